@@ -1,0 +1,58 @@
+"""Orchestry: reinforcement learning for teams of language models.
+
+The facade: what a task imports, and what a notebook calls. Names load on first use, so that
+importing one of them costs no more than it needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestry.config import RunConfig as RunConfig
+    from orchestry.engine import evaluate as evaluate
+    from orchestry.engine import train as train
+    from orchestry.errors import OrchestryError as OrchestryError
+    from orchestry.store import load_run as load_run
+    from orchestry.task import BaseTask as BaseTask
+    from orchestry.task import TeamTask as TeamTask
+    from orchestry.task import Transcript as Transcript
+    from orchestry.task import read_problems as read_problems
+    from orchestry.types import AgentSpec as AgentSpec
+    from orchestry.types import Call as Call
+    from orchestry.types import Limits as Limits
+    from orchestry.types import Part as Part
+    from orchestry.types import Problem as Problem
+    from orchestry.types import Score as Score
+    from orchestry.types import Split as Split
+    from orchestry.types import Tools as Tools
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "RunConfig": "config",
+    "OrchestryError": "errors",
+    "train": "engine",
+    "evaluate": "engine",
+    "load_run": "store",
+    "BaseTask": "task",
+    "TeamTask": "task",
+    "Transcript": "task",
+    "read_problems": "task",
+    "AgentSpec": "types",
+    "Call": "types",
+    "Limits": "types",
+    "Part": "types",
+    "Problem": "types",
+    "Score": "types",
+    "Split": "types",
+    "Tools": "types",
+}
+__all__ = sorted(_HOME)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'orchestry' has no attribute '{name}'")
+    return getattr(import_module(f"orchestry.{_HOME[name]}"), name)

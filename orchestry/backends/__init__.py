@@ -1,0 +1,1 @@
+"""How the team learns: one file a backend."""

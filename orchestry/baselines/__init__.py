@@ -1,0 +1,1 @@
+"""Schedules to compare the search with."""

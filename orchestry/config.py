@@ -1,0 +1,272 @@
+"""RunConfig: everything that decides a run, resolved before a cent is spent.
+
+Merged in this order: field defaults < `configs/<backend>.yaml` < `--config` < `--set` < flags.
+Every key has its line of explanation; `orchestry run --help` points here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError
+
+from orchestry.errors import ConfigError, unknown
+from orchestry.types import Frozen, Limits, Split
+
+BackendName = Literal["api", "local"]
+ProviderName = Literal["auto", "anthropic", "openai", "embedded", "recorded", "fake"]
+BACKENDS: tuple[str, ...] = get_args(BackendName)
+PROVIDERS: tuple[str, ...] = get_args(ProviderName)
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+CONFIGS = Path("configs")
+
+
+class FakeConfig(Frozen):
+    """The scripted provider: what it answers, how slowly, and how often it fails."""
+
+    script: Path | None = None
+    """JSON lines {"agent", "match"?, "text"}; without it, seeded filler text."""
+    latency_s: float = Field(0.0, ge=0.0)
+    """Median seconds an answer takes."""
+    latency_sigma: float = Field(0.0, ge=0.0)
+    """Sigma of a lognormal latency; 0 is constant."""
+    output_tokens: int | None = Field(None, ge=1)
+    """Mean length of filler answers; None draws it from the estimator's own prior."""
+    fault_rate: Share = 0.0
+    """Share of attempts that fail."""
+    faults: tuple[Literal["429", "529", "500", "timeout", "drop"], ...] = ("429", "529", "500")
+    """Which failures are drawn, evenly."""
+
+
+class ProviderConfig(Frozen):
+    """Which models answer."""
+
+    name: ProviderName = "auto"
+    """`auto`: Claude where ANTHROPIC_API_KEY is set, else the embedded model."""
+    model: str | None = None
+    """None: the provider's own default."""
+    base_url: str | None = None
+    """None: ANTHROPIC_BASE_URL or OPENAI_BASE_URL, else the vendor's."""
+    timeout_s: float = Field(120.0, gt=0.0)
+    """Seconds before an unanswered call is given up, and charged at its worst case."""
+    recording: Path | None = None
+    """`recorded`: the run directory, or its journal.jsonl, to replay."""
+    fake: FakeConfig = FakeConfig()
+    """`fake`: the script."""
+
+
+class SamplingConfig(Frozen):
+    """How answers are drawn."""
+
+    max_tokens: int = Field(512, ge=1)
+    """Longest answer, in tokens; also what the ledger reserves for one."""
+    temperature: float | None = Field(None, ge=0.0, le=2.0)
+    """None: the provider's own default. Claude has no temperature."""
+    stop: tuple[str, ...] = ()
+    """Strings that end an answer."""
+
+
+class AgentConfig(Frozen):
+    """What one agent does differently from `provider` and `sampling`."""
+
+    model: str | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0.0, le=2.0)
+    system_prompt: str | None = None
+
+
+class SearchConfig(Frozen):
+    """How trajectories are searched."""
+
+    strategy: Literal["beam", "fixed", "best_of_n"] = "beam"
+    """`fixed` plays one trajectory; `best_of_n` plays as many as the beam's calls allow."""
+    k_samples: int = Field(4, ge=1, le=64)
+    """Samples drawn for each acting agent in a state."""
+    beam_width: int = Field(2, ge=1, le=64)
+    """States kept after a stage."""
+    joint: Literal["aligned", "cross"] = "aligned"
+    """Simultaneous agents: pair their j-th samples, or combine all of them."""
+    exploration: Share = 0.0
+    """Chance that a place in the beam goes to a random state instead of the next best."""
+    concurrency: int = Field(32, ge=1, le=1000)
+    """Most calls in flight at once."""
+    episodes_in_flight: int = Field(8, ge=1, le=1000)
+    """Most episodes played at once."""
+
+
+class BudgetConfig(Frozen):
+    """Money."""
+
+    usd: float | None = Field(5.0, ge=0.0)
+    """Hard cap in dollars, over all resumes of the run. None: no cap."""
+    warn_share: Share = 0.8
+    """Warn once when this share of the cap is spent."""
+
+
+class CacheConfig(Frozen):
+    """Answers kept between runs, in the user cache."""
+
+    enabled: bool = True
+    dir: Path | None = None
+    """None: $XDG_CACHE_HOME/orchestry/answers."""
+
+
+class RetryConfig(Frozen):
+    """What happens when an attempt fails for a reason that may pass."""
+
+    attempts: int = Field(6, ge=1, le=50)
+    """Attempts a call, the first one included."""
+    base_s: float = Field(0.5, ge=0.0)
+    """First wait; it doubles, with full jitter, unless the server names its own."""
+    max_s: float = Field(60.0, ge=0.0)
+    """Longest wait between two attempts."""
+
+
+class PriceConfig(Frozen):
+    """Dollars per million tokens, for models that genai-prices does not know."""
+
+    input: float = Field(ge=0.0)
+    output: float = Field(ge=0.0)
+    cached_input: float | None = Field(None, ge=0.0)
+    """None: the input price."""
+    cache_write: float | None = Field(None, ge=0.0)
+    """None: the input price."""
+
+
+class RunConfig(Frozen):
+    """One run. Frozen: a changed run is a new config."""
+
+    backend: BackendName = "api"
+    task: str = "code_review"
+    task_path: tuple[Path, ...] = ()
+    """Folders searched for tasks before ./tasks and the bundled ones."""
+    weights: Mapping[str, float] = Field(default_factory=dict)
+    """The task's reward parts by name; what is not named keeps the task's own weight."""
+    episodes: int = Field(20, ge=1)
+    """One episode is one problem, searched once."""
+    split: Split = "train"
+    seed: int = Field(0, ge=0)
+    checkpoint_every: int = Field(10, ge=1)
+    """Episodes between two checkpoints."""
+    provider: ProviderConfig = ProviderConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    agents: Mapping[str, AgentConfig] = Field(default_factory=dict)
+    """By role: what this agent does differently."""
+    search: SearchConfig = SearchConfig()
+    budget: BudgetConfig = BudgetConfig()
+    cache: CacheConfig = CacheConfig()
+    retry: RetryConfig = RetryConfig()
+    prices: Mapping[str, PriceConfig] = Field(default_factory=dict)
+    """By model: prices that override or add to genai-prices."""
+    sandbox: Limits = Limits()
+    """What code written by a model may use."""
+
+    def to_yaml(self) -> str:
+        """The resolved config as a file that `--config` takes back."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def resolve(
+    files: Sequence[Path] = (),
+    sets: Sequence[str] = (),
+    flags: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Merges config files, `a.b=c` settings and flags (dotted keys) into a RunConfig.
+
+    Raises ConfigError naming the key, what was found, and the nearest known key.
+    """
+    merged: dict[str, Any] = {}
+    for path in files:
+        _merge(merged, read_yaml(path))
+    for item in sets:
+        key, value = _parse_set(item)
+        _put(merged, key, value)
+    for key, value in (flags or {}).items():
+        _put(merged, key, value)
+    return validate(merged)
+
+
+def validate(raw: Mapping[str, Any]) -> RunConfig:
+    """RunConfig from plain data; raises ConfigError with one line a fault."""
+    try:
+        return RunConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(item) for item in error.errors())) from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping from disk; raises ConfigError for anything else."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"config file {path} does not exist: check --config") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"config file {path} can't be read: {error}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"config file {path} holds a {type(data).__name__}, not keys and values")
+    return data
+
+
+def _parse_set(item: str) -> tuple[str, Any]:
+    key, sep, value = item.partition("=")
+    if not sep or not key:
+        raise ConfigError(f"--set takes key=value such as search.k_samples=8, not '{item}'")
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {key}: '{value}' is no YAML value: quote it") from None
+
+
+def _put(target: dict[str, Any], dotted: str, value: Any) -> None:
+    *path, last = dotted.split(".")
+    for name in path:
+        inner = target.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"'{dotted}' goes below '{name}', which is already {inner!r}")
+        target = inner
+    target[last] = value
+
+
+def _merge(target: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    for key, value in extra.items():
+        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
+            _merge(target[key], value)
+        else:
+            target[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _explain(item: Any) -> str:
+    """One pydantic error in the words of the person who wrote the config."""
+    path = [str(part) for part in item["loc"]]
+    if item["type"] == "extra_forbidden":
+        return unknown("config key", ".".join(path), _keys_beside(path))
+    return f"config key '{'.'.join(path)}' is {item['input']!r}: {item['msg']}"
+
+
+def _keys_beside(path: Sequence[str]) -> list[str]:
+    """The known keys at the place where an unknown one was found, dotted."""
+    model: type[BaseModel] = RunConfig
+    prefix: list[str] = []
+    for name in path[:-1]:
+        prefix.append(name)
+        if name not in model.model_fields:  # a key of a mapping: agents.<role>, prices.<model>
+            continue
+        inner = _model_in(model.model_fields[name].annotation)
+        if inner is None:
+            return []
+        model = inner
+    return [".".join([*prefix, key]) for key in model.model_fields]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model that a field holds, directly or as the values of a mapping."""
+    candidates = (annotation, *get_args(annotation))
+    return next(
+        (c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)),
+        None,
+    )

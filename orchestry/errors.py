@@ -1,0 +1,80 @@
+"""Every error a user can cause or meet, with its exit code.
+
+A message names the cause, what was found, and the fix; the command line prints it as one line.
+"""
+
+from __future__ import annotations
+
+
+class OrchestryError(Exception):
+    """Base of all errors that are reported without a traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(OrchestryError):
+    """Bad usage or configuration; nothing was started and nothing was spent."""
+
+    exit_code = 2
+
+
+class TaskError(OrchestryError):
+    """A task broke its contract: it raised, or returned what no reward can be."""
+
+
+class StoreError(OrchestryError):
+    """The run directory can't be read or written."""
+
+
+class LockedError(StoreError):
+    """Another process writes this run directory."""
+
+
+class BudgetExceeded(OrchestryError):
+    """The next call could pass the cap; all results so far are kept."""
+
+    exit_code = 3
+
+
+class Interrupted(OrchestryError):
+    """The user asked to stop; the run can be resumed."""
+
+    exit_code = 130
+
+
+class SandboxError(OrchestryError):
+    """The sandbox itself failed; a candidate's failure is a verdict, never this."""
+
+
+class ProviderError(OrchestryError):
+    """One attempt at a model failed.
+
+    `transient`: the same request may succeed later. `billed`: the vendor may have charged for it
+    although no answer came. `retry_after`: seconds the server asked us to wait.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        transient: bool,
+        billed: bool,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.transient = transient
+        self.billed = billed
+        self.retry_after = retry_after
+
+
+def unknown(kind: str, found: str, known: list[str]) -> str:
+    """The one wording for a name that does not exist, with the nearest known one.
+
+    >>> unknown("task", "code_reviw", ["code_review"])
+    "unknown task 'code_reviw': did you mean 'code_review'? Known: code_review"
+    """
+    import difflib
+
+    near = difflib.get_close_matches(found, known, n=1)
+    hint = f" did you mean '{near[0]}'?" if near else ""
+    return f"unknown {kind} '{found}':{hint} Known: {', '.join(known) or 'none'}"

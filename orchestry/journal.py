@@ -1,0 +1,204 @@
+"""The journal: the append-only record that ledger, resume, cassettes and reports fold over.
+
+One event a line of JSON, closed by a CRC-32 of what stands before it, so that damage is found and
+named. A process killed at any moment leaves at most one torn last line, which readers drop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from orchestry.errors import StoreError
+from orchestry.types import Completion, Frozen
+
+VERSION = 1
+
+
+class Opened(Frozen):
+    """A process took the run directory: once at the start, once a resume."""
+
+    kind: Literal["opened"] = "opened"
+    version: int = VERSION
+    at: float
+    """Unix time in seconds."""
+
+
+class Reserved(Frozen):
+    """Before an attempt: at most `usd` may be charged for it."""
+
+    kind: Literal["reserved"] = "reserved"
+    call: int
+    """Number of the attempt, unique in the run."""
+    key: str
+    usd: float
+
+
+class Answered(Frozen):
+    """An answer arrived. From the cache it costs nothing and has no call number."""
+
+    kind: Literal["answered"] = "answered"
+    call: int | None
+    key: str
+    agent: str
+    purpose: str
+    source: Literal["provider", "cache"]
+    completion: Completion
+    at: float
+    seconds: float = 0.0
+
+
+class Released(Frozen):
+    """The attempt failed and was not charged."""
+
+    kind: Literal["released"] = "released"
+    call: int
+    why: str
+
+
+class Lost(Frozen):
+    """The attempt may have been charged although no answer came: its worst case is spent."""
+
+    kind: Literal["lost"] = "lost"
+    call: int
+    why: str
+
+
+class Committed(Frozen):
+    """An episode is whole, and its line stands in episodes.jsonl."""
+
+    kind: Literal["committed"] = "committed"
+    episode: int
+    at: float
+
+
+class Updated(Frozen):
+    """The backend learned from the episodes before `episode`."""
+
+    kind: Literal["updated"] = "updated"
+    episode: int
+    metrics: dict[str, float]
+
+
+class Stopped(Frozen):
+    """The process ended in order."""
+
+    kind: Literal["stopped"] = "stopped"
+    reason: Literal["done", "budget", "interrupted", "failed"]
+    at: float
+
+
+Event = Annotated[
+    Opened | Reserved | Answered | Released | Lost | Committed | Updated | Stopped,
+    Field(discriminator="kind"),
+]
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+class Journal:
+    """The one writer of a journal file. Every event is with the system before append returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        drop_torn_line(path)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def append(self, event: Event) -> None:
+        """Writes one event whole; raises StoreError where the disk refuses."""
+        line = encode(event)
+        try:
+            written = os.write(self._fd, line)
+        except OSError as error:
+            raise _refused(self.path, error) from None
+        if written != len(line):  # cut the piece off, so that later lines stay readable
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+            raise _refused(self.path, OSError("only part of a line fitted"))
+
+    def sync(self) -> None:
+        """Puts what was appended on the disk itself, against loss of power."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def encode(event: Event) -> bytes:
+    """One line: the event's JSON object with its checksum as last field."""
+    body = event.model_dump_json().encode("utf-8")[:-1]
+    return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
+
+
+def decode(line: bytes) -> Event:
+    """The event of one whole line; raises ValueError where it is damaged."""
+    body, sep, tail = line.rpartition(b',"crc":"')
+    if not sep or tail[8:] != b'"}' or tail[:8] != b"%08x" % zlib.crc32(body):
+        raise ValueError("its checksum does not match")
+    return _EVENT.validate_json(body + b"}")
+
+
+def read(path: Path) -> Iterator[Event]:
+    """All events of a journal, oldest first.
+
+    A last line without its end is a write that a kill cut off, and is left out. Raises StoreError
+    naming the line for any other damage, and for a journal of another version.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise StoreError(f"{path} can't be read: {error.strerror}") from None
+    for number, line in enumerate(lines[:-1], start=1):
+        yield _checked(path, number, line)
+
+
+def drop_torn_line(path: Path) -> None:
+    """Cuts a journal back to its last whole line."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(path, whole)
+
+
+def _checked(path: Path, number: int, line: bytes) -> Event:
+    try:
+        event = decode(line)
+    except (ValueError, ValidationError) as error:
+        if (version := _foreign_version(line)) is not None:
+            raise _other_version(path, version) from None
+        raise StoreError(
+            f"{path}, line {number} is damaged ({str(error).splitlines()[0]}): restore the file "
+            f"from a copy, or keep its first {number - 1} lines and resume from there"
+        ) from None
+    if isinstance(event, Opened) and event.version != VERSION:
+        raise _other_version(path, event.version)
+    return event
+
+
+def _foreign_version(line: bytes) -> int | None:
+    """The version of a journal whose lines this release can't read, where it says one."""
+    try:
+        version = json.loads(line).get("version")
+    except (ValueError, AttributeError):
+        return None
+    return version if isinstance(version, int) and version != VERSION else None
+
+
+def _other_version(path: Path, found: int) -> StoreError:
+    return StoreError(
+        f"{path} is of version {found}, this release reads version {VERSION}: "
+        "use the release that wrote it (manifest.json names it), or start a new run"
+    )
+
+
+def _refused(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"{path} can't be written ({error.strerror or error}): free space on that disk, then "
+        f"`orchestry resume {path.parent}`; every answer recorded so far is kept"
+    )

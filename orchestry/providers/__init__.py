@@ -1,0 +1,1 @@
+"""One vendor a file; `open_provider` picks one from the config."""

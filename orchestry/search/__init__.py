@@ -1,0 +1,1 @@
+"""Pure search: which trajectories live on, and what each was worth."""

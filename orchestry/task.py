@@ -1,0 +1,135 @@
+"""BaseTask and TeamTask: what a user writes. Pure: same arguments, same answer.
+
+A task is a Dec-POMDP in the field's terms: agents that each see their own observation of a state,
+act one after another or jointly, and share one reward.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Generic
+
+from pydantic import ValidationError
+
+from orchestry.errors import ConfigError, TaskError, unknown
+from orchestry.types import AgentSpec, Part, Problem, Score, Split, StateT, Tools
+
+
+class BaseTask(ABC, Generic[StateT]):
+    """A task and its reward, written once for every backend.
+
+    State is frozen and hashable, with tuples inside, and carries its problem. `weights` names the
+    parts of the reward; a run's config may change the numbers, never the names.
+    """
+
+    name: ClassVar[str]
+    agents: ClassVar[tuple[AgentSpec, ...]]
+    weights: ClassVar[Mapping[str, float]] = {"quality": 1.0}
+
+    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
+        for part in weights or {}:
+            if part not in self.weights:
+                raise ConfigError(unknown(f"reward part of {self.name}", part, [*self.weights]))
+        self.part_weights: dict[str, float] = {**self.weights, **(weights or {})}
+
+    @abstractmethod
+    def problems(self, split: Split) -> Sequence[Problem]:
+        """The instances of a split, in a stable order, with ids that never move between splits."""
+
+    @abstractmethod
+    def reset(self, problem: Problem, seed: int) -> StateT:
+        """The first state of an episode."""
+
+    @abstractmethod
+    def to_act(self, state: StateT) -> tuple[str, ...]:
+        """Who moves now: nobody when done, several for a joint action."""
+
+    @abstractmethod
+    def observe(self, state: StateT, agent: str) -> str:
+        """What that agent alone may see."""
+
+    @abstractmethod
+    def step(self, state: StateT, actions: Mapping[str, str]) -> StateT:
+        """The next state."""
+
+    @abstractmethod
+    async def evaluate(self, state: StateT, tools: Tools) -> Score:
+        """Scores the work so far; defined for any reachable state, total in [0, 1]."""
+
+    def gold(self, problem: Problem) -> Mapping[str, str] | None:
+        """An answer for every agent that must score 1.0, or None; `tasks check` plays it."""
+        return None
+
+    def score(self, *, feedback: str = "", tags: Sequence[str] = (), **values: float) -> Score:
+        """A Score from part values in [0, 1], with the run's weights.
+
+        Raises TaskError for a part that `weights` does not name.
+        """
+        for name in values:
+            if name not in self.part_weights:
+                raise TaskError(unknown(f"reward part of {self.name}", name, [*self.weights]))
+        parts = tuple(
+            Part(name=name, value=float(values.get(name, 0.0)), weight=weight)
+            for name, weight in self.part_weights.items()
+        )
+        return Score(parts=parts, feedback=feedback, tags=tuple(tags))
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The state of a TeamTask: who said what so far, and how often each may speak."""
+
+    problem: Problem
+    said: tuple[tuple[str, str], ...] = ()
+
+    def by(self, agent: str) -> tuple[str, ...]:
+        """All that one agent said, oldest first."""
+        return tuple(text for who, text in self.said if who == agent)
+
+    def last(self, agent: str) -> str:
+        """What the agent said last, or '' where it has not spoken."""
+        texts = self.by(agent)
+        return texts[-1] if texts else ""
+
+
+class TeamTask(BaseTask[Transcript]):
+    """Agents speak in order for `rounds` rounds: write problems, observe and evaluate."""
+
+    rounds: ClassVar[int] = 1
+
+    def reset(self, problem: Problem, seed: int) -> Transcript:
+        return Transcript(problem)
+
+    def to_act(self, state: Transcript) -> tuple[str, ...]:
+        turn = len(state.said)
+        if turn >= self.rounds * len(self.agents):
+            return ()
+        return (self.agents[turn % len(self.agents)].role,)
+
+    def step(self, state: Transcript, actions: Mapping[str, str]) -> Transcript:
+        return replace(state, said=(*state.said, *actions.items()))
+
+    def observe(self, state: Transcript, agent: str) -> str:
+        said = "\n\n".join(f"{who} wrote:\n{text}" for who, text in state.said)
+        return f"{state.problem.prompt}\n\n{said}".strip()
+
+
+def read_problems(path: Path, split: Split) -> tuple[Problem, ...]:
+    """The problems of one split from a JSON-lines file beside its task.
+
+    Raises TaskError naming the line that is no Problem.
+    """
+    problems = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            problem = Problem.model_validate(json.loads(line))
+        except (ValueError, ValidationError) as error:
+            reason = str(error).splitlines()[0]
+            raise TaskError(f"{path}, line {number} is no problem: {reason}") from None
+        if problem.split == split:
+            problems.append(problem)
+    return tuple(problems)

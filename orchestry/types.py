@@ -1,0 +1,285 @@
+"""The frozen values that every layer shares, and the protocols that tie the layers together.
+
+What crosses disk or network is a frozen pydantic model; what lives in memory only is a frozen
+dataclass. Nothing here does input or output, so any layer may import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Split = Literal["train", "dev", "test"]
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+StateT = TypeVar("StateT")
+
+
+class Frozen(BaseModel):
+    """A value: immutable, and strict about unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Problem(Frozen):
+    """One instance of a task. `data` holds what the reward needs; agents see only `observe`."""
+
+    id: str
+    prompt: str
+    data: Mapping[str, Any] = Field(default_factory=dict)
+    split: Split = "train"
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+class AgentSpec(Frozen):
+    """One member of the team."""
+
+    role: str
+    goal: str = ""
+    system_prompt: str = ""
+
+
+class Message(Frozen):
+    """One message of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Request(Frozen):
+    """One sample asked of one agent.
+
+    `sample_index` tells the k samples of one state apart, so that a cache keeps them k samples.
+    `temperature` None means the provider's own default.
+    """
+
+    agent: str
+    purpose: str = "act"
+    model: str
+    messages: tuple[Message, ...]
+    max_tokens: int = Field(ge=1)
+    temperature: float | None = None
+    stop: tuple[str, ...] = ()
+    sample_index: int = 0
+    seed: int = 0
+
+
+class Tokens(Frozen):
+    """What a policy with open weights saw and drew: ids, and log-probabilities in nats."""
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+class Completion(Frozen):
+    """One answer, with what it cost. `input_tokens` includes cached and cache-written ones."""
+
+    text: str
+    model: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    usd: float = 0.0
+    stop: str = "end"
+    tokens: Tokens | None = None
+
+
+class Turn(Frozen):
+    """One agent's move: what it saw and what it answered."""
+
+    agent: str
+    messages: tuple[Message, ...]
+    completion: Completion
+
+
+class Part(Frozen):
+    """One named part of a score."""
+
+    name: str
+    value: float
+    weight: float = 1.0
+
+
+class Score(Frozen):
+    """A reward in parts. `feedback` is prose for judge and library, `tags` are counted."""
+
+    parts: tuple[Part, ...]
+    feedback: str = ""
+    tags: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> float:
+        """The weighted mean of the parts; NaN where all weights are zero or there are no parts."""
+        weight = sum(part.weight for part in self.parts)
+        if weight == 0:
+            return float("nan")
+        return sum(part.value * part.weight for part in self.parts) / weight
+
+
+class Value(Frozen):
+    """How good a node is, and who says so."""
+
+    number: float = Field(ge=0.0, le=1.0)
+    source: Literal["leaf", "judge", "task"]
+    feedback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory(Generic[StateT]):
+    """A path from the root of an episode's tree. `extend` makes a child and leaves self alone."""
+
+    id: str
+    problem: Problem
+    seed: int
+    state: StateT
+    parent: str | None = None
+    turns: tuple[Turn, ...] = ()
+    score: Score | None = None
+
+    def extend(self, index: int, state: StateT, turns: Sequence[Turn]) -> Trajectory[StateT]:
+        """The child that the `index`-th sampled joint action leads to."""
+        return replace(
+            self,
+            id=f"{self.id}.{index}",
+            parent=self.id,
+            state=state,
+            turns=(*self.turns, *turns),
+            score=None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The siblings of one state and the agents that moved.
+
+    `children` has one id a sample, in sample order; samples that led to equal states name the
+    same child, so a baseline over the group still counts every sample.
+    """
+
+    parent: str
+    agents: tuple[str, ...]
+    children: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Tree(Generic[StateT]):
+    """One episode: trajectories by id, sibling groups in order of play, values, and survivors."""
+
+    trajectories: dict[str, Trajectory[StateT]] = field(default_factory=dict)
+    groups: list[Group] = field(default_factory=list)
+    values: dict[str, Value] = field(default_factory=dict)
+    leaves: list[str] = field(default_factory=list)
+    survivors: set[str] = field(default_factory=set)
+
+
+# --- protocols: the seams between layers -------------------------------------------------------
+
+Verdict = Literal["value", "error", "timeout", "memory", "output"]
+
+
+class Call(Frozen):
+    """One call of a candidate's function. Arguments are JSON values; tuples and sets survive."""
+
+    args: tuple[Any, ...] = ()
+
+
+class CallResult(Frozen):
+    """What one sandboxed call came to: its value, or why there is none."""
+
+    verdict: Verdict
+    value: Any = None
+    why: str = ""
+
+
+class Limits(Frozen):
+    """What a candidate may use: seconds of wall clock and CPU, MiB of memory and of output."""
+
+    wall_s: float = 2.0
+    memory_mb: int = 256
+    output_kb: int = 256
+
+
+class Sandbox(Protocol):
+    """Runs code that a language model wrote; the caller compares, never the child."""
+
+    async def run(
+        self, code: str, entry_point: str, calls: Sequence[Call], limits: Limits | None = None
+    ) -> list[CallResult]:
+        """One result a call, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What `evaluate` may touch besides its arguments."""
+
+    sandbox: Sandbox
+
+
+class Policy(Protocol):
+    """A team's sampler: over an API, or over weights."""
+
+    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
+        """`n` samples for every request, in order; sample j carries sample_index j."""
+        ...
+
+
+class Provider(Protocol):
+    """One attempt at one completion, at one vendor. Retry, cache and ledger live above it."""
+
+    name: str
+    base_url: str
+    model: str
+    """The model that answers where the config names none."""
+    deterministic: bool
+    """Same request, same answer: two runs with one seed are equal."""
+    cacheable: bool
+    """Whether answers may be shared between runs through the cache."""
+    bills_unanswered: bool
+    """Whether a call that was sent but never answered may have been billed."""
+
+    async def complete(
+        self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
+    ) -> Completion:
+        """Answers, or raises ProviderError. Completion.usd is left 0: prices are not its job.
+
+        `shared` says that other samples of the same prompt are asked too, so that marking it for
+        the vendor's prompt cache pays; `started` is called when the answer begins to arrive.
+        """
+        ...
+
+    def input_bound(self, request: Request) -> int:
+        """No more input tokens than this can be billed for the request."""
+        ...
+
+    def leads(self, request: Request) -> bool:
+        """Whether k samples of this prompt cost less if one goes first to fill the prompt cache."""
+        ...
+
+    async def __aenter__(self) -> Provider: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+Metrics = dict[str, float]
+
+
+class Backend(Protocol):
+    """How the team learns."""
+
+    policy: Policy
+
+    async def update(self, trees: Sequence[Tree[Any]]) -> Metrics:
+        """Learns from finished episodes; returns what to log."""
+        ...
+
+    def save(self, folder: Path) -> None: ...
+
+    def load(self, folder: Path) -> None: ...
