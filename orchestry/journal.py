@@ -28,6 +28,9 @@ class Opened(Frozen):
     version: int = VERSION
     at: float
     """Unix time in seconds."""
+    provider: str
+    model: str
+    """Which model answered by default; a replay asks for the same one."""
 
 
 class Reserved(Frozen):

@@ -1,0 +1,5 @@
+"""`python -m orchestry` is `orchestry`."""
+
+from orchestry.cli import main
+
+main()
