@@ -1,0 +1,128 @@
+"""An episode as it stands on disk: the search tree, flattened, one line of episodes.jsonl.
+
+Each node holds only its own move; a reader finds the rest of a trajectory through `parent`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal
+
+from orchestry.types import Frozen, Part, Split, Turn
+
+
+class NodeRecord(Frozen):
+    """One state of the tree, and the joint action that led to it."""
+
+    id: str
+    parent: str | None
+    turns: tuple[Turn, ...]
+    value: float | None
+    source: Literal["leaf", "judge", "task"] | None
+    survived: bool
+    parts: tuple[Part, ...] = ()
+    feedback: str = ""
+    tags: tuple[str, ...] = ()
+
+
+class GroupRecord(Frozen):
+    """The samples of one state: ids, values and mean-centred advantages, all of shape (G,)."""
+
+    parent: str
+    agents: tuple[str, ...]
+    children: tuple[str, ...]
+    source: Literal["leaf", "judge", "task"]
+    values: tuple[float, ...]
+    advantages: tuple[float, ...]
+
+
+class EpisodeRecord(Frozen):
+    """One problem, searched once. `best` is the leaf with the highest score, `reward` its total."""
+
+    episode: int
+    problem: str
+    split: Split
+    seed: int
+    best: str
+    reward: float
+    mean_leaf_reward: float
+    calls: int
+    """Samples drawn, whether paid, cached or replayed."""
+    usd: float
+    input_tokens: int
+    output_tokens: int
+    nodes: tuple[NodeRecord, ...]
+    groups: tuple[GroupRecord, ...]
+
+    def node(self, id: str) -> NodeRecord:
+        """The node of that id."""
+        return next(node for node in self.nodes if node.id == id)
+
+    @property
+    def best_node(self) -> NodeRecord:
+        """The leaf that won."""
+        return self.node(self.best)
+
+    def path(self, id: str) -> list[NodeRecord]:
+        """From the first move to the node of that id."""
+        by_id = {node.id: node for node in self.nodes}
+        path = list[NodeRecord]()
+        node = by_id[id]
+        while node.parent is not None:
+            path.insert(0, node)
+            node = by_id[node.parent]
+        return path
+
+    def tags(self) -> Counter[str]:
+        """How many leaves carry each tag."""
+        return Counter(tag for node in self.leaves() for tag in node.tags)
+
+    def leaves(self) -> Iterator[NodeRecord]:
+        """The nodes with nothing below them that survived to the end."""
+        parents = {node.parent for node in self.nodes}
+        return (node for node in self.nodes if node.survived and node.id not in parents)
+
+
+class UsageRecord(Frozen):
+    """What one agent's calls of one purpose came to."""
+
+    agent: str
+    purpose: str
+    calls: int
+    cache_hits: int
+    input_tokens: int
+    output_tokens: int
+    usd: float
+
+
+class Summary(Frozen):
+    """A run in one object: summary.json, and what `--json` prints."""
+
+    run_dir: str
+    task: str
+    backend: str
+    strategy: str
+    provider: str
+    model: str
+    model_sha256: str | None = None
+    stopped: Literal["done", "budget", "interrupted", "failed"]
+    episodes: int
+    """Episodes finished."""
+    episodes_asked: int
+    calls: int
+    """Answers that a model gave; those from the cache are `cache_hits`."""
+    cache_hits: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+    lost_usd: float
+    """The part of cost_usd set aside for calls that may have been billed but never answered."""
+    budget_usd: float | None
+    mean_reward: float | None
+    best_reward: float | None
+    best_episode: int | None
+    tags: dict[str, int]
+    usage: tuple[UsageRecord, ...]
+    seconds: float
+    """Wall clock of this process's part of the run."""

@@ -1,0 +1,214 @@
+"""Plays episodes: the only loop over turns, for every backend and every baseline.
+
+One stage asks every acting agent of every live state for its samples in one batch, applies them,
+scores the children, and lets the schedule say which of them live on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any, Generic, Literal
+
+from orchestry.errors import OrchestryError, TaskError, unknown
+from orchestry.search.beam import Candidate, Schedule
+from orchestry.search.values import back_up
+from orchestry.seeds import derive
+from orchestry.task import BaseTask
+from orchestry.types import (
+    Completion,
+    Group,
+    Message,
+    Policy,
+    Problem,
+    Request,
+    Score,
+    StateT,
+    Tools,
+    Trajectory,
+    Tree,
+    Turn,
+    Value,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One agent as this run asks it: its prompt, its model, and the limits of its answers."""
+
+    role: str
+    system_prompt: str
+    model: str
+    max_tokens: int
+    temperature: float | None = None
+    stop: tuple[str, ...] = ()
+
+
+Rate = Callable[[Sequence[Trajectory[Any]]], Awaitable[list[Score]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout(Generic[StateT]):
+    """Plays episodes of one task with one team, one policy and one schedule."""
+
+    task: BaseTask[StateT]
+    team: Mapping[str, Member]
+    policy: Policy
+    rate: Rate
+    schedule: Schedule
+    joint: Literal["aligned", "cross"] = "aligned"
+
+    async def play(self, problem: Problem, seed: int) -> Tree[StateT]:
+        """One episode; equal arguments and answers give an equal tree.
+
+        Raises TaskError where the task breaks its contract.
+        """
+        with task_boundary(self.task, "reset", problem):
+            root = Trajectory("0", problem, seed, self.task.reset(problem, seed))
+        tree = Tree(trajectories={root.id: root}, survivors={root.id})
+        pool, stage = self._settle(tree, [root]), 0
+        while pool:
+            children = await self._stage(tree, pool, stage)
+            alive = self._settle(tree, children)
+            kept = self.schedule.prune(_candidates(tree, alive), derive(seed, "prune", stage))
+            tree.survivors.update(kept)
+            pool = [tree.trajectories[id] for id in sorted(kept, key=_order)]
+            stage += 1
+        back_up(tree)
+        return tree
+
+    def _settle(
+        self, tree: Tree[StateT], nodes: Sequence[Trajectory[StateT]]
+    ) -> list[Trajectory[StateT]]:
+        """Puts finished trajectories among the leaves; returns those that go on."""
+        alive = []
+        for node in nodes:
+            if self._actors(node):
+                alive.append(node)
+            else:
+                tree.leaves.append(node.id)
+                tree.survivors.add(node.id)
+        return alive
+
+    async def _stage(
+        self, tree: Tree[StateT], pool: Sequence[Trajectory[StateT]], stage: int
+    ) -> list[Trajectory[StateT]]:
+        """All samples of one stage in one batch; returns the distinct children, scored."""
+        n = self.schedule.samples(stage, len(pool))
+        requests = [self._request(node, agent) for node in pool for agent in self._actors(node)]
+        answers = iter(zip(requests, await self.policy.sample(requests, n), strict=True))
+        children: list[Trajectory[StateT]] = []
+        for node in pool:
+            moves = [next(answers) for _ in self._actors(node)]
+            group, born = self._branch(node, moves)
+            tree.groups.append(group)
+            children += born
+        for child, score in zip(children, await self.rate(children), strict=True):
+            _record(tree, child, score)
+        return [tree.trajectories[child.id] for child in children]
+
+    def _branch(
+        self, node: Trajectory[StateT], moves: Sequence[tuple[Request, Sequence[Completion]]]
+    ) -> tuple[Group, list[Trajectory[StateT]]]:
+        """One child a joint action; equal siblings are one child that several samples lead to."""
+        combine = product if self.joint == "cross" else zip
+        ids, born = list[str](), dict[Any, Trajectory[StateT]]()
+        for index, joint in enumerate(combine(*(answers for _, answers in moves))):
+            turns = [
+                Turn(agent=request.agent, messages=request.messages, completion=completion)
+                for (request, _), completion in zip(moves, joint, strict=True)
+            ]
+            actions = {turn.agent: turn.completion.text for turn in turns}
+            with task_boundary(self.task, "step", node.problem):
+                state = self.task.step(node.state, actions)
+                key: Any = state if self.schedule.collapse else index
+                child = born.setdefault(key, node.extend(index, state, turns))
+            ids.append(child.id)
+        agents = tuple(request.agent for request, _ in moves)
+        return Group(parent=node.id, agents=agents, children=tuple(ids)), list(born.values())
+
+    def _actors(self, node: Trajectory[StateT]) -> tuple[str, ...]:
+        with task_boundary(self.task, "to_act", node.problem):
+            actors = self.task.to_act(node.state)
+        for role in actors:
+            if role not in self.team:
+                raise TaskError(unknown(f"agent from {self.task.name}.to_act", role, [*self.team]))
+        return actors
+
+    def _request(self, node: Trajectory[StateT], agent: str) -> Request:
+        member = self.team[agent]
+        with task_boundary(self.task, "observe", node.problem):
+            observation = self.task.observe(node.state, agent)
+            messages = [Message(role="user", content=observation)]
+        if member.system_prompt:
+            messages.insert(0, Message(role="system", content=member.system_prompt))
+        return Request(
+            agent=agent,
+            model=member.model,
+            messages=tuple(messages),
+            max_tokens=member.max_tokens,
+            temperature=member.temperature,
+            stop=member.stop,
+            seed=derive(node.seed, node.id, agent),
+        )
+
+
+def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
+    """Rates trajectories by the task's own evaluate, checked."""
+
+    async def one(node: Trajectory[Any]) -> Score:
+        with task_boundary(task, "evaluate", node.problem):
+            score = await task.evaluate(node.state, tools)
+            total = score.total
+        if not (math.isfinite(total) and 0.0 <= total <= 1.0):
+            parts = ", ".join(f"{p.name}={p.value:g} (weight {p.weight:g})" for p in score.parts)
+            raise TaskError(
+                f"task {task.name}: evaluate gave a total of {total:g} on problem "
+                f"{node.problem.id} ({parts or 'no parts'}): return parts in [0, 1] whose "
+                "weights are not all zero"
+            )
+        return score
+
+    async def rate(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
+        return list(await asyncio.gather(*(one(node) for node in nodes)))
+
+    return rate
+
+
+@contextmanager
+def task_boundary(task: BaseTask[Any], method: str, problem: Problem) -> Iterator[None]:
+    """Turns what a task's own code raises into one TaskError that names the place."""
+    try:
+        yield
+    except OrchestryError:
+        raise
+    except Exception as error:
+        frames = extract_tb(error.__traceback__)
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+        raise TaskError(
+            f"task {task.name}: {method} raised {type(error).__name__}: {error} on problem "
+            f"{problem.id} ({place}): `orchestry tasks check {task.name}` shows the case"
+        ) from error
+
+
+def _record(tree: Tree[StateT], child: Trajectory[StateT], score: Score) -> None:
+    tree.trajectories[child.id] = replace(child, score=score)
+    tree.values[child.id] = Value(number=score.total, source="task", feedback=score.feedback)
+
+
+def _candidates(tree: Tree[Any], nodes: Sequence[Trajectory[Any]]) -> list[Candidate]:
+    return [
+        Candidate(id=node.id, parent=node.parent or "", value=tree.values[node.id].number)
+        for node in nodes
+    ]
+
+
+def _order(id: str) -> tuple[int, ...]:
+    """Node ids in the order of play: 0.2 before 0.10."""
+    return tuple(int(part) for part in id.split("."))

@@ -1,0 +1,253 @@
+"""The run directory: one writer, an append-only journal, and files that are folds of it.
+
+`journal.jsonl` is the source of truth. `episodes.jsonl` holds a line a finished episode, whole
+before the journal says `committed`; metrics.jsonl and rewards.csv are made from it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from orchestry import journal
+from orchestry.errors import ConfigError, LockedError, StoreError
+from orchestry.journal import Committed, Event, Journal
+from orchestry.records import EpisodeRecord, Summary
+
+
+class Store:
+    """The one writer of a run directory, from `with` to its end.
+
+    Raises LockedError while another process writes it, StoreError where the disk refuses.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.events: list[Event] = []
+        self.episodes: dict[int, EpisodeRecord] = {}
+        self.journal: Journal
+        self._lock = FileLock(folder / "run.lock")
+
+    def __enter__(self) -> Store:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise LockedError(
+                f"{self.folder} is being written by another process: wait for it, or stop it"
+            ) from None
+        except OSError as error:
+            raise refused(self.folder, error) from None
+        try:
+            self._open()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def _open(self) -> None:
+        path = self.folder / "journal.jsonl"
+        journal.drop_torn_line(path)
+        self.events = list(journal.read(path)) if path.exists() else []
+        self.episodes = committed_episodes(self.folder, self.events)
+        self.journal = Journal(path)
+        if self.episodes:
+            self.rewrite()
+
+    def __exit__(self, *exc: object) -> None:
+        self.journal.close()
+        self._lock.release()
+
+    def commit(self, record: EpisodeRecord, at: float) -> None:
+        """Makes a finished episode part of the run, in all files."""
+        self._append("episodes.jsonl", record.model_dump_json() + "\n")
+        self.journal.append(Committed(episode=record.episode, at=at))
+        self.episodes[record.episode] = record
+        self._append("metrics.jsonl", json.dumps(metrics(self.episodes.values())[-1]) + "\n")
+        header = not (self.folder / "rewards.csv").exists()
+        self._append("rewards.csv", rewards_csv([record], header=header))
+
+    def rewrite(self) -> None:
+        """Makes the folds anew from the committed episodes, in order of episode."""
+        records = [self.episodes[number] for number in sorted(self.episodes)]
+        lines = "".join(record.model_dump_json() + "\n" for record in records)
+        self.write("episodes.jsonl", lines)
+        rows = "".join(json.dumps(row) + "\n" for row in metrics(records))
+        self.write("metrics.jsonl", rows)
+        self.write("rewards.csv", rewards_csv(records, header=True))
+
+    def write(self, name: str, text: str) -> None:
+        """Writes a whole file of the run: a reader sees the old or the new one, never a part."""
+        write_atomic(self.folder / name, text)
+
+    def _append(self, name: str, text: str) -> None:
+        path = self.folder / name
+        try:
+            with path.open("ab") as file:
+                file.write(text.encode("utf-8"))
+        except OSError as error:
+            raise refused(path, error) from None
+
+
+class Run:
+    """A run directory, read: what notebooks and reports build on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config: dict[str, Any] = read_config(folder)
+        self.events: list[Event] = list(journal.read(folder / "journal.jsonl"))
+        found = committed_episodes(folder, self.events)
+        self.episodes: list[EpisodeRecord] = [found[number] for number in sorted(found)]
+
+    @property
+    def summary(self) -> Summary:
+        """summary.json; raises StoreError while the run has none yet."""
+        path = self.folder / "summary.json"
+        try:
+            return Summary.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise StoreError(
+                f"{self.folder} has no summary.json: the run was cut off; "
+                f"`orchestry resume {self.folder}` ends it"
+            ) from None
+        except ValidationError as error:
+            raise StoreError(f"{path} is damaged: {_first_line(error)}") from None
+
+    @property
+    def rewards(self) -> list[float]:
+        """The best reward of each finished episode, in order."""
+        return [episode.reward for episode in self.episodes]
+
+    @property
+    def best(self) -> EpisodeRecord | None:
+        """The episode with the highest reward, the first of them in a tie."""
+        return max(self.episodes, key=lambda e: (e.reward, -e.episode), default=None)
+
+
+def load_run(path: str | Path) -> Run:
+    """Reads a run directory; raises ConfigError where there is none, StoreError for damage."""
+    return Run(existing(Path(path)))
+
+
+def existing(folder: Path) -> Path:
+    """The folder, if it holds a run; raises ConfigError."""
+    if not (folder / "journal.jsonl").is_file() or not (folder / "config.yaml").is_file():
+        what = "holds no run" if folder.is_dir() else "does not exist"
+        raise ConfigError(f"{folder} {what}: give the directory that `orchestry run` printed")
+    return folder
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The plain data of config.yaml."""
+    path = folder / "config.yaml"
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise StoreError(f"{path} can't be read: {_first_line(error)}") from None
+    if not isinstance(data, dict):
+        raise StoreError(f"{path} is damaged: it holds no keys and values")
+    return data
+
+
+def committed_episodes(folder: Path, events: Iterable[Event]) -> dict[int, EpisodeRecord]:
+    """The episodes that the journal says are whole, by number.
+
+    A line that was written but not committed is left out; a committed one that is missing or
+    damaged raises StoreError.
+    """
+    committed = {event.episode for event in events if isinstance(event, Committed)}
+    path = folder / "episodes.jsonl"
+    found: dict[int, EpisodeRecord] = {}
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = EpisodeRecord.model_validate_json(line)
+        except ValidationError as error:
+            if number == len(lines):  # torn by a kill: not committed, or reported missing below
+                break
+            raise StoreError(f"{path}, line {number} is damaged: {_first_line(error)}") from None
+        if record.episode in committed:
+            found[record.episode] = record
+    if missing := committed - found.keys():
+        raise StoreError(
+            f"{path} lacks episode {min(missing)}, which the journal says is finished: restore "
+            "the file from a copy"
+        )
+    return found
+
+
+def metrics(records: Iterable[EpisodeRecord]) -> list[dict[str, float]]:
+    """One row an episode, with running mean, best, dollars and tokens up to it."""
+    rows: list[dict[str, float]] = []
+    total, best, usd = 0.0, 0.0, 0.0
+    for count, record in enumerate(records, start=1):
+        total, best, usd = total + record.reward, max(best, record.reward), usd + record.usd
+        spread = [abs(a) for group in record.groups for a in group.advantages]
+        rows.append(
+            {
+                "episode": record.episode,
+                "reward": record.reward,
+                "mean_leaf_reward": record.mean_leaf_reward,
+                "mean_reward": total / count,
+                "best_reward": best,
+                "mean_abs_advantage": sum(spread) / len(spread) if spread else 0.0,
+                "calls": record.calls,
+                "usd": record.usd,
+                "total_usd": usd,
+                **{f"part/{part.name}": part.value for part in record.best_node.parts},
+                **{f"tag/{tag}": float(n) for tag, n in sorted(record.tags().items())},
+            }
+        )
+    return rows
+
+
+def rewards_csv(records: Sequence[EpisodeRecord], *, header: bool) -> str:
+    """`episode,total,<part>...` rows, so that df.plot(x='episode', y='total') works."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for record in records:
+        parts = record.best_node.parts
+        if header:
+            writer.writerow(["episode", "total", *(part.name for part in parts)])
+            header = False
+        writer.writerow([record.episode, record.reward, *(part.value for part in parts)])
+    return out.getvalue()
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replaces a file in one step; raises StoreError where the disk refuses."""
+    beside = path.with_name(path.name + ".new")
+    try:
+        with beside.open("wb") as file:
+            file.write(text.encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise refused(path, error) from None
+
+
+def refused(path: Path, error: OSError) -> StoreError:
+    """The one wording for a disk that says no."""
+    return StoreError(
+        f"{path} can't be written ({error.strerror or error}): free space or change rights there, "
+        "then resume the run; every answer recorded so far is kept"
+    )
+
+
+def to_json(data: Mapping[str, Any]) -> str:
+    """Readable JSON for small files."""
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
