@@ -1,0 +1,91 @@
+"""docs/benchmarks.md: a section a benchmark, each with the command, date and machine behind it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "benchmarks.md"
+SECTIONS = {
+    "overhead": "Wall clock over ideal",
+    "throughput": "Calls a second",
+    "budget": "The cap against the server's own bill",
+    "resume": "Killed and resumed",
+    "dry_run": "Dry run against the real cost",
+    "footprint": "Start-up and install size",
+    "search": "Beam against best-of-n at equal calls",
+}
+"""Every section's name and heading, in the order of the page."""
+INTRO = (
+    "# Benchmarks\n\nEvery number here was written by the command above it; "
+    "`python -m benchmarks.page` lists them.\n"
+)
+
+
+def write(section: str, command: str, body: str, page: Path = PAGE) -> None:
+    """Inserts or replaces one section; all others stay as they are.
+
+    `command` is what a reader types to get the section again. Raises ValueError for a section
+    that SECTIONS does not name.
+    """
+    if section not in SECTIONS:
+        raise ValueError(f"unknown section '{section}': known are {', '.join(SECTIONS)}")
+    parts = read(page)
+    parts[section] = (
+        f"## {SECTIONS[section]}\n\n```sh\n{command}\n```\n\n"
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {revision()}, {machine()}.\n\n{body.strip()}\n"
+    )
+    page.parent.mkdir(exist_ok=True)
+    text = "\n".join([INTRO, *(parts[name] for name in SECTIONS if name in parts)])
+    page.write_text(text, encoding="utf-8")
+
+
+def read(page: Path = PAGE) -> dict[str, str]:
+    """The page's sections by name; {} where there is no page yet."""
+    if not page.exists():
+        return {}
+    names = {heading: name for name, heading in SECTIONS.items()}
+    parts = page.read_text(encoding="utf-8").split("\n## ")[1:]
+    return {names[part.partition("\n")[0]]: f"## {part.rstrip()}\n" for part in parts}
+
+
+def machine() -> str:
+    """CPU, cores, memory and Python of this machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    python = platform.python_version()
+    return f"{_cpu()}, {os.cpu_count()} cores, {memory:.0f} GiB, Python {python}"
+
+
+def revision() -> str:
+    """The git revision measured, and whether its code was changed since."""
+    changed = _git("status", "--porcelain", "--", "orchestry", "benchmarks", "tasks")
+    return f"revision {_git('rev-parse', '--short', 'HEAD')}{' with changes' if changed else ''}"
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def _git(*args: str) -> str:
+    done = subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def main() -> None:
+    """Lists the page's sections, each with its command."""
+    sections = read()
+    for name, heading in SECTIONS.items():
+        text = sections.get(name)
+        command = text.split("```sh\n")[1].split("\n```")[0] if text else "not measured yet"
+        print(f"{heading}: {command}")
+
+
+if __name__ == "__main__":
+    main()
