@@ -1,0 +1,67 @@
+"""Tagged JSON: plain Python values across a pipe, with their exact built-in types.
+
+JSON scalars stand for themselves; everything else is a list of a tag and its content, so list,
+tuple, set, frozenset, dict with any keys, bytes and huge integers stay apart. Standard library
+only: the sandbox's child loads this file by path, outside the package.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+MAX_DEPTH = 100
+_BIG = 1 << 53
+_SEQUENCES: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "z"}
+_MAKERS: dict[str, Any] = {tag: kind for kind, tag in _SEQUENCES.items()}
+
+
+class Untaggable(ValueError):
+    """A value that is no plain data, or text that is no tagged JSON."""
+
+
+def dumps(value: Any) -> bytes:
+    """One value as ASCII JSON. Raises Untaggable for other types, subclasses and deep nesting."""
+    return json.dumps(_tag(value, MAX_DEPTH), separators=(",", ":")).encode("ascii")
+
+
+def loads(data: bytes) -> Any:
+    """The value that `dumps` wrote. Raises Untaggable for anything else, however hostile."""
+    try:
+        return _untag(json.loads(data), MAX_DEPTH)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise Untaggable(f"no tagged JSON: {type(error).__name__}") from None
+
+
+def _tag(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if value is None or kind is bool or kind is float or kind is str:
+        return value
+    if kind is int:  # hex: long decimals are refused by the interpreter
+        return value if -_BIG < value < _BIG else ["i", hex(value)]
+    if kind is bytes:
+        return ["b", value.hex()]
+    if depth == 0:
+        raise Untaggable(f"nested deeper than {MAX_DEPTH} levels")
+    if kind in _SEQUENCES:
+        return [_SEQUENCES[kind], [_tag(item, depth - 1) for item in value]]
+    if kind is dict:
+        return ["d", [[_tag(k, depth - 1), _tag(v, depth - 1)] for k, v in value.items()]]
+    raise Untaggable(f"a {kind.__name__} is no plain data")
+
+
+def _untag(raw: Any, depth: int) -> Any:
+    if not isinstance(raw, list):
+        if isinstance(raw, dict):
+            raise Untaggable("a bare object")
+        return raw
+    tag, content = raw
+    if tag == "i":
+        return int(content, 16)
+    if tag == "b":
+        return bytes.fromhex(content)
+    if depth == 0:
+        raise Untaggable(f"nested deeper than {MAX_DEPTH} levels")
+    if tag == "d":
+        return {_untag(k, depth - 1): _untag(v, depth - 1) for k, v in content}
+    return _MAKERS[tag]([_untag(item, depth - 1) for item in content])
