@@ -149,8 +149,6 @@ class RunConfig(Frozen):
     """One episode is one problem, searched once."""
     split: Split = "train"
     seed: int = Field(0, ge=0)
-    checkpoint_every: int = Field(10, ge=1)
-    """Episodes between two checkpoints."""
     provider: ProviderConfig = ProviderConfig()
     sampling: SamplingConfig = SamplingConfig()
     agents: Mapping[str, AgentConfig] = Field(default_factory=dict)
@@ -180,7 +178,7 @@ def resolve(
     """
     merged: dict[str, Any] = {}
     for path in files:
-        _merge(merged, read_yaml(path))
+        merged = merge(merged, read_yaml(path))
     for item in sets:
         key, value = _parse_set(item)
         _put(merged, key, value)
@@ -232,12 +230,14 @@ def _put(target: dict[str, Any], dotted: str, value: Any) -> None:
     target[last] = value
 
 
-def _merge(target: dict[str, Any], extra: Mapping[str, Any]) -> None:
+def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the keys of `extra` laid over it, mapping by mapping; both stay as they are."""
+    merged = dict(base)
     for key, value in extra.items():
-        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
-            _merge(target[key], value)
-        else:
-            target[key] = dict(value) if isinstance(value, Mapping) else value
+        below = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        merged[key] = merge(below, value) if both else value
+    return merged
 
 
 def _explain(item: Any) -> str:

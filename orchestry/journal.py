@@ -81,14 +81,6 @@ class Committed(Frozen):
     at: float
 
 
-class Updated(Frozen):
-    """The backend learned from the episodes before `episode`."""
-
-    kind: Literal["updated"] = "updated"
-    episode: int
-    metrics: dict[str, float]
-
-
 class Stopped(Frozen):
     """The process ended in order."""
 
@@ -98,7 +90,7 @@ class Stopped(Frozen):
 
 
 Event = Annotated[
-    Opened | Reserved | Answered | Released | Lost | Committed | Updated | Stopped,
+    Opened | Reserved | Answered | Released | Lost | Committed | Stopped,
     Field(discriminator="kind"),
 ]
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)

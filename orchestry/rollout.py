@@ -102,7 +102,9 @@ class Rollout(Generic[StateT]):
         """All samples of one stage in one batch; returns the distinct children, scored."""
         n = self.schedule.samples(stage, len(pool))
         requests = [self._request(node, agent) for node in pool for agent in self._actors(node)]
-        answers = iter(zip(requests, await self.policy.sample(requests, n), strict=True))
+        samples = await self.policy.sample(requests, n)
+        tree.answers += [completion for one in samples for completion in one]
+        answers = iter(zip(requests, samples, strict=True))
         children: list[Trajectory[StateT]] = []
         for node in pool:
             moves = [next(answers) for _ in self._actors(node)]
@@ -192,9 +194,13 @@ def task_boundary(task: BaseTask[Any], method: str, problem: Problem) -> Iterato
         frames = extract_tb(error.__traceback__)
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
         raise TaskError(
-            f"task {task.name}: {method} raised {type(error).__name__}: {error} on problem "
+            f"task {task.name}: {method} raised {type(error).__name__}: {_brief(error)} on problem "
             f"{problem.id} ({place}): `orchestry tasks check {task.name}` shows the case"
         ) from error
+
+
+def _brief(error: Exception) -> str:
+    return (str(error).splitlines() or ["no message"])[0][:300]
 
 
 def _record(tree: Tree[StateT], child: Trajectory[StateT], score: Score) -> None:

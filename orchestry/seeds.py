@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from hashlib import blake2b
 
 
@@ -9,3 +10,10 @@ def derive(*parts: object) -> int:
     """A 63-bit seed that is a function of the parts' texts alone."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def shuffled(count: int, *parts: object) -> list[int]:
+    """The numbers below `count` in an order that is a function of the parts."""
+    order = list(range(count))
+    random.Random(derive(*parts)).shuffle(order)
+    return order

@@ -35,6 +35,7 @@ class Store:
         self.events: list[Event] = []
         self.episodes: dict[int, EpisodeRecord] = {}
         self.journal: Journal
+        self._metrics = Metrics()
         self._lock = FileLock(folder / "run.lock")
 
     def __enter__(self) -> Store:
@@ -72,7 +73,7 @@ class Store:
         self._append("episodes.jsonl", record.model_dump_json() + "\n")
         self.journal.append(Committed(episode=record.episode, at=at))
         self.episodes[record.episode] = record
-        self._append("metrics.jsonl", json.dumps(metrics(self.episodes.values())[-1]) + "\n")
+        self._append("metrics.jsonl", json.dumps(self._metrics.row(record)) + "\n")
         header = not (self.folder / "rewards.csv").exists()
         self._append("rewards.csv", rewards_csv([record], header=header))
 
@@ -81,7 +82,8 @@ class Store:
         records = [self.episodes[number] for number in sorted(self.episodes)]
         lines = "".join(record.model_dump_json() + "\n" for record in records)
         self.write("episodes.jsonl", lines)
-        rows = "".join(json.dumps(row) + "\n" for row in metrics(records))
+        self._metrics = Metrics()
+        rows = "".join(json.dumps(self._metrics.row(record)) + "\n" for record in records)
         self.write("metrics.jsonl", rows)
         self.write("rewards.csv", rewards_csv(records, header=True))
 
@@ -185,29 +187,33 @@ def committed_episodes(folder: Path, events: Iterable[Event]) -> dict[int, Episo
     return found
 
 
-def metrics(records: Iterable[EpisodeRecord]) -> list[dict[str, float]]:
-    """One row an episode, with running mean, best, dollars and tokens up to it."""
-    rows: list[dict[str, float]] = []
-    total, best, usd = 0.0, 0.0, 0.0
-    for count, record in enumerate(records, start=1):
-        total, best, usd = total + record.reward, max(best, record.reward), usd + record.usd
+class Metrics:
+    """Rows of metrics.jsonl: an episode's figures, and running ones up to it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = self.best = self.usd = 0.0
+
+    def row(self, record: EpisodeRecord) -> dict[str, float]:
+        """The next episode's row."""
+        self.count += 1
+        self.total += record.reward
+        self.best = max(self.best, record.reward)
+        self.usd += record.usd
         spread = [abs(a) for group in record.groups for a in group.advantages]
-        rows.append(
-            {
-                "episode": record.episode,
-                "reward": record.reward,
-                "mean_leaf_reward": record.mean_leaf_reward,
-                "mean_reward": total / count,
-                "best_reward": best,
-                "mean_abs_advantage": sum(spread) / len(spread) if spread else 0.0,
-                "calls": record.calls,
-                "usd": record.usd,
-                "total_usd": usd,
-                **{f"part/{part.name}": part.value for part in record.best_node.parts},
-                **{f"tag/{tag}": float(n) for tag, n in sorted(record.tags().items())},
-            }
-        )
-    return rows
+        return {
+            "episode": record.episode,
+            "reward": record.reward,
+            "mean_leaf_reward": record.mean_leaf_reward,
+            "mean_reward": self.total / self.count,
+            "best_reward": self.best,
+            "mean_abs_advantage": sum(spread) / len(spread) if spread else 0.0,
+            "calls": record.calls,
+            "usd": record.usd,
+            "total_usd": self.usd,
+            **{f"part/{part.name}": part.value for part in record.best_node.parts},
+            **{f"tag/{tag}": float(count) for tag, count in sorted(record.tags().items())},
+        }
 
 
 def rewards_csv(records: Sequence[EpisodeRecord], *, header: bool) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -177,6 +176,8 @@ class Tree(Generic[StateT]):
     values: dict[str, Value] = field(default_factory=dict)
     leaves: list[str] = field(default_factory=list)
     survivors: set[str] = field(default_factory=set)
+    answers: list[Completion] = field(default_factory=list)
+    """Every sample drawn, those of collapsed siblings included: what the episode cost."""
 
 
 # --- protocols: the seams between layers -------------------------------------------------------
@@ -266,20 +267,3 @@ class Provider(Protocol):
     async def __aenter__(self) -> Provider: ...
 
     async def __aexit__(self, *exc: object) -> None: ...
-
-
-Metrics = dict[str, float]
-
-
-class Backend(Protocol):
-    """How the team learns."""
-
-    policy: Policy
-
-    async def update(self, trees: Sequence[Tree[Any]]) -> Metrics:
-        """Learns from finished episodes; returns what to log."""
-        ...
-
-    def save(self, folder: Path) -> None: ...
-
-    def load(self, folder: Path) -> None: ...

@@ -25,8 +25,10 @@ class Candidate:
 class Schedule(Protocol):
     """How a rollout spends its calls."""
 
-    collapse: bool
-    """Whether siblings in equal states are one node."""
+    @property
+    def collapse(self) -> bool:
+        """Whether siblings in equal states are one node."""
+        ...
 
     def samples(self, stage: int, pool: int) -> int:
         """Samples for each acting agent in each of `pool` states."""

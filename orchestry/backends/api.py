@@ -1,0 +1,75 @@
+"""The api backend: a team of prompts over a served model, asked through the gateway."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from orchestry.config import RunConfig
+from orchestry.errors import ConfigError, unknown
+from orchestry.providers import open_provider, resolve_name
+from orchestry.rollout import Member
+from orchestry.services.gateway import Gateway, open_gateway
+from orchestry.services.prices import price_table
+from orchestry.store import Store
+from orchestry.task import BaseTask
+from orchestry.types import AgentSpec
+
+
+class ApiBackend:
+    """Provider and gateway of one run. Built: checked, nothing spent. `open`: calls can be made."""
+
+    gateway: Gateway
+
+    def __init__(self, config: RunConfig, environ: Mapping[str, str] = os.environ) -> None:
+        self.config = config
+        self.provider_name, self.note = resolve_name(config.provider, environ)
+        self.provider = open_provider(config.provider, config.seed, environ)
+        self.prices = price_table(self.provider, config)
+        self._stack = AsyncExitStack()
+
+    async def open(self, store: Store, on_warn: Callable[[str], None]) -> None:
+        """Starts the provider, and the gateway with what the journal already paid for."""
+        self.gateway = await self._stack.enter_async_context(
+            open_gateway(
+                self.config,
+                self.provider,
+                self.prices,
+                store.journal,
+                store.events,
+                on_warn=on_warn,
+            )
+        )
+        await self._stack.enter_async_context(self.provider)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    def team(self, task: BaseTask[Any]) -> dict[str, Member]:
+        """The task's agents as this run asks them; raises ConfigError for a role it lacks."""
+        roles = [spec.role for spec in task.agents]
+        for role in self.config.agents:
+            if role not in roles:
+                raise ConfigError(unknown(f"agent of task {task.name}", role, roles))
+        return {spec.role: self._member(spec) for spec in task.agents}
+
+    def _member(self, spec: AgentSpec) -> Member:
+        own, sampling = self.config.agents.get(spec.role), self.config.sampling
+        prompt = own.system_prompt if own and own.system_prompt is not None else system_prompt(spec)
+        return Member(
+            role=spec.role,
+            system_prompt=prompt,
+            model=(own and own.model) or self.provider.model,
+            max_tokens=(own and own.max_tokens) or sampling.max_tokens,
+            temperature=own.temperature
+            if own and own.temperature is not None
+            else sampling.temperature,
+            stop=sampling.stop,
+        )
+
+
+def system_prompt(spec: AgentSpec) -> str:
+    """The agent's own prompt, or one made of role and goal."""
+    return spec.system_prompt or f"You are the {spec.role} of a team. {spec.goal}".strip()

@@ -1,0 +1,142 @@
+"""Runs, from config to summary: train, resume, evaluate.
+
+Everything that can be wrong with a run is checked before its directory is made; from then on,
+whatever happens, what was paid for stands in the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from orchestry.backends import open_backend
+from orchestry.config import RunConfig, merge, validate
+from orchestry.errors import ConfigError, OrchestryError
+from orchestry.journal import Opened, Stopped
+from orchestry.registry import load_task
+from orchestry.rollout import task_rater
+from orchestry.services.sandbox import open_sandbox
+from orchestry.session import Observer, Plan, Session, Silent
+from orchestry.store import Run, Store, existing, load_run, read_config, to_json
+from orchestry.summary import manifest, stop_reason, summarise
+from orchestry.types import Split, Tools
+
+
+def train(
+    config: RunConfig, run_dir: str | Path | None = None, observer: Observer | None = None
+) -> Run:
+    """Runs a config to its end and returns the run.
+
+    A run that stops at its budget or at Ctrl-C is returned too: `run.summary.stopped` says why.
+    Raises ConfigError before anything is written or spent; any other OrchestryError leaves a
+    directory that can be resumed. Works inside a running event loop (notebooks).
+    """
+    watch = observer or Silent()
+    folder = Path(run_dir) if run_dir else new_folder(config)
+    if (folder / "journal.jsonl").exists():
+        raise ConfigError(
+            f"{folder} holds a run: `orchestry resume {folder}`, or choose another --run-dir"
+        )
+    return _run(prepare(config, watch.note), folder, watch)
+
+
+def resume(
+    folder: str | Path,
+    changes: Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
+) -> Run:
+    """Goes on with a run; `changes` (nested like the config) may raise its budget or episodes."""
+    watch, place = observer or Silent(), existing(Path(folder))
+    config = validate(merge(read_config(place), changes or {}))
+    return _run(prepare(config, watch.note), place, watch)
+
+
+def evaluate(
+    run: Run | str | Path,
+    split: Split = "test",
+    budget_usd: float | None = None,
+    observer: Observer | None = None,
+) -> Run:
+    """Plays every problem of a held-out split once, as the run would; results lie in the run.
+
+    A second call for the same split goes on where the first stopped, or returns what it found.
+    `budget_usd` is the evaluation's own cap; None keeps the run's.
+    """
+    source = run if isinstance(run, Run) else load_run(run)
+    watch, folder = observer or Silent(), source.folder / "evaluations" / split
+    changes: dict[str, Any] = {"split": split}
+    if budget_usd is not None:
+        changes["budget"] = {"usd": budget_usd}
+    plan = prepare(validate(merge(source.config, changes)), watch.note)
+    config = plan.config.model_copy(update={"episodes": len(plan.problems)})
+    return _run(Plan(config, plan.task, plan.problems, plan.backend), folder, watch)
+
+
+def prepare(config: RunConfig, note: Callable[[str], None] = lambda text: None) -> Plan:
+    """Checks all that can be checked without spending; raises ConfigError or TaskError."""
+    task = load_task(config.task, config.task_path, config.weights, warn=note)
+    problems = tuple(task.problems(config.split))
+    if not problems:
+        raise ConfigError(
+            f"task {config.task} has no problems in split '{config.split}': add some, or choose "
+            "another with --set split=..."
+        )
+    backend = open_backend(config)
+    backend.team(task)
+    if backend.note:
+        note(backend.note)
+    return Plan(config, task, problems, backend)
+
+
+def new_folder(config: RunConfig, root: Path = Path("runs")) -> Path:
+    """`runs/<task>--<backend>--<UTC time>--<id>`."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return root / f"{config.task}--{config.backend}--{stamp}--{secrets.token_hex(2)}"
+
+
+def _run(plan: Plan, folder: Path, watch: Observer) -> Run:
+    """Drives a plan in an event loop of its own, in a thread where one runs already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        failure = asyncio.run(_drive(plan, folder, watch))
+    else:
+        with ThreadPoolExecutor(1) as pool:
+            failure = pool.submit(asyncio.run, _drive(plan, folder, watch)).result()
+    if failure is not None and stop_reason(failure) == "failed":
+        raise failure
+    return load_run(folder)
+
+
+async def _drive(plan: Plan, folder: Path, watch: Observer) -> OrchestryError | None:
+    """Opens all that a run holds, plays it, and leaves a summary whatever stopped it."""
+    start = time.monotonic()
+    with Store(folder) as store:
+        store.write("config.yaml", plan.config.to_yaml())
+        try:
+            failure = await _play(plan, store, watch)
+            reason = stop_reason(failure)
+            store.rewrite()
+            summary = summarise(plan, store, reason, time.monotonic() - start)
+            store.write("summary.json", summary.model_dump_json(indent=2) + "\n")
+            store.journal.append(Stopped(reason=reason, at=time.time()))
+            store.journal.sync()
+        finally:
+            await plan.backend.close()
+    return failure
+
+
+async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | None:
+    await plan.backend.open(store, watch.note)
+    provider = plan.backend.provider
+    store.journal.append(Opened(at=time.time(), provider=provider.name, model=provider.model))
+    async with open_sandbox(plan.config.sandbox) as sandbox:
+        store.write("manifest.json", to_json(manifest(plan, sandbox.level)))
+        watch.started(store.folder, plan, len(store.episodes))
+        return await Session(plan, store, watch, task_rater(plan.task, Tools(sandbox))).play()

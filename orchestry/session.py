@@ -1,0 +1,167 @@
+"""One process's part of a run: plays the episodes that are not committed yet, in order.
+
+A failure never throws away what was paid for: calls in flight finish into the journal, finished
+episodes are committed, and the run directory is left ready for `orchestry resume`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestry.backends.api import ApiBackend
+from orchestry.baselines import schedule
+from orchestry.config import RunConfig
+from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError
+from orchestry.records import EpisodeRecord
+from orchestry.rollout import Rate, Rollout
+from orchestry.search.episode import episode_record
+from orchestry.seeds import derive, shuffled
+from orchestry.store import Store
+from orchestry.task import BaseTask
+from orchestry.types import Problem
+
+
+class Observer(Protocol):
+    """Who watches a run; every call is cheap and none may fail."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know, in one line."""
+        ...
+
+    def started(self, folder: Path, plan: Plan, done: int) -> None:
+        """All is open; `done` episodes were committed by earlier processes."""
+        ...
+
+    def committed(self, record: EpisodeRecord) -> None:
+        """An episode is part of the run."""
+        ...
+
+
+class Silent:
+    """Nobody watches."""
+
+    def note(self, text: str) -> None: ...
+
+    def started(self, folder: Path, plan: Plan, done: int) -> None: ...
+
+    def committed(self, record: EpisodeRecord) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that was checked: its task loads, its key, prices and agents are known."""
+
+    config: RunConfig
+    task: BaseTask[Any]
+    problems: Sequence[Problem]
+    backend: ApiBackend
+
+    def problem(self, episode: int) -> Problem:
+        """Every problem once, in seeded order, before any comes again in another order."""
+        epoch, place = divmod(episode, len(self.problems))
+        order = shuffled(len(self.problems), self.config.seed, "epoch", epoch)
+        return self.problems[order[place]]
+
+
+class Session:
+    """Plays a plan into a store."""
+
+    def __init__(self, plan: Plan, store: Store, watch: Observer, rate: Rate) -> None:
+        self.plan, self.store, self.watch, self.rate = plan, store, watch, rate
+        self.failure: OrchestryError | None = None
+        self._waiting: dict[int, EpisodeRecord] = {}
+        self._workers: list[asyncio.Task[None]] = []
+
+    async def play(self) -> OrchestryError | None:
+        """Plays all that is left; returns what stopped it, or None."""
+        config = self.plan.config
+        todo = [n for n in range(config.episodes) if n not in self.store.episodes]
+        queue = iter(todo)
+        with _signals(self._interrupt):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(len(todo), config.search.episodes_in_flight)):
+                    self._workers.append(group.create_task(self._work(queue)))
+        self._commit(sorted(self._waiting))  # whole, though an earlier one was cut off
+        return self.failure
+
+    async def _work(self, queue: Iterator[int]) -> None:
+        for episode in queue:
+            if self.failure:
+                return
+            try:
+                self._waiting[episode] = await self._episode(episode)
+                self._commit(self._in_order())
+            except OrchestryError as error:
+                self._fail(error)
+                return
+
+    async def _episode(self, episode: int) -> EpisodeRecord:
+        plan, problem = self.plan, self.plan.problem(episode)
+        rollout = Rollout(
+            task=plan.task,
+            team=plan.backend.team(plan.task),
+            policy=plan.backend.gateway,
+            rate=self.rate,
+            schedule=schedule(plan.config.search, plan.task, problem),
+            joint=plan.config.search.joint,
+        )
+        tree = await rollout.play(problem, derive(plan.config.seed, "episode", episode))
+        return episode_record(tree, episode)
+
+    def _in_order(self) -> list[int]:
+        """Finished episodes with no unfinished one before them, so that files grow in order."""
+        ready, number = list[int](), 0
+        while number in self.store.episodes or number in self._waiting:
+            if number in self._waiting:
+                ready.append(number)
+            number += 1
+        return ready
+
+    def _commit(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            record = self._waiting.pop(number)
+            self.store.commit(record, time.time())
+            self.watch.committed(record)
+
+    def _fail(self, error: OrchestryError) -> None:
+        """Keeps the first failure (a real one before a stop at the cap), and starts no more.
+
+        At the cap the other episodes may still fit; after any other failure new calls are refused.
+        """
+        if self.failure is None or isinstance(self.failure, BudgetExceeded):
+            self.failure = error
+        if not isinstance(error, BudgetExceeded):
+            self.plan.backend.gateway.close_door(str(error))
+
+    def _interrupt(self) -> None:
+        """First time: calls in flight may finish. Second time: they are given up."""
+        if isinstance(self.failure, Interrupted):
+            for worker in self._workers:
+                worker.cancel()
+            return
+        self.watch.note("stopping: calls in flight may finish; press Ctrl-C again to give them up")
+        self._fail(Interrupted(f"interrupted: `orchestry resume {self.store.folder}` goes on"))
+
+
+@contextmanager
+def _signals(handler: Callable[[], None]) -> Iterator[None]:
+    """Calls `handler` at Ctrl-C and at a polite kill, where this thread may receive them."""
+    loop, held = asyncio.get_running_loop(), list[signal.Signals]()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, handler)
+            held.append(number)
+        except (ValueError, RuntimeError, NotImplementedError):
+            break  # not the main thread (a notebook), or a system without them
+    try:
+        yield
+    finally:
+        for number in held:
+            loop.remove_signal_handler(number)
