@@ -1,0 +1,211 @@
+"""Wall clock over ideal of Orchestry, DSPy's Evaluate and gepa.optimize, at 100 ms a call.
+
+Each contestant makes its calls to one loopback server process, from a process of its own in an
+environment of its own, with its cache off, after a small run that is not counted (imports and
+first connections). Ideal is max(critical path, drawn latencies / concurrency), where the critical
+path is the least number of calls that must follow one another, times the mean drawn latency.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks import page
+from benchmarks.bill import Options
+from benchmarks.loopback import ROOT, Spawned, spawn
+from benchmarks.peers import ANSWER
+
+CONTESTANTS = ("orchestry", "dspy", "gepa")
+LATENCY_S = 0.1
+SIGMAS = {"constant": 0.0, "lognormal": 0.5}
+GOALS = {"constant": 1.10, "lognormal": 1.25}
+GOAL_AT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table."""
+
+    contestant: str
+    concurrency: int
+    latency: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One repeat of a row: seconds, but for `calls` and `chain`."""
+
+    calls: int
+    chain: int
+    drawn_s: float
+    wall_s: float
+    span_s: float
+    concurrency: int
+
+    @property
+    def work_s(self) -> float:
+        """The least time the calls take when all places are always taken."""
+        return self.drawn_s / self.concurrency
+
+    @property
+    def critical_s(self) -> float:
+        return self.chain * self.drawn_s / self.calls
+
+    @property
+    def ideal_s(self) -> float:
+        return max(self.critical_s, self.work_s)
+
+    @property
+    def ratio(self) -> float:
+        return self.wall_s / self.ideal_s
+
+
+def python_of(contestant: str) -> str:
+    """The interpreter a contestant runs in; peers' environments are made and kept up here."""
+    if contestant == "orchestry":
+        return sys.executable
+    wanted = ROOT / "benchmarks" / f"requirements-{contestant}.txt"
+    folder = ROOT / ".envs" / contestant
+    python, made = folder / "bin" / "python", folder / "requirements.txt"
+    if not made.exists() or made.read_text() != wanted.read_text():
+        print(f"making {folder.relative_to(ROOT)}", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(wanted)]
+        subprocess.run(install, check=True)
+        made.write_text(wanted.read_text())
+    return str(python)
+
+
+def measure(server: Spawned, setting: Setting, calls: int) -> Measured:
+    """Runs one contestant once; raises RuntimeError with its last words where it fails."""
+    command = [python_of(setting.contestant), "-m", f"benchmarks.peers_{setting.contestant}"]
+    done = subprocess.run(
+        [*command, server.url, str(calls), str(setting.concurrency)],
+        cwd=ROOT,
+        env=os.environ | {"ANTHROPIC_API_KEY": "test", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{setting.contestant} failed: {done.stderr.strip()[-2000:]}")
+    said, bill = json.loads(done.stdout.splitlines()[-1]), server.bill()
+    return Measured(
+        calls=bill["requests"],
+        chain=said["chain"],
+        drawn_s=bill["latency_total_s"],
+        wall_s=said["wall_s"],
+        span_s=bill["span_s"],
+        concurrency=setting.concurrency,
+    )
+
+
+def run(
+    contestants: Sequence[str], concurrencies: Sequence[int], repeats: int, calls_a_place: int
+) -> dict[Setting, list[Measured]]:
+    """All settings, `repeats` times, contestants taking turns so that drift meets them alike."""
+    rows: dict[Setting, list[Measured]] = {}
+    for latency, sigma in SIGMAS.items():
+        with spawn(Options(latency_s=LATENCY_S, sigma=sigma, answer=ANSWER)) as server:
+            for _ in range(repeats):
+                for setting in _settings(contestants, concurrencies, latency):
+                    measured = measure(server, setting, calls_a_place * setting.concurrency)
+                    rows.setdefault(setting, []).append(measured)
+                    print(f"{setting}: {measured.ratio:.2f}", file=sys.stderr)
+    return rows
+
+
+def _settings(
+    contestants: Sequence[str], concurrencies: Sequence[int], latency: str
+) -> Iterator[Setting]:
+    for concurrency in concurrencies:
+        for contestant in contestants:
+            yield Setting(contestant, concurrency, latency)
+
+
+def table(rows: dict[Setting, list[Measured]]) -> str:
+    """The page's table: medians over the repeats, and the range of the ratio."""
+    lines = [
+        "| contestant | at once | latency | calls | critical path s | work s | ideal s | wall s "
+        "| server's span s | wall / ideal (range) | wall / work |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for setting, repeats in rows.items():
+        middle = {
+            name: statistics.median(getattr(one, name) for one in repeats)
+            for name in ("calls", "critical_s", "work_s", "ideal_s", "wall_s", "span_s", "ratio")
+        }
+        ratios = [one.ratio for one in repeats]
+        lines.append(
+            f"| {setting.contestant} | {setting.concurrency} | {setting.latency} "
+            f"| {middle['calls']:.0f} | {middle['critical_s']:.2f} | {middle['work_s']:.2f} "
+            f"| {middle['ideal_s']:.2f} | {middle['wall_s']:.2f} | {middle['span_s']:.2f} "
+            f"| **{middle['ratio']:.2f}** ({min(ratios):.2f} to {max(ratios):.2f}) "
+            f"| {middle['wall_s'] / middle['work_s']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def verdicts(rows: dict[Setting, list[Measured]]) -> str:
+    """One line a goal: met or missed, by the median."""
+    lines = []
+    for latency, goal in GOALS.items():
+        repeats = rows.get(Setting("orchestry", GOAL_AT, latency))
+        if repeats:
+            ratio = statistics.median(one.ratio for one in repeats)
+            word = "met" if ratio <= goal else "missed"
+            lines.append(f"- At {GOAL_AT} at once, {latency}: {ratio:.2f}, goal {goal}: {word}.")
+    return "\n".join(lines)
+
+
+def report(rows: dict[Setting, list[Measured]]) -> str:
+    """The section's text."""
+    repeats = len(next(iter(rows.values())))
+    pins = ", ".join(
+        line
+        for name in ("dspy", "gepa")
+        for line in Path(ROOT, "benchmarks", f"requirements-{name}.txt").read_text().split()[:1]
+    )
+    return (
+        f"{LATENCY_S * 1000:.0f} ms a call (lognormal: that median, sigma "
+        f"{SIGMAS['lognormal']}), {repeats} repeats, medians. Orchestry {version('orchestry')} "
+        f"plays its beam search (k=4, W=2, three agents), DSPy's Evaluate a program of three "
+        f"predictors in order, gepa.optimize its own algorithm through its default adapter; "
+        f"{pins}; caches off. Wall clock is the run inside its process after a small run for "
+        f"imports and first connections; the server's span is from its first request to its last "
+        f"answer. Work is drawn latencies / places, ideal the larger of it and the critical path. "
+        f"GEPA's critical path is long because it waits for each batch and each reflection; it "
+        f"counts one mean latency a step, which no batch of several drawn latencies reaches.\n\n"
+        f"{table(rows)}\n\n{verdicts(rows)}"
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measures, and writes the section where nothing was left out."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.overhead", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--only", choices=CONTESTANTS, action="append", help="print, don't write")
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[8, 32])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--calls-a-place", type=int, default=40)
+    args = parser.parse_args(argv)
+    rows = run(args.only or CONTESTANTS, args.concurrency, args.repeats, args.calls_a_place)
+    print(report(rows))
+    if not args.only:
+        flags = [] if argv is None else argv
+        command = " ".join(["python -m benchmarks.overhead", *(flags or sys.argv[1:])])
+        page.write("overhead", command.strip(), report(rows))
+
+
+if __name__ == "__main__":
+    main()
