@@ -133,7 +133,7 @@ def test_an_openai_compatible_server_is_priced_by_its_model() -> None:
 
 @pytest.mark.parametrize(
     ("vendor", "model", "near"),
-    [("anthropic", "claude-haku-4-5", "claude-haiku-4-5"), ("openai", "whisper-1", "--set")],
+    [("anthropic", "claude-haku-4-5", "claude-haiku-4-5"), ("openai", "gpt-4o-mni", "gpt-4o-mini")],
 )
 def test_an_unknown_model_names_itself_the_nearest_and_the_fix(
     vendor: str, model: str, near: str
