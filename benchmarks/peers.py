@@ -32,7 +32,7 @@ def compete(play: Callable[[Heat], int]) -> None:
 
     The small heat makes lazy imports and first connections happen before the clock starts, for
     every contestant alike. `play` returns how many calls its algorithm must make one after
-    another at the least: the critical path, in calls.
+    another at the least, given its places: the critical path, in calls.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("url")

@@ -8,6 +8,7 @@ All strategies stay at their defaults: one proposal an iteration, minibatches of
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any
 
 import gepa
@@ -20,13 +21,13 @@ EXAMPLES = 64
 
 
 class CountingAdapter(DefaultAdapter):  # type: ignore[misc]
-    """The default adapter; counts the batches, which GEPA asks for one after another."""
+    """The default adapter; counts the rounds of its batches, which follow one another."""
 
-    batches = 0
+    rounds = 0
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        self.batches += 1
-        return super().evaluate(*args, **kwargs)
+    def evaluate(self, batch: list[Any], *args: Any, **kwargs: Any) -> Any:
+        self.rounds += math.ceil(len(batch) / self.max_litellm_workers)
+        return super().evaluate(batch, *args, **kwargs)
 
 
 class Quiet:
@@ -73,7 +74,7 @@ def play(heat: Heat) -> int:
         logger=Quiet(),
         raise_on_exception=True,
     )
-    return adapter.batches + reflections
+    return adapter.rounds + reflections
 
 
 if __name__ == "__main__":

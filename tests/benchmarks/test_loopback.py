@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.bill import Options
-from benchmarks.loopback import Loopback, serve, spawn
+from benchmarks.loopback import ROOT, Loopback, serve, spawn
 
 MODEL = "claude-haiku-5-5"
 PLAIN: dict[str, Any] = {
@@ -233,3 +235,14 @@ def test_a_spawned_server_answers_its_bill_and_ends() -> None:
         assert server.bill()["requests"] == 0
     with pytest.raises(ProcessLookupError):
         os.kill(server.pid, 0)
+
+
+def test_a_server_ends_with_the_process_that_spawned_it() -> None:
+    command = [sys.executable, "-m", "benchmarks.loopback", "--until-eof"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(timeout=10) == 0
