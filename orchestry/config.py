@@ -161,6 +161,8 @@ class RunConfig(Frozen):
     """By model: prices that override or add to genai-prices."""
     sandbox: Limits = Limits()
     """What code written by a model may use."""
+    allow_unsafe_code: bool = False
+    """Accept a sandbox that limits but does not confine; without it each run says so."""
 
     def to_yaml(self) -> str:
         """The resolved config as a file that `--config` takes back."""

@@ -7,6 +7,7 @@ whatever happens, what was paid for stands in the journal.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from orchestry.config import RunConfig, merge, validate
 from orchestry.errors import ConfigError, OrchestryError
 from orchestry.journal import Opened, Stopped
 from orchestry.registry import load_task
-from orchestry.rollout import task_rater
+from orchestry.rollout import count_stages, task_rater
 from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Observer, Plan, Session, Silent
 from orchestry.store import Run, Store, existing, load_run, read_config, to_json
@@ -78,7 +79,12 @@ def evaluate(
     return _run(Plan(config, plan.task, plan.problems, plan.backend), folder, watch)
 
 
-def prepare(config: RunConfig, note: Callable[[str], None] = lambda text: None) -> Plan:
+def prepare(
+    config: RunConfig,
+    note: Callable[[str], None] = lambda text: None,
+    environ: Mapping[str, str] = os.environ,
+    need_key: bool = True,
+) -> Plan:
     """Checks all that can be checked without spending; raises ConfigError or TaskError."""
     task = load_task(config.task, config.task_path, config.weights, warn=note)
     problems = tuple(task.problems(config.split))
@@ -87,7 +93,8 @@ def prepare(config: RunConfig, note: Callable[[str], None] = lambda text: None) 
             f"task {config.task} has no problems in split '{config.split}': add some, or choose "
             "another with --set split=..."
         )
-    backend = open_backend(config)
+    count_stages(task, problems[0])  # a task that never ends would spend without end
+    backend = open_backend(config, environ, need_key)
     backend.team(task)
     if backend.note:
         note(backend.note)
@@ -138,5 +145,7 @@ async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | N
     store.journal.append(Opened(at=time.time(), provider=provider.name, model=provider.model))
     async with open_sandbox(plan.config.sandbox) as sandbox:
         store.write("manifest.json", to_json(manifest(plan, sandbox.level)))
+        if not plan.config.allow_unsafe_code:
+            watch.note(f"sandbox {sandbox.level}; --allow-unsafe-code accepts this silently")
         watch.started(store.folder, plan, len(store.episodes))
         return await Session(plan, store, watch, task_rater(plan.task, Tools(sandbox))).play()

@@ -37,6 +37,8 @@ from orchestry.types import (
     Value,
 )
 
+MAX_STAGES = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -74,6 +76,8 @@ class Rollout(Generic[StateT]):
         tree = Tree(trajectories={root.id: root}, survivors={root.id})
         pool, stage = self._settle(tree, [root]), 0
         while pool:
+            if stage == MAX_STAGES:
+                raise _endless(self.task, problem)
             children = await self._stage(tree, pool, stage)
             alive = self._settle(tree, children)
             kept = self.schedule.prune(_candidates(tree, alive), derive(seed, "prune", stage))
@@ -161,6 +165,21 @@ class Rollout(Generic[StateT]):
         )
 
 
+def count_stages(task: BaseTask[Any], problem: Problem) -> int:
+    """Stages of an episode in which every agent answers with nothing.
+
+    Raises TaskError where the task does not end within MAX_STAGES of them.
+    """
+    with task_boundary(task, "step", problem):
+        state = task.reset(problem, 0)
+        for stage in range(MAX_STAGES):
+            actors = task.to_act(state)
+            if not actors:
+                return max(1, stage)
+            state = task.step(state, dict.fromkeys(actors, ""))
+    raise _endless(task, problem)
+
+
 def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
     """Rates trajectories by the task's own evaluate, checked."""
 
@@ -197,6 +216,13 @@ def task_boundary(task: BaseTask[Any], method: str, problem: Problem) -> Iterato
             f"task {task.name}: {method} raised {type(error).__name__}: {_brief(error)} on problem "
             f"{problem.id} ({place}): `orchestry tasks check {task.name}` shows the case"
         ) from error
+
+
+def _endless(task: BaseTask[Any], problem: Problem) -> TaskError:
+    return TaskError(
+        f"task {task.name} does not end within {MAX_STAGES} stages on problem {problem.id}: "
+        "let to_act return () once the work is over"
+    )
 
 
 def _brief(error: Exception) -> str:

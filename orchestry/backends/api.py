@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -17,16 +16,21 @@ from orchestry.store import Store
 from orchestry.task import BaseTask
 from orchestry.types import AgentSpec
 
+NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-for-a-dry-run")
+
 
 class ApiBackend:
     """Provider and gateway of one run. Built: checked, nothing spent. `open`: calls can be made."""
 
     gateway: Gateway
 
-    def __init__(self, config: RunConfig, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, config: RunConfig, environ: Mapping[str, str], need_key: bool) -> None:
         self.config = config
-        self.provider_name, self.note = resolve_name(config.provider, environ)
-        self.provider = open_provider(config.provider, config.seed, environ)
+        name, self.note = resolve_name(config.provider, environ)
+        named = config.provider.model_copy(update={"name": name})
+        if not need_key:
+            environ = {**NO_KEYS, **environ}
+        self.provider = open_provider(named, config.seed, environ)
         self.prices = price_table(self.provider, config)
         self._stack = AsyncExitStack()
 

@@ -1,0 +1,164 @@
+"""`orchestry doctor`: what this machine can run, and what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from orchestry import __version__
+from orchestry.errors import OrchestryError
+
+Mark = Literal["ok", "absent", "bad"]
+SDKS = {"anthropic": "anthropic", "openai": "openai", "xllamacpp": "embedded"}
+"""Package to the extra that installs it."""
+ROOM_MB = 500
+CODE = "def double(n):\n    return 2 * n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at. `absent` is fine unless the user wants it; `bad` is not."""
+
+    name: str
+    mark: Mark
+    found: str
+    fix: str = ""
+
+
+@click.command(name="doctor")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(as_json: bool) -> int:
+    """Check this machine: providers, weights, sandbox, disk.
+
+    Reads only, apart from a test of the sandbox; exit code 1 if something is broken.
+    """
+    checks = list(examine())
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"checks": [asdict(check) for check in checks]}))
+    else:
+        _print(checks)
+    return 1 if any(check.mark == "bad" for check in checks) else 0
+
+
+def examine() -> Iterator[Check]:
+    """All checks, in the order in which a run needs them."""
+    yield Check("orchestry", "ok", f"{__version__} on Python {platform.python_version()}")
+    for package, extra in SDKS.items():
+        yield _package(package, extra)
+    for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        yield _key(key)
+    for variable in ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL"):
+        if url := os.environ.get(variable):
+            yield Check(variable, "ok", _without_secret(url))
+    yield _weights()
+    yield _prices()
+    yield asyncio.run(_sandbox())
+    yield _tasks()
+    yield from _disks()
+
+
+def _package(package: str, extra: str) -> Check:
+    try:
+        return Check(package, "ok", metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return Check(package, "absent", "not installed", f'pip install "orchestry[{extra}]"')
+
+
+def _key(name: str) -> Check:
+    if os.environ.get(name):
+        return Check(name, "ok", "set")
+    return Check(name, "absent", "not set", f"export {name}=... to use that vendor")
+
+
+def _without_secret(url: str) -> str:
+    """An address without user and password."""
+    scheme, _, rest = url.rpartition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if scheme else rest
+
+
+def _weights() -> Check:
+    from orchestry.models import verify, weights_path
+
+    path = weights_path()
+    if not path.is_file():
+        return Check(
+            "weights",
+            "absent",
+            f"not at {path}",
+            "fetched at the first run (98 MB), or set ORCHESTRY_WEIGHTS to a copy",
+        )
+    try:
+        verify(path)
+    except OrchestryError as error:
+        return Check("weights", "bad", str(error))
+    return Check("weights", "ok", f"{path}, sha256 as pinned")
+
+
+def _prices() -> Check:
+    from orchestry.services.prices import PriceTable
+
+    return Check("prices", "ok", f"genai-prices {PriceTable('anthropic', {}).version}")
+
+
+async def _sandbox() -> Check:
+    from orchestry.services.sandbox import open_sandbox
+    from orchestry.types import Call, Limits
+
+    try:
+        async with open_sandbox(Limits()) as sandbox:
+            (result,) = await sandbox.run(CODE, "double", [Call(args=(21,))])
+            if result.value != 42:
+                return Check("sandbox", "bad", f"a test program gave {result.why or result.value}")
+            return Check("sandbox", "ok", sandbox.level)
+    except OrchestryError as error:
+        return Check("sandbox", "bad", str(error))
+
+
+def _tasks() -> Check:
+    from orchestry.registry import find_tasks
+
+    try:
+        found = find_tasks((), Path.cwd())
+    except OrchestryError as error:
+        return Check("tasks", "bad", str(error))
+    return Check("tasks", "ok", ", ".join(sorted(found)))
+
+
+def _disks() -> Iterator[Check]:
+    from orchestry.models import cache_folder
+
+    for name, folder in (("run directories", Path("runs")), ("user cache", cache_folder())):
+        place = next(
+            path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
+        )
+        free = shutil.disk_usage(place).free // 2**20
+        if not os.access(place, os.W_OK):
+            yield Check(name, "bad", f"{place} is not writable", "choose another folder or rights")
+        elif free < ROOM_MB:
+            yield Check(name, "bad", f"{free} MB free at {place}", f"free {ROOM_MB} MB there")
+        else:
+            yield Check(name, "ok", f"{folder}, {free / 1024:.1f} GB free")
+
+
+def _print(checks: list[Check]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    marks = {"ok": "[green]ok[/]", "absent": "[yellow]absent[/]", "bad": "[red]bad[/]"}
+    table = Table.grid(padding=(0, 2))
+    for check in checks:
+        fix = f"\n{check.fix}" if check.fix else ""
+        table.add_row(marks[check.mark], check.name, Text(check.found + fix, overflow="fold"))
+    Console().print(table)

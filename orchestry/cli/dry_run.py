@@ -1,0 +1,56 @@
+"""`orchestry run --dry-run`: the estimate, as a table or as JSON."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from orchestry.config import RunConfig
+from orchestry.estimate import Estimate, estimate
+
+
+def show(config: RunConfig, *, as_json: bool) -> None:
+    """Prints what the run would cost; makes no call and writes nothing."""
+    found = estimate(config)
+    if as_json:
+        click.echo(found.model_dump_json())
+        return
+    console = Console()
+    console.print(table(found))
+    usd = found.cost_usd
+    console.print(
+        f"dollars: p5 {usd.p5:.4f}   expected {usd.expected:.4f}   p95 {usd.p95:.4f}   "
+        f"hard maximum {usd.max:.4f}"
+    )
+    console.print(
+        "The maximum takes every answer at its longest and every retry as billed, or the budget.",
+        style="dim",
+    )
+
+
+def table(found: Estimate) -> Table:
+    """Expected calls, tokens and dollars by agent and purpose."""
+    title = f"{found.task}, {found.episodes} episodes on {found.provider}/{found.model}"
+    out = Table("agent", "purpose", title=title, title_justify="left")
+    for heading in ("calls", "tokens in", "tokens out", "dollars"):
+        out.add_column(heading, justify="right")
+    for row in found.usage:
+        out.add_row(
+            row.agent,
+            row.purpose,
+            f"{row.calls:,.0f}",
+            f"{row.input_tokens:,.0f}",
+            f"{row.output_tokens:,.0f}",
+            f"{row.usd:.4f}",
+        )
+    out.add_section()
+    out.add_row(
+        "all",
+        "",
+        f"{found.calls:,}",
+        f"{found.input_tokens:,}",
+        f"{found.output_tokens:,}",
+        f"{found.cost_usd.expected:.4f}",
+    )
+    return out

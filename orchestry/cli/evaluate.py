@@ -1,0 +1,32 @@
+"""`orchestry evaluate`: a run's team on problems it was not tuned on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from orchestry.types import SPLITS, Split
+
+
+@click.command(name="evaluate")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True)
+@click.option("--budget", type=float, metavar="USD", help="Hard cap of this evaluation.")
+@click.option("--show-best", is_flag=True, help="Show the best trajectory, with advantages.")
+@click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(
+    run: Path, split: Split, budget: float | None, show_best: bool, verbose: bool, as_json: bool
+) -> int:
+    """Score a run's configuration on held-out problems, every one once.
+
+    Results lie in RUN/evaluations/<split>; a second call goes on where the first stopped.
+    """
+    from orchestry.cli.show import finish
+    from orchestry.cli.watch import watching
+    from orchestry.engine import evaluate
+
+    with watching(verbose=verbose) as observer:
+        found = evaluate(run, split, budget, observer)
+    return finish(found, show_best=show_best, as_json=as_json)

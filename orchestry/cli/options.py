@@ -1,0 +1,93 @@
+"""What several commands take: the flags of a run, and how they become a RunConfig."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from orchestry.config import BACKENDS, PROVIDERS, RunConfig, resolve
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+FLAGS = {
+    "backend": "backend",
+    "task": "task",
+    "episodes": "episodes",
+    "provider": "provider.name",
+    "model": "provider.model",
+    "beam_width": "search.beam_width",
+    "k_samples": "search.k_samples",
+    "budget": "budget.usd",
+    "seed": "seed",
+    "allow_unsafe_code": "allow_unsafe_code",
+}
+"""Flag to config key."""
+
+_OPTIONS = (
+    click.option("--backend", type=click.Choice(BACKENDS), help="How the team learns.  [api]"),
+    click.option(
+        "--task", metavar="NAME", help="`orchestry tasks list` shows them.  [code_review]"
+    ),
+    click.option("--episodes", type=int, metavar="N", help="Problems to play.  [20]"),
+    click.option(
+        "--provider",
+        type=click.Choice(PROVIDERS),
+        help="Who answers. auto: Claude with ANTHROPIC_API_KEY, else the embedded model.  [auto]",
+    ),
+    click.option("--model", metavar="M", help="Model of that provider."),
+    click.option("--beam-width", type=int, metavar="W", help="States kept after a stage.  [2]"),
+    click.option("--k-samples", type=int, metavar="K", help="Samples an agent and state.  [4]"),
+    click.option("--budget", type=float, metavar="USD", help="Hard cap in dollars.  [5]"),
+    click.option("--seed", type=int, metavar="S", help="Same seed, same run.  [0]"),
+    click.option(
+        "--task-path",
+        type=click.Path(path_type=Path, file_okay=False),
+        multiple=True,
+        help="Folder of tasks, searched before ./tasks; may be repeated.",
+    ),
+    click.option(
+        "--config", "file", type=click.Path(path_type=Path), help="YAML over the defaults."
+    ),
+    click.option(
+        "--set",
+        "sets",
+        metavar="A.B=C",
+        multiple=True,
+        help="Any config key, such as search.concurrency=64; may be repeated.",
+    ),
+    click.option(
+        "--allow-unsafe-code",
+        is_flag=True,
+        default=None,
+        help="Accept, without a word at each run, a sandbox that limits but does not confine.",
+    ),
+)
+
+
+def run_options(command: CommandT) -> CommandT:
+    """Adds every flag that changes a RunConfig."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def config_from(
+    file: Path | None, sets: tuple[str, ...], task_path: tuple[Path, ...], **flags: Any
+) -> RunConfig:
+    """Defaults < configs/<backend>.yaml < --config < --set < flags; raises ConfigError."""
+    given = {FLAGS[name]: value for name, value in flags.items() if value is not None}
+    if task_path:
+        given["task_path"] = [str(path) for path in task_path]
+    chosen = [file] if file else []
+    backend = resolve(chosen, sets, given).backend
+    return resolve([*_backend_file(backend), *chosen], sets, given)
+
+
+def _backend_file(backend: str) -> list[Path]:
+    """The user's configs/<backend>.yaml in the working folder, else the one that ships."""
+    from orchestry.registry import bundled
+
+    places = (Path("configs"), bundled("configs"))
+    return [path for place in places if (path := place / f"{backend}.yaml").is_file()][:1]

@@ -1,0 +1,41 @@
+"""`orchestry resume`: go on where a run stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command(name="resume")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--budget", type=float, metavar="USD", help="A new hard cap for the whole run.")
+@click.option("--episodes", type=int, metavar="N", help="A new number of episodes in all.")
+@click.option("--show-best", is_flag=True, help="Show the best trajectory, with advantages.")
+@click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(
+    run: Path,
+    budget: float | None,
+    episodes: int | None,
+    show_best: bool,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Go on with a run that was stopped or killed.
+
+    Answers that had arrived are not paid again, and the cap holds over all parts of the run.
+    """
+    from orchestry.cli.show import finish
+    from orchestry.cli.watch import watching
+    from orchestry.engine import resume
+
+    changes: dict[str, Any] = {}
+    if budget is not None:
+        changes["budget"] = {"usd": budget}
+    if episodes is not None:
+        changes["episodes"] = episodes
+    with watching(verbose=verbose) as observer:
+        resumed = resume(run, changes, observer)
+    return finish(resumed, show_best=show_best, as_json=as_json)

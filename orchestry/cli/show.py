@@ -1,0 +1,121 @@
+"""The end of a run: a panel, the best trajectory, or one JSON object; and the exit code."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from orchestry.records import EpisodeRecord, NodeRecord, Summary
+from orchestry.store import Run
+
+EXIT_CODES = {"done": 0, "failed": 1, "budget": 3, "interrupted": 130}
+ENDINGS = {
+    "done": "[green]done[/]",
+    "budget": "[yellow]stopped at the budget; results are kept[/]",
+    "interrupted": "[yellow]interrupted[/]",
+    "failed": "[red]failed[/]",
+}
+
+
+def finish(run: Run, *, show_best: bool, as_json: bool) -> int:
+    """Shows what a run came to; returns the exit code."""
+    summary = run.summary
+    console = Console(stderr=as_json)
+    if as_json:
+        click.echo(summary.model_dump_json())
+    if show_best and run.best:
+        console.print(best_panel(run.best))
+    if not as_json:
+        console.print(summary_panel(summary))
+    return EXIT_CODES[summary.stopped]
+
+
+def summary_panel(summary: Summary) -> Panel:
+    """Reward, calls and dollars, in all and by agent, and what to do next."""
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(summary):
+        facts.add_row(Text(name, style="dim"), value)
+    where = Text(f"orchestry {_next(summary)}", style="dim")
+    return Panel(
+        Group(facts, Text(), usage_table(summary), Text(), where),
+        title=f"{summary.task}: {ENDINGS[summary.stopped]}",
+        expand=False,
+    )
+
+
+def _facts(summary: Summary) -> list[tuple[str, str]]:
+    cap = "no cap" if summary.budget_usd is None else f"of ${summary.budget_usd:g}"
+    lost = f", ${summary.lost_usd:.4f} of it for unanswered calls" if summary.lost_usd else ""
+    return [
+        ("model", f"{summary.provider}/{summary.model}"),
+        ("strategy", summary.strategy),
+        ("episodes", f"{summary.episodes} of {summary.episodes_asked}"),
+        ("mean reward", _number(summary.mean_reward)),
+        ("best reward", f"{_number(summary.best_reward)} (episode {summary.best_episode})"),
+        ("calls", f"{summary.calls}, and {summary.cache_hits} from the cache"),
+        ("cost", f"${summary.cost_usd:.4f} {cap}{lost}"),
+        ("time", f"{summary.seconds:.1f} s"),
+        ("tags", "  ".join(f"{tag} {count}" for tag, count in summary.tags.items()) or "none"),
+    ]
+
+
+def usage_table(summary: Summary) -> Table:
+    """Calls, tokens and dollars by agent and purpose."""
+    table = Table("agent", "purpose", box=None, padding=(0, 2), header_style="dim")
+    for heading in ("calls", "cached", "tokens in", "tokens out", "dollars"):
+        table.add_column(heading, justify="right", header_style="dim")
+    for row in summary.usage:
+        table.add_row(
+            row.agent,
+            row.purpose,
+            f"{row.calls}",
+            f"{row.cache_hits}",
+            f"{row.input_tokens:,}",
+            f"{row.output_tokens:,}",
+            f"{row.usd:.4f}",
+        )
+    return table
+
+
+def _next(summary: Summary) -> str:
+    if summary.stopped == "done":
+        return f"evaluate {summary.run_dir} --split test"
+    if summary.stopped == "budget":
+        raised = 2 * (summary.budget_usd or 1.0)
+        return f"resume {summary.run_dir} --budget {raised:g}"
+    return f"resume {summary.run_dir}"
+
+
+def best_panel(record: EpisodeRecord) -> Panel:
+    """The best leaf's way through its tree: each move, its value, and its advantage."""
+    parts = "  ".join(f"{part.name} {part.value:.2f}" for part in record.best_node.parts)
+    rows: list[RenderableType] = []
+    for node in record.path(record.best):
+        rows += [_move(record, node), Text()]
+    rows.append(Text(f"reward {record.reward:.3f}  ({parts})", style="bold"))
+    if record.best_node.feedback:
+        rows.append(Text(record.best_node.feedback, style="dim"))
+    return Panel(Group(*rows), title=f"best: episode {record.episode}, {record.problem}")
+
+
+def _move(record: EpisodeRecord, node: NodeRecord) -> Group:
+    group = next(g for g in record.groups if g.parent == node.parent)
+    place = group.children.index(node.id)
+    head = (
+        f"{' + '.join(group.agents)}  value {group.values[place]:.3f} ({group.source})  "
+        f"advantage {group.advantages[place]:+.3f}"
+    )
+    siblings = " ".join(f"{advantage:+.2f}" for advantage in group.advantages)
+    texts = [Text(turn.completion.text.strip() or "(empty)") for turn in node.turns]
+    return Group(
+        Text(head, style="bold cyan"),
+        Text(f"advantages of its group: {siblings}", style="dim"),
+        *texts,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

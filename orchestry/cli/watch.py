@@ -1,0 +1,104 @@
+"""The live view of a run, on stderr: a bar with reward, best, dollars, cache hits and ETA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from orchestry.backends.api import ApiBackend
+from orchestry.records import EpisodeRecord
+from orchestry.session import Observer, Plan
+
+
+class Watch:
+    """An Observer that draws; what it shows is read from the gateway when the screen refreshes."""
+
+    def __init__(self, console: Console, *, verbose: bool) -> None:
+        self.console, self.verbose = console, verbose
+        self.progress: Progress | None = None
+        self._bar = TaskID(0)
+        self._sum = self._best = 0.0
+        self._count = 0
+
+    def note(self, text: str) -> None:
+        self.console.print(Text(f"· {text}", style="dim"), soft_wrap=True)
+
+    def started(self, folder: Path, plan: Plan, done: int) -> None:
+        provider, config = plan.backend.provider, plan.config
+        went_on = f", {done} episodes done before" if done else ""
+        self.note(f"{config.task} on {provider.name}/{provider.model} -> {folder}{went_on}")
+        self.progress = Progress(
+            SpinnerColumn(),
+            TextColumn("episodes"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("reward {task.fields[reward]}  best {task.fields[best]}"),
+            Spending(plan.backend),
+            TimeElapsedColumn(),
+            TextColumn("eta"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self._bar = self.progress.add_task(
+            "episodes", total=config.episodes, completed=done, reward="-", best="-"
+        )
+        self.progress.start()
+
+    def committed(self, record: EpisodeRecord) -> None:
+        self._count += 1
+        self._sum += record.reward
+        self._best = max(self._best, record.reward)
+        if self.progress:
+            mean = f"{self._sum / self._count:.2f}"
+            self.progress.update(self._bar, advance=1, reward=mean, best=f"{self._best:.2f}")
+        if self.verbose:
+            tags = " ".join(f"{tag}:{count}" for tag, count in sorted(record.tags().items()))
+            self.note(
+                f"episode {record.episode}  {record.problem}  reward {record.reward:.3f}  "
+                f"{record.calls} calls  ${record.usd:.4f}  {tags}"
+            )
+
+    def close(self) -> None:
+        if self.progress:
+            self.progress.stop()
+
+
+class Spending(ProgressColumn):
+    """Dollars of the cap, answers from the cache, and calls under way."""
+
+    def __init__(self, backend: ApiBackend) -> None:
+        super().__init__()
+        self.backend = backend
+
+    def render(self, task: Task) -> Text:
+        ledger, cap = self.backend.gateway.ledger, self.backend.config.budget.usd
+        of = f"/{cap:g}" if cap is not None else ""
+        hits = sum(row.cache_hits for row in self.backend.gateway.usage())
+        flying = self.backend.gateway.in_flight
+        return Text(f"${ledger.spent:.4f}{of}  {hits} cached  {flying} in flight", style="cyan")
+
+
+@contextmanager
+def watching(*, verbose: bool) -> Iterator[Observer]:
+    """A live view for the time of a run."""
+    watch = Watch(Console(stderr=True), verbose=verbose)
+    try:
+        yield watch
+    finally:
+        watch.close()

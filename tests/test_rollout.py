@@ -1,0 +1,187 @@
+"""Episodes on scripted policies: trees, groups, values, and a task's own faults."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestry import Problem, Score, Tools, Transcript
+from orchestry.baselines.best_of_n import schedule
+from orchestry.errors import TaskError
+from orchestry.rollout import Rollout, count_stages, task_rater
+from orchestry.search.beam import Beam, Chains, Schedule
+from orchestry.search.episode import episode_record
+from orchestry.seeds import derive
+from orchestry.services.sandbox import open_sandbox
+from orchestry.types import Limits, Request, Tree
+from tests.toys import Duo, Scripted, Words, team
+
+TOOLS = Tools(sandbox=open_sandbox(Limits()))
+
+
+def letters(request: Request) -> str:
+    """Between none and nine 'a's, by seed, agent and sample."""
+    return "a" * (derive(request.seed, request.agent, request.sample_index) % 10)
+
+
+def play(
+    task: Any, schedule: Schedule, policy: Scripted, seed: int = 1, joint: Any = "aligned"
+) -> Tree[Any]:
+    rollout = Rollout(task, team(task), policy, task_rater(task, TOOLS), schedule, joint)
+    return asyncio.run(rollout.play(task.problems("train")[0], seed))
+
+
+def test_a_stage_is_one_batch() -> None:
+    policy = Scripted(lambda request: f"{letters(request)} {request.seed} {request.sample_index}")
+    play(Words(), Beam(k=4, width=2), policy)
+    assert [len(batch) for batch in policy.batches] == [4, 8, 8]
+
+
+def test_equal_arguments_give_an_equal_tree() -> None:
+    trees = [play(Words(), Beam(k=4, width=2), Scripted(letters), seed=7) for _ in range(2)]
+    assert episode_record(trees[0], 0) == episode_record(trees[1], 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**32))
+def test_trees_are_sound(k: int, width: int, seed: int) -> None:
+    tree = play(Words(), Beam(k=k, width=width), Scripted(letters), seed=seed)
+    for group in tree.groups:
+        assert all(tree.trajectories[child].parent == group.parent for child in group.children)
+        assert group.parent in tree.survivors
+    leaves = [tree.trajectories[leaf] for leaf in tree.leaves]
+    assert leaves
+    assert all(len(leaf.turns) == 3 for leaf in leaves)
+    assert len(tree.answers) == sum(len(group.children) for group in tree.groups)
+    record = episode_record(tree, 0)
+    assert record.reward == max(leaf.score.total for leaf in leaves if leaf.score)
+    for row in record.groups:
+        assert sum(row.advantages) == pytest.approx(0.0, abs=1e-9)
+    assert [node.id for node in record.path(record.best)][-1] == record.best
+
+
+def test_equal_siblings_are_one_node_that_counts_for_all_its_samples() -> None:
+    def answer(request: Request) -> str:
+        return "a" if request.sample_index == 0 else "aaa"
+
+    tree = play(Words(), Beam(k=4, width=2), Scripted(answer))
+    first = tree.groups[0]
+    assert first.children == ("0.0", "0.1", "0.1", "0.1")
+    record = episode_record(tree, 0)
+    assert len(record.groups[0].advantages) == 4
+    assert record.usd == pytest.approx(0.01 * len(tree.answers))
+
+
+def test_a_reviewers_siblings_are_told_apart_by_their_leaves() -> None:
+    record = episode_record(play(Words(), Beam(k=3, width=2), Scripted(letters)), 0)
+    reviews = [group for group in record.groups if group.agents == ("reviewer",)]
+    assert all(group.source == "leaf" for group in reviews)
+    assert any(any(group.advantages) for group in reviews)
+
+
+def test_a_group_never_mixes_sources() -> None:
+    tree = play(Words(), Beam(k=4, width=1), Scripted(letters))
+    record = episode_record(tree, 0)
+    pruned = {node.id for node in record.nodes if not node.survived}
+    for group in record.groups:
+        expected = "task" if pruned & set(group.children) else "leaf"
+        assert group.source == expected
+
+
+def test_a_nodes_value_is_the_mean_of_its_leaf_samples() -> None:
+    tree = play(Words(), Chains(6), Scripted(letters))
+    totals = [score.total for leaf in tree.leaves if (score := tree.trajectories[leaf].score)]
+    assert len(totals) == 6
+    assert tree.values["0"].number == pytest.approx(sum(totals) / 6)
+
+
+def test_joint_actions_aligned_and_cross() -> None:
+    def answer(request: Request) -> str:
+        return str(request.sample_index)
+
+    aligned = play(Duo(), Beam(k=3, width=1), Scripted(answer))
+    assert [tree_score(aligned, leaf) for leaf in aligned.leaves] == [1.0, 1.0, 1.0]
+    policy = Scripted(answer)
+    cross = play(Duo(), Beam(k=3, width=1), policy, joint="cross")
+    assert policy.calls == 6
+    assert len(cross.leaves) == 9
+    assert sum(tree_score(cross, leaf) for leaf in cross.leaves) == 3.0
+
+
+def tree_score(tree: Tree[Any], leaf: str) -> float:
+    score = tree.trajectories[leaf].score
+    assert score is not None
+    return score.total
+
+
+def test_each_agent_sees_only_its_own_observation() -> None:
+    policy = Scripted(lambda request: "x")
+    play(Duo(), Chains(1), policy)
+    seen = {r.agent: r.messages[-1].content for r in policy.batches[0]}
+    assert seen == {"left": "agree, left", "right": "agree, right"}
+
+
+def test_best_of_n_gets_at_least_the_beams_calls() -> None:
+    task, beam = Words(), Beam(k=4, width=2)
+    problem = task.problems("train")[0]
+    assert count_stages(task, problem) == 3
+    chains = schedule(beam, task, problem)
+    policy, searched = Scripted(letters), Scripted(letters)
+    play(task, chains, policy)
+    play(task, beam, searched)
+    assert searched.calls <= policy.calls <= searched.calls + 2
+
+
+class Broken(Words):
+    """A task whose reward is whatever the test wants."""
+
+    def __init__(self, outcome: Any) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+    async def evaluate(self, state: Transcript, tools: Tools) -> Score:
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.score(quality=self.outcome)
+
+
+@pytest.mark.parametrize("total", [math.nan, math.inf, -0.1, 1.1])
+def test_a_total_outside_its_range_names_task_problem_and_parts(total: float) -> None:
+    with pytest.raises(TaskError, match=r"task words: evaluate gave .* problem train-0 .*quality="):
+        play(Broken(total), Chains(1), Scripted(letters))
+
+
+def test_an_evaluate_that_raises_is_one_line() -> None:
+    with pytest.raises(TaskError, match="evaluate raised ZeroDivisionError: by zero on") as caught:
+        play(Broken(ZeroDivisionError("by zero\nand more")), Chains(1), Scripted(letters))
+    assert "\n" not in str(caught.value)
+
+
+class Lost(Words):
+    """Asks an agent that nobody knows."""
+
+    def to_act(self, state: Transcript) -> tuple[str, ...]:
+        return ("revewer",)
+
+
+def test_an_unknown_agent_is_named_with_the_nearest() -> None:
+    with pytest.raises(TaskError, match="'revewer': did you mean 'reviewer'"):
+        play(Lost(), Chains(1), Scripted(letters))
+
+
+class Endless(Words):
+    """Never done."""
+
+    def to_act(self, state: Transcript) -> tuple[str, ...]:
+        return ("writer",)
+
+
+def test_a_task_without_end_is_named() -> None:
+    problem = Problem(id="p", prompt="")
+    with pytest.raises(TaskError, match="does not end within 1000 stages"):
+        count_stages(Endless(), problem)
