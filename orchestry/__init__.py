@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from orchestry.engine import evaluate as evaluate
     from orchestry.engine import train as train
     from orchestry.errors import OrchestryError as OrchestryError
+    from orchestry.services.sandbox.equality import compare as compare
     from orchestry.store import load_run as load_run
     from orchestry.task import BaseTask as BaseTask
     from orchestry.task import TeamTask as TeamTask
@@ -36,6 +37,7 @@ _HOME = {
     "train": "engine",
     "evaluate": "engine",
     "load_run": "store",
+    "compare": "services.sandbox.equality",
     "BaseTask": "task",
     "TeamTask": "task",
     "Transcript": "task",

@@ -1,0 +1,62 @@
+"""What became of one code under the tests of its problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestry import Call, Problem, Tools, compare
+
+_SHOWN_FAILURES = 2
+_SHOWN_CHARS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Verdicts by test, and prose on the first failures."""
+
+    code: str
+    passed: tuple[bool, ...]
+    failures: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """One or two sentences for judge and library."""
+        if not self.code:
+            return "The answer holds no code."
+        count = f"The code passes {sum(self.passed)} of {len(self.passed)} tests."
+        return " ".join([count, *dict.fromkeys(self.failures)][: 1 + _SHOWN_FAILURES])
+
+
+async def run_tests(problem: Problem, code: str, tools: Tools) -> Outcome:
+    """Runs a code on all tests of its problem; expected values stay on this side."""
+    tests: Sequence[Any] = problem.data["tests"]
+    if not code:
+        return Outcome(code, (False,) * len(tests))
+    name = problem.data["entry_point"]
+    calls = [Call(args=tuple(args)) for args, _ in tests]
+    results = await tools.sandbox.run(code, name, calls)
+    passed, failures = [], []
+    for (args, expected), result in zip(tests, results, strict=True):
+        passed.append(result.verdict == "value" and compare(expected, result.value))
+        if not passed[-1]:
+            call = f"{name}({', '.join(_show(arg) for arg in args)})"
+            found = f"returned {_show(result.value)}"
+            found = found if result.verdict == "value" else f"failed: {result.why}"
+            failures.append(f"{call} {found}, expected {_show(expected)}.")
+    return Outcome(code, tuple(passed), tuple(failures))
+
+
+def chance(problem: Problem) -> int:
+    """How many tests the best constant answer passes."""
+    wanted = [expected for _, expected in problem.data["tests"]]
+    return max(sum(compare(a, b) for b in wanted) for a in wanted)
+
+
+def _show(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an int too long for decimal digits
+        return "a huge number"
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

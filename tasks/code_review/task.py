@@ -1,0 +1,121 @@
+"""Code review: a writer drafts a function, a reviewer finds bugs, a refactorer delivers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from orchestry import (
+    AgentSpec,
+    Problem,
+    Score,
+    Split,
+    TeamTask,
+    Tools,
+    Transcript,
+    read_problems,
+)
+
+from . import reward
+from .extract import extract_code
+from .outcome import Outcome, chance, run_tests
+
+BANK = Path(__file__).with_name("problems.jsonl")
+MAX_REVIEW_CHARS = 1200  # what the refactorer sees of a review: small models have small contexts
+
+WRITER = AgentSpec(
+    role="writer",
+    goal="Write a correct function.",
+    system_prompt="You are a Python programmer. Answer with one Python code block that defines "
+    "the function, and nothing else.",
+)
+REVIEWER = AgentSpec(
+    role="reviewer",
+    goal="Find the bugs that tests would find.",
+    system_prompt="You review Python code. Name each bug: the line, what goes wrong, and how to "
+    "fix it. If the code is correct, answer only LGTM.",
+)
+REFACTORER = AgentSpec(
+    role="refactorer",
+    goal="Deliver the function with the review acted upon.",
+    system_prompt="You fix Python code. Fix the bugs that the review names. If the review says "
+    "LGTM, repeat the code. Answer with one Python code block that defines the whole function.",
+)
+
+
+class CodeReview(TeamTask):
+    """Quality is tests passed, collaboration what the review led to, efficiency brevity."""
+
+    name = "code_review"
+    agents = (WRITER, REVIEWER, REFACTORER)
+    weights: ClassVar[Mapping[str, float]] = {
+        "quality": 0.6,
+        "collaboration": 0.3,
+        "efficiency": 0.1,
+    }
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return read_problems(BANK, split)
+
+    def observe(self, state: Transcript, agent: str) -> str:
+        problem = state.problem
+        if agent == "writer":
+            return f"{_ask(problem)}\n\n```python\n{problem.data['signature']}\n```"
+        code = extract_code(state.last("writer"), problem.data["entry_point"])
+        shown = f"{_ask(problem)}\n\n```python\n{code or '# no code'}\n```"
+        if agent == "reviewer":
+            return f"{shown}\n\nWhich bugs does this code have?"
+        review = state.last("reviewer").strip()[:MAX_REVIEW_CHARS]
+        return f"{shown}\n\nReview: {review}\n\nWrite the whole function."
+
+    async def evaluate(self, state: Transcript, tools: Tools) -> Score:
+        problem = state.problem
+        draft, final = await asyncio.gather(
+            *(self._outcome(state, agent, tools) for agent in ("writer", "refactorer"))
+        )
+        spoken = bool(state.by("refactorer"))
+        last = final if spoken else draft
+        floor = chance(problem)
+        before, after = reward.quality(draft.passed, floor), reward.quality(last.passed, floor)
+        review = state.last("reviewer")
+        acted = reward.collaboration(before, after, review, draft.code, final.code)
+        return self.score(
+            quality=after,
+            collaboration=acted if spoken else 0.0,
+            efficiency=reward.efficiency(after, last.code, problem.data["reference"]),
+            feedback=_feedback(draft, last) if spoken else draft.summary,
+            tags=_tags(before, after, last),
+        )
+
+    def gold(self, problem: Problem) -> Mapping[str, str]:
+        block = f"```python\n{problem.data['reference']}```"
+        return {"writer": block, "reviewer": "LGTM", "refactorer": block}
+
+    async def _outcome(self, state: Transcript, agent: str, tools: Tools) -> Outcome:
+        code = extract_code(state.last(agent), state.problem.data["entry_point"])
+        return await run_tests(state.problem, code, tools)
+
+
+def _ask(problem: Problem) -> str:
+    """The problem with its one example, which is none of the tests."""
+    args, expected = problem.data["example"]
+    call = f"{problem.data['entry_point']}({', '.join(repr(arg) for arg in args)})"
+    return f"{problem.prompt}\nExample: {call} returns {expected!r}."
+
+
+def _feedback(draft: Outcome, final: Outcome) -> str:
+    return f"Writer: {draft.summary} After the review: {final.summary}"
+
+
+def _tags(before: float, after: float, last: Outcome) -> list[str]:
+    """What to count about an episode."""
+    tags = {
+        "solved": bool(last.passed) and all(last.passed),
+        "improved": after > before,
+        "regressed": after < before,
+        "no_code": not last.code,
+        "syntax_error": any("SyntaxError" in f or "IndentationError" in f for f in last.failures),
+    }
+    return [tag for tag, holds in tags.items() if holds]
