@@ -144,6 +144,10 @@ class Ledger:
         """Charges an answered call its real cost. `answered.call` must be open."""
         self._close(answered)
 
+    def note(self, answered: Answered) -> None:
+        """Journals an answer that came from the cache, so cost nothing and had no call."""
+        self._journal.append(answered)
+
     def release(self, call: int, why: str) -> Released:
         """Ends a call that was not charged."""
         return self._close(Released(call=call, why=why))

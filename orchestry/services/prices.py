@@ -13,14 +13,17 @@ from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from orchestry.config import PriceConfig
+from orchestry.config import PriceConfig, RunConfig
 from orchestry.errors import ConfigError, unknown
-from orchestry.types import Completion
+from orchestry.types import Completion, Provider
 
 if TYPE_CHECKING:
-    from genai_prices.types import ModelInfo, ModelPrice, Provider
+    from genai_prices.types import ModelInfo, ModelPrice
+    from genai_prices.types import Provider as Vendor
 
 MTOK = 1_000_000
+FREE = ("embedded", "recorded", "fake")
+"""Providers that bill nobody; a price in the config still counts for them."""
 HORIZON = timedelta(hours=1)
 """A call reserved now is settled within this time; a price that changes until then may apply."""
 
@@ -50,7 +53,7 @@ class PriceTable:
         self._free = free
         self._fixed = {model: (_fixed(price),) for model, price in overrides.items()}
         self._bands: dict[int, tuple[_Rates, ...]] = {}
-        self._found: dict[str, tuple[Provider, ModelInfo] | None] = {}
+        self._found: dict[str, tuple[Vendor, ModelInfo] | None] = {}
 
     @cached_property
     def version(self) -> str:
@@ -123,7 +126,7 @@ class PriceTable:
             self._bands[id(price)] = tuple(_measure(*found, price, when))
         return self._bands[id(price)]
 
-    def _find(self, model: str) -> tuple[Provider, ModelInfo] | None:
+    def _find(self, model: str) -> tuple[Vendor, ModelInfo] | None:
         """The library's entry: at this provider, else at any that serves the model."""
         from genai_prices.data_snapshot import get_snapshot
 
@@ -159,6 +162,14 @@ def _fix(model: str) -> str:
     return f"`--set prices.{model}.input=... --set prices.{model}.output=...`"
 
 
+def price_table(provider: Provider, config: RunConfig) -> PriceTable:
+    """The prices of a run, checked; raises ConfigError for a model without one."""
+    table = PriceTable(provider.name, config.prices, free=provider.name in FREE)
+    agents = (agent.model for agent in config.agents.values())
+    table.check(model for model in (provider.model, config.provider.model, *agents) if model)
+    return table
+
+
 def _fixed(price: PriceConfig) -> _Rates:
     cached = price.input if price.cached_input is None else price.cached_input
     written = price.input if price.cache_write is None else price.cache_write
@@ -188,7 +199,7 @@ def _prices_text(model: ModelInfo) -> bool:
 
 
 def _measure(
-    provider: Provider, model: ModelInfo, price: ModelPrice, when: datetime
+    provider: Vendor, model: ModelInfo, price: ModelPrice, when: datetime
 ) -> Iterable[_Rates]:
     """A price set's rates, asked of the library one tier at a time, so its rules decide."""
     from genai_prices import Usage

@@ -1,0 +1,61 @@
+"""Usage: what the calls of a run came to, by agent and purpose. A fold of journal events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from orchestry.journal import Answered, Event, Lost, Released
+from orchestry.records import UsageRecord
+
+
+@dataclass(slots=True)
+class _Sum:
+    calls: int = 0
+    cache_hits: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    usd: float = 0.0
+
+
+class Meter:
+    """Adds up events, live ones and those of an earlier process of the run alike."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.retries = 0
+        """Attempts that failed, charged or not."""
+        self._sums: dict[tuple[str, str], _Sum] = {}
+        for event in events:
+            self.add(event)
+
+    def add(self, event: Event) -> None:
+        """Takes one event; answers from the cache count as hits alone."""
+        if isinstance(event, Answered):
+            self._add_answer(event)
+        elif isinstance(event, Released | Lost):
+            self.retries += 1
+
+    def _add_answer(self, event: Answered) -> None:
+        total = self._sums.setdefault((event.agent, event.purpose), _Sum())
+        if event.source == "cache":
+            total.cache_hits += 1
+            return
+        total.calls += 1
+        total.input_tokens += event.completion.input_tokens
+        total.output_tokens += event.completion.output_tokens
+        total.usd += event.completion.usd
+
+    def rows(self) -> tuple[UsageRecord, ...]:
+        """One row an (agent, purpose), in order of both."""
+        return tuple(
+            UsageRecord(
+                agent=agent,
+                purpose=purpose,
+                calls=total.calls,
+                cache_hits=total.cache_hits,
+                input_tokens=total.input_tokens,
+                output_tokens=total.output_tokens,
+                usd=total.usd,
+            )
+            for (agent, purpose), total in sorted(self._sums.items())
+        )
