@@ -117,7 +117,7 @@ class Simulated:
         output = clip_tokens(length, request.max_tokens)
         sent = sum(len(message.content.encode()) for message in request.messages)
         completion = Completion(
-            text=filler(output, self.rng.getrandbits(32)),
+            text=filler(output, self.rng),
             model=request.model,
             input_tokens=max(1, round(sent / BYTES_PER_TOKEN * self.input_factor)),
             output_tokens=output,

@@ -7,11 +7,14 @@ median at a fixed share of the limit.
 from __future__ import annotations
 
 import math
+import random
 
 MEDIAN_SHARE = 0.35
 """Median length of an answer, as a share of max_tokens."""
 SIGMA = 0.6
 """Standard deviation of the log of the length."""
+
+WORDS = ("the", "and", "but", "for", "run", "set", "map", "key", "sum", "let", "try", "end")
 
 
 def output_prior(max_tokens: int) -> tuple[float, float]:
@@ -27,3 +30,8 @@ def output_prior(max_tokens: int) -> tuple[float, float]:
 def clip_tokens(length: float, max_tokens: int) -> int:
     """A drawn length as a whole number of tokens in [1, max_tokens]."""
     return max(1, min(max_tokens, round(length)))
+
+
+def filler(tokens: int, rng: random.Random) -> str:
+    """A text without sense that is `tokens` long: each word with its space makes four bytes."""
+    return " ".join(rng.choices(WORDS, k=tokens))

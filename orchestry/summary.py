@@ -31,7 +31,7 @@ def stop_reason(failure: OrchestryError | None) -> Reason:
 
 def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summary:
     """All committed episodes, and what the whole run's calls came to."""
-    records = list(store.episodes.values())
+    records = [store.episodes[number] for number in sorted(store.episodes)]
     best = max(records, key=lambda record: (record.reward, -record.episode), default=None)
     gateway, provider = plan.backend.gateway, plan.backend.provider
     tags: Counter[str] = sum((record.tags() for record in records), Counter())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from orchestry.journal import Answered, Event, Lost, Released
 from orchestry.records import UsageRecord
+from orchestry.services.ledger import NANO, nano
 
 
 @dataclass(slots=True)
@@ -15,7 +16,8 @@ class _Sum:
     cache_hits: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    usd: float = 0.0
+    nano_usd: int = 0
+    """Whole nano-dollars: their sum is the same in whatever order answers arrive."""
 
 
 class Meter:
@@ -43,7 +45,7 @@ class Meter:
         total.calls += 1
         total.input_tokens += event.completion.input_tokens
         total.output_tokens += event.completion.output_tokens
-        total.usd += event.completion.usd
+        total.nano_usd += nano(event.completion.usd)
 
     def rows(self) -> tuple[UsageRecord, ...]:
         """One row an (agent, purpose), in order of both."""
@@ -55,7 +57,7 @@ class Meter:
                 cache_hits=total.cache_hits,
                 input_tokens=total.input_tokens,
                 output_tokens=total.output_tokens,
-                usd=total.usd,
+                usd=total.nano_usd / NANO,
             )
             for (agent, purpose), total in sorted(self._sums.items())
         )

@@ -1,0 +1,92 @@
+"""RunConfig: what wins over what, and how faults are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestry.config import RunConfig, merge, resolve, validate
+from orchestry.errors import ConfigError
+
+
+def test_flags_win_over_sets_over_files_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("search: {k_samples: 5, beam_width: 5, concurrency: 5}\nepisodes: 5\n")
+    config = resolve(
+        [file], ["search.beam_width=6", "search.concurrency=6"], {"search.concurrency": 7}
+    )
+    assert config.search.k_samples == 5
+    assert config.search.beam_width == 6
+    assert config.search.concurrency == 7
+    assert config.seed == 0
+
+
+def test_a_resolved_config_is_rerunnable(tmp_path: Path) -> None:
+    config = resolve([], ["agents.writer.max_tokens=9", "prices.m.input=1", "prices.m.output=2"])
+    file = tmp_path / "config.yaml"
+    file.write_text(config.to_yaml())
+    assert resolve([file]) == config
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ("search.k_sample=3", "'search.k_sample': did you mean 'search.k_samples'"),
+        ("agents.writer.modle=x", "did you mean 'agents.writer.model'"),
+        ("prices.m.inputs=1", "did you mean 'prices.m.input'"),
+        ("budgt.usd=3", "did you mean 'budget'"),
+        ("episodes=zero", "'episodes' is 'zero'"),
+        ("search.k_samples=0", "'search.k_samples' is 0"),
+        ("provider.name=claude", "'provider.name' is 'claude'"),
+        ("search.k_samples", "--set takes key=value"),
+        ("episodes.x=1", "unknown|valid integer"),
+        ("search=[", "is no YAML value"),
+    ],
+)
+def test_faults_name_the_key_and_the_nearest(item: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        resolve([], [item])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [\n", "\x00"])
+def test_files_that_are_no_config_are_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"bad\.yaml"):
+        resolve([file])
+
+
+def test_files_that_are_no_text_or_absent_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(ConfigError, match=r"bad.yaml can't be read"):
+        resolve([file])
+    with pytest.raises(ConfigError, match="does not exist: check --config"):
+        resolve([tmp_path / "none.yaml"])
+
+
+TREES = st.recursive(
+    st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+).filter(lambda tree: isinstance(tree, dict))
+
+
+@given(TREES, TREES)
+def test_merging_keeps_what_is_not_laid_over(
+    base: dict[str, object], extra: dict[str, object]
+) -> None:
+    before = repr(base)
+    merged = merge(base, extra)
+    assert repr(base) == before
+    assert merged.keys() == base.keys() | extra.keys()
+    assert merge(merged, extra) == merged
+
+
+def test_defaults_are_valid_and_frozen() -> None:
+    config = validate({})
+    assert config == RunConfig()
+    with pytest.raises(ValueError, match="frozen"):
+        config.episodes = 3  # type: ignore[misc]

@@ -1,0 +1,244 @@
+"""Whole runs on the fake provider: artefacts, kills, budgets, bad tasks, and the Python calls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import orchestry
+from orchestry.config import RunConfig, resolve
+from orchestry.engine import prepare, resume
+from orchestry.errors import ConfigError, LockedError, ProviderError, StoreError
+from orchestry.journal import Answered, Reserved, read
+from orchestry.store import Store
+
+TASKS = Path(__file__).parent / "fixtures" / "tasks"
+PRICED = ("prices.fake-1.input=1", "prices.fake-1.output=5")
+
+
+BASE = ("task=words", f"task_path=[{TASKS}]", "provider.name=fake", "episodes=6")
+
+
+def config(*sets: str, **flags: Any) -> RunConfig:
+    return resolve([], [*BASE, *sets], flags)
+
+
+def artefacts(folder: Path) -> dict[str, Any]:
+    """All of a run that must not depend on when and how often it was interrupted."""
+    summary = json.loads((folder / "summary.json").read_text())
+    del summary["seconds"], summary["run_dir"]
+    names = ("config.yaml", "episodes.jsonl", "metrics.jsonl", "rewards.csv")
+    return {"summary": summary, **{name: (folder / name).read_text() for name in names}}
+
+
+def test_a_run_leaves_every_file(tmp_path: Path) -> None:
+    run = orchestry.train(config(*PRICED), tmp_path / "run")
+    assert len(run.episodes) == 6
+    assert run.summary.stopped == "done"
+    assert run.summary.calls == sum(episode.calls for episode in run.episodes) == 6 * 20
+    assert run.summary.cost_usd == pytest.approx(sum(episode.usd for episode in run.episodes))
+    assert run.summary.mean_reward == pytest.approx(sum(run.rewards) / 6)
+    assert run.best is not None
+    assert run.best.reward == max(run.rewards)
+    rows = (tmp_path / "run" / "rewards.csv").read_text().splitlines()
+    assert rows[0] == "episode,total,quality"
+    assert [float(row.split(",")[1]) for row in rows[1:]] == run.rewards
+    metrics = [
+        json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [row["episode"] for row in metrics] == list(range(6))
+    assert metrics[-1]["best_reward"] == run.summary.best_reward
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["sandbox"]
+    assert manifest["packages"]["genai-prices"] == manifest["prices"]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        orchestry.train(config(seed=seed), tmp_path / name)
+    assert artefacts(tmp_path / "a") == artefacts(tmp_path / "b")
+    assert artefacts(tmp_path / "a") != artefacts(tmp_path / "c")
+
+
+def test_a_run_does_not_depend_on_its_concurrency(tmp_path: Path) -> None:
+    slow = ("provider.fake.latency_s=0.001", "provider.fake.latency_sigma=1")
+    orchestry.train(config(*slow), tmp_path / "wide")
+    narrow = config(*slow, "search.concurrency=1", "search.episodes_in_flight=1")
+    orchestry.train(narrow, tmp_path / "narrow")
+    first, second = artefacts(tmp_path / "wide"), artefacts(tmp_path / "narrow")
+    assert first.pop("config.yaml") != second.pop("config.yaml")
+    assert first == second
+
+
+def test_every_problem_comes_once_before_any_comes_again() -> None:
+    plan = prepare(config())
+    ids = [plan.problem(episode).id for episode in range(10)]
+    assert len(set(ids[:5])) == len(set(ids[5:])) == 5
+
+
+def killed_run(folder: Path, seed: int, *sets: str) -> int:
+    """A run in a process of its own, killed at a random moment; returns its exit code."""
+    args = [sys.executable, "-m", "orchestry", "run", "--task", "words", "--provider", "fake"]
+    args += ["--task-path", str(TASKS), "--episodes", "6", "--run-dir", str(folder)]
+    for item in sets:
+        args += ["--set", item]
+    process = subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    journal = folder / "journal.jsonl"
+    while not journal.exists() and process.poll() is None:
+        time.sleep(0.005)
+    time.sleep(random.Random(seed).uniform(0, 0.5))
+    process.send_signal(signal.SIGKILL)
+    return process.wait()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_kill_and_resume_equals_an_uninterrupted_run(tmp_path: Path, seed: int) -> None:
+    sets = (*PRICED, "provider.fake.latency_s=0.05", "provider.fake.fault_rate=0.1")
+    sets += ("provider.fake.faults=['429', '529']",)  # of 500s, a resume may meet one twice
+    whole = orchestry.train(config(*sets), tmp_path / "whole")
+    folder = tmp_path / "killed"
+    assert killed_run(folder, seed, *sets) == -signal.SIGKILL
+    before = [event for event in read(folder / "journal.jsonl") if isinstance(event, Answered)]
+    resume(folder)
+    after = [event for event in read(folder / "journal.jsonl") if isinstance(event, Answered)]
+    assert artefacts(folder) == artefacts(whole.folder)
+    assert after[: len(before)] == before
+    assert len({event.key for event in after}) == len(after), "an answer was paid twice"
+
+
+def test_a_kill_in_the_middle_of_a_commit_is_mended(tmp_path: Path) -> None:
+    whole = orchestry.train(config(), tmp_path / "whole")
+    expected = artefacts(whole.folder)
+    for name in ("episodes.jsonl", "metrics.jsonl", "rewards.csv"):
+        path = whole.folder / name
+        os.truncate(path, path.stat().st_size - 7)
+    journal = whole.folder / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if b'"stopped"' not in line and b'"episode":5' not in line]
+    journal.write_bytes(b"".join(kept))
+    resume(whole.folder)
+    assert artefacts(whole.folder) == expected
+
+
+def test_a_lost_committed_episode_is_named(tmp_path: Path) -> None:
+    run = orchestry.train(config(), tmp_path / "run")
+    path = run.folder / "episodes.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+    with pytest.raises(StoreError, match="lacks episode 3"):
+        resume(run.folder)
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    run = orchestry.train(config(), tmp_path / "run")
+    with Store(run.folder), pytest.raises(LockedError, match="being written by another process"):
+        resume(run.folder)
+
+
+def test_a_stop_at_the_budget_keeps_results_and_goes_on(tmp_path: Path) -> None:
+    sets = (*PRICED, "search.episodes_in_flight=1", "search.concurrency=2")
+    whole = orchestry.train(config(*sets), tmp_path / "whole")
+    cap = whole.summary.cost_usd * 0.6
+    run = orchestry.train(config(*sets, **{"budget.usd": cap}), tmp_path / "capped")
+    assert run.summary.stopped == "budget"
+    assert 0 < len(run.episodes) < 6
+    assert run.summary.cost_usd <= cap
+    assert resume(run.folder).summary.stopped == "budget"
+    done = resume(run.folder, {"budget": {"usd": 5.0}})
+    assert done.summary.stopped == "done"
+    assert done.rewards == whole.rewards
+    assert done.summary.cost_usd == pytest.approx(whole.summary.cost_usd)
+
+
+def test_no_reservation_passes_the_cap_at_any_time(tmp_path: Path) -> None:
+    run = orchestry.train(config(*PRICED, **{"budget.usd": 0.02}), tmp_path / "run")
+    opened: dict[int, float] = {}
+    spent = 0.0
+    for event in read(run.folder / "journal.jsonl"):
+        if isinstance(event, Reserved):
+            opened[event.call] = event.usd
+        elif isinstance(event, Answered) and event.call is not None:
+            del opened[event.call]
+            spent += event.completion.usd
+        assert spent + sum(opened.values()) <= 0.02 + 1e-9
+
+
+def test_a_failing_provider_fails_the_run_and_keeps_what_arrived(tmp_path: Path) -> None:
+    script = tmp_path / "script.jsonl"
+    script.write_text('{"agent": "writer", "text": "aaa"}\n{"agent": "reviewer", "text": "ok"}\n')
+    sets = (f"provider.fake.script={script}", "search.episodes_in_flight=1")
+    with pytest.raises(ProviderError, match="no line for agent 'refactorer'"):
+        orchestry.train(config(*sets), tmp_path / "run")
+    run = orchestry.load_run(tmp_path / "run")
+    assert run.summary.stopped == "failed"
+    assert run.summary.calls > 0
+    with script.open("a") as file:
+        file.write('{"agent": "refactorer", "text": "aaaa"}\n')
+    assert resume(tmp_path / "run").summary.stopped == "done"
+
+
+def test_evaluate_plays_a_held_out_split_once(tmp_path: Path) -> None:
+    run = orchestry.train(config(), tmp_path / "run")
+    found = orchestry.evaluate(run, "test")
+    assert sorted(episode.problem for episode in found.episodes) == [f"test-{n}" for n in range(5)]
+    again = orchestry.evaluate(run.folder, "test")
+    assert again.rewards == found.rewards
+    assert again.summary.calls == found.summary.calls
+
+
+def test_a_run_works_inside_a_running_loop(tmp_path: Path) -> None:
+    async def notebook() -> orchestry.store.Run:
+        return orchestry.train(config(), tmp_path / "run")
+
+    assert asyncio.run(notebook()).summary.stopped == "done"
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["task=wrds"], "unknown task 'wrds': did you mean 'words'"),
+        (["agents.writr.max_tokens=3"], "unknown agent of task words 'writr': did you mean"),
+        (["weights.qualty=1"], "unknown reward part of words 'qualty'"),
+        (["backend=local"], "not in this release"),
+        (["provider.name=openai", "provider.base_url=http://127.0.0.1:1"], "no default model"),
+        (["provider.name=recorded"], "name it in provider.recording"),
+        (["provider.name=anthropic", "provider.model=claude-nonesuch-9"], "price for model"),
+    ],
+)
+def test_bad_config_costs_nothing_and_makes_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sets: list[str], message: str
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test-000")
+    with pytest.raises(ConfigError, match=message):
+        orchestry.train(config(*sets), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_key_is_named_with_the_way_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY is not set"):
+        orchestry.train(config("provider.name=anthropic"), tmp_path / "run")
+
+
+def test_a_run_is_not_written_over(tmp_path: Path) -> None:
+    orchestry.train(config(), tmp_path / "run")
+    with pytest.raises(ConfigError, match="holds a run: `orchestry resume"):
+        orchestry.train(config(), tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["none", "empty"])
+def test_resume_of_no_run_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="give the directory that `orchestry run` printed"):
+        resume(tmp_path / name)
