@@ -1,0 +1,121 @@
+"""Any server of OpenAI's chat completions, through the openai SDK.
+
+Samples differ by temperature and by a seed made from the whole request, sample index included: a
+server that honours seeds answers the same request alike, and k samples stay k samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from orchestry.keys import request_digest
+from orchestry.providers._http import (
+    Endpoint,
+    bytes_bound,
+    clean,
+    client_options,
+    malformed,
+    post,
+    whole,
+)
+from orchestry.types import Completion, Request
+
+VENDOR_URL = "https://api.openai.com/v1"
+TEMPERATURE = 0.8
+"""Where a request names none; the vendor's own newer models allow only theirs, so not there."""
+
+_STOPS = {"stop": "end", "length": "length", "content_filter": "refusal"}
+
+
+class OpenAIProvider:
+    """One chat-completions endpoint; `async with` opens and closes its connections."""
+
+    name = "openai"
+    deterministic = False
+    cacheable = True
+    bills_unanswered = True
+
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        self.base_url = endpoint.url
+        self.model = model
+        self._endpoint = endpoint
+        self._is_vendor = is_vendor(endpoint.url)
+        self._client: Any = None
+
+    async def __aenter__(self) -> OpenAIProvider:
+        import openai
+
+        self._client = openai.AsyncOpenAI(**client_options(openai, self._endpoint))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._client.close()
+
+    async def complete(
+        self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
+    ) -> Completion:
+        """One attempt; see Provider. Caching of prompts is the server's own affair here."""
+        answer = await post(self._client, "/chat/completions", self._body(request), self._endpoint)
+        if started is not None:
+            started()
+        return self._completion(request, answer)
+
+    def input_bound(self, request: Request) -> int:
+        """All that is sent, in bytes."""
+        return bytes_bound(*(m.content for m in request.messages))
+
+    def leads(self, request: Request) -> bool:
+        """Never: writing the prompt cache costs nothing extra, so waiting wins nothing."""
+        return False
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": request.model,
+            "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+            "seed": int(request_digest(request)[:7], 16),
+            # The vendor's newer models refuse max_tokens; most other servers know only that.
+            ("max_completion_tokens" if self._is_vendor else "max_tokens"): request.max_tokens,
+        }
+        if request.temperature is not None:
+            body["temperature"] = request.temperature
+        elif not self._is_vendor:
+            body["temperature"] = TEMPERATURE
+        if request.stop:
+            body["stop"] = list(request.stop)
+        return body
+
+    def _completion(self, request: Request, answer: Mapping[str, Any]) -> Completion:
+        choice = _first(answer.get("choices"))
+        message = choice.get("message") if choice else None
+        if choice is None or not isinstance(message, dict):
+            raise malformed(self._endpoint, f"no choice in it: {answer}")
+        usage = _dict(answer.get("usage"))
+        read, output = whole(usage.get("prompt_tokens")), whole(usage.get("completion_tokens"))
+        cached = whole(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
+        stop = str(choice.get("finish_reason") or "end")
+        # An answer without usage is counted at its worst case: a bill may not be guessed low.
+        return Completion(
+            text=clean(message.get("content")),
+            model=request.model,
+            input_tokens=self.input_bound(request) if read is None else read,
+            output_tokens=request.max_tokens if output is None else output,
+            cached_tokens=cached or 0,
+            stop=_STOPS.get(stop, stop),
+        )
+
+
+def is_vendor(url: str) -> bool:
+    """Whether an address is OpenAI's own, where a key is needed and names of settings differ."""
+    return urlsplit(url).hostname == "api.openai.com"
+
+
+def _first(choices: object) -> dict[str, Any] | None:
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return choices[0]
+    return None
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
