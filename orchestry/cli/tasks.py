@@ -1,0 +1,137 @@
+"""`orchestry tasks`: list, check and create tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import keyword
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from orchestry.registry import TaskLocation
+    from orchestry.task import BaseTask
+    from orchestry.testing import Finding
+
+task_path_option = click.option(
+    "--task-path",
+    "task_path",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="A folder of task folders, searched first. May be given again.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+
+
+@click.group()
+def command() -> None:
+    """List, check and create tasks."""
+
+
+@command.command("list")
+@task_path_option
+@json_option
+def list_tasks(task_path: Sequence[Path], as_json: bool) -> None:
+    """Show every task that can be run from here. Imports none of them."""
+    from orchestry.registry import find_tasks
+
+    tasks = list(find_tasks(task_path, Path.cwd()).values())
+    if as_json:
+        click.echo(json.dumps({"tasks": [_plain(task) for task in tasks]}))
+    else:
+        _print_table(tasks)
+
+
+@command.command("check")
+@click.argument("name")
+@task_path_option
+@json_option
+@click.option("--verbose", is_flag=True, help="Show the traceback of an error.")
+def check(name: str, task_path: Sequence[Path], as_json: bool, verbose: bool) -> int:
+    """Play a task with hostile, empty and gold answers; exit 1 if it breaks a rule."""
+    from orchestry.registry import load_task
+
+    task = load_task(name, task_path, warn=lambda text: click.echo(f"warning: {text}", err=True))
+    findings = asyncio.run(_findings(task))
+    ok = all(finding.ok for finding in findings)
+    if as_json:
+        rules = [
+            {"rule": finding.rule, "ok": finding.ok, "detail": finding.detail}
+            for finding in findings
+        ]
+        click.echo(json.dumps({"task": name, "ok": ok, "findings": rules}))
+    else:
+        _print_checklist(name, findings)
+    return 0 if ok else 1
+
+
+@command.command("new")
+@click.argument("name")
+@click.option(
+    "--dir",
+    "parent",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("tasks"),
+    show_default=True,
+    help="The folder that gets the task's folder.",
+)
+def new(name: str, parent: Path) -> None:
+    """Write a small task that works: change its problems, then its reward."""
+    from orchestry.cli.skeleton import write_task
+    from orchestry.errors import ConfigError
+
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise ConfigError(f"'{name}' can't name a task: use letters, digits and _, as in my_task")
+    folder = parent / name
+    if folder.exists():
+        raise ConfigError(f"{folder} exists: choose another name, or remove that folder first")
+    write_task(folder, name)
+    where = "" if parent == Path("tasks") else f" --task-path {parent}"
+    click.echo(f"Wrote {folder}. Next:")
+    click.echo(f"  orchestry tasks check {name}{where}")
+    click.echo(f"  orchestry run --task {name}{where} --episodes 5")
+
+
+async def _findings(task: BaseTask[Any]) -> list[Finding]:
+    from orchestry.services.sandbox import open_sandbox
+    from orchestry.testing import check_task
+    from orchestry.types import Limits
+
+    async with open_sandbox(Limits()) as sandbox:
+        return await check_task(task, sandbox)
+
+
+def _plain(task: TaskLocation) -> dict[str, object]:
+    return {
+        "name": task.name,
+        "source": task.source,
+        "place": task.place,
+        "description": task.description,
+        "shadows": list(task.shadows),
+    }
+
+
+def _print_table(tasks: Sequence[TaskLocation]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("task", "what it is", "from", box=None, pad_edge=False)
+    table.add_column("where", overflow="fold")
+    for task in tasks:
+        where = str(task.folder) if task.folder else task.place
+        cells = (task.description, task.source, where)
+        table.add_row(Text(task.name, "bold"), *(Text(cell) for cell in cells))
+    Console().print(table)
+
+
+def _print_checklist(name: str, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        mark = click.style("ok  ", fg="green") if finding.ok else click.style("FAIL", fg="red")
+        click.echo(f"{mark}  {finding.rule}: {finding.detail}")
+    broken = sum(not finding.ok for finding in findings)
+    verdict = f"breaks {broken} of {len(findings)} rules" if broken else "keeps every rule"
+    click.echo(f"Task {name} {verdict}.")

@@ -1,0 +1,86 @@
+"""`orchestry tasks`, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestry.cli import main
+
+
+def orchestry(*args: object) -> int:
+    """Runs the command line in this process; returns its exit code."""
+    with pytest.raises(SystemExit) as exit:
+        main([str(arg) for arg in args])
+    assert isinstance(exit.value.code, int)
+    return exit.value.code
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every command runs in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_list_shows_the_bundled_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert orchestry("tasks", "list") == 0
+    assert "code_review" in capsys.readouterr().out
+
+
+def test_list_as_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert orchestry("tasks", "list", "--json") == 0
+    tasks = {task["name"]: task for task in json.loads(capsys.readouterr().out)["tasks"]}
+    assert tasks["code_review"]["source"] == "bundled"
+    assert tasks["code_review"]["description"]
+
+
+def test_a_new_task_keeps_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert orchestry("tasks", "new", "my_task") == 0
+    said = capsys.readouterr().out
+    assert "orchestry tasks check my_task\n" in said
+    assert "orchestry run --task my_task --episodes 5\n" in said
+    assert len(Path("tasks/my_task/task.py").read_text().splitlines()) <= 40
+    assert orchestry("tasks", "check", "my_task") == 0
+    assert "Task my_task keeps every rule." in capsys.readouterr().out
+
+
+def test_a_new_task_elsewhere_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+    assert orchestry("tasks", "new", "haiku", "--dir", "mine") == 0
+    assert "check haiku --task-path mine\n" in capsys.readouterr().out
+    assert orchestry("tasks", "check", "haiku", "--task-path", "mine", "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is True
+    assert all(finding["ok"] for finding in answer["findings"])
+
+
+def test_a_new_task_runs_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert orchestry("tasks", "new", "my_task") == 0
+    capsys.readouterr()
+    args = ("--task", "my_task", "--episodes", 2, "--provider", "fake", "--json")
+    assert orchestry("run", *args) == 0
+    assert json.loads(capsys.readouterr().out)["task"] == "my_task"
+
+
+def test_check_fails_on_a_broken_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    orchestry("tasks", "new", "my_task")
+    source = Path("tasks/my_task/task.py")
+    source.write_text(source.read_text().replace("coverage=1 -", "coverage=2 -"))
+    assert orchestry("tasks", "check", "my_task") == 1
+    said = capsys.readouterr().out
+    assert "FAIL  total: evaluate on problem 'q1' gave 1.8" in said
+    assert "Task my_task breaks" in said
+
+
+def test_new_refuses_to_overwrite_and_odd_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert orchestry("tasks", "new", "my_task") == 0
+    for name, reason in (("my_task", "exists"), ("my-task", "can't name"), ("class", "can't name")):
+        assert orchestry("tasks", "new", name) == 2
+        assert reason in capsys.readouterr().err
+
+
+def test_an_unknown_task_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert orchestry("tasks", "check", "code_reviw") == 2
+    assert "did you mean 'code_review'" in capsys.readouterr().err
