@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import page
+from benchmarks import load, page
 from benchmarks.bill import Options
 from benchmarks.loopback import ROOT, Spawned, spawn
 from benchmarks.peers import ANSWER
@@ -44,7 +44,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One repeat of a row: seconds, but for `calls` and `chain`."""
+    """One repeat of a row: seconds, but for `calls`, `chain` and `others`.
+
+    `others` is the share of the machine that processes outside the benchmark took meanwhile.
+    """
 
     calls: int
     chain: int
@@ -52,6 +55,7 @@ class Measured:
     wall_s: float
     span_s: float
     concurrency: int
+    others: float = 0.0
 
     @property
     def work_s(self) -> float:
@@ -90,6 +94,7 @@ def python_of(contestant: str) -> str:
 def measure(server: Spawned, setting: Setting, calls: int) -> Measured:
     """Runs one contestant once; raises RuntimeError with its last words where it fails."""
     command = [python_of(setting.contestant), "-m", f"benchmarks.peers_{setting.contestant}"]
+    before = load.read(server.pid)
     done = subprocess.run(
         [*command, server.url, str(calls), str(setting.concurrency)],
         cwd=ROOT,
@@ -108,21 +113,30 @@ def measure(server: Spawned, setting: Setting, calls: int) -> Measured:
         wall_s=said["wall_s"],
         span_s=bill["span_s"],
         concurrency=setting.concurrency,
+        others=load.others(before, load.read(server.pid)),
     )
 
 
 def run(
-    contestants: Sequence[str], concurrencies: Sequence[int], repeats: int, calls_a_place: int
+    contestants: Sequence[str],
+    concurrencies: Sequence[int],
+    repeats: int,
+    calls_a_place: int,
+    patience_s: float,
 ) -> dict[Setting, list[Measured]]:
-    """All settings, `repeats` times, contestants taking turns so that drift meets them alike."""
+    """All settings, `repeats` times, contestants taking turns so that drift meets them alike.
+
+    Each waits up to `patience_s` for a machine that nobody else uses.
+    """
     rows: dict[Setting, list[Measured]] = {}
     for latency, sigma in SIGMAS.items():
         with spawn(Options(latency_s=LATENCY_S, sigma=sigma, answer=ANSWER)) as server:
             for _ in range(repeats):
                 for setting in _settings(contestants, concurrencies, latency):
+                    load.wait(patience_s)
                     measured = measure(server, setting, calls_a_place * setting.concurrency)
                     rows.setdefault(setting, []).append(measured)
-                    print(f"{setting}: {measured.ratio:.2f}", file=sys.stderr)
+                    print(f"{setting}: {measured.ratio:.2f}, {measured}", file=sys.stderr)
     return rows
 
 
@@ -169,6 +183,17 @@ def verdicts(rows: dict[Setting, list[Measured]]) -> str:
     return "\n".join(lines)
 
 
+def _disturbance(rows: dict[Setting, list[Measured]]) -> str:
+    """How quiet the machine was: the reader's reason to trust the figures, or not to."""
+    shares = [one.others for repeats in rows.values() for one in repeats]
+    disturbed = sum(share > load.QUIET for share in shares)
+    return (
+        f"- Processes outside the benchmark took {statistics.median(shares):.0%} of the machine "
+        f"(most {max(shares):.0%}); {disturbed} of {len(shares)} timings saw more than "
+        f"{load.QUIET:.0%}."
+    )
+
+
 def report(rows: dict[Setting, list[Measured]]) -> str:
     """The section's text."""
     repeats = len(next(iter(rows.values())))
@@ -187,7 +212,7 @@ def report(rows: dict[Setting, list[Measured]]) -> str:
         f"answer. Work is drawn latencies / places, ideal the larger of it and the critical path. "
         f"GEPA's critical path is long because it waits for each batch and each reflection: "
         f"ceil(batch / places) mean latencies each.\n\n"
-        f"{table(rows)}\n\n{verdicts(rows)}"
+        f"{table(rows)}\n\n{verdicts(rows)}\n{_disturbance(rows)}"
     )
 
 
@@ -199,10 +224,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--only", choices=CONTESTANTS, action="append", help="print, don't write")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[8, 32])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--calls-a-place", type=int, default=40)
+    parser.add_argument("--calls-a-place", type=int, default=80)
+    parser.add_argument("--patience", type=float, default=30.0, help="seconds to wait for quiet")
     given = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(given)
-    rows = run(args.only or CONTESTANTS, args.concurrency, args.repeats, args.calls_a_place)
+    contestants = args.only or CONTESTANTS
+    rows = run(contestants, args.concurrency, args.repeats, args.calls_a_place, args.patience)
     print(report(rows))
     if not args.only:
         page.write("overhead", " ".join(["python -m benchmarks.overhead", *given]), report(rows))

@@ -1,4 +1,7 @@
-"""Orchestry on the relay task: a beam of k=4 and W=2, 20 calls an episode. Defaults otherwise.
+"""Orchestry on the relay task: a beam of k=4 and W=2, 20 calls an episode.
+
+Defaults otherwise, but for the episodes in flight: half as many as places, at least the default of
+8. An episode that waits for its slowest sample leaves places free, which others must fill.
 
 The cache is off, as in all contestants; ledger and journal are on, as they always are.
 """
@@ -25,7 +28,9 @@ def play(heat: Heat) -> int:
         episodes=max(1, heat.calls // CALLS_AN_EPISODE),
         provider=ProviderConfig(name="anthropic", model=MODEL, base_url=heat.url),
         sampling=SamplingConfig(max_tokens=MAX_TOKENS),
-        search=SearchConfig(concurrency=heat.concurrency),
+        search=SearchConfig(
+            concurrency=heat.concurrency, episodes_in_flight=max(8, heat.concurrency // 2)
+        ),
         cache=CacheConfig(enabled=False),
     )
     with tempfile.TemporaryDirectory() as folder:
