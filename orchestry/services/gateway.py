@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from orchestry.config import RunConfig
 from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError, ProviderError
@@ -22,7 +23,7 @@ from orchestry.services.cache import AnswerCache, default_folder
 from orchestry.services.door import Door, Sleep
 from orchestry.services.ledger import Ledger, nano, replay
 from orchestry.services.prices import PriceTable
-from orchestry.services.retry import retrying
+from orchestry.services.retry import persist, retrying
 from orchestry.services.usage import Meter
 from orchestry.types import Completion, Provider, Request
 
@@ -169,8 +170,8 @@ class Gateway:
             return known
         self._flying[key] = asyncio.get_running_loop().create_future()
         try:
-            attempts = self._retrying.copy(sleep=door.sleep)
-            return await attempts(self._attempt, key, request, shared, started, door)
+            attempt = partial(self._attempt, key, request, shared, started, door)
+            return await persist(attempt, lambda: self._retrying.copy(sleep=door.sleep))
         finally:
             self._flying.pop(key).set_result(None)
 

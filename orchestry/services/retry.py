@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from tenacity import (
     AsyncRetrying,
@@ -16,6 +16,7 @@ from tenacity import (
 from orchestry.config import RetryConfig
 from orchestry.errors import ProviderError
 
+T = TypeVar("T")
 PATIENCE_S = 300.0
 """The longest wait that a server can ask for, in seconds."""
 
@@ -28,7 +29,7 @@ def retrying(
     """Calls a function until it succeeds, fails for good, or the attempts are used up.
 
     The last ProviderError is raised again with the number of attempts. Use a `copy()` for each
-    call: tenacity keeps its state on the object.
+    call, in `persist`: tenacity keeps its state on the object.
     """
 
     def wait(state: RetryCallState) -> float:
@@ -41,6 +42,25 @@ def retrying(
         retry=retry_if_exception(lambda e: isinstance(e, ProviderError) and e.transient),
         retry_error_callback=_give_up,
     )
+
+
+async def persist(attempt: Callable[[], Awaitable[T]], policy: Callable[[], AsyncRetrying]) -> T:
+    """Attempts as the policy says.
+
+    tenacity takes time even where nothing fails, so it comes in with the first failure, which it
+    is told as that of its own first attempt.
+    """
+    try:
+        return await attempt()
+    except ProviderError as error:
+        first = [error]
+
+    async def again() -> T:
+        if first:
+            raise first.pop()
+        return await attempt()
+
+    return await policy()(again)
 
 
 def wait_s(config: RetryConfig, rng: random.Random, attempt: int, error: ProviderError) -> float:

@@ -181,7 +181,7 @@ async def test_an_answer_is_priced_journaled_and_counted(run: Run) -> None:
         assert (gateway.ledger.spent, gateway.ledger.reserved) == (USD, 0.0)
     assert answer.usd == pytest.approx(USD)
     assert (row.agent, row.purpose, row.calls, row.cache_hits) == ("writer", "act", 1, 0)
-    assert (row.input_tokens, row.output_tokens, row.usd) == (INPUT, OUTPUT, answer.usd)
+    assert (row.input_tokens, row.output_tokens, row.usd) == (INPUT, OUTPUT, USD)
     reserved, answered = run.events
     assert isinstance(reserved, Reserved)
     assert isinstance(answered, Answered)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestry.config import RetryConfig
 from orchestry.errors import ProviderError
-from orchestry.services.retry import PATIENCE_S, retrying, wait_s
+from orchestry.services.retry import PATIENCE_S, persist, retrying, wait_s
 
 
 def _error(*, transient: bool = True, retry_after: float | None = None) -> ProviderError:
@@ -37,7 +37,8 @@ class _Server:
 
 
 async def _run(server: _Server, config: RetryConfig, seed: int = 0) -> str:
-    return str(await retrying(config, random.Random(seed), server.sleep)(server.ask))
+    policy = retrying(config, random.Random(seed), server.sleep)
+    return await persist(server.ask, policy.copy)
 
 
 async def test_a_passing_failure_is_asked_again() -> None:
