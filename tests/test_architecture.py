@@ -1,0 +1,103 @@
+"""The house keeps its shape: layers, a light start, a small facade, short files and functions."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import orchestry
+from orchestry.config import RunConfig, read_yaml, validate
+
+ROOT = Path(__file__).parent.parent
+CODE = sorted([*(ROOT / "orchestry").rglob("*.py"), *(ROOT / "tasks").rglob("*.py")])
+TASKS = sorted((ROOT / "tasks").rglob("*.py"))
+HEAVY = ("torch", "transformers", "anthropic", "openai", "xllamacpp", "rich", "genai_prices")
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The absolute modules that a file imports, at whatever depth of its code."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module or ""
+
+
+def test_layers_import_downward_only() -> None:
+    script = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([script, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[done.stdout.find("Broken contracts") :] + done.stderr
+
+
+def test_the_command_line_starts_light() -> None:
+    code = f"import sys, orchestry.cli; print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_facade_is_small_and_whole() -> None:
+    assert len(orchestry.__all__) <= 20
+    for name in orchestry.__all__:
+        assert getattr(orchestry, name) is not None
+
+
+@pytest.mark.parametrize("path", TASKS, ids=names(TASKS))
+def test_tasks_import_only_the_facade(path: Path) -> None:
+    assert [name for name in imported(path) if name.startswith("orchestry.")] == []
+    assert [name for name in imported(path) if name.partition(".")[0] == "tasks"] == []
+
+
+def test_nothing_imports_tasks() -> None:
+    folders = ("orchestry", "tests", "benchmarks")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    guilty = [path for path in files if any(n.partition(".")[0] == "tasks" for n in imported(path))]
+    assert names(guilty) == []
+
+
+@pytest.mark.parametrize("path", CODE, ids=names(CODE))
+def test_files_and_functions_are_short(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 400
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert (node.end_lineno or 0) - node.lineno < 60, node.name
+
+
+def committed() -> list[Path]:
+    """The files that git tracks; none where this is no checkout, as in a source distribution."""
+    if not (ROOT / ".git").exists():
+        return []
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    files = [ROOT / name for name in done.stdout.decode().split("\0") if name]
+    return [path for path in files if path.is_file()]
+
+
+def test_no_committed_file_names_this_machine_or_a_registry() -> None:
+    hosts = (r"pypi\.org", r"pythonhosted\.org", r"npmjs\.(?:org|com)", r"anaconda\.org")
+    forbidden = re.compile("|".join([*hosts, rf"(?<![\w.~-])/{'work'}/"]).encode())
+    guilty = [
+        f"{path.relative_to(ROOT)}: {found[0].decode()}"
+        for path in committed()
+        if path != Path(__file__) and (found := forbidden.search(path.read_bytes()))
+    ]
+    assert guilty == []
+
+
+def test_the_shipped_config_shows_the_defaults(tmp_path: Path) -> None:
+    """Every key that configs/api.yaml shows exists, and has the value that it shows."""
+    shipped = ROOT / "configs" / "api.yaml"
+    assert validate(read_yaml(shipped)) == RunConfig()
+    shown = tmp_path / "shown.yaml"
+    shown.write_text(re.sub(r"^# ", "", shipped.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert read_yaml(shown)
+    assert validate(read_yaml(shown)) == RunConfig()
