@@ -122,7 +122,7 @@ def _load(cancelled: threading.Event, key: str) -> Any:
     params.n_parallel = SLOTS
     params.n_ctx = SLOTS * CONTEXT
     params.cache_ram_mib = 0  # its default keeps up to 8 GiB of old prompts
-    params.cpuparams.n_threads = _threads()
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
     try:
         return xllamacpp.Server(params)
     except RuntimeError as error:
@@ -135,6 +135,10 @@ def _load(cancelled: threading.Event, key: str) -> Any:
 
 
 def _threads() -> int:
-    """Cores this process may use, capped."""
+    """All cores but one, capped.
+
+    Its threads wait for each other by spinning, so one that shares its core with the search or a
+    sandboxed test stops them all: on two busy cores, two threads gave 5 tokens/s and one gave 30.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(cores or 1, _MOST_THREADS)
+    return max(1, min((cores or 1) - 1, _MOST_THREADS))

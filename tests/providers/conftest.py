@@ -1,0 +1,92 @@
+"""What the provider tests share: both SDK providers on a loopback server, and a request."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestry.config import ProviderConfig
+from orchestry.errors import ProviderError
+from orchestry.providers import open_provider
+from orchestry.types import Message, Provider, Request
+
+KEY = "sk-test-0123456789-very-secret"
+
+ANTHROPIC_ANSWER: dict[str, Any] = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Hello"}],
+    "stop_reason": "end_turn",
+    "usage": {
+        "input_tokens": 10,
+        "output_tokens": 5,
+        "cache_read_input_tokens": 100,
+        "cache_creation_input_tokens": 20,
+    },
+}
+OPENAI_ANSWER: dict[str, Any] = {
+    "id": "c",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello"}}
+    ],
+    "usage": {
+        "prompt_tokens": 30,
+        "completion_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 8},
+    },
+}
+
+
+def request(text: str = "Say hi", **fields: Any) -> Request:
+    """A request of one user message after a system message."""
+    messages = (Message(role="system", content="Be brief"), Message(role="user", content=text))
+    return Request(
+        **{"agent": "writer", "model": "m", "messages": messages, "max_tokens": 16, **fields}
+    )
+
+
+def at(name: str, url: str, timeout_s: float = 5.0) -> Provider:
+    """An SDK provider for a loopback server."""
+    config = ProviderConfig.model_validate(
+        {"name": name, "model": "m", "base_url": url, "timeout_s": timeout_s}
+    )
+    return open_provider(config, 0, {"ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY})
+
+
+async def failure(provider: Provider, **arguments: Any) -> ProviderError:
+    """The ProviderError that one request meets; nothing about it may show the key."""
+    with pytest.raises(ProviderError) as info:
+        await provider.complete(request(), **arguments)
+    assert_no_secret(info.value)
+    return info.value
+
+
+def assert_no_secret(error: BaseException) -> None:
+    """Looks at text, repr and traceback, and at all errors that hang on this one."""
+    seen: BaseException | None = error
+    while seen is not None:
+        shown = "".join(traceback.format_exception(seen)) + str(seen) + repr(seen)
+        assert KEY not in shown
+        assert KEY not in repr(vars(seen))
+        assert "Bearer" not in shown
+        seen = seen.__cause__ or seen.__context__
+
+
+@pytest.fixture(params=["anthropic", "openai"])
+def vendor(request: pytest.FixtureRequest) -> str:
+    """Both SDK providers in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def answers() -> Callable[[str], dict[str, Any]]:
+    """A good answer in a vendor's form."""
+    return {"anthropic": ANTHROPIC_ANSWER, "openai": OPENAI_ANSWER}.__getitem__
