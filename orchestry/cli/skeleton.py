@@ -11,6 +11,7 @@ TASK = Template('''"""$title: a drafter writes a sentence, an editor improves it
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from orchestry import AgentSpec, Problem, Score, Split, TeamTask, Tools, Transcript, read_problems
 
@@ -23,7 +24,7 @@ class $class_name(TeamTask):
         AgentSpec(role="drafter", system_prompt="Answer in one short sentence."),
         AgentSpec(role="editor", system_prompt="Improve the draft. Answer in one short sentence."),
     )
-    weights = {"coverage": 0.8, "brevity": 0.2}
+    weights: ClassVar[Mapping[str, float]] = {"coverage": 0.8, "brevity": 0.2}
 
     def problems(self, split: Split) -> Sequence[Problem]:
         return read_problems(BANK, split)
