@@ -111,7 +111,9 @@ def draw(seed: int) -> Plan:
 def _options(rng: random.Random, seed: int) -> Options:
     total = rng.choice((0.0, 0.1, 0.3, 0.5))
     weights = [rng.random() for _ in FAULTS]
-    shares = {f: total * w / sum(weights) for f, w in zip(FAULTS, weights, strict=True)}
+    shares: dict[str, Any] = {
+        f: total * w / sum(weights) for f, w in zip(FAULTS, weights, strict=True)
+    }
     shares["hang_billed"] *= 0.3  # each costs a whole timeout
     return Options(
         latency_s=rng.choice((0.0, 0.002, 0.01)),

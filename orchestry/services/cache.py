@@ -127,7 +127,7 @@ def _open(folder: Path) -> Any:
     return cache(
         str(folder),
         disk_min_file_size=SIZE_LIMIT,
-        timeout=5,
+        timeout=2,
         disk=_JsonDisk,
         size_limit=SIZE_LIMIT,
         eviction_policy="least-recently-stored",

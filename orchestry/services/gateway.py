@@ -308,10 +308,12 @@ async def open_gateway(
 
 def clean(completion: Completion, max_chars: int = MAX_CHARS) -> Completion:
     """The answer as text that every file takes: valid Unicode, and of bounded length."""
-    text = _utf8(completion.text)
+    read = {name: getattr(completion, name) for name in ("text", "model", "stop")}
+    fixed = {name: good for name, raw in read.items() if (good := _utf8(raw)) != raw}
+    text = fixed.get("text", completion.text)
     if len(text) > max_chars:
-        return completion.model_copy(update={"text": text[:max_chars], "stop": "cut"})
-    return completion if text is completion.text else completion.model_copy(update={"text": text})
+        fixed |= {"text": text[:max_chars], "stop": "cut"}
+    return completion.model_copy(update=fixed) if fixed else completion
 
 
 def _utf8(text: str) -> str:

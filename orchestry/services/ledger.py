@@ -87,7 +87,9 @@ class Ledger:
         balance: Balance | None = None,
     ) -> None:
         self.cap_usd = cap_usd
-        self._cap = None if cap_usd is None else math.floor(round(cap_usd * NANO, 3))
+        self._cap: int | None = None
+        if cap_usd is not None and not math.isinf(cap_usd):
+            self._cap = math.floor(round(cap_usd * NANO, 3))
         self._journal = journal
         self._balance = balance or Balance()
         self._waiting: deque[_Waiter] = deque()

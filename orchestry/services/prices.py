@@ -43,13 +43,19 @@ class _Rates:
 class PriceTable:
     """The prices of one provider's models.
 
-    `overrides` win over genai-prices; `free` prices every other model at zero.
+    `overrides` win over genai-prices; `free` prices every other model at zero. `base_url` tells
+    apart the vendors that speak one API at different prices.
     """
 
     def __init__(
-        self, provider: str, overrides: Mapping[str, PriceConfig], free: bool = False
+        self,
+        provider: str,
+        overrides: Mapping[str, PriceConfig],
+        free: bool = False,
+        base_url: str = "",
     ) -> None:
         self._provider = provider
+        self._base_url = base_url
         self._free = free
         self._fixed = {model: (_fixed(price),) for model, price in overrides.items()}
         self._bands: dict[int, tuple[_Rates, ...]] = {}
@@ -127,12 +133,12 @@ class PriceTable:
         return self._bands[id(price)]
 
     def _find(self, model: str) -> tuple[Vendor, ModelInfo] | None:
-        """The library's entry: at this provider, else at any that serves the model."""
+        """The library's entry: of the vendor at this address, else of the provider, else of any."""
         from genai_prices.data_snapshot import get_snapshot
 
-        for provider_id in (self._provider, None):
+        for provider, url in ((None, self._base_url), (self._provider, None), (None, None)):
             try:
-                found = get_snapshot().find_provider_model(model, None, provider_id, None)
+                found = get_snapshot().find_provider_model(model, None, provider, url or None)
             except LookupError:
                 continue
             if _prices_text(found[1]):
@@ -164,7 +170,7 @@ def _fix(model: str) -> str:
 
 def price_table(provider: Provider, config: RunConfig) -> PriceTable:
     """The prices of a run, checked; raises ConfigError for a model without one."""
-    table = PriceTable(provider.name, config.prices, free=provider.name in FREE)
+    table = PriceTable(provider.name, config.prices, provider.name in FREE, provider.base_url)
     agents = (agent.model for agent in config.agents.values())
     table.check(model for model in (provider.model, config.provider.model, *agents) if model)
     return table

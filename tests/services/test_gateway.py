@@ -3,160 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from orchestry import journal
-from orchestry.config import RunConfig, validate
 from orchestry.errors import BudgetExceeded, Interrupted, ProviderError
-from orchestry.journal import Answered, Journal, Lost, Released, Reserved
+from orchestry.journal import Answered, Reserved
 from orchestry.keys import request_digest
-from orchestry.services.gateway import MAX_CHARS, Gateway, clean, open_gateway
-from orchestry.services.ledger import Ledger, nano
-from orchestry.services.prices import price_table
-from orchestry.types import Completion, Message, Provider, Request
-
-INPUT, OUTPUT = 10, 20
-"""Tokens of every answer; a token costs a micro-dollar."""
-USD = (INPUT + OUTPUT) / 1e6
-WORST = (2 * INPUT + 2 * OUTPUT) / 1e6
-Act = Callable[[Request], Awaitable[str]]
-
-
-def _ask(text: str = "hello", seed: int = 7) -> Request:
-    return Request(
-        agent="writer",
-        model="m",
-        messages=(Message(role="user", content=text),),
-        max_tokens=2 * OUTPUT,
-        seed=seed,
-    )
-
-
-class Server:
-    """A provider and its vendor in one: bills every request that reaches it, then acts."""
-
-    name, base_url, model = "server", "", "m"
-    deterministic, cacheable, bills_unanswered = True, True, True
-
-    def __init__(self, act: Act | None = None, leading: bool = False) -> None:
-        self.act = act
-        self.leading = leading
-        self.billed_usd = 0.0
-        self.asked: list[Request] = []
-        self.shared: list[bool] = []
-        self.now = 0
-        self.most = 0
-
-    async def complete(
-        self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
-    ) -> Completion:
-        self.asked.append(request)
-        self.shared.append(shared)
-        self.billed_usd += USD
-        self.now += 1
-        self.most = max(self.most, self.now)
-        try:
-            text = await self.act(request) if self.act else ""
-        except ProviderError as error:
-            self.billed_usd -= 0.0 if error.billed else USD
-            raise
-        finally:
-            self.now -= 1
-        if started is not None:
-            started()
-        await asyncio.sleep(0)
-        return Completion(
-            text=text or f"{request.messages[0].content} {request.sample_index} {request.seed}",
-            model="m",
-            input_tokens=INPUT,
-            output_tokens=OUTPUT,
-        )
-
-    def input_bound(self, request: Request) -> int:
-        return 2 * INPUT
-
-    def leads(self, request: Request) -> bool:
-        return self.leading
-
-    async def __aenter__(self) -> Server:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None: ...
-
-
-def _fault(*, transient: bool = True, billed: bool = False) -> ProviderError:
-    return ProviderError("no luck", transient=transient, billed=billed)
-
-
-def _config(folder: Path, **changes: Any) -> RunConfig:
-    raw: dict[str, Any] = {
-        "prices": {"m": {"input": 1.0, "output": 1.0}},
-        "cache": {"dir": folder / "cache"},
-        "retry": {"attempts": 3, "base_s": 0.0},
-        "budget": {"usd": 1.0},
-    }
-    return validate(raw | changes)
-
-
-class Run:
-    """A run directory whose processes come and go."""
-
-    def __init__(self, folder: Path, **changes: Any) -> None:
-        self.folder = folder
-        self.path = folder / "journal.jsonl"
-        self.config = _config(folder, **changes)
-        self.warnings: list[str] = []
-        self.waits: list[float] = []
-
-    @property
-    def events(self) -> list[journal.Event]:
-        return list(journal.read(self.path)) if self.path.exists() else []
-
-    @asynccontextmanager
-    async def open(self, server: Provider) -> AsyncIterator[Gateway]:
-        log = Journal(self.path)
-        prices = price_table(server, self.config)
-        try:
-            async with open_gateway(
-                self.config,
-                server,
-                prices,
-                log,
-                self.events,
-                on_warn=self.warnings.append,
-                sleep=self.sleep,
-            ) as gateway:
-                yield gateway
-        finally:
-            log.close()
-
-    async def sleep(self, seconds: float) -> None:
-        self.waits.append(seconds)
-        await asyncio.sleep(0)
+from orchestry.services.ledger import nano
+from orchestry.types import Completion, Request
+from tests.services.scripted import INPUT, OUTPUT, USD, WORST, Run, Server, ask, fault, kinds, step
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
-
-
-def _kinds(run: Run) -> list[str]:
-    return [event.kind for event in run.events]
-
-
-async def _step(times: int = 5) -> None:
-    for _ in range(times):
-        await asyncio.sleep(0)
 
 
 # --- what is asked, and what is not ---------------------------------------------------------------
@@ -165,7 +27,7 @@ async def _step(times: int = 5) -> None:
 async def test_samples_differ_in_index_and_seed_and_come_in_order(run: Run) -> None:
     server = Server()
     async with run.open(server) as gateway:
-        rows = await gateway.sample([_ask("a"), _ask("b"), _ask("a", seed=8)], 3)
+        rows = await gateway.sample([ask("a"), ask("b"), ask("a", seed=8)], 3)
     assert [[c.text.split()[:2] for c in row] for row in rows] == [
         [[name, str(j)] for j in range(3)] for name in "aba"
     ]
@@ -176,7 +38,7 @@ async def test_samples_differ_in_index_and_seed_and_come_in_order(run: Run) -> N
 
 async def test_an_answer_is_priced_journaled_and_counted(run: Run) -> None:
     async with run.open(Server()) as gateway:
-        answer = await gateway.answer(_ask())
+        answer = await gateway.answer(ask())
         (row,) = gateway.usage()
         assert (gateway.ledger.spent, gateway.ledger.reserved) == (USD, 0.0)
     assert answer.usd == pytest.approx(USD)
@@ -194,11 +56,11 @@ async def test_the_reservation_is_on_disk_when_the_request_leaves(run: Run) -> N
     seen: list[list[str]] = []
 
     async def look(request: Request) -> str:
-        seen.append(_kinds(run))
+        seen.append(kinds(run))
         return ""
 
     async with run.open(Server(look)) as gateway:
-        await gateway.answer(_ask())
+        await gateway.answer(ask())
     assert seen == [["reserved"]]
 
 
@@ -206,13 +68,13 @@ async def test_one_run_asks_once_even_without_a_cache(tmp_path: Path) -> None:
     run = Run(tmp_path, cache={"enabled": False})
     server = Server()
     async with run.open(server) as gateway:
-        together = await asyncio.gather(*(gateway.answer(_ask()) for _ in range(5)))
-        later = await gateway.answer(_ask())
+        together = await asyncio.gather(*(gateway.answer(ask()) for _ in range(5)))
+        later = await gateway.answer(ask())
     async with run.open(server) as gateway:
-        resumed = await gateway.answer(_ask())
+        resumed = await gateway.answer(ask())
     assert {a.model_dump_json() for a in [*together, later, resumed]} == {later.model_dump_json()}
     assert len(server.asked) == 1
-    assert _kinds(run) == ["reserved", "answered"]
+    assert kinds(run) == ["reserved", "answered"]
 
 
 async def test_another_run_finds_it_in_the_cache_for_nothing(tmp_path: Path) -> None:
@@ -223,7 +85,7 @@ async def test_another_run_finds_it_in_the_cache_for_nothing(tmp_path: Path) -> 
         (tmp_path / name).mkdir()
         run = Run(tmp_path / name, **config)
         async with run.open(server) as gateway:
-            rows = await gateway.sample([_ask()], 4)
+            rows = await gateway.sample([ask()], 4)
             texts.append([c.text for c in rows[0]])
             usage = gateway.usage()[0]
             spent = gateway.ledger.spent
@@ -240,12 +102,12 @@ async def test_a_private_provider_leaves_the_cache_alone(run: Run) -> None:
     server = Server()
     server.cacheable = False
     async with run.open(server) as gateway:
-        await gateway.answer(_ask())
+        await gateway.answer(ask())
     assert not (run.folder / "cache").exists()
 
 
 async def test_a_failed_twin_does_not_fail_the_one_that_waits(run: Run) -> None:
-    failures = [_fault(transient=False)]
+    failures = [fault(transient=False)]
 
     async def act(request: Request) -> str:
         await asyncio.sleep(0)
@@ -255,7 +117,7 @@ async def test_a_failed_twin_does_not_fail_the_one_that_waits(run: Run) -> None:
 
     async with run.open(Server(act)) as gateway:
         first, second = await asyncio.gather(
-            gateway.answer(_ask()), gateway.answer(_ask()), return_exceptions=True
+            gateway.answer(ask()), gateway.answer(ask()), return_exceptions=True
         )
     assert isinstance(first, ProviderError)
     assert isinstance(second, Completion)
@@ -267,7 +129,7 @@ async def test_a_failed_twin_does_not_fail_the_one_that_waits(run: Run) -> None:
 
 @pytest.mark.parametrize(("billed", "kind"), [(True, "lost"), (False, "released")])
 async def test_a_passing_failure_is_retried(run: Run, billed: bool, kind: str) -> None:
-    failures = [_fault(billed=billed)]
+    failures = [fault(billed=billed)]
 
     async def act(request: Request) -> str:
         if failures:
@@ -275,10 +137,10 @@ async def test_a_passing_failure_is_retried(run: Run, billed: bool, kind: str) -
         return "fine"
 
     async with run.open(Server(act)) as gateway:
-        assert (await gateway.answer(_ask())).text == "fine"
+        assert (await gateway.answer(ask())).text == "fine"
         assert gateway.ledger.lost == (WORST if billed else 0.0)
         assert gateway.retries == 1
-    assert _kinds(run) == ["reserved", kind, "reserved", "answered"]
+    assert kinds(run) == ["reserved", kind, "reserved", "answered"]
     assert len(run.waits) == 1
 
 
@@ -288,7 +150,7 @@ async def test_a_wait_holds_neither_slot_nor_money(tmp_path: Path) -> None:
 
     async def act(request: Request) -> str:
         if request.messages[0].content == "busy" and not waiting.is_set():
-            raise _fault()
+            raise fault()
         return ""
 
     async def sleep(seconds: float) -> None:
@@ -297,10 +159,10 @@ async def test_a_wait_holds_neither_slot_nor_money(tmp_path: Path) -> None:
 
     run.sleep = sleep  # type: ignore[method-assign]
     async with run.open(Server(act)) as gateway:
-        busy = asyncio.create_task(gateway.answer(_ask("busy")))
+        busy = asyncio.create_task(gateway.answer(ask("busy")))
         await waiting.wait()
         assert gateway.ledger.reserved == 0.0
-        await gateway.answer(_ask("other"))
+        await gateway.answer(ask("other"))
         go.set()
         with pytest.raises(BudgetExceeded):
             await busy
@@ -311,32 +173,32 @@ async def test_a_lasting_failure_stops_the_batch_but_keeps_what_was_paid(tmp_pat
 
     async def act(request: Request) -> str:
         if request.messages[0].content == "bad":
-            await _step()
-            raise _fault(transient=False)
-        await _step(20)
+            await step()
+            raise fault(transient=False)
+        await step(20)
         return ""
 
     server = Server(act)
     async with run.open(server) as gateway:
         with pytest.raises(ProviderError, match="no luck"):
-            await gateway.sample([_ask("bad"), *(_ask(f"r{i}") for i in range(20))], 1)
+            await gateway.sample([ask("bad"), *(ask(f"r{i}") for i in range(20))], 1)
         assert gateway.in_flight == 0
         assert len(server.asked) == 4
         assert len([e for e in run.events if isinstance(e, Answered)]) == 3
-        assert isinstance(await gateway.answer(_ask("r15")), Completion)
+        assert isinstance(await gateway.answer(ask("r15")), Completion)
 
 
 async def test_at_the_cap_calls_in_flight_finish_first(tmp_path: Path) -> None:
     run = Run(tmp_path, budget={"usd": 5 * WORST})
 
     async def act(request: Request) -> str:
-        await _step(20)
+        await step(20)
         return ""
 
     server = Server(act)
     async with run.open(server) as gateway:
         with pytest.raises(BudgetExceeded, match=r"`orchestry resume .* --budget "):
-            await gateway.sample([_ask(f"r{i}") for i in range(50)], 1)
+            await gateway.sample([ask(f"r{i}") for i in range(50)], 1)
         assert gateway.ledger.reserved == 0.0
         assert gateway.ledger.spent <= 5 * WORST
         assert gateway.ledger.spent > 4 * WORST
@@ -356,31 +218,31 @@ async def test_after_the_door_is_shut_calls_in_flight_finish_and_none_begins(
 
     server = Server(act)
     async with run.open(server) as gateway:
-        batch = asyncio.create_task(gateway.sample([_ask(f"r{i}") for i in range(10)], 2))
-        await _step()
+        batch = asyncio.create_task(gateway.sample([ask(f"r{i}") for i in range(10)], 2))
+        await step()
         gateway.close_door("you asked to stop")
-        await _step()
+        await step()
         assert not batch.done()
         go.set()
         with pytest.raises(Interrupted, match="you asked to stop"):
             await batch
         with pytest.raises(Interrupted):
-            await gateway.answer(_ask("late"))
+            await gateway.answer(ask("late"))
     assert len(server.asked) == 3
-    assert Counter(_kinds(run)) == {"reserved": 3, "answered": 3}
+    assert Counter(kinds(run)) == {"reserved": 3, "answered": 3}
 
 
 async def test_the_door_wakes_who_waits_to_retry(run: Run) -> None:
     async def act(request: Request) -> str:
-        raise _fault()
+        raise fault()
 
     async def sleep(seconds: float) -> None:
         await asyncio.sleep(3600)
 
     run.sleep = sleep  # type: ignore[method-assign]
     async with run.open(Server(act)) as gateway:
-        batch = asyncio.create_task(gateway.sample([_ask()], 3))
-        await _step()
+        batch = asyncio.create_task(gateway.sample([ask()], 3))
+        await step()
         gateway.close_door("stop")
         with pytest.raises(Interrupted):
             await asyncio.wait_for(batch, 1)
@@ -395,14 +257,14 @@ async def test_a_cancelled_call_counts_where_it_may_be_billed(run: Run, bills: b
     server = Server(act)
     server.bills_unanswered = bills
     async with run.open(server) as gateway:
-        batch = asyncio.create_task(gateway.sample([_ask("a"), _ask("b")], 2))
-        await _step()
+        batch = asyncio.create_task(gateway.sample([ask("a"), ask("b")], 2))
+        await step()
         batch.cancel()
         with pytest.raises(asyncio.CancelledError):
             await batch
         assert gateway.ledger.spent == (4 * WORST if bills else 0.0)
         assert (gateway.ledger.reserved, gateway.in_flight) == (0.0, 0)
-    assert Counter(_kinds(run)) == {"reserved": 4, ("lost" if bills else "released"): 4}
+    assert Counter(kinds(run)) == {"reserved": 4, ("lost" if bills else "released"): 4}
 
 
 async def test_a_fault_in_a_providers_code_is_raised_as_it_is(run: Run) -> None:
@@ -411,8 +273,8 @@ async def test_a_fault_in_a_providers_code_is_raised_as_it_is(run: Run) -> None:
 
     async with run.open(Server(act)) as gateway:
         with pytest.raises(ZeroDivisionError):
-            await gateway.sample([_ask()], 2)
-    assert Counter(_kinds(run)) == {"reserved": 1, "lost": 1}
+            await gateway.sample([ask()], 2)
+    assert Counter(kinds(run)) == {"reserved": 1, "lost": 1}
 
 
 async def test_a_bill_above_the_reservation_is_said_once(run: Run) -> None:
@@ -422,7 +284,7 @@ async def test_a_bill_above_the_reservation_is_said_once(run: Run) -> None:
         update={"prices": {"m": run.config.prices["m"].model_copy(update={"input": 9.0})}}
     )
     async with run.open(server) as gateway:
-        await gateway.sample([_ask("a"), _ask("b")], 1)
+        await gateway.sample([ask("a"), ask("b")], 1)
     assert len(run.warnings) == 1
     assert "above the request's bounds" in run.warnings[0]
 
@@ -434,12 +296,12 @@ async def test_the_concurrency_limit_holds_and_is_used(tmp_path: Path) -> None:
     run = Run(tmp_path, search={"concurrency": 7})
 
     async def act(request: Request) -> str:
-        await _step()
+        await step()
         return ""
 
     server = Server(act)
     async with run.open(server) as gateway:
-        await gateway.sample([_ask(f"r{i}") for i in range(10)], 5)
+        await gateway.sample([ask(f"r{i}") for i in range(10)], 5)
     assert server.most == 7
 
 
@@ -449,12 +311,12 @@ async def test_one_sample_leads_and_the_others_follow_its_start(run: Run) -> Non
 
     async def act(request: Request) -> str:
         order.append(server.now)
-        await _step()
+        await step()
         return ""
 
     server.act = act
     async with run.open(server) as gateway:
-        (row,) = await gateway.sample([_ask()], 4)
+        (row,) = await gateway.sample([ask()], 4)
     assert [c.text.split()[1] for c in row] == list("0123")
     assert [r.sample_index for r in server.asked] == [0, 1, 2, 3]
     assert order[0] == 1
@@ -464,133 +326,21 @@ async def test_one_sample_leads_and_the_others_follow_its_start(run: Run) -> Non
 
 async def test_a_leaders_failure_lets_the_batch_end(run: Run) -> None:
     async def act(request: Request) -> str:
-        raise _fault(transient=False)
+        raise fault(transient=False)
 
     server = Server(act, leading=True)
     async with run.open(server) as gateway:
         with pytest.raises(ProviderError, match="no luck"):
-            await gateway.sample([_ask()], 4)
+            await gateway.sample([ask()], 4)
     assert len(server.asked) == 1
 
 
-async def test_nobody_leads_where_only_one_is_left_to_ask(run: Run) -> None:
+async def test_nobody_leads_where_only_one_is_left_toask(run: Run) -> None:
     server = Server(leading=True)
     async with run.open(server) as gateway:
-        await gateway.sample([_ask()], 3)
+        await gateway.sample([ask()], 3)
         del server.shared[:]
-        await gateway.sample([_ask()], 4)
+        await gateway.sample([ask()], 4)
         assert server.shared == [False]
-        await gateway.sample([_ask()], 6)
+        await gateway.sample([ask()], 6)
         assert server.shared == [False, True, True]
-
-
-# --- text -----------------------------------------------------------------------------------------
-
-
-@given(st.text(alphabet=st.characters(), max_size=50))
-def test_cleaned_text_fits_every_file(text: str) -> None:
-    found = clean(Completion(text=text, model="m"), max_chars=40)
-    assert found.model_dump_json()
-    assert len(found.text) <= 40
-    if text.isascii() and len(text) <= 40:
-        assert found.text == text
-    assert (found.stop == "cut") == (
-        len(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")) > 40
-    )
-
-
-async def test_a_broken_and_an_overlong_answer_are_kept_clean(run: Run) -> None:
-    async def act(request: Request) -> str:
-        return "\ud800bad" if request.sample_index else "x" * (MAX_CHARS + 1)
-
-    async with run.open(Server(act)) as gateway:
-        ((long, bad),) = await gateway.sample([_ask()], 2)
-    assert bad.text == "\ufffdbad"
-    assert (len(long.text), long.stop) == (MAX_CHARS, "cut")
-    assert [e.completion for e in run.events if isinstance(e, Answered)] == [long, bad]
-
-
-# --- kills ----------------------------------------------------------------------------------------
-
-
-class Chance:
-    """Fates drawn from a seed: answers, refusals, and failures billed or not."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-
-    async def act(self, request: Request) -> str:
-        await _step(self.random.randrange(4))
-        fate = self.random.random()
-        if fate < 0.15:
-            raise _fault(billed=True)
-        if fate < 0.35:
-            raise _fault(billed=False)
-        return ""
-
-
-async def _batch(run: Run, server: Server, *, kill_after: int | None = None) -> Mapping[str, Any]:
-    """Plays one batch to its end or to the middle; what the process then knew."""
-    async with run.open(server) as gateway:
-        task = asyncio.create_task(gateway.sample([_ask(f"r{i}") for i in range(6)], 3))
-        if kill_after is None:
-            await asyncio.gather(task, return_exceptions=True)
-        else:
-            await _step(kill_after)
-        image = run.path.read_bytes()
-        known = {"spent": gateway.ledger.spent, "usage": gateway.usage(), "image": image}
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-    return known
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.integers(0, 40), st.floats(1.0, 20.0), st.data())
-def test_killed_and_resumed_the_bill_stays_below_the_cap(
-    seed: int, kill_after: int, worsts: float, data: st.DataObject
-) -> None:
-    """The journal is what a kill leaves; a torn line is one that no one acted on yet."""
-    cap = worsts * WORST
-    with TemporaryDirectory() as folder:
-        run = Run(
-            Path(folder),
-            budget={"usd": cap},
-            cache={"enabled": False},
-            search={"concurrency": data.draw(st.integers(1, 20))},
-        )
-        server = Server(Chance(seed).act)
-        image = asyncio.run(_batch(run, server, kill_after=kill_after))["image"]
-        killed_bill = server.billed_usd
-        run.path.write_bytes(image)
-        assert Ledger.fold(run.events, True).spent >= nano(killed_bill)
-        answered = {e.key for e in run.events if isinstance(e, Answered)}
-        before = len(server.asked)
-        end = asyncio.run(_batch(run, server))
-        assert nano(server.billed_usd) <= nano(cap)
-        assert Ledger.fold(run.events, True).spent == nano(end["spent"])
-        again = {f"{request_digest(r)}" for r in server.asked[before:]}
-        assert not {key.rpartition("-")[2] for key in answered} & again
-
-
-async def test_usage_of_a_resumed_run_equals_an_uninterrupted_ones(tmp_path: Path) -> None:
-    rows = []
-    for name, kill_after in (("whole", None), ("killed", 6)):
-        (tmp_path / name).mkdir()
-        run = Run(tmp_path / name, search={"concurrency": 5})
-        server = Server()
-        if kill_after is not None:
-            image = (await _batch(run, server, kill_after=kill_after))["image"]
-            run.path.write_bytes(image)
-            assert 0 < len([e for e in run.events if isinstance(e, Answered)]) < 18
-        rows.append((await _batch(run, server))["usage"])
-    assert rows[0] == rows[1]
-
-
-async def test_a_resume_closes_what_the_kill_left_open(run: Run) -> None:
-    log = Journal(run.path)
-    log.append(Reserved(call=4, key="k", usd=0.25))
-    log.close()
-    async with run.open(Server()) as gateway:
-        assert (gateway.ledger.spent, gateway.ledger.reserved) == (0.25, 0.0)
-        await gateway.answer(_ask())
-    assert [e.call for e in run.events if isinstance(e, Reserved | Lost | Released)] == [4, 4, 5]

@@ -131,6 +131,15 @@ def test_an_openai_compatible_server_is_priced_by_its_model() -> None:
     TABLES["openai"].check(["mistral-large-latest"])
 
 
+def test_the_address_decides_between_vendors_of_one_model() -> None:
+    answer = Completion(text="", model="openai/gpt-oss-120b", input_tokens=1_000_000)
+    prices = {
+        url: PriceTable("openai", {}, base_url=url).cost(answer)
+        for url in ("https://api.groq.com/openai/v1", "https://openrouter.ai/api/v1")
+    }
+    assert len(set(prices.values())) == 2
+
+
 @pytest.mark.parametrize(
     ("vendor", "model", "near"),
     [("anthropic", "claude-haku-4-5", "claude-haiku-4-5"), ("openai", "gpt-4o-mni", "gpt-4o-mini")],
