@@ -33,7 +33,8 @@ _CHILD = Path(__file__).with_name("runner_child.py")
 _START_S = 10.0  # for the interpreter alone, on a machine that is busy with other things
 _NONCE_BYTES = 16
 _MEMO = 4096
-_CALL_SHARE = 0.5  # of the run's time; one endless call leaves time for the others
+_CALL_SHARE = 0.5  # of the run's CPU time; one endless call leaves time for the others
+_WALL_SHARE = 3.0  # of the run's CPU time; a busy machine must not turn a right answer wrong
 _VERDICTS = ("value", "error", "timeout", "memory", "output")
 
 Results = tuple[CallResult, ...]
@@ -42,7 +43,8 @@ Results = tuple[CallResult, ...]
 class SubprocessSandbox:
     """Runs candidates in subprocesses, at most `workers` at once, and remembers the results.
 
-    `limits.wall_s` bounds a whole run on the wall clock; each call may use half of it as CPU time.
+    A run may use `limits.wall_s` seconds of CPU time, rounded up, and a call half of them. On the
+    wall clock a run may take three times as long, so that load does not change verdicts.
     """
 
     level = "4: subprocess with rlimits (no confinement of files or network)"
@@ -104,13 +106,14 @@ async def _play(job: dict[str, Any], calls: int, limits: Limits) -> Results:
         except (TimeoutError, EOFError, tagged.Untaggable):
             raise SandboxError(_no_start(process.returncode)) from None
         results: list[CallResult] = []
+        wall_s = limits.wall_s * _WALL_SHARE
         try:
-            async with asyncio.timeout(limits.wall_s):
+            async with asyncio.timeout(wall_s):
                 while len(results) < calls:
                     results.append(await records.next(len(results)))
             why: CallResult | None = None
         except TimeoutError:
-            text = f"no answer within {limits.wall_s:g} s for the whole run"
+            text = f"no answer within {wall_s:g} s for the whole run"
             why = CallResult(verdict="timeout", why=text)
         except tagged.Untaggable as error:
             why = CallResult(verdict="error", why=f"broke the runner's channel: {error}")

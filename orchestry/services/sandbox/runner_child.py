@@ -8,6 +8,7 @@ answer of the candidate.
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
@@ -76,7 +77,7 @@ def silence() -> None:
 
 def restrict(wall_s: float, memory_mb: int, output_kb: int) -> None:
     """Lowers the rlimits for good. Root is not held by NPROC; macOS ignores AS."""
-    cpu = int(wall_s) + 1
+    cpu = math.ceil(wall_s)
     caps = {
         resource.RLIMIT_CPU: cpu,
         resource.RLIMIT_AS: memory_mb << 20,

@@ -14,7 +14,7 @@ import pytest
 from orchestry.services.sandbox import SubprocessSandbox, open_sandbox
 from orchestry.types import Call, CallResult, Limits
 
-LIMITS = Limits(wall_s=1.0, memory_mb=256, output_kb=64)
+LIMITS = Limits(wall_s=0.5, memory_mb=256, output_kb=64)
 CALLS = [Call(args=(n,)) for n in range(4)]
 
 
@@ -63,7 +63,7 @@ async def test_values_keep_their_types(sandbox: SubprocessSandbox) -> None:
         ("def f(x):\n  while True: pass", "timeout", "CPU time"),
         ("while True: pass", "timeout", "CPU time"),
         ("import time\ndef f(x): time.sleep(60)", "timeout", "whole run"),
-        ("def f(x): return 10 ** 10 ** 9", "timeout", "0.5 s"),
+        ("def f(x): return 10 ** 10 ** 9", "timeout", "0.25 s"),
     ],
 )
 async def test_a_failure_is_a_verdict(
@@ -105,7 +105,7 @@ async def test_a_loop_that_catches_everything_ends(sandbox: SubprocessSandbox) -
     started = time.monotonic()
     results = await sandbox.run(code, "f", CALLS)
     assert {result.verdict for result in results} == {"timeout"}
-    assert time.monotonic() - started < LIMITS.wall_s + 5
+    assert time.monotonic() - started < 10
 
 
 async def test_forged_records_are_named(sandbox: SubprocessSandbox) -> None:
@@ -153,7 +153,7 @@ async def test_cancellation_kills_the_child(sandbox: SubprocessSandbox, folder: 
         "  print(os.getpid(), file=open(path, 'w'), flush=True)\n  time.sleep(60)"
     )
     call = Call(args=(str(folder / "pid"),))
-    task = asyncio.create_task(sandbox.run(code, "f", [call], Limits(wall_s=60)))
+    task = asyncio.create_task(sandbox.run(code, "f", [call], Limits(wall_s=20)))
     while not (pid := _pid_in(folder / "pid")):  # noqa: ASYNC110 - written by another process
         await asyncio.sleep(0.01)
     task.cancel()
