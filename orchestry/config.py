@@ -237,8 +237,10 @@ def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in extra.items():
         below = merged.get(key)
-        both = isinstance(value, Mapping) and isinstance(below, Mapping)
-        merged[key] = merge(below, value) if both else value
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[key] = merge(below, value)
+        else:
+            merged[key] = value
     return merged
 
 

@@ -94,7 +94,9 @@ class Simulated:
         self.plan, self.rng, self.tallies, self.share = plan, rng, tallies, share
         self.input_factor = rng.lognormvariate(0.0, INPUT_SIGMA)
         self.repeats = rng.uniform(0.0, 0.4)
-        self.factors = defaultdict(lambda: rng.lognormvariate(0.0, BETWEEN_SIGMA))
+        self.factors: defaultdict[str, float] = defaultdict(
+            lambda: rng.lognormvariate(0.0, BETWEEN_SIGMA)
+        )
         self.usd = 0.0
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:

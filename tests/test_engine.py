@@ -103,8 +103,9 @@ def killed_run(folder: Path, seed: int, *sets: str) -> int:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_kill_and_resume_equals_an_uninterrupted_run(tmp_path: Path, seed: int) -> None:
-    sets = (*PRICED, "provider.fake.latency_s=0.05", "provider.fake.fault_rate=0.1")
-    sets += ("provider.fake.faults=['429', '529']",)  # of 500s, a resume may meet one twice
+    faults = "provider.fake.faults=['429', '529']"  # a resume may meet one twice: unbilled ones
+    slow = "provider.fake.latency_s=0.05"
+    sets = (*PRICED, slow, "provider.fake.fault_rate=0.1", faults)
     whole = orchestry.train(config(*sets), tmp_path / "whole")
     folder = tmp_path / "killed"
     assert killed_run(folder, seed, *sets) == -signal.SIGKILL

@@ -88,7 +88,7 @@ def _without_secret(url: str) -> str:
 
 
 def _weights() -> Check:
-    from orchestry.models import verify, weights_path
+    from orchestry.models import fetch_weights, weights_path
 
     path = weights_path()
     if not path.is_file():
@@ -99,7 +99,7 @@ def _weights() -> Check:
             "fetched at the first run (98 MB), or set ORCHESTRY_WEIGHTS to a copy",
         )
     try:
-        verify(path)
+        fetch_weights()  # it is there, so this only verifies it
     except OrchestryError as error:
         return Check("weights", "bad", str(error))
     return Check("weights", "ok", f"{path}, sha256 as pinned")
@@ -136,9 +136,9 @@ def _tasks() -> Check:
 
 
 def _disks() -> Iterator[Check]:
-    from orchestry.models import cache_folder
+    from orchestry.services.cache import default_folder
 
-    for name, folder in (("run directories", Path("runs")), ("user cache", cache_folder())):
+    for name, folder in (("run directories", Path("runs")), ("user cache", default_folder())):
         place = next(
             path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
         )
