@@ -15,7 +15,8 @@ def open_backend(
 ) -> ApiBackend:
     """The backend that the config names, checked but not yet opened: nothing is spent.
 
-    Without `need_key` a missing API key is no error; no call can be made then. Raises ConfigError for a missing key, package, price or model.
+    Without `need_key` a missing API key is no error; no call can be made then. Raises ConfigError
+    for a missing key, package, price or model.
     """
     if config.backend == "local":
         raise ConfigError(
