@@ -73,7 +73,7 @@ def find_tasks(task_path: Sequence[Path], cwd: Path) -> dict[str, TaskLocation]:
     for location in _candidates(task_path, cwd):
         if (first := found.get(location.name)) is None:
             found[location.name] = location
-        elif first.place != location.place:
+        elif not _same(first, location):
             shadows = (*first.shadows, location.place)
             found[location.name] = replace(first, shadows=shadows)
     return dict(sorted(found.items()))
@@ -150,6 +150,21 @@ def _in_folder(source: str, parent: Path) -> Iterator[TaskLocation]:
     for folder in sorted(parent.iterdir()):
         if "." not in folder.name and (folder / "task.py").is_file():
             yield TaskLocation(folder.name, source, folder, description=_description(folder))
+
+
+def _same(one: TaskLocation, other: TaskLocation) -> bool:
+    """Whether two places hold one task: a checkout beside its own installed copy hides nothing."""
+    if one.folder is None or other.folder is None:
+        return one.place == other.place
+    return _files(one.folder) == _files(other.folder)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 def _description(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -88,6 +89,15 @@ def test_a_task_in_the_current_folder_hides_the_bundled_one(tmp_path: Path) -> N
 def test_the_repository_itself_hides_nothing() -> None:
     root = bundled("tasks").parent
     assert find_tasks([root / "tasks"], root)["code_review"].shadows == ()
+
+
+def test_a_copy_hides_nothing_until_it_differs(tmp_path: Path) -> None:
+    shutil.copytree(bundled("tasks"), tmp_path / "tasks")
+    location = find_tasks([], tmp_path)["code_review"]
+    assert (location.source, location.shadows) == ("./tasks", ())
+    with (tmp_path / "tasks" / "code_review" / "problems.jsonl").open("a") as bank:
+        bank.write("\n")
+    assert find_tasks([], tmp_path)["code_review"].shadows != ()
 
 
 def test_bundled_tasks_are_found_from_anywhere(tmp_path: Path) -> None:
