@@ -54,7 +54,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("strategy", summary.strategy),
         ("episodes", f"{summary.episodes} of {summary.episodes_asked}"),
         ("mean reward", _number(summary.mean_reward)),
-        ("best reward", f"{_number(summary.best_reward)} (episode {summary.best_episode})"),
+        ("best reward", _best(summary)),
         ("calls", f"{summary.calls}, and {summary.cache_hits} from the cache"),
         ("cost", f"${summary.cost_usd:.4f} {cap}{lost}"),
         ("time", f"{summary.seconds:.1f} s"),
@@ -64,9 +64,9 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
 
 def usage_table(summary: Summary) -> Table:
     """Calls, tokens and dollars by agent and purpose."""
-    table = Table("agent", "purpose", box=None, padding=(0, 2), header_style="dim")
-    for heading in ("calls", "cached", "tokens in", "tokens out", "dollars"):
-        table.add_column(heading, justify="right", header_style="dim")
+    table = Table("agent", "purpose", box=None, padding=(0, 1), header_style="dim")
+    for heading in ("calls", "cached", "tokens in", "out", "dollars"):
+        table.add_column(heading, justify="right", header_style="dim", no_wrap=True)
     for row in summary.usage:
         table.add_row(
             row.agent,
@@ -115,6 +115,12 @@ def _move(record: EpisodeRecord, node: NodeRecord) -> Group:
         Text(f"advantages of its group: {siblings}", style="dim"),
         *texts,
     )
+
+
+def _best(summary: Summary) -> str:
+    if summary.best_reward is None:
+        return "-"
+    return f"{summary.best_reward:.3f} (episode {summary.best_episode})"
 
 
 def _number(value: float | None) -> str:

@@ -12,11 +12,9 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
-    SpinnerColumn,
     Task,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.text import Text
@@ -44,15 +42,12 @@ class Watch:
         went_on = f", {done} episodes done before" if done else ""
         self.note(f"{config.task} on {provider.name}/{provider.model} -> {folder}{went_on}")
         self.progress = Progress(
-            SpinnerColumn(),
-            TextColumn("episodes"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=10),
             MofNCompleteColumn(),
-            TextColumn("reward {task.fields[reward]}  best {task.fields[best]}"),
+            TextColumn("reward {task.fields[reward]} best {task.fields[best]}"),
             Spending(plan.backend),
-            TimeElapsedColumn(),
             TextColumn("eta"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
             console=self.console,
         )
         self._bar = self.progress.add_task(
@@ -91,7 +86,7 @@ class Spending(ProgressColumn):
         of = f"/{cap:g}" if cap is not None else ""
         hits = sum(row.cache_hits for row in self.backend.gateway.usage())
         flying = self.backend.gateway.in_flight
-        return Text(f"${ledger.spent:.4f}{of}  {hits} cached  {flying} in flight", style="cyan")
+        return Text(f"${ledger.spent:.3f}{of} {hits} cached {flying} open", style="cyan")
 
 
 @contextmanager
