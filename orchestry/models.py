@@ -94,7 +94,8 @@ def progress_bar() -> Iterator[Progress]:
     try:
         yield show
     finally:
-        bar.stop()
+        if bar.tasks:  # stopping a bar that never started prints an empty line
+            bar.stop()
 
 
 def _fetch(path: Path, progress: Progress) -> None:

@@ -1,0 +1,109 @@
+"""The real embedded model, reached through both vendors' provider code."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from orchestry.config import ProviderConfig
+from orchestry.errors import ProviderError
+from orchestry.models import MODEL, SHA256
+from orchestry.providers import open_provider
+from orchestry.providers.embedded import EmbeddedProvider
+from orchestry.types import Message, Request
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def embedded() -> AsyncIterator[EmbeddedProvider]:
+    provider = EmbeddedProvider(timeout_s=120.0)
+    async with provider:
+        yield provider
+
+
+def ask(text: str = "Say hi.", *, max_tokens: int = 8, sample_index: int = 0) -> Request:
+    return Request(
+        agent="writer",
+        model=MODEL,
+        messages=(Message(role="user", content=text),),
+        max_tokens=max_tokens,
+        sample_index=sample_index,
+    )
+
+
+async def test_it_answers_and_counts(embedded: EmbeddedProvider) -> None:
+    answer = await embedded.complete(ask())
+    assert answer.text.strip()
+    assert answer.model == MODEL
+    assert 0 < answer.input_tokens <= embedded.input_bound(ask())
+    assert 0 < answer.output_tokens <= 8
+
+
+async def test_samples_in_parallel_differ(embedded: EmbeddedProvider) -> None:
+    asked = [ask("Name an animal and why.", sample_index=index) for index in range(4)]
+    answers = await asyncio.gather(*map(embedded.complete, asked))
+    assert len({answer.text for answer in answers}) > 1
+
+
+async def test_the_anthropic_provider_speaks_to_the_same_server(
+    embedded: EmbeddedProvider,
+) -> None:
+    config = ProviderConfig(name="anthropic", model=MODEL, base_url=embedded.url)
+    started: list[str] = []
+    async with open_provider(config, 0, {"ANTHROPIC_API_KEY": embedded.key}) as claude:
+        plain = await claude.complete(ask())
+        streamed = await claude.complete(ask(), started=lambda: started.append("now"))
+    assert started == ["now"]
+    for answer in (plain, streamed):
+        assert answer.text.strip()
+        assert 0 < answer.input_tokens <= claude.input_bound(ask())
+        assert 0 < answer.output_tokens <= 8
+
+
+async def test_the_port_is_shut_to_those_without_the_key(embedded: EmbeddedProvider) -> None:
+    config = ProviderConfig(name="openai", model=MODEL, base_url=f"{embedded.url}/v1")
+    async with open_provider(config, 0, {"OPENAI_API_KEY": "another-key"}) as stranger:
+        with pytest.raises(ProviderError, match="401.*OPENAI_API_KEY"):
+            await stranger.complete(ask())
+
+
+async def test_a_prompt_longer_than_the_context_fails_at_once(embedded: EmbeddedProvider) -> None:
+    with pytest.raises(ProviderError, match=r"exceeds .*4096.*shorten the prompt") as info:
+        await embedded.complete(ask("word " * 6000))
+    assert not info.value.transient
+    assert not info.value.billed
+
+
+async def test_another_model_is_refused(embedded: EmbeddedProvider) -> None:
+    with pytest.raises(ProviderError, match=MODEL) as info:
+        await embedded.complete(ask().model_copy(update={"model": "gpt-5"}))
+    assert not info.value.transient
+
+
+async def test_its_identity_is_that_of_the_weights(embedded: EmbeddedProvider) -> None:
+    assert embedded.base_url == f"embedded:{SHA256[:12]}"
+    assert embedded.sha256 == SHA256
+    assert "127.0.0.1" in embedded.url
+
+
+@pytest.mark.slow
+async def test_it_is_silent_even_when_the_process_just_ends() -> None:
+    code = (
+        "import asyncio\n"
+        "from orchestry.providers.embedded import EmbeddedProvider\n"
+        "async def main():\n"
+        "    provider = await EmbeddedProvider(60.0).__aenter__()\n"
+        "    raise SystemExit(0)\n"
+        "asyncio.run(main())\n"
+    )
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    assert "srv" not in done.stdout + done.stderr
