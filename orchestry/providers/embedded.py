@@ -9,6 +9,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +23,7 @@ SLOTS = 8
 """Requests decoded together; more wait here, so that their time limit starts with their turn."""
 CONTEXT = 4096
 """Tokens a request may have, its answer included."""
+_GREET_S = 30.0
 _MOST_THREADS = 8  # a model this small gains nothing from more
 
 
@@ -124,14 +126,24 @@ def _load(cancelled: threading.Event, key: str) -> Any:
     params.cache_ram_mib = 0  # its default keeps up to 8 GiB of old prompts
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
     try:
-        return xllamacpp.Server(params)
-    except RuntimeError as error:
+        server = xllamacpp.Server(params)
+        _greet(server.listening_address)
+        return server
+    except (RuntimeError, OSError, HTTPException) as error:
         raise ProviderError(
             f"the embedded model did not start ({error}): it needs 1 GiB of free memory and a "
             "free port on 127.0.0.1",
             transient=False,
             billed=False,
         ) from None
+
+
+def _greet(url: str) -> None:
+    """Waits until the server answers: destroying one that does not listen yet hangs for ever."""
+    connection = HTTPConnection(url.removeprefix("http://"), timeout=_GREET_S)
+    connection.request("GET", "/health")
+    connection.getresponse().read()
+    connection.close()
 
 
 def _threads() -> int:

@@ -69,7 +69,7 @@ async def test_the_anthropic_provider_speaks_to_the_same_server(
 async def test_the_port_is_shut_to_those_without_the_key(embedded: EmbeddedProvider) -> None:
     config = ProviderConfig(name="openai", model=MODEL, base_url=f"{embedded.url}/v1")
     async with open_provider(config, 0, {"OPENAI_API_KEY": "another-key"}) as stranger:
-        with pytest.raises(ProviderError, match="401.*OPENAI_API_KEY"):
+        with pytest.raises(ProviderError, match=r"401.*OPENAI_API_KEY"):
             await stranger.complete(ask())
 
 
@@ -92,18 +92,43 @@ async def test_its_identity_is_that_of_the_weights(embedded: EmbeddedProvider) -
     assert "127.0.0.1" in embedded.url
 
 
+SCRIPT = """
+import asyncio
+from orchestry.providers.embedded import EmbeddedProvider
+from orchestry.types import Message, Request
+
+async def main():
+    {body}
+asyncio.run(main())
+"""
+BODIES = {
+    "stopped at once": """
+    for _ in range(2):
+        async with EmbeddedProvider(60.0):
+            pass
+""",
+    "stopped while it answers": """
+    async with EmbeddedProvider(60.0) as provider:
+        messages = (Message(role="user", content="Tell a story."),)
+        request = Request(agent="a", model=provider.model, messages=messages, max_tokens=2000)
+        tasks = [asyncio.create_task(provider.complete(request)) for _ in range(10)]
+        await asyncio.sleep(1)
+        for task in tasks:
+            task.cancel()
+""",
+    "never stopped": """
+    await EmbeddedProvider(60.0).__aenter__()
+    raise SystemExit(0)
+""",
+}
+
+
 @pytest.mark.slow
-async def test_it_is_silent_even_when_the_process_just_ends() -> None:
-    code = (
-        "import asyncio\n"
-        "from orchestry.providers.embedded import EmbeddedProvider\n"
-        "async def main():\n"
-        "    provider = await EmbeddedProvider(60.0).__aenter__()\n"
-        "    raise SystemExit(0)\n"
-        "asyncio.run(main())\n"
-    )
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+async def test_it_ends_in_time_and_in_silence(body: str) -> None:
+    command = [sys.executable, "-c", SCRIPT.format(body=body)]
     done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+        subprocess.run, command, capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == 0
+    assert done.returncode == 0, done.stderr
     assert "srv" not in done.stdout + done.stderr
