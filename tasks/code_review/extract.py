@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import textwrap
+import warnings
+from collections.abc import Sequence
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 _OPENING = re.compile(r"(?:def|class|import|from|async def)\s|@\w")
@@ -16,29 +19,32 @@ _SETTING = re.compile(r"[A-Za-z_]\w*(?:\[.*\])?\s*=[^=]")
 def extract_code(text: str, entry_point: str) -> str:
     """The code of an answer, or '' where there is none.
 
-    Of several fenced blocks the last one that defines `entry_point` counts, else the last one. A
-    fence that the token limit cut off ends with the text.
+    Of several pieces those that define `entry_point` go first, then those that parse, then the
+    last. A fence that the token limit cut off ends with the text; code before a stray closing
+    fence counts as bare.
     """
-    blocks = fenced_blocks(text) or [bare_code(text)]
+    pieces = [
+        textwrap.dedent("\n".join(lines)) if fenced else bare_code(lines)
+        for fenced, lines in _stretches(text)
+    ]
     defines = re.compile(rf"^\s*(?:async\s+)?def\s+{re.escape(entry_point)}\b", re.MULTILINE)
-    chosen = [block for block in blocks if defines.search(block)] or blocks
-    return chosen[-1].strip("\n")
+    ranked = [(bool(defines.search(p)), parse(p) is not None, i) for i, p in enumerate(pieces)]
+    best = max((rank for rank in ranked if pieces[rank[2]].strip()), default=None)
+    return pieces[best[2]].strip("\n") if best else ""
 
 
-def fenced_blocks(text: str) -> list[str]:
-    """What stands between Markdown fences, without its common indent; blank blocks left out."""
-    blocks = (textwrap.dedent("\n".join(lines)) for fenced, lines in _stretches(text) if fenced)
-    return [block for block in blocks if block.strip()]
+def parse(code: str) -> ast.Module | None:
+    """The syntax tree, or None for what is no Python, however odd."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
-def prose(text: str) -> str:
-    """An answer without its fenced blocks."""
-    return "\n".join(line for fenced, lines in _stretches(text) if not fenced for line in lines)
-
-
-def bare_code(text: str) -> str:
+def bare_code(lines: Sequence[str]) -> str:
     """The lines from the first definition or import up to the next line of prose."""
-    lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if _OPENING.match(line)), len(lines))
     code = []
     for line in lines[start:]:

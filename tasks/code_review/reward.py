@@ -9,10 +9,9 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-import warnings
 from collections.abc import Sequence
 
-from .extract import prose
+from .extract import parse, prose
 
 FREE_SIZE, WORTHLESS_SIZE = 1.5, 5.0
 """Size relative to the reference up to which code is brief, and from which brevity is 0."""
@@ -56,7 +55,7 @@ def efficiency(quality: float, code: str, reference: str) -> float:
 
 def size(code: str) -> float:
     """Nodes of the syntax tree without docstrings, long strings by length; inf for no code."""
-    tree = _parse(code)
+    tree = parse(code)
     if tree is None or not tree.body:
         return float("inf")
     return sum(_weight(node) for node in ast.walk(tree))
@@ -89,17 +88,7 @@ def _weight(node: ast.AST) -> int:
 
 def _differ(old: str, new: str) -> bool:
     """Whether two codes differ in more than layout and comments."""
-    before, after = _parse(old), _parse(new)
+    before, after = parse(old), parse(new)
     if before is None or after is None:
         return old.strip() != new.strip()
     return ast.dump(before) != ast.dump(after)
-
-
-def _parse(code: str) -> ast.Module | None:
-    """The syntax tree, or None for what is no Python, however odd."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
