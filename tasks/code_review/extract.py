@@ -55,6 +55,11 @@ def bare_code(lines: Sequence[str]) -> str:
     return "\n".join(code).rstrip()
 
 
+def prose(text: str) -> str:
+    """An answer without its fenced blocks."""
+    return "\n".join(line for fenced, lines in _stretches(text) if not fenced for line in lines)
+
+
 def _stretches(text: str) -> list[tuple[bool, list[str]]]:
     """The lines of a text in order, as stretches inside and outside of fences."""
     stretches: list[tuple[bool, list[str]]] = [(False, [])]
