@@ -3,37 +3,54 @@
 The real task is played on the real schedule, with answers of a length drawn from a prior and
 rewards drawn at random; each simulated call is priced as a paid one would be. The hard maximum
 takes every call at its longest, asked and billed as often as the retries allow.
+
+What the answers will be like is not known, so the spreads below say how unsure we are; nothing of
+a provider's own settings is read. The cache of earlier runs is taken to be empty.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import NormalDist
+from typing import Any, TypeVar
 
 from orchestry.baselines import schedule
 from orchestry.config import RunConfig
 from orchestry.engine import prepare
-from orchestry.prior import clip_tokens, filler, output_prior
+from orchestry.errors import OrchestryError
+from orchestry.prior import (
+    AGENT_SIGMA,
+    BYTES_PER_TOKEN,
+    INPUT_SIGMA,
+    LONGEST_TOKEN,
+    LOST_SHARE,
+    MODEL_SIGMA,
+    MOST_REPEATS,
+    SHAPES,
+    clip_tokens,
+    filler,
+    output_prior,
+)
 from orchestry.rollout import Rate, Rollout
+from orchestry.search.beam import Candidate, Schedule
 from orchestry.seeds import derive
+from orchestry.services.gateway import MAX_CHARS
+from orchestry.services.ledger import NANO, nano
 from orchestry.session import Plan
 from orchestry.types import Completion, Frozen, Part, Policy, Request, Score, Trajectory
 
-SIMULATIONS = 60
+T = TypeVar("T")
+SIMULATIONS = (20, 100)
+"""Fewest and most runs simulated; a wide search gets fewer, so that a dry run takes seconds."""
+SIMULATED_CALLS = 40_000
+"""Calls that all simulations together are to make."""
 EPISODES_EACH = 4
-BYTES_PER_TOKEN = 4.0
-INPUT_SIGMA = 0.08
-"""Spread of the tokens that a model makes of a text, between models."""
-BETWEEN_SIGMA = 0.7
-"""Spread of an agent's mean length of answer, between models and tasks."""
-LONGEST_TOKEN = 16
-"""Bytes of text that one token of an answer is taken to bring into later prompts at most."""
+"""Most episodes played in a simulated run, whose cost is then scaled to all of them."""
 
 
 class Row(Frozen):
@@ -88,78 +105,117 @@ Tallies = defaultdict[tuple[str, str], _Tally]
 
 
 class Simulated:
-    """A policy that answers with filler of a random length and knows what it would have cost."""
+    """A policy that answers with filler of a random length and knows what it would have cost.
 
-    def __init__(self, plan: Plan, rng: random.Random, tallies: Tallies, share: float) -> None:
+    `verbosity` multiplies the length of all answers of the run.
+    """
+
+    def __init__(
+        self, plan: Plan, rng: random.Random, verbosity: float, tallies: Tallies, share: float
+    ) -> None:
         self.plan, self.rng, self.tallies, self.share = plan, rng, tallies, share
         self.input_factor = rng.lognormvariate(0.0, INPUT_SIGMA)
-        self.repeats = rng.uniform(0.0, 0.4)
+        self.repeats = rng.uniform(0.0, MOST_REPEATS)
+        self.lost_share = min(0.5, rng.expovariate(1 / LOST_SHARE))
         self.factors: defaultdict[str, float] = defaultdict(
-            lambda: rng.lognormvariate(0.0, BETWEEN_SIGMA)
+            lambda: verbosity * rng.lognormvariate(0.0, AGENT_SIGMA)
         )
         self.usd = 0.0
+        self.dearest = 0.0
+        """The most that one call of the run reserves, in dollars."""
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         return [self._samples(request, n) for request in requests]
 
     def _samples(self, request: Request, n: int) -> list[Completion]:
-        drawn: list[Completion] = []
-        for _ in range(n):
-            completion = self._answer(request)
+        provider, drawn = self.plan.backend.provider, list[Completion]()
+        shared = n > 1 and provider.leads(request)
+        bound = provider.input_bound(request)
+        worst = self.plan.backend.prices.worst(request.model, bound, request.max_tokens, shared)
+        self.dearest = max(self.dearest, worst)
+        prompt = self._tokens(request, bound)
+        for index in range(n):
+            completion = self._answer(request, prompt, index if shared else None)
             if drawn and self.rng.random() < self.repeats:  # equal answers meet in one state
                 completion = completion.model_copy(update={"text": drawn[-1].text})
             drawn.append(completion)
-            self.usd += completion.usd
+            self.usd += completion.usd + self._lost() * worst
             self.tallies[request.agent, request.purpose].add(completion, self.share)
         return drawn
 
-    def _answer(self, request: Request) -> Completion:
+    def _tokens(self, request: Request, bound: int) -> int:
+        sent = sum(len(message.content.encode()) for message in request.messages)
+        return max(1, min(bound, round(sent / BYTES_PER_TOKEN * self.input_factor)))
+
+    def _answer(self, request: Request, prompt: int, place: int | None) -> Completion:
+        """`place` is the sample's among those that share a prompt in the vendor's cache."""
         mu, sigma = output_prior(request.max_tokens)
         length = self.rng.lognormvariate(mu, sigma) * self.factors[request.agent]
         output = clip_tokens(length, request.max_tokens)
-        sent = sum(len(message.content.encode()) for message in request.messages)
         completion = Completion(
-            text=filler(output, self.rng),
+            text=SHAPES[1].format(filler(max(1, output - 4), self.rng)),  # a fence is four tokens
             model=request.model,
-            input_tokens=max(1, round(sent / BYTES_PER_TOKEN * self.input_factor)),
+            input_tokens=prompt,
+            cache_write_tokens=prompt if place == 0 else 0,
+            cached_tokens=prompt if place else 0,
             output_tokens=output,
         )
         return completion.model_copy(update={"usd": self.plan.backend.prices.cost(completion)})
 
+    def _lost(self) -> int:
+        """Attempts before the one that is answered."""
+        lost = 0
+        while lost < self.plan.config.retry.attempts - 1 and self.rng.random() < self.lost_share:
+            lost += 1
+        return lost
+
 
 class Longest:
-    """A policy whose every answer is as long and as dear as it can be."""
+    """A policy whose every answer is as long and as dear as it can be, in one of SHAPES."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.usd, self._count = plan, 0.0, 0
+    def __init__(self, plan: Plan, shape: str) -> None:
+        self.plan, self.shape, self.nano_usd, self.calls = plan, shape, 0, 0
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        return [self._samples(request, n) for request in requests]
+        return [[self._answer(request, index) for index in range(n)] for request in requests]
 
-    def _samples(self, request: Request, n: int) -> list[Completion]:
+    def _answer(self, request: Request, index: int) -> Completion:
         backend, attempts = self.plan.backend, self.plan.config.retry.attempts
-        bound = backend.provider.input_bound(request)
+        sample = request.model_copy(update={"sample_index": index})  # may lengthen the prompt
+        bound = backend.provider.input_bound(sample)
         once = backend.prices.worst(request.model, bound, request.max_tokens, shared=True)
-        self.usd += once * n * attempts
-        return [self._answer(request) for _ in range(n)]
+        self.nano_usd += nano(once) * attempts
+        self.calls += 1
+        size = min(request.max_tokens * LONGEST_TOKEN, 4 * MAX_CHARS)
+        text = self.shape.format(f"{self.calls} ".ljust(size, "x"))  # no two answers are equal
+        return Completion(text=text, model=request.model)
 
-    def _answer(self, request: Request) -> Completion:
-        self._count += 1  # no two answers are equal, so that no branch is saved
-        size = request.max_tokens * LONGEST_TOKEN
-        return Completion(text=f"{self._count} ".ljust(size, "x"), model=request.model)
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A schedule that keeps equal siblings apart."""
+
+    schedule: Schedule
+    collapse: bool = False
+
+    def samples(self, stage: int, pool: int) -> int:
+        return self.schedule.samples(stage, pool)
+
+    def prune(self, pool: Sequence[Candidate], seed: int) -> list[str]:
+        return self.schedule.prune(pool, seed)
 
 
 def estimate(config: RunConfig, environ: Mapping[str, str] = os.environ) -> Estimate:
     """Simulates the run that the config describes; raises ConfigError as the run itself would.
 
-    A missing API key is no error: what a run costs can be asked before having one.
+    A missing API key is no error: what a run costs can be asked before having one. Works inside a
+    running event loop.
     """
     plan = prepare(config, environ=environ, need_key=False)
-    tallies: Tallies = defaultdict(_Tally)
-    totals = sorted(_simulate(plan, seed, tallies) for seed in range(SIMULATIONS))
     cap = math.inf if config.budget.usd is None else config.budget.usd
-    cut = [min(total, cap) for total in totals]
-    most = min(cap, _most(plan))
+    uncapped, calls = most(plan)
+    tallies: Tallies = defaultdict(_Tally)
+    totals = sorted(simulate(plan, calls, tallies))
     rows = tuple(_row(key, tally) for key, tally in tallies.items())
     return Estimate(
         task=config.task,
@@ -170,61 +226,111 @@ def estimate(config: RunConfig, environ: Mapping[str, str] = os.environ) -> Esti
         input_tokens=round(sum(row.input_tokens for row in rows)),
         output_tokens=round(sum(row.output_tokens for row in rows)),
         cost_usd=Dollars(
-            p5=_quantile(cut, 0.05),
-            expected=sum(cut) / len(cut),
-            p95=min(_quantile(cut, 0.95), most),
-            max=most,
+            p5=_quantile(totals, 0.05),
+            expected=sum(totals) / len(totals),
+            p95=_quantile(totals, 0.95),
+            max=min(cap, uncapped),
         ),
         usage=rows,
     )
 
 
-def _simulate(plan: Plan, seed: int, tallies: Tallies) -> float:
-    """Dollars of one simulated run: some of its episodes, scaled to all of them."""
+def simulate(plan: Plan, calls: int, tallies: Tallies) -> list[float]:
+    """Dollars of simulated runs, in which an episode makes about `calls` calls.
+
+    How much the model talks decides most, so it is not drawn but spread evenly over its
+    quantiles; what is left to chance then moves the percentiles little.
+    """
+    fewest, largest = SIMULATIONS
+    count = max(fewest, min(largest, SIMULATED_CALLS // calls))
     episodes = plan.config.episodes
-    played = min(episodes, EPISODES_EACH)
-    rng = random.Random(derive("estimate", seed))
-    policy = Simulated(plan, rng, tallies, episodes / played / SIMULATIONS)
+    played = max(1, min(episodes, EPISODES_EACH, SIMULATED_CALLS // (calls * count)))
+    totals = []
+    for index in range(count):
+        rng = random.Random(derive("estimate", index))
+        verbosity = math.exp(MODEL_SIGMA * NormalDist().inv_cdf((index + 0.5) / count))
+        policy = Simulated(plan, rng, verbosity, tallies, episodes / played / count)
+        for episode in rng.sample(range(episodes), played):
+            _play(plan, policy, _at_random(rng), episode, _schedule(plan, episode))
+        totals.append(_capped(plan, policy.usd * episodes / played, policy.dearest, rng))
+    return totals
 
-    async def rate(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
-        values = [rng.choice((0.0, 0.25, 0.5, 0.75, 1.0)) for _ in nodes]
-        return [Score(parts=(Part(name="simulated", value=value),)) for value in values]
 
-    for episode in rng.sample(range(episodes), played):
-        _play(plan, policy, rate, episode)
-    return policy.usd * episodes / played
-
-
-def _most(plan: Plan) -> float:
-    """Dollars if every call of every episode takes its worst course."""
-    by_problem: dict[str, float] = {}
-
-    async def rate(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
-        steps = range(1, len(nodes) + 1)  # all different: a stage without ties costs most
-        return [Score(parts=(Part(name="simulated", value=step / len(nodes)),)) for step in steps]
-
-    total = 0.0
+def most(plan: Plan) -> tuple[float, int]:
+    """Dollars if every call of every episode takes its worst course, and calls an episode."""
+    by_state: dict[Any, tuple[int, int]] = {}
+    total = 0
     for episode in range(plan.config.episodes):
-        problem = plan.problem(episode).id
-        if problem not in by_problem:
-            policy = Longest(plan)
-            _play(plan, policy, rate, episode)
-            by_problem[problem] = policy.usd
-        total += by_problem[problem]
-    return total
+        problem, seed = plan.problem(episode), _seed(plan, episode)
+        state = plan.task.reset(problem, seed)
+        if state not in by_state:
+            by_state[state] = max(_longest(plan, episode, shape) for shape in SHAPES)
+        total += by_state[state][0]
+    return total / NANO, max(calls for _, calls in by_state.values())
 
 
-def _play(plan: Plan, policy: Policy, rate: Rate, episode: int) -> None:
-    problem, search = plan.problem(episode), plan.config.search
+def _longest(plan: Plan, episode: int, shape: str) -> tuple[int, int]:
+    """Nano-dollars and calls of an episode at its longest.
+
+    Nothing collapses, though a task may take all these answers for the same, and nothing ties: a
+    stage without ties keeps the states from which the next one draws most.
+    """
+    policy, chosen = Longest(plan, shape), _schedule(plan, episode)
+    _play(plan, policy, _all_different, episode, Apart(chosen))
+    return policy.nano_usd, policy.calls
+
+
+def _capped(plan: Plan, total: float, dearest: float, rng: random.Random) -> float:
+    """What is spent of a total: a run stops where the worst case of the next call doesn't fit."""
+    cap = plan.config.budget.usd
+    if cap is None:
+        return total
+    return min(total, max(0.0, cap - dearest * rng.random()))
+
+
+async def _all_different(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
+    return [_score(place / len(nodes)) for place in range(1, len(nodes) + 1)]
+
+
+def _at_random(rng: random.Random) -> Rate:
+    async def rate(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
+        return [_score(rng.choice((0.0, 0.25, 0.5, 0.75, 1.0))) for _ in nodes]
+
+    return rate
+
+
+def _score(value: float) -> Score:
+    return Score(parts=(Part(name="simulated", value=value),))
+
+
+def _schedule(plan: Plan, episode: int) -> Schedule:
+    return schedule(plan.config.search, plan.task, plan.problem(episode))
+
+
+def _seed(plan: Plan, episode: int) -> int:
+    return derive(plan.config.seed, "episode", episode)
+
+
+def _play(plan: Plan, policy: Policy, rate: Rate, episode: int, schedule: Schedule) -> None:
     rollout = Rollout(
         task=plan.task,
         team=plan.backend.team(plan.task),
         policy=policy,
         rate=rate,
-        schedule=schedule(search, plan.task, problem),
-        joint=search.joint,
+        schedule=schedule,
+        joint=plan.config.search.joint,
     )
-    asyncio.run(rollout.play(problem, derive(plan.config.seed, "episode", episode)))
+    _finish(rollout.play(plan.problem(episode), _seed(plan, episode)))
+
+
+def _finish(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing, and so needs no event loop."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    raise OrchestryError("a simulated episode waited for something: report this as a bug")
 
 
 def _row(key: tuple[str, str], tally: _Tally) -> Row:

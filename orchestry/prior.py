@@ -1,7 +1,8 @@
-"""How long answers are before any has been seen: the prior of the dry run and of `fake`.
+"""What answers are like before any has been seen: the prior of the dry run and of `fake`.
 
 Lengths of answers are right-skewed and cut at `max_tokens`, so the prior is a lognormal with its
-median at a fixed share of the limit.
+median at a fixed share of the limit. The spreads say how unsure of it the dry run is: they are
+beliefs, held before any benchmark of theirs was run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,27 @@ MEDIAN_SHARE = 0.35
 """Median length of an answer, as a share of max_tokens."""
 SIGMA = 0.6
 """Standard deviation of the log of the length."""
+BYTES_PER_TOKEN = 4.0
+INPUT_SIGMA = 0.08
+"""Spread of the tokens that a model makes of a text, between models."""
+MODEL_SIGMA = 0.6
+"""Spread of the mean length of answers, between models and tasks: one draw a run. Together with
+AGENT_SIGMA and the median of the prior it puts an agent's mean, in nine of ten runs, between a
+tenth of its max_tokens and all of them: the range in which max_tokens is neither much too large
+nor the length itself."""
+AGENT_SIGMA = 0.35
+"""Spread of the mean length of answers between the agents of one run."""
+MOST_REPEATS = 0.4
+"""Share of samples that repeat the one before: evenly drawn below this."""
+LOST_SHARE = 0.02
+"""Share of attempts that are charged at their worst case and never answered: the mean of an
+exponential, one draw a run."""
+LONGEST_TOKEN = 16
+"""Bytes of text that a token of an answer brings into later prompts at most, over an answer.
+Longer tokens exist (rows of spaces), but they are read back as few tokens as they were written."""
+SHAPES = ("{}", "```python\n{}\n```")
+"""Forms of an answer. Tasks that show the next agent only the code of an answer would hide all of
+one without a fence; others may hide what is fenced."""
 
 WORDS = ("the", "and", "but", "for", "run", "set", "map", "key", "sum", "let", "try", "end")
 
