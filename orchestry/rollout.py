@@ -151,6 +151,7 @@ class Rollout(Generic[StateT]):
         member = self.team[agent]
         with task_boundary(self.task, "observe", node.problem):
             observation = self.task.observe(node.state, agent)
+            observation.encode()  # a lone surrogate would reach no file and no server
             messages = [Message(role="user", content=observation)]
         if member.system_prompt:
             messages.insert(0, Message(role="system", content=member.system_prompt))

@@ -24,6 +24,8 @@ SLOTS = 8
 CONTEXT = 4096
 """Tokens a request may have, its answer included."""
 _GREET_S = 30.0
+PATIENCE_S = 1800.0
+"""A busy machine is slow, not broken: an answer of this model is not given up before."""
 _MOST_THREADS = 8  # a model this small gains nothing from more
 
 
@@ -58,7 +60,7 @@ class EmbeddedProvider:
             url=f"{self.url}/v1",
             key_variable="no variable: the key is made at each start",
             url_variable="no variable: the server is this process's own",
-            timeout_s=self._timeout_s,
+            timeout_s=max(self._timeout_s, PATIENCE_S),
             key=self.key,
         )
         self._inner = await OpenAIProvider(endpoint, MODEL).__aenter__()
