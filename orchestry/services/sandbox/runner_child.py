@@ -79,7 +79,7 @@ def restrict(wall_s: float, memory_mb: int, output_kb: int) -> None:
     """Lowers the rlimits for good. Root is not held by NPROC; macOS ignores AS."""
     cpu = math.ceil(wall_s)
     caps = {
-        resource.RLIMIT_CPU: cpu,
+        resource.RLIMIT_CPU: cpu + 1,
         resource.RLIMIT_AS: memory_mb << 20,
         resource.RLIMIT_FSIZE: output_kb << 10,
         resource.RLIMIT_NOFILE: OPEN_FILES,
@@ -90,6 +90,9 @@ def restrict(wall_s: float, memory_mb: int, output_kb: int) -> None:
         hard = resource.getrlimit(which)[1]
         cap = cap if hard == resource.RLIM_INFINITY else min(cap, hard)
         resource.setrlimit(which, (cap, cap))
+    # At the hard limit the kernel kills without a name for it, so the soft one comes first.
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[0]
+    resource.setrlimit(resource.RLIMIT_CPU, (min(cpu, hard), hard))
     signal.signal(signal.SIGPROF, out_of_time)
 
 
