@@ -1,0 +1,216 @@
+"""The dry run against what runs really cost, over configurations drawn at random.
+
+Each configuration is estimated first and then run on the fake provider, at prices; the estimator
+is told nothing of how long the fake's answers are or how often it fails. The population, drawn
+from the seed: half of the runs leave the length of answers to the fake's own median; in the other
+half its mean is drawn log-uniformly between a tenth of max_tokens and all of them. Half of the
+runs meet faults, at up to 10 % of attempts, billed and unbilled; a fifth have a cap that may stop
+them.
+
+    python -m benchmarks.dry_run [--runs N] [--first-seed S] [--json] [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import page
+from benchmarks.loopback import ROOT
+from orchestry.config import RunConfig, validate
+from orchestry.engine import train
+from orchestry.estimate import Dollars, estimate
+
+COMMAND = "python -m benchmarks.dry_run --write"
+TASKS = {
+    "words": ROOT / "tests" / "fixtures" / "tasks",
+    "relay": ROOT / "benchmarks" / "tasks",
+    "duet": ROOT / "benchmarks" / "tasks",
+}
+ROLES = dict.fromkeys(("words", "relay"), ("writer", "reviewer", "refactorer"))
+ROLES["duet"] = ("left", "right")
+MOST_CALLS = 1500
+"""Larger runs are drawn again, so that the benchmark takes minutes."""
+FAULTS = (["429", "529"], ["500", "timeout", "drop"], ["429", "500", "drop"])
+GOAL = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One configuration: what was foretold, and what the run's ledger had spent in the end."""
+
+    seed: int
+    config: RunConfig
+    foretold: Dollars
+    real_usd: float
+    stopped: str
+
+    @property
+    def within(self) -> bool:
+        return self.foretold.p5 <= self.real_usd <= self.foretold.p95
+
+    @property
+    def beyond(self) -> bool:
+        return self.real_usd > self.foretold.max
+
+    @property
+    def width(self) -> float:
+        return self.foretold.p95 / self.foretold.p5 if self.foretold.p5 else math.inf
+
+
+def draw(seed: int) -> RunConfig:
+    """A configuration that makes at most about MOST_CALLS calls."""
+    rng = random.Random(seed)
+    while True:
+        search, episodes = _search(rng), rng.randint(1, 24)
+        task = rng.choice([*TASKS])
+        k, width = search["k_samples"], search["beam_width"]
+        joint = 1 if search["joint"] == "aligned" else k
+        if episodes * k * (1 + 2 * width) * len(ROLES[task]) * joint <= MOST_CALLS:
+            return _config(rng, seed, task, search, episodes)
+
+
+def _search(rng: random.Random) -> dict[str, Any]:
+    return {
+        "k_samples": rng.randint(1, 8),
+        "beam_width": rng.randint(1, 4),
+        "strategy": rng.choice(("beam", "beam", "best_of_n", "fixed")),
+        "joint": rng.choice(("aligned", "aligned", "cross")),
+        "exploration": rng.choice((0.0, 0.2)),
+        "concurrency": rng.choice((1, 8, 64)),
+    }
+
+
+def _config(
+    rng: random.Random, seed: int, task: str, search: dict[str, Any], episodes: int
+) -> RunConfig:
+    limit = rng.choice((64, 128, 256, 512, 1024, 2048))
+    own = {r: {"max_tokens": limit * rng.choice((1, 2)) // 2} for r in ROLES[task] if _half(rng)}
+    config = validate(
+        {
+            "task": task,
+            "task_path": [TASKS[task]],
+            "episodes": episodes,
+            "seed": seed,
+            "provider": {"name": "fake", "fake": _fake(rng, limit)},
+            "sampling": {"max_tokens": limit},
+            "agents": own,
+            "search": search,
+            "budget": {"usd": None},
+            "retry": {"base_s": 0.0},
+            "prices": {"fake-1": _price(rng)},
+        }
+    )
+    return _with_cap(rng, config) if rng.random() < 0.2 else config
+
+
+def _half(rng: random.Random) -> bool:
+    return rng.random() < 0.5
+
+
+def _fake(rng: random.Random, limit: int) -> dict[str, Any]:
+    mean = max(1, round(limit * 10 ** rng.uniform(-1, 0)))
+    return {
+        "output_tokens": mean if _half(rng) else None,
+        "fault_rate": rng.uniform(0.0, 0.1) if _half(rng) else 0.0,
+        "faults": rng.choice(FAULTS),
+    }
+
+
+def _price(rng: random.Random) -> dict[str, float]:
+    price = math.exp(rng.uniform(math.log(0.05), math.log(15)))
+    prices = {"input": price, "output": price * rng.choice((1, 3, 4, 5, 8))}
+    caching = {"cached_input": price * 0.1, "cache_write": price * 1.25}
+    return prices | caching if _half(rng) else prices
+
+
+def _with_cap(rng: random.Random, config: RunConfig) -> RunConfig:
+    """A cap around what is expected, from a third of it to thrice."""
+    expected = estimate(config).cost_usd.expected
+    cap = expected * math.exp(rng.uniform(-math.log(3), math.log(3)))
+    return config.model_copy(update={"budget": config.budget.model_copy(update={"usd": cap})})
+
+
+def play(seed: int) -> Outcome:
+    """Estimates a configuration, then runs it."""
+    config = draw(seed)
+    foretold = estimate(config).cost_usd
+    with tempfile.TemporaryDirectory() as folder:
+        summary = train(config, Path(folder) / "run").summary
+    return Outcome(seed, config, foretold, summary.cost_usd, summary.stopped)
+
+
+def result(outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
+    free = [one for one in outcomes if one.stopped != "budget"]
+    broad = [one for one in outcomes if one.config.provider.fake.output_tokens is not None]
+    return {
+        "runs": len(outcomes),
+        "within": sum(one.within for one in outcomes),
+        "below": sum(one.real_usd < one.foretold.p5 for one in outcomes),
+        "above": sum(one.real_usd > one.foretold.p95 for one in outcomes),
+        "above_max": sum(one.beyond for one in outcomes),
+        "outside_seeds": [one.seed for one in outcomes if not one.within],
+        "drawn_lengths": len(broad),
+        "drawn_lengths_within": sum(one.within for one in broad),
+        "median_p95_over_p5": median(one.width for one in free),
+        "median_real_over_expected": median(one.real_usd / one.foretold.expected for one in free),
+        "median_max_over_real": median(one.foretold.max / one.real_usd for one in outcomes),
+        "least_max_over_real": min(one.foretold.max / one.real_usd for one in outcomes),
+        "stopped_at_cap": len(outcomes) - len(free),
+        "seconds": round(seconds, 1),
+    }
+
+
+def section(found: dict[str, Any]) -> str:
+    return (
+        f"The real cost was within [p5, p95] in **{found['within']} of {found['runs']}** random "
+        f"configurations ({found['below']} below, {found['above']} above), and above the hard "
+        f"maximum in **{found['above_max']}**. Of the {found['drawn_lengths']} whose mean length "
+        "of answers was drawn between a tenth of max_tokens and all of them, "
+        f"{found['drawn_lengths_within']} were within; the others left it to the fake provider's "
+        "own median, which is that of the estimator's prior, so these are the fairer test.\n\n"
+        f"Where no cap stopped the run, p95 is {found['median_p95_over_p5']:.1f} times p5, and the "
+        f"real cost {found['median_real_over_expected']:.2f} times what was expected (medians). "
+        f"The maximum is {found['median_max_over_real']:.0f} times the real cost in the median "
+        f"and {found['least_max_over_real']:.2f} times at the least; "
+        f"{found['stopped_at_cap']} runs stopped at their cap.\n\n"
+        "The configurations vary samples, width, strategy, joint actions, exploration, "
+        "concurrency, episodes, each agent's max_tokens, prices with and without prompt caching, "
+        "faults (none, or up to 10 % of attempts, billed and unbilled), caps, and three tasks, one "
+        "of them with simultaneous agents."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    args = parser.parse_args()
+    began = time.perf_counter()
+    outcomes = []
+    for seed in range(args.first_seed, args.first_seed + args.runs):
+        outcomes.append(play(seed))
+        if not outcomes[-1].within:
+            print(f"outside: {outcomes[-1]}", file=sys.stderr)
+    found = result(outcomes, time.perf_counter() - began)
+    print(json.dumps(found) if args.json else section(found))
+    if args.write:
+        page.write("dry_run", COMMAND, section(found))
+    if found["within"] < GOAL * found["runs"] or found["above_max"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
