@@ -28,9 +28,7 @@ def play(heat: Heat) -> int:
         episodes=max(1, heat.calls // CALLS_AN_EPISODE),
         provider=ProviderConfig(name="anthropic", model=MODEL, base_url=heat.url),
         sampling=SamplingConfig(max_tokens=MAX_TOKENS),
-        search=SearchConfig(
-            concurrency=heat.concurrency, episodes_in_flight=max(8, heat.concurrency // 2)
-        ),
+        search=SearchConfig(concurrency=heat.concurrency),
         cache=CacheConfig(enabled=False),
     )
     with tempfile.TemporaryDirectory() as folder:

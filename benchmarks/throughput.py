@@ -42,6 +42,7 @@ class Instant:
 
     name, base_url, model = "anthropic", "", MODEL
     deterministic, cacheable, bills_unanswered = False, True, True
+    slots: int | None = None
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None

@@ -93,8 +93,8 @@ class SearchConfig(Frozen):
     """Chance that a place in the beam goes to a random state instead of the next best."""
     concurrency: int = Field(32, ge=1, le=1000)
     """Most calls in flight at once."""
-    episodes_in_flight: int = Field(8, ge=1, le=1000)
-    """Most episodes played at once."""
+    episodes_in_flight: int | None = Field(None, ge=1, le=1000)
+    """Most episodes played at once. None: as many as keep `concurrency` calls in flight."""
 
 
 class BudgetConfig(Frozen):
@@ -203,8 +203,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"config file {path} does not exist: check --config") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"config file {path} can't be read: {error}") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(f"config file {path} can't be read: {why}: correct it") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -218,7 +219,7 @@ def _parse_set(item: str) -> tuple[str, Any]:
         raise ConfigError(f"--set takes key=value such as search.k_samples=8, not '{item}'")
     try:
         return key, yaml.safe_load(value)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # ValueError: a date that no calendar has
         raise ConfigError(f"--set {key}: '{value}' is no YAML value: quote it") from None
 
 

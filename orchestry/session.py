@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from orchestry.backends.api import ApiBackend
 from orchestry.baselines import schedule
 from orchestry.config import RunConfig
-from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError
+from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError, StoreError, fault
 from orchestry.records import EpisodeRecord
 from orchestry.rollout import Rate, Rollout
 from orchestry.search.episode import episode_record
@@ -26,6 +26,8 @@ from orchestry.seeds import derive, shuffled
 from orchestry.store import Store
 from orchestry.task import BaseTask
 from orchestry.types import Problem
+
+STAGES_A_PLACE = 4
 
 
 class Observer(Protocol):
@@ -69,6 +71,21 @@ class Plan:
         order = shuffled(len(self.problems), self.config.seed, "epoch", epoch)
         return self.problems[order[place]]
 
+    @property
+    def episodes_in_flight(self) -> int:
+        """As the config says, else enough that calls are always waiting for a free place.
+
+        An episode pauses between its stages until the slowest call is answered; four stages' worth
+        of calls a place make up for that (measured in benchmarks/overhead.py), and no more, since
+        episodes that are begun and not finished are worth nothing yet.
+        """
+        search = self.config.search
+        if search.episodes_in_flight is not None:
+            return search.episodes_in_flight
+        places = min(search.concurrency, self.backend.provider.slots or search.concurrency)
+        breadth = schedule(search, self.task, self.problems[0]).breadth
+        return min(places, max(2, -(-STAGES_A_PLACE * places // breadth)))
+
 
 class Session:
     """Plays a plan into a store."""
@@ -77,18 +94,22 @@ class Session:
         self.plan, self.store, self.watch, self.rate = plan, store, watch, rate
         self.failure: OrchestryError | None = None
         self._waiting: dict[int, EpisodeRecord] = {}
+        self._next = 0
+        self._asked_to_stop = False
         self._workers: list[asyncio.Task[None]] = []
 
     async def play(self) -> OrchestryError | None:
         """Plays all that is left; returns what stopped it, or None."""
-        config = self.plan.config
-        todo = [n for n in range(config.episodes) if n not in self.store.episodes]
-        queue = iter(todo)
+        asked, done = self.plan.config.episodes, self.store.episodes
+        queue = (number for number in range(asked) if number not in done)
         with _signals(self._interrupt):
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(len(todo), config.search.episodes_in_flight)):
+                for _ in range(min(asked, self.plan.episodes_in_flight)):
                     self._workers.append(group.create_task(self._work(queue)))
-        self._commit(sorted(self._waiting))  # whole, though an earlier one was cut off
+        try:
+            self._commit(sorted(self._waiting))  # whole, though an earlier one was cut off
+        except StoreError as error:
+            self._fail(error)
         return self.failure
 
     async def _work(self, queue: Iterator[int]) -> None:
@@ -98,8 +119,8 @@ class Session:
             try:
                 self._waiting[episode] = await self._episode(episode)
                 self._commit(self._in_order())
-            except OrchestryError as error:
-                self._fail(error)
+            except Exception as error:
+                self._fail(error if isinstance(error, OrchestryError) else fault(error))
                 return
 
     async def _episode(self, episode: int) -> EpisodeRecord:
@@ -117,11 +138,11 @@ class Session:
 
     def _in_order(self) -> list[int]:
         """Finished episodes with no unfinished one before them, so that files grow in order."""
-        ready, number = list[int](), 0
-        while number in self.store.episodes or number in self._waiting:
-            if number in self._waiting:
-                ready.append(number)
-            number += 1
+        ready = list[int]()
+        while self._next in self.store.episodes or self._next in self._waiting:
+            if self._next in self._waiting:
+                ready.append(self._next)
+            self._next += 1
         return ready
 
     def _commit(self, numbers: Sequence[int]) -> None:
@@ -142,10 +163,11 @@ class Session:
 
     def _interrupt(self) -> None:
         """First time: calls in flight may finish. Second time: they are given up."""
-        if isinstance(self.failure, Interrupted):
+        if self._asked_to_stop:
             for worker in self._workers:
                 worker.cancel()
             return
+        self._asked_to_stop = True
         self.watch.note("stopping: calls in flight may finish; press Ctrl-C again to give them up")
         self._fail(Interrupted(f"interrupted: `orchestry resume {self.store.folder}` goes on"))
 

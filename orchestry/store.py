@@ -11,6 +11,8 @@ import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,12 @@ class Store:
     def __enter__(self) -> Store:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"{self.folder} can't be made ({error.strerror or error}): free space or change "
+                "rights there, or choose another --run-dir; nothing was spent"
+            ) from None
+        try:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise LockedError(
@@ -93,22 +101,37 @@ class Store:
 
     def _append(self, name: str, text: str) -> None:
         path = self.folder / name
+        size = path.stat().st_size if path.exists() else 0
         try:
             with path.open("ab") as file:
                 file.write(text.encode("utf-8"))
         except OSError as error:
+            with suppress(OSError):  # a piece of a line would spoil the next one
+                os.truncate(path, size)
             raise refused(path, error) from None
 
 
 class Run:
-    """A run directory, read: what notebooks and reports build on."""
+    """A run directory, read when asked: what notebooks and reports build on."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config: dict[str, Any] = read_config(folder)
-        self.events: list[Event] = list(journal.read(folder / "journal.jsonl"))
-        found = committed_episodes(folder, self.events)
-        self.episodes: list[EpisodeRecord] = [found[number] for number in sorted(found)]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The plain data of config.yaml."""
+        return read_config(self.folder)
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """The journal, oldest event first."""
+        return list(journal.read(self.folder / "journal.jsonl"))
+
+    @cached_property
+    def episodes(self) -> list[EpisodeRecord]:
+        """The finished episodes in order."""
+        found = committed_episodes(self.folder, self.events)
+        return [found[number] for number in sorted(found)]
 
     @property
     def summary(self) -> Summary:
@@ -153,10 +176,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.yaml"
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise StoreError(f"{path} can't be read: {_first_line(error)}") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"{path} can't be read ({' '.join(str(error).split())}): correct it, then go on"
+        ) from None
     if not isinstance(data, dict):
-        raise StoreError(f"{path} is damaged: it holds no keys and values")
+        raise ConfigError(f"{path} holds no keys and values: restore it from a copy, then go on")
     return data
 
 
@@ -176,7 +201,10 @@ def committed_episodes(folder: Path, events: Iterable[Event]) -> dict[int, Episo
         except ValidationError as error:
             if number == len(lines):  # torn by a kill: not committed, or reported missing below
                 break
-            raise StoreError(f"{path}, line {number} is damaged: {_first_line(error)}") from None
+            raise StoreError(
+                f"{path}, line {number} is damaged ({_first_line(error)}): delete the line, then "
+                "resume; its episode is played again from the journal's answers, at no cost"
+            ) from None
         if record.episode in committed:
             found[record.episode] = record
     if missing := committed - found.keys():
@@ -239,6 +267,8 @@ def write_atomic(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise refused(path, error) from None
 
 

@@ -245,6 +245,8 @@ class Provider(Protocol):
     """Whether answers may be shared between runs through the cache."""
     bills_unanswered: bool
     """Whether a call that was sent but never answered may have been billed."""
+    slots: int | None
+    """Calls that it answers at once; None: no limit of its own."""
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None

@@ -71,6 +71,7 @@ class AnthropicProvider:
     deterministic = False
     cacheable = True
     bills_unanswered = True
+    slots: int | None = None
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self.base_url = endpoint.url

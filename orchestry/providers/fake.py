@@ -56,6 +56,7 @@ class FakeProvider:
     deterministic = True
     cacheable = False  # its answers cost nothing, and would hide those of a changed script
     bills_unanswered = False
+    slots: int | None = None
 
     def __init__(
         self,

@@ -36,6 +36,7 @@ class OpenAIProvider:
     deterministic = False
     cacheable = True
     bills_unanswered = True
+    slots: int | None = None
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self.base_url = endpoint.url

@@ -23,6 +23,7 @@ class RecordedProvider:
     deterministic = True
     cacheable = False  # a recording is a cache
     bills_unanswered = False
+    slots: int | None = None
 
     def __init__(self, recording: Path) -> None:
         self.path = recording / JOURNAL if recording.is_dir() else recording

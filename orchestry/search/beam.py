@@ -30,6 +30,11 @@ class Schedule(Protocol):
         """Whether siblings in equal states are one node."""
         ...
 
+    @property
+    def breadth(self) -> int:
+        """Most samples for each acting agent in one stage."""
+        ...
+
     def samples(self, stage: int, pool: int) -> int:
         """Samples for each acting agent in each of `pool` states."""
         ...
@@ -54,11 +59,15 @@ class Beam:
     exploration: float = 0.0
     collapse: bool = True
 
+    @property
+    def breadth(self) -> int:
+        return self.k * self.width
+
     def samples(self, stage: int, pool: int) -> int:
-        return min(self.k, max(1, self.k * self.width // pool))
+        return min(self.k, max(1, self.breadth // pool))
 
     def prune(self, pool: Sequence[Candidate], seed: int) -> list[str]:
-        width = self.k * self.width if _all_tied(pool) else self.width
+        width = self.breadth if _all_tied(pool) else self.width
         return prune(pool, width, seed, self.exploration)
 
 
@@ -68,6 +77,10 @@ class Chains:
 
     n: int
     collapse: bool = False
+
+    @property
+    def breadth(self) -> int:
+        return self.n
 
     def samples(self, stage: int, pool: int) -> int:
         return self.n if stage == 0 else 1

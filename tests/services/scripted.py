@@ -38,6 +38,7 @@ class Server:
 
     name, base_url, model = "server", "", "m"
     deterministic, cacheable, bills_unanswered = True, True, True
+    slots: int | None = None
 
     def __init__(self, act: Act | None = None, leading: bool = False) -> None:
         self.act = act
