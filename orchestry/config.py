@@ -6,6 +6,7 @@ Every key has its line of explanation; `orchestry run --help` points here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -21,6 +22,10 @@ ProviderName = Literal["auto", "anthropic", "openai", "embedded", "recorded", "f
 BACKENDS: tuple[str, ...] = get_args(BackendName)
 PROVIDERS: tuple[str, ...] = get_args(ProviderName)
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0.0, le=86_400.0)]
+MAX_TOKENS = 1_000_000
+_LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|pk)-[\w-]{12,}")
 CONFIGS = Path("configs")
 
 
@@ -29,11 +34,11 @@ class FakeConfig(Frozen):
 
     script: Path | None = None
     """JSON lines {"agent", "match"?, "text"}; without it, seeded filler text."""
-    latency_s: float = Field(0.0, ge=0.0)
+    latency_s: Seconds = 0.0
     """Median seconds an answer takes."""
-    latency_sigma: float = Field(0.0, ge=0.0)
+    latency_sigma: float = Field(0.0, ge=0.0, le=5.0)
     """Sigma of a lognormal latency; 0 is constant."""
-    output_tokens: int | None = Field(None, ge=1)
+    output_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     """Mean length of filler answers; None draws it from the estimator's own prior."""
     fault_rate: Share = 0.0
     """Share of attempts that fail."""
@@ -50,7 +55,7 @@ class ProviderConfig(Frozen):
     """None: the provider's own default."""
     base_url: str | None = None
     """None: ANTHROPIC_BASE_URL or OPENAI_BASE_URL, else the vendor's."""
-    timeout_s: float = Field(120.0, gt=0.0)
+    timeout_s: float = Field(120.0, gt=0.0, le=86_400.0)
     """Seconds before an unanswered call is given up, and charged at its worst case."""
     recording: Path | None = None
     """`recorded`: the run directory, or its journal.jsonl, to replay."""
@@ -61,7 +66,7 @@ class ProviderConfig(Frozen):
 class SamplingConfig(Frozen):
     """How answers are drawn."""
 
-    max_tokens: int = Field(512, ge=1)
+    max_tokens: int = Field(512, ge=1, le=MAX_TOKENS)
     """Longest answer, in tokens; also what the ledger reserves for one."""
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     """None: the provider's own default. Claude has no temperature."""
@@ -73,7 +78,7 @@ class AgentConfig(Frozen):
     """What one agent does differently from `provider` and `sampling`."""
 
     model: str | None = None
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     system_prompt: str | None = None
 
@@ -100,7 +105,7 @@ class SearchConfig(Frozen):
 class BudgetConfig(Frozen):
     """Money."""
 
-    usd: float | None = Field(5.0, ge=0.0)
+    usd: float | None = Field(5.0, ge=0.0, le=1e9)
     """Hard cap in dollars, over all resumes of the run. None: no cap."""
     warn_share: Share = 0.8
     """Warn once when this share of the cap is spent."""
@@ -119,9 +124,9 @@ class RetryConfig(Frozen):
 
     attempts: int = Field(6, ge=1, le=50)
     """Attempts a call, the first one included."""
-    base_s: float = Field(0.5, ge=0.0)
+    base_s: Seconds = 0.5
     """First wait; it doubles, with full jitter, unless the server names its own."""
-    max_s: float = Field(60.0, ge=0.0)
+    max_s: Seconds = 60.0
     """Longest wait between two attempts."""
 
 
@@ -143,9 +148,9 @@ class RunConfig(Frozen):
     task: str = "code_review"
     task_path: tuple[Path, ...] = ()
     """Folders searched for tasks before ./tasks and the bundled ones."""
-    weights: Mapping[str, float] = Field(default_factory=dict)
+    weights: Mapping[str, Weight] = Field(default_factory=dict)
     """The task's reward parts by name; what is not named keeps the task's own weight."""
-    episodes: int = Field(20, ge=1)
+    episodes: int = Field(20, ge=1, le=1_000_000)
     """One episode is one problem, searched once."""
     split: Split = "train"
     seed: int = Field(0, ge=0)
@@ -190,11 +195,29 @@ def resolve(
 
 
 def validate(raw: Mapping[str, Any]) -> RunConfig:
-    """RunConfig from plain data; raises ConfigError with one line a fault."""
+    """RunConfig from plain data; raises ConfigError with one line a fault, and for a secret."""
+    _refuse_secrets(raw, "")
     try:
         return RunConfig.model_validate(raw)
     except ValidationError as error:
         raise ConfigError("; ".join(_explain(item) for item in error.errors())) from None
+
+
+def _refuse_secrets(value: Any, key: str) -> None:
+    """A config is written to disk, so it may hold no API key and no password of an address."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _refuse_secrets(inner, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, str) and _LOOKS_LIKE_KEY.search(value):
+        raise ConfigError(
+            f"config key '{key}' holds what looks like an API key: no config key takes one; "
+            "export ANTHROPIC_API_KEY or OPENAI_API_KEY instead"
+        )
+    elif isinstance(value, str) and key == "provider.base_url" and set("@?") & set(value):
+        raise ConfigError(
+            "config key 'provider.base_url' holds a user, password or query, and would be written "
+            "to disk: give the bare address"
+        )
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -228,7 +251,7 @@ def _put(target: dict[str, Any], dotted: str, value: Any) -> None:
     for name in path:
         inner = target.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"'{dotted}' goes below '{name}', which is already {inner!r}")
+            raise ConfigError(f"'{dotted}' goes below '{name}', which is already a plain value")
         target = inner
     target[last] = value
 

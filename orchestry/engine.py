@@ -40,6 +40,7 @@ def train(
     """
     watch = observer or Silent()
     folder = Path(run_dir) if run_dir else new_folder(config)
+    _check_name(folder)
     if (folder / "journal.jsonl").exists():
         raise ConfigError(
             f"{folder} holds a run: `orchestry resume {folder}`, or choose another --run-dir"
@@ -107,6 +108,17 @@ def new_folder(config: RunConfig, root: Path = Path("runs")) -> Path:
     return root / f"{config.task}--{config.backend}--{stamp}--{secrets.token_hex(2)}"
 
 
+def _check_name(folder: Path) -> None:
+    """Raises ConfigError for a run directory that can't be one."""
+    place = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), None)
+    if place is not None and not place.is_dir():
+        raise ConfigError(f"{place} is no directory: choose another --run-dir than {folder}")
+    try:
+        str(folder).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ConfigError(f"{str(folder)!a} is no UTF-8 name: choose another --run-dir") from None
+
+
 def _run(plan: Plan, folder: Path, watch: Observer) -> Run:
     """Drives a plan in an event loop of its own, in a thread where one runs already."""
     try:
@@ -147,5 +159,10 @@ async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | N
         store.write("manifest.json", to_json(manifest(plan, sandbox.level)))
         if not plan.config.allow_unsafe_code:
             watch.note(f"sandbox {sandbox.level}; --allow-unsafe-code accepts this silently")
+        if store.lost:
+            watch.note(
+                f"episodes.jsonl lacks {len(store.lost)} finished episodes: they are played again "
+                "from the journal's answers"
+            )
         watch.started(store.folder, plan, len(store.episodes))
         return await Session(plan, store, watch, task_rater(plan.task, Tools(sandbox))).play()

@@ -67,6 +67,17 @@ class ProviderError(OrchestryError):
         self.retry_after = retry_after
 
 
+def fault(error: Exception) -> OrchestryError:
+    """Our own error for one that nobody foresaw, raised by Orchestry or by what it builds on."""
+    what = (str(error).splitlines() or ["no message"])[0][:300]
+    found = OrchestryError(
+        f"unforeseen {type(error).__name__}: {what}: --verbose shows where; please report it. "
+        "Answers that had arrived are kept, and `orchestry resume` goes on with them"
+    )
+    found.__cause__ = error
+    return found
+
+
 def unknown(kind: str, found: str, known: list[str]) -> str:
     """The one wording for a name that does not exist, with the nearest known one.
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Generic, Literal
 
+from pydantic import ValidationError
+
 from orchestry.errors import OrchestryError, TaskError, unknown
 from orchestry.search.beam import Candidate, Schedule
 from orchestry.search.values import back_up
@@ -187,7 +189,12 @@ def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
     async def one(node: Trajectory[Any]) -> Score:
         with task_boundary(task, "evaluate", node.problem):
             score = await task.evaluate(node.state, tools)
-            total = score.total
+        if not isinstance(score, Score):
+            raise TaskError(
+                f"task {task.name}: evaluate gave a {type(score).__name__} on problem "
+                f"{node.problem.id}: return a Score, as self.score(...) makes one"
+            )
+        total = score.total
         if not (math.isfinite(total) and 0.0 <= total <= 1.0):
             parts = ", ".join(f"{p.name}={p.value:g} (weight {p.weight:g})" for p in score.parts)
             raise TaskError(
@@ -210,7 +217,7 @@ def task_boundary(task: BaseTask[Any], method: str, problem: Problem) -> Iterato
         yield
     except OrchestryError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = extract_tb(error.__traceback__)
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
         raise TaskError(
@@ -226,8 +233,10 @@ def _endless(task: BaseTask[Any], problem: Problem) -> TaskError:
     )
 
 
-def _brief(error: Exception) -> str:
-    return (str(error).splitlines() or ["no message"])[0][:300]
+def _brief(error: BaseException) -> str:
+    """The message's first line, cut; of a validation error the second says what is wrong."""
+    lines = str(error).splitlines() or ["no message"]
+    return " ".join(" ".join(lines[: 3 if isinstance(error, ValidationError) else 1]).split())[:300]
 
 
 def _record(tree: Tree[StateT], child: Trajectory[StateT], score: Score) -> None:

@@ -37,6 +37,8 @@ class Store:
         self.events: list[Event] = []
         self.episodes: dict[int, EpisodeRecord] = {}
         self.journal: Journal
+        self.lost: set[int] = set()
+        """Episodes that the journal calls finished and episodes.jsonl lacks: to be played again."""
         self._metrics = Metrics()
         self._lock = FileLock(folder / "run.lock")
 
@@ -67,7 +69,7 @@ class Store:
         path = self.folder / "journal.jsonl"
         journal.drop_torn_line(path)
         self.events = list(journal.read(path)) if path.exists() else []
-        self.episodes = committed_episodes(self.folder, self.events)
+        self.episodes, self.lost = committed_episodes(self.folder, self.events)
         self.journal = Journal(path)
         if self.episodes:
             self.rewrite()
@@ -130,7 +132,13 @@ class Run:
     @cached_property
     def episodes(self) -> list[EpisodeRecord]:
         """The finished episodes in order."""
-        found = committed_episodes(self.folder, self.events)
+        found, lost = committed_episodes(self.folder, self.events)
+        if lost:
+            raise StoreError(
+                f"{self.folder / 'episodes.jsonl'} lacks episode {min(lost)}, which the journal "
+                f"says is finished: `orchestry resume {self.folder}` plays it again from the "
+                "journal's answers, at no cost"
+            )
         return [found[number] for number in sorted(found)]
 
     @property
@@ -185,11 +193,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     return data
 
 
-def committed_episodes(folder: Path, events: Iterable[Event]) -> dict[int, EpisodeRecord]:
-    """The episodes that the journal says are whole, by number.
+def committed_episodes(
+    folder: Path, events: Iterable[Event]
+) -> tuple[dict[int, EpisodeRecord], set[int]]:
+    """The episodes that the journal says are whole, by number, and those of them that are missing.
 
-    A line that was written but not committed is left out; a committed one that is missing or
-    damaged raises StoreError.
+    A line that was written but not committed is left out; a damaged one raises StoreError.
     """
     committed = {event.episode for event in events if isinstance(event, Committed)}
     path = folder / "episodes.jsonl"
@@ -207,12 +216,7 @@ def committed_episodes(folder: Path, events: Iterable[Event]) -> dict[int, Episo
             ) from None
         if record.episode in committed:
             found[record.episode] = record
-    if missing := committed - found.keys():
-        raise StoreError(
-            f"{path} lacks episode {min(missing)}, which the journal says is finished: restore "
-            "the file from a copy"
-        )
-    return found
+    return found, committed - found.keys()
 
 
 class Metrics:

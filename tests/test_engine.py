@@ -131,12 +131,14 @@ def test_a_kill_in_the_middle_of_a_commit_is_mended(tmp_path: Path) -> None:
     assert artefacts(whole.folder) == expected
 
 
-def test_a_lost_committed_episode_is_named(tmp_path: Path) -> None:
+def test_a_lost_committed_episode_is_named_and_played_again(tmp_path: Path) -> None:
     run = orchestry.train(config(), tmp_path / "run")
-    path = run.folder / "episodes.jsonl"
+    expected, path = artefacts(run.folder), run.folder / "episodes.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
     with pytest.raises(StoreError, match="lacks episode 3"):
-        resume(run.folder)
+        _ = orchestry.load_run(run.folder).episodes
+    resume(run.folder)
+    assert artefacts(run.folder) == expected
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Here errors become one line on stderr and an exit code; nowhere else in the pack
 
 from __future__ import annotations
 
+import io
 import sys
 from importlib import import_module
 
@@ -49,19 +50,31 @@ def group() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
-    from orchestry.errors import OrchestryError
-
     argv = sys.argv[1:] if args is None else args
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character
     try:
         code = group.main(args=argv, prog_name="orchestry", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         code = 2
     except click.Abort:
+        click.echo("orchestry: interrupted; `orchestry resume RUN` goes on with a run", err=True)
         code = 130
-    except OrchestryError as error:
-        if "--verbose" in argv:
-            raise
-        click.echo(f"orchestry: {error}", err=True)
-        code = error.exit_code
+    except Exception as error:
+        code = _report(error, verbose="--verbose" in argv)
     sys.exit(code or 0)
+
+
+def _report(error: Exception, *, verbose: bool) -> int:
+    """One line on stderr, after the traceback where it is wanted; returns the exit code."""
+    from orchestry.errors import OrchestryError, fault
+
+    if verbose:
+        import traceback
+
+        traceback.print_exception(error)
+    known = error if isinstance(error, OrchestryError) else fault(error)
+    click.echo(f"orchestry: {known}", err=True)
+    return known.exit_code
