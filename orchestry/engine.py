@@ -99,7 +99,7 @@ def prepare(
     backend.team(task)
     if backend.note:
         note(backend.note)
-    return Plan(config, task, problems, backend)
+    return Plan(backend.config, task, problems, backend)
 
 
 def new_folder(config: RunConfig, root: Path = Path("runs")) -> Path:

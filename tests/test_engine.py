@@ -86,6 +86,17 @@ def test_every_problem_comes_once_before_any_comes_again() -> None:
     assert len(set(ids[:5])) == len(set(ids[5:])) == 5
 
 
+def test_a_resume_asks_whom_the_run_asked(tmp_path: Path) -> None:
+    chosen = prepare(config("provider.name=auto"), environ={}).config.provider
+    assert chosen.name == "embedded"
+    assert chosen.model == "SmolLM2-135M-Instruct-Q4_1"
+    environ = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
+    chosen = prepare(config("provider.name=auto"), environ=environ).config.provider
+    assert (chosen.name, chosen.base_url) == ("anthropic", "http://127.0.0.1:9")
+    environ["ANTHROPIC_BASE_URL"] = "http://me:secret@127.0.0.1:9"
+    assert prepare(config("provider.name=auto"), environ=environ).config.provider.base_url is None
+
+
 def killed_run(folder: Path, seed: int, *sets: str) -> int:
     """A run in a process of its own, killed at a random moment; returns its exit code."""
     args = [sys.executable, "-m", "orchestry", "run", "--task", "words", "--provider", "fake"]

@@ -14,7 +14,7 @@ from orchestry.services.gateway import Gateway, open_gateway
 from orchestry.services.prices import price_table
 from orchestry.store import Store
 from orchestry.task import BaseTask
-from orchestry.types import AgentSpec
+from orchestry.types import AgentSpec, Provider
 
 NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-for-a-dry-run")
 
@@ -25,12 +25,12 @@ class ApiBackend:
     gateway: Gateway
 
     def __init__(self, config: RunConfig, environ: Mapping[str, str], need_key: bool) -> None:
-        self.config = config
         name, self.note = resolve_name(config.provider, environ)
         named = config.provider.model_copy(update={"name": name})
         if not need_key:
             environ = {**NO_KEYS, **environ}
         self.provider = open_provider(named, config.seed, environ)
+        self.config = _settled(config, name, self.provider)
         self.prices = price_table(self.provider, config)
         self._stack = AsyncExitStack()
 
@@ -72,6 +72,17 @@ class ApiBackend:
             else sampling.temperature,
             stop=sampling.stop,
         )
+
+
+def _settled(config: RunConfig, name: str, provider: Provider) -> RunConfig:
+    """The config with provider, model and address as found, so that a resume asks the same ones.
+
+    An address with a password stays in the environment.
+    """
+    settled: dict[str, str | None] = {"name": name, "model": provider.model}
+    if name in ("anthropic", "openai") and not set("@?") & set(provider.base_url):
+        settled["base_url"] = provider.base_url
+    return config.model_copy(update={"provider": config.provider.model_copy(update=settled)})
 
 
 def system_prompt(spec: AgentSpec) -> str:
