@@ -37,8 +37,8 @@ TASKS = {
     "relay": ROOT / "benchmarks" / "tasks",
     "duet": ROOT / "benchmarks" / "tasks",
 }
-ROLES = dict.fromkeys(("words", "relay"), ("writer", "reviewer", "refactorer"))
-ROLES["duet"] = ("left", "right")
+_LINE = ("writer", "reviewer", "refactorer")
+ROLES: dict[str, tuple[str, ...]] = {"words": _LINE, "relay": _LINE, "duet": ("left", "right")}
 MOST_CALLS = 1500
 """Larger runs are drawn again, so that the benchmark takes minutes."""
 FAULTS = (["429", "529"], ["500", "timeout", "drop"], ["429", "500", "drop"])

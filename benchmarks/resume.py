@@ -165,12 +165,13 @@ def killed_late(server: Spawned, folder: Path, delay_s: float, whole: Whole) -> 
     code, out, err = home.resume()
     if code:
         return Outcome(0, 0, 0, 0, [f"resume ended with {code}: {err[-1000:]}"])
-    return audit(home.run, before, json.loads(out), server.bill(), whole)
+    found = audit(home.run, before, json.loads(out), server.bill())
+    now = artefacts(home.run)
+    found.faults += [f"{name} differs" for name in now if now[name] != whole.artefacts[name]]
+    return found
 
 
-def audit(
-    run: Path, before: bytes, said: dict[str, Any], bill: dict[str, Any], whole: Whole
-) -> Outcome:
+def audit(run: Path, before: bytes, said: dict[str, Any], bill: dict[str, Any]) -> Outcome:
     """What the journal at the kill, the finished run and the server's bill say of one another."""
     cut = before[: before.rfind(b"\n") + 1]
     then = [journal.decode(line) for line in cut.splitlines()]
@@ -180,7 +181,7 @@ def audit(
     in_flight = {e.key for e in then if isinstance(e, Reserved) and e.call not in ended}
     key_of = {e.completion.text: e.key for e in after if isinstance(e, Answered)}
     times = {body: billed for body, (_, billed) in bill["by_body_hash"].items()}
-    keys = {body: key_of.get(_text(body)) for body in times}
+    keys = {body: key_of.get(answer_text(body)) for body in times}
     twice = [keys[body] for body, count in times.items() if count > 1]
     found = Outcome(
         committed=sum(event.kind == "committed" for event in then),
@@ -203,12 +204,10 @@ def audit(
         "the ledger is above the cap": said["cost_usd"] <= CAP_USD,
     }
     found.faults += [fault for fault, holds in checks.items() if not holds]
-    now = artefacts(run)
-    found.faults += [f"{name} differs" for name in now if now[name] != whole.artefacts[name]]
     return found
 
 
-def _text(body_hash: str) -> str:
+def answer_text(body_hash: str) -> str:
     """What the server answered to that body."""
     return OPTIONS.answer.replace("{text}", filler(body_hash, OPTIONS.output_tokens))
 

@@ -88,7 +88,9 @@ class Estimate(Frozen):
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
+    """Sums of simulated calls, each with its share in the mean."""
+
     calls: float = 0.0
     input_tokens: float = 0.0
     output_tokens: float = 0.0
@@ -101,7 +103,7 @@ class _Tally:
         self.usd += completion.usd * share
 
 
-Tallies = defaultdict[tuple[str, str], _Tally]
+Tallies = defaultdict[tuple[str, str], Tally]
 
 
 class Simulated:
@@ -198,6 +200,10 @@ class Apart:
     schedule: Schedule
     collapse: bool = False
 
+    @property
+    def breadth(self) -> int:
+        return self.schedule.breadth
+
     def samples(self, stage: int, pool: int) -> int:
         return self.schedule.samples(stage, pool)
 
@@ -214,7 +220,7 @@ def estimate(config: RunConfig, environ: Mapping[str, str] = os.environ) -> Esti
     plan = prepare(config, environ=environ, need_key=False)
     cap = math.inf if config.budget.usd is None else config.budget.usd
     uncapped, calls = most(plan)
-    tallies: Tallies = defaultdict(_Tally)
+    tallies: Tallies = defaultdict(Tally)
     totals = sorted(simulate(plan, calls, tallies))
     rows = tuple(_row(key, tally) for key, tally in tallies.items())
     return Estimate(
@@ -320,10 +326,10 @@ def _play(plan: Plan, policy: Policy, rate: Rate, episode: int, schedule: Schedu
         schedule=schedule,
         joint=plan.config.search.joint,
     )
-    _finish(rollout.play(plan.problem(episode), _seed(plan, episode)))
+    finish(rollout.play(plan.problem(episode), _seed(plan, episode)))
 
 
-def _finish(work: Coroutine[Any, Any, T]) -> T:
+def finish(work: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that waits for nothing, and so needs no event loop."""
     try:
         work.send(None)
@@ -333,7 +339,7 @@ def _finish(work: Coroutine[Any, Any, T]) -> T:
     raise OrchestryError("a simulated episode waited for something: report this as a bug")
 
 
-def _row(key: tuple[str, str], tally: _Tally) -> Row:
+def _row(key: tuple[str, str], tally: Tally) -> Row:
     agent, purpose = key
     return Row(
         agent=agent,

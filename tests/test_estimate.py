@@ -1,0 +1,188 @@
+"""The dry run: ordered, bounded by a real maximum, without a network and without a key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import orchestry
+from orchestry.config import RunConfig, resolve
+from orchestry.engine import prepare
+from orchestry.errors import ConfigError
+from orchestry.estimate import Estimate, Tally, estimate, finish, most, simulate
+from orchestry.journal import Reserved, read
+from orchestry.rollout import count_stages
+from orchestry.session import Plan
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = f"task_path=[{ROOT / 'tests' / 'fixtures' / 'tasks'}, {ROOT / 'benchmarks' / 'tasks'}]"
+BASE = ("task=words", FOLDERS, "provider.name=fake", "episodes=3", "budget.usd=null")
+PRICED = ("prices.fake-1.input=1", "prices.fake-1.output=5")
+CLAUDE = ("provider.name=anthropic", "provider.model=claude-sonnet-5")
+NO_WAIT = ("retry.base_s=0", "provider.fake.fault_rate=0.3", "provider.fake.faults=[drop]")
+
+
+def config(*sets: str) -> RunConfig:
+    return resolve([], [*BASE, *PRICED, *sets])
+
+
+def plan_of(*sets: str) -> Plan:
+    return prepare(config(*sets), environ={}, need_key=False)
+
+
+SETTINGS = st.fixed_dictionaries(
+    {
+        "task": st.sampled_from(["words", "relay", "duet"]),
+        "episodes": st.integers(1, 7),
+        "search.k_samples": st.integers(1, 5),
+        "search.beam_width": st.integers(1, 4),
+        "search.strategy": st.sampled_from(["beam", "best_of_n", "fixed"]),
+        "search.joint": st.sampled_from(["aligned", "cross"]),
+        "search.exploration": st.sampled_from([0.0, 0.5]),
+        "sampling.max_tokens": st.sampled_from([1, 16, 400]),
+        "retry.attempts": st.integers(1, 3),
+        "prices.fake-1.cache_write": st.sampled_from(["null", "1.25"]),
+    }
+)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(SETTINGS)
+def test_percentiles_are_ordered_below_a_maximum_that_no_simulated_run_passes(
+    drawn: dict[str, Any],
+) -> None:
+    plan = plan_of(*(f"{key}={value}" for key, value in drawn.items()))
+    top, calls = most(plan)
+    assert max(simulate(plan, calls * 100, defaultdict(Tally))) <= top
+    usd = estimate(plan.config).cost_usd
+    assert 0 < usd.p5 <= usd.expected <= usd.p95 <= usd.max
+
+
+@pytest.mark.parametrize("task", ["words", "relay", "duet"])
+@pytest.mark.parametrize("strategy", ["beam", "best_of_n", "fixed"])
+def test_no_real_run_passes_the_maximum_though_its_calls_are_lost(
+    tmp_path: Path, task: str, strategy: str
+) -> None:
+    chosen = config(
+        f"task={task}",
+        f"search.strategy={strategy}",
+        "search.joint=cross",
+        "sampling.max_tokens=1",
+        "provider.fake.output_tokens=1",
+        *NO_WAIT,
+    )
+    run = orchestry.train(chosen, tmp_path / "run")
+    assert 0 < run.summary.lost_usd < run.summary.cost_usd <= estimate(chosen).cost_usd.max
+
+
+def test_the_maximum_is_reached_where_a_run_leaves_nothing_to_chance(tmp_path: Path) -> None:
+    sets = ("sampling.max_tokens=1", "search.strategy=fixed", "retry.attempts=1", "task=relay")
+    chosen = config(*sets)
+    run = orchestry.train(chosen, tmp_path / "run")
+    top = estimate(chosen).cost_usd.max
+    reserved = [e.usd for e in read(run.folder / "journal.jsonl") if isinstance(e, Reserved)]
+    assert run.summary.cost_usd <= top <= 2 * sum(reserved)
+
+
+def test_the_maximum_counts_answers_that_a_task_takes_for_the_same() -> None:
+    """code_review keeps the transcript whole, but shows the next agent only an answer's code."""
+    plan = plan_of("task=code_review", "episodes=2", "search.k_samples=2")
+    shown = _prompts(plan)
+    top, _ = most(plan)
+    worst = plan.backend.prices.worst
+    assert top >= 6 * sum(worst("fake-1", size // 4, 512, shared=True) for size in shown)
+
+
+def _prompts(plan: Plan) -> list[int]:
+    """Bytes of the prompts of a transcript whose answers are all code of the greatest length."""
+    task, problem = plan.task, plan.problem(0)
+    state, sizes = task.reset(problem, 0), list[int]()
+    while actors := task.to_act(state):
+        sizes += [len(task.observe(state, agent)) for agent in actors]
+        code = f"```python\n{'x' * 512 * 4}\n```"
+        state = task.step(state, dict.fromkeys(actors, code))
+    assert len(sizes) == count_stages(task, problem)
+    assert max(sizes) > 512 * 4, "the task hides fenced answers: the bound needs another shape"
+    return sizes
+
+
+def test_samples_after_the_first_may_have_longer_prompts() -> None:
+    """Claude gets an angle behind the prompt of each further sample, which is billed too."""
+    plan = plan_of(*CLAUDE, "task=relay", "episodes=1", "retry.attempts=1", "search.k_samples=2")
+    single = plan_of(*CLAUDE, "task=relay", "episodes=1", "retry.attempts=1", "search.k_samples=1")
+    stages = 1 + 2 * plan.config.search.beam_width  # calls of k=2 over those of k=1, by pool
+    assert most(single)[1] == 3
+    assert most(plan)[1] == 2 * stages
+    assert most(plan)[0] > 2 * most(single)[0]
+
+
+def test_a_shared_prompt_is_simulated_as_written_once_and_read_after() -> None:
+    long = "agents.writer.system_prompt=" + "rules " * 4000
+    rows = {row.agent: row for row in estimate(config(*CLAUDE, long), environ={}).usage}
+    price = prepare(config(*CLAUDE, long), environ={}, need_key=False).backend.prices
+    per_call = rows["writer"].input_tokens / rows["writer"].calls
+    plain = price.worst("claude-sonnet-5", round(per_call), 0, shared=False)
+    assert rows["writer"].usd < 0.75 * plain * rows["writer"].calls
+
+
+def test_the_cap_is_the_maximum_and_runs_that_meet_it_stop_just_below() -> None:
+    free = estimate(config()).cost_usd
+    cap = free.p5 / 2
+    usd = estimate(config(f"budget.usd={cap}")).cost_usd
+    assert usd.max == cap
+    assert usd.p5 < usd.expected < usd.p95 < cap
+
+
+def test_an_estimate_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*args: object, **kwargs: object) -> None:
+        raise AssertionError("the dry run opened a socket")
+
+    chosen = config(*CLAUDE)
+    monkeypatch.setattr(socket, "socket", forbidden)
+    monkeypatch.setattr(socket, "socketpair", forbidden)
+    monkeypatch.setattr(socket, "getaddrinfo", forbidden)
+    assert estimate(chosen, environ={}).cost_usd.expected > 0
+
+
+def test_an_estimate_needs_no_key_but_a_known_model() -> None:
+    assert estimate(config(*CLAUDE), environ={}).provider == "anthropic"
+    with pytest.raises(ConfigError, match="price for model"):
+        estimate(config("provider.name=anthropic", "provider.model=claude-nonesuch-9"), environ={})
+
+
+def test_an_estimate_works_inside_a_running_loop() -> None:
+    async def notebook() -> Estimate:
+        return estimate(config())
+
+    assert asyncio.run(notebook()) == estimate(config())
+
+
+def test_the_json_has_the_shape_of_the_design() -> None:
+    found = json.loads(estimate(config()).model_dump_json())
+    assert {"calls", "input_tokens", "output_tokens", "cost_usd"} <= found.keys()
+    assert list(found["cost_usd"]) == ["p5", "expected", "p95", "max"]
+    assert {row["agent"] for row in found["usage"]} == {"writer", "reviewer", "refactorer"}
+    assert sum(row["calls"] for row in found["usage"]) == pytest.approx(found["calls"], abs=1)
+
+
+def test_the_fakes_own_settings_are_not_read() -> None:
+    told = config("provider.fake.output_tokens=3", "provider.fake.fault_rate=0.9")
+    assert estimate(told).cost_usd == estimate(config()).cost_usd
+
+
+def test_free_models_cost_nothing() -> None:
+    usd = estimate(resolve([], BASE)).cost_usd
+    assert usd.p5 == usd.expected == usd.p95 == usd.max == 0.0
+
+
+def test_an_episode_that_waits_is_no_estimate() -> None:
+    with pytest.raises(orchestry.OrchestryError, match="report this as a bug"):
+        finish(asyncio.sleep(0))
