@@ -196,9 +196,11 @@ def resolve(
 
 def validate(raw: Mapping[str, Any]) -> RunConfig:
     """RunConfig from plain data; raises ConfigError with one line a fault, and for a secret."""
-    _refuse_secrets(raw, "")
     try:
+        _refuse_secrets(raw, "")
         return RunConfig.model_validate(raw)
+    except RecursionError:
+        raise ConfigError("a YAML alias in the config lies inside its own anchor") from None
     except ValidationError as error:
         raise ConfigError("; ".join(_explain(item) for item in error.errors())) from None
 

@@ -19,7 +19,7 @@ from typing import Any
 from orchestry.backends import open_backend
 from orchestry.config import RunConfig, merge, validate
 from orchestry.errors import ConfigError, OrchestryError
-from orchestry.journal import Opened, Stopped
+from orchestry.journal import Opened, Stopped, read
 from orchestry.registry import load_task
 from orchestry.rollout import count_stages, task_rater
 from orchestry.services.sandbox import open_sandbox
@@ -41,7 +41,8 @@ def train(
     watch = observer or Silent()
     folder = Path(run_dir) if run_dir else new_folder(config)
     _check_name(folder)
-    if (folder / "journal.jsonl").exists():
+    journal = folder / "journal.jsonl"
+    if journal.exists() and journal.stat().st_size:
         raise ConfigError(
             f"{folder} holds a run: `orchestry resume {folder}`, or choose another --run-dir"
         )
@@ -71,6 +72,7 @@ def evaluate(
     `budget_usd` is the evaluation's own cap; None keeps the run's.
     """
     source = run if isinstance(run, Run) else load_run(run)
+    next(read(source.folder / "journal.jsonl"), None)  # raises for another version
     watch, folder = observer or Silent(), source.folder / "evaluations" / split
     changes: dict[str, Any] = {"split": split}
     if budget_usd is not None:
@@ -146,6 +148,8 @@ async def _drive(plan: Plan, folder: Path, watch: Observer) -> OrchestryError | 
             store.write("summary.json", summary.model_dump_json(indent=2) + "\n")
             store.journal.append(Stopped(reason=reason, at=time.time()))
             store.journal.sync()
+            if failure is not None and reason != "failed":
+                watch.note(str(failure))
         finally:
             await plan.backend.close()
     return failure

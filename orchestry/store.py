@@ -174,6 +174,11 @@ def load_run(path: str | Path) -> Run:
 def existing(folder: Path) -> Path:
     """The folder, if it holds a run; raises ConfigError."""
     if not (folder / "journal.jsonl").is_file() or not (folder / "config.yaml").is_file():
+        if (folder / "run.lock").exists() and not (folder / "config.yaml").exists():
+            raise ConfigError(
+                f"{folder} has no config.yaml: restore it from a copy; if the run was cut off "
+                f"before its first call, begin it again with `orchestry run --run-dir {folder}`"
+            )
         what = "holds no run" if folder.is_dir() else "does not exist"
         raise ConfigError(f"{folder} {what}: give the directory that `orchestry run` printed")
     return folder

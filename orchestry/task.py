@@ -35,6 +35,8 @@ class BaseTask(ABC, Generic[StateT]):
             if part not in self.weights:
                 raise ConfigError(unknown(f"reward part of {self.name}", part, [*self.weights]))
         self.part_weights: dict[str, float] = {**self.weights, **(weights or {})}
+        if weights and not any(self.part_weights.values()):
+            raise ConfigError(f"all weights of {self.name} are zero: give one of its parts some")
 
     @abstractmethod
     def problems(self, split: Split) -> Sequence[Problem]:
