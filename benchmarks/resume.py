@@ -3,8 +3,9 @@
 Each run is a process of its own, `orchestry run`, with the provider `anthropic` on a loopback
 server in another process. The server answers every request by its body alone, and counts bodies
 that it billed. An answer's text names its body, which ties the journal's calls to the server's
-bill. Kills are spread evenly over the life of the process: while it starts, before there is a run
-to resume, and from the first line of its journal to its end.
+bill. Kills are spread over the life of the process: some while it starts, before there is a run to
+resume; of those after that, half evenly over time and half evenly over the growth of the journal,
+which is where calls are in flight.
 
     python -m benchmarks.resume [--kills N] [--early N] [--seed S] [--workers N] [--json] [--write]
 """
@@ -21,9 +22,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Queue
@@ -62,7 +63,16 @@ class Whole:
     artefacts: dict[str, Any]
     start_s: float
     life_s: float
+    journal_bytes: int
     calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When to kill: so long after the run began and its journal had so many bytes."""
+
+    journal_bytes: float
+    delay_s: float
 
 
 @dataclass(slots=True)
@@ -94,6 +104,10 @@ class Home:
         """Whether there is a run that can be resumed."""
         return (self.run / "journal.jsonl").exists() and (self.run / "config.yaml").exists()
 
+    @property
+    def journal_bytes(self) -> int:
+        return (self.run / "journal.jsonl").stat().st_size
+
     def start(self) -> subprocess.Popen[str]:
         return self._spawn(*RUN, "--run-dir", str(self.run))
 
@@ -122,7 +136,13 @@ def whole_run(server: Spawned, folder: Path) -> Whole:
     if process.returncode:
         raise RuntimeError(f"the undisturbed run failed: {err[-2000:]}")
     life_s = time.monotonic() - started
-    return Whole(artefacts(home.run), started - began, life_s, server.bill()["requests"])
+    return Whole(
+        artefacts=artefacts(home.run),
+        start_s=started - began,
+        life_s=life_s,
+        journal_bytes=home.journal_bytes,
+        calls=server.bill()["requests"],
+    )
 
 
 def artefacts(run: Path) -> dict[str, Any]:
@@ -150,13 +170,15 @@ def killed_early(server: Spawned, folder: Path, delay_s: float) -> list[str] | N
     return [f"resume of no run ended with {code}: {err[-300:]}"]
 
 
-def killed_late(server: Spawned, folder: Path, delay_s: float, whole: Whole) -> Outcome | None:
-    """A kill `delay_s` after the run began, and its resume; None where the run had ended."""
+def killed_late(server: Spawned, folder: Path, moment: Moment, whole: Whole) -> Outcome | None:
+    """A kill of a run that had begun, and its resume; None where the run had ended."""
     server.reset()
     home = Home(folder, server)
     process = home.start()
     _wait_for_run(home, process)
-    time.sleep(delay_s)
+    while home.journal_bytes < moment.journal_bytes and process.poll() is None:
+        time.sleep(POLL_S)
+    time.sleep(moment.delay_s)
     process.kill()
     process.communicate()
     if process.returncode != -signal.SIGKILL:
@@ -221,26 +243,42 @@ def _wait_for_run(home: Home, process: subprocess.Popen[str]) -> None:
         time.sleep(POLL_S)
 
 
-class Bench:
-    """Workers with a server each, and the points of the kills."""
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A worker's server, and the undisturbed run against it: a config names its server."""
 
-    def __init__(self, servers: Sequence[Spawned], whole: Whole, seed: int) -> None:
-        self.whole = whole
+    server: Spawned
+    whole: Whole
+
+
+class Bench:
+    """Workers with a seat each, and the points of the kills."""
+
+    def __init__(self, seats: Sequence[Seat], seed: int) -> None:
+        self.whole = seats[0].whole
         self.redrawn = 0
         self._rng = random.Random(seed)
-        self._servers: Queue[Spawned] = Queue()
-        for server in servers:
-            self._servers.put(server)
-        self._pool = ThreadPoolExecutor(len(servers))
+        self._seats: Queue[Seat] = Queue()
+        for seat in seats:
+            self._seats.put(seat)
+        self._pool = ThreadPoolExecutor(len(seats))
+
+    @contextmanager
+    def _seat(self) -> Iterator[tuple[Seat, Path]]:
+        """A free seat, and a folder for one run."""
+        seat = self._seats.get()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                yield seat, Path(folder)
+        finally:
+            self._seats.put(seat)
 
     def early(self, count: int) -> list[list[str]]:
         """Faults of `count` kills before there was a run."""
 
         def once(delay_s: float) -> list[str]:
-            with tempfile.TemporaryDirectory() as folder:
-                server = self._servers.get()
-                faults = killed_early(server, Path(folder), delay_s)
-                self._servers.put(server)
+            with self._seat() as (seat, folder):
+                faults = killed_early(seat.server, folder, delay_s)
             return once(delay_s * 0.8) if faults is None else faults
 
         return list(self._pool.map(once, self._points(count, self.whole.start_s)))
@@ -248,18 +286,20 @@ class Bench:
     def late(self, count: int) -> list[Outcome]:
         """`count` kills of a run that had begun and had not ended."""
 
-        def once(delay_s: float) -> Outcome:
-            with tempfile.TemporaryDirectory() as folder:
-                server = self._servers.get()
-                outcome = killed_late(server, Path(folder), delay_s, self.whole)
-                self._servers.put(server)
+        def once(moment: Moment) -> Outcome:
+            with self._seat() as (seat, folder):
+                outcome = killed_late(seat.server, folder, moment, seat.whole)
             if outcome is None:  # it was faster than the undisturbed run: another point
                 self.redrawn += 1
-                return once(self._rng.uniform(0.0, self.whole.life_s))
-            print(f"killed after {delay_s:.2f} s: {outcome}", file=sys.stderr)
+                share = self._rng.random()
+                return once(Moment(moment.journal_bytes * share, moment.delay_s * share))
+            print(f"{moment}: {outcome}", file=sys.stderr)
             return outcome
 
-        return list(self._pool.map(once, self._points(count, self.whole.life_s)))
+        over_time = [Moment(0, point) for point in self._points(count // 2, self.whole.life_s)]
+        sizes = self._points(count - count // 2, self.whole.journal_bytes)
+        over_size = [Moment(size, self._rng.uniform(0.0, OPTIONS.latency_s)) for size in sizes]
+        return list(self._pool.map(once, [*over_time, *over_size]))
 
     def _points(self, count: int, end_s: float) -> list[float]:
         """One in each of `count` equal parts of the time, in random order."""
@@ -271,9 +311,11 @@ class Bench:
 def play(kills: int, early: int, seed: int, workers: int) -> dict[str, Any]:
     """The whole benchmark's figures."""
     began = time.perf_counter()
-    with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
         servers = [stack.enter_context(spawn(OPTIONS)) for _ in range(workers)]
-        bench = Bench(servers, whole_run(servers[0], Path(folder)), seed)
+        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in servers]
+        wholes = map(whole_run, servers, folders)
+        bench = Bench([Seat(*pair) for pair in zip(servers, wholes, strict=True)], seed)
         too_early = bench.early(early)
         outcomes = bench.late(kills)
     faults = Counter(f for one in outcomes for f in one.faults)
@@ -302,7 +344,8 @@ def section(found: dict[str, Any]) -> str:
     faults = ", ".join(f"{count} times {what}" for what, count in found["faults"].items())
     return (
         f"`orchestry run` with {found['calls']} calls of 30 ms, killed by kill -9 at "
-        f"{found['kills']} moments spread over its life and resumed: in "
+        f"{found['kills']} moments (half of them spread evenly over its time, half over the growth "
+        f"of its journal) and resumed: in "
         f"**{found['identical_and_paid_once']} of {found['kills']}** the final episodes.jsonl, "
         "metrics.jsonl, rewards.csv and config.yaml equal those of an undisturbed run byte for "
         "byte, summary.json differs in nothing but run_dir, seconds and what was charged for "
