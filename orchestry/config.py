@@ -205,12 +205,21 @@ def validate(raw: Mapping[str, Any]) -> RunConfig:
         raise ConfigError("; ".join(_explain(item) for item in error.errors())) from None
 
 
+def looks_like_key(text: str) -> bool:
+    """Whether a text may hold an API key, and so may be neither shown nor written."""
+    return _LOOKS_LIKE_KEY.search(text) is not None
+
+
 def _refuse_secrets(value: Any, key: str) -> None:
     """A config is written to disk, so it may hold no API key and no password of an address."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
+            _refuse_secrets(str(name), key)
             _refuse_secrets(inner, f"{key}.{name}".lstrip("."))
-    elif isinstance(value, str) and _LOOKS_LIKE_KEY.search(value):
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _refuse_secrets(inner, key)
+    elif isinstance(value, str) and looks_like_key(value):
         raise ConfigError(
             f"config key '{key}' holds what looks like an API key: no config key takes one; "
             "export ANTHROPIC_API_KEY or OPENAI_API_KEY instead"

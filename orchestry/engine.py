@@ -89,6 +89,7 @@ def prepare(
     need_key: bool = True,
 ) -> Plan:
     """Checks all that can be checked without spending; raises ConfigError or TaskError."""
+    _refuse_keys(config, environ)
     task = load_task(config.task, config.task_path, config.weights, warn=note)
     problems = tuple(task.problems(config.split))
     if not problems:
@@ -102,6 +103,15 @@ def prepare(
     if backend.note:
         note(backend.note)
     return Plan(backend.config, task, problems, backend)
+
+
+def _refuse_keys(config: RunConfig, environ: Mapping[str, str]) -> None:
+    """Raises ConfigError for a config that holds this environment's API key: it goes to disk."""
+    text = config.to_yaml()
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        key = environ.get(name, "").strip()
+        if len(key) >= 8 and key in text:
+            raise ConfigError(f"the config holds the value of {name}: no config key takes a key")
 
 
 def new_folder(config: RunConfig, root: Path = Path("runs")) -> Path:

@@ -60,7 +60,7 @@ def examine() -> Iterator[Check]:
         yield _key(key)
     for variable in ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL"):
         if url := os.environ.get(variable):
-            yield Check(variable, "ok", _without_secret(url))
+            yield _address(variable, url)
     yield _weights()
     yield _prices()
     yield asyncio.run(_sandbox())
@@ -81,10 +81,12 @@ def _key(name: str) -> Check:
     return Check(name, "absent", "not set", f"export {name}=... to use that vendor")
 
 
-def _without_secret(url: str) -> str:
-    """An address without user and password."""
+def _address(variable: str, url: str) -> Check:
+    """An address without what may be secret in it: user, password and query."""
     scheme, _, rest = url.rpartition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if scheme else rest
+    if scheme not in ("http", "https"):
+        return Check(variable, "bad", "is no address", "it takes http(s)://host[:port][/path]")
+    return Check(variable, "ok", f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}")
 
 
 def _weights() -> Check:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
-from orchestry.config import ProviderConfig
+from orchestry.config import ProviderConfig, looks_like_key
 from orchestry.errors import ConfigError, unknown
 from orchestry.types import Provider
 
@@ -134,5 +134,6 @@ def _url(config: ProviderConfig, environ: Mapping[str, str], variable: str, vend
         good = False
     if not good:
         where = "provider.base_url" if config.base_url else variable
-        raise ConfigError(f"{where} is '{url}', no address: it takes http(s)://host[:port][/path]")
+        found = "" if set("@?") & set(url) or looks_like_key(url) else f" '{url}',"
+        raise ConfigError(f"{where} is{found} no address: it takes http(s)://host[:port][/path]")
     return url

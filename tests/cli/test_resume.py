@@ -1,0 +1,97 @@
+"""`orchestry resume` and interrupts: a stopped run says how to go on, and goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestry.journal import Lost, Reserved, read
+from orchestry.store import Store
+from tests.cli.support import FAKE, CommandLine
+from tests.test_engine import artefacts
+
+SLOW = ("--set", "provider.fake.latency_s=0.1", "--set", "search.episodes_in_flight=2")
+PRICED = ("--set", "prices.fake-1.input=1", "--set", "prices.fake-1.output=5")
+
+
+def start(*args: object) -> subprocess.Popen[str]:
+    """A process of its own, whose first calls have been sent."""
+    command = [sys.executable, "-m", "orchestry", "run", *map(str, FAKE), *map(str, args)]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=dict(os.environ))
+    journal, deadline = Path("run/journal.jsonl"), time.monotonic() + 20
+    while time.monotonic() < deadline and process.poll() is None:
+        if journal.exists() and b'"reserved"' in journal.read_bytes():
+            return process
+        time.sleep(0.02)
+    raise AssertionError(process.communicate())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_keeps_what_was_in_flight_and_goes_on(
+    cli: CommandLine, number: signal.Signals
+) -> None:
+    process = start("--episodes", 8, *SLOW, *PRICED, "--run-dir", "run", "--json")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert json.loads(out)["stopped"] == "interrupted"
+    assert "orchestry resume run" in err
+    assert "Traceback" not in err
+    events = list(read(Path("run/journal.jsonl")))
+    assert any(isinstance(event, Reserved) for event in events)
+    assert not any(isinstance(event, Lost) for event in events)  # those in flight were answered
+    assert json.loads(cli("resume", "run", "--json").out)["episodes"] == 8
+    assert cli("run", *FAKE, "--episodes", 8, *SLOW, *PRICED, "--run-dir", "whole").code == 0
+    assert artefacts(Path("run")) == artefacts(Path("whole"))
+
+
+def test_a_second_interrupt_gives_calls_up_at_once(cli: CommandLine) -> None:
+    process = start("--set", "provider.fake.latency_s=60", "--run-dir", "run")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == 130, err
+    assert "orchestry resume run" in out + err
+    assert "Traceback" not in err
+    assert "never retrieved" not in err
+
+
+def test_one_process_a_run_directory(cli: CommandLine) -> None:
+    assert cli("run", *FAKE, "--run-dir", "run").code == 0
+    with Store(Path("run")):
+        cli("resume", "run").failed(1, "being written by another process")
+        cli("run", *FAKE, "--run-dir", "run").failed(2, "holds a run")
+    assert cli("resume", "run").code == 0
+
+
+def test_the_budget_stops_with_code_3_and_a_higher_one_goes_on(cli: CommandLine) -> None:
+    args = (*FAKE, *PRICED, "--run-dir", "run", "--json", "--show-best")
+    stopped = cli("run", *args, "--budget", 0.03, "--set", "search.episodes_in_flight=1")
+    assert stopped.code == 3
+    found = json.loads(stopped.out)
+    assert found["stopped"] == "budget"
+    assert found["cost_usd"] <= 0.03
+    again = cli("resume", "run", "--json")
+    assert again.code == 3
+    assert json.loads(again.out)["cost_usd"] == found["cost_usd"]
+    done = cli("resume", "run", "--budget", 5, "--json")
+    assert (done.code, json.loads(done.out)["episodes"]) == (0, 3)
+    more = cli("resume", "run", "--episodes", 4, "--json")
+    assert (more.code, json.loads(more.out)["episodes"]) == (0, 4)
+
+
+@pytest.mark.parametrize("args", [("--episodes", 0), ("--budget", -1), ("--budget", "nan")])
+def test_bad_changes_are_refused(cli: CommandLine, args: tuple[object, ...]) -> None:
+    assert cli("run", *FAKE, "--run-dir", "run").code == 0
+    before = Path("run/config.yaml").read_text()
+    cli("resume", "run", *args).failed(2, "config key")
+    assert Path("run/config.yaml").read_text() == before
