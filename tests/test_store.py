@@ -1,0 +1,125 @@
+"""The run directory: one writer, folds of the journal, and a disk that says no."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+import orchestry
+from orchestry.errors import ConfigError, LockedError, StoreError
+from orchestry.journal import Committed
+from orchestry.records import EpisodeRecord
+from orchestry.store import Run, Store, load_run, write_atomic
+from tests.test_engine import config
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run of six episodes, only read."""
+    return orchestry.train(config(), tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_what_is_committed_is_read_back(finished: Run, tmp_path: Path) -> None:
+    with Store(tmp_path / "run") as store:
+        for record in finished.episodes[:3]:
+            store.commit(record, 0.0)
+        store.write("config.yaml", "episodes: 3\n")
+    run = load_run(tmp_path / "run")
+    assert run.episodes == finished.episodes[:3]
+    assert run.config == {"episodes": 3}
+    assert run.rewards == [record.reward for record in run.episodes]
+    with Store(tmp_path / "run") as again:
+        assert list(again.episodes.values()) == run.episodes
+
+
+def test_files_grown_line_by_line_equal_those_made_anew(finished: Run, tmp_path: Path) -> None:
+    names = ("episodes.jsonl", "metrics.jsonl", "rewards.csv")
+    with Store(tmp_path) as store:
+        for record in finished.episodes:
+            store.commit(record, 0.0)
+        grown = {name: (tmp_path / name).read_bytes() for name in names}
+        store.rewrite()
+    assert {name: (tmp_path / name).read_bytes() for name in names} == grown
+
+
+def test_a_second_writer_is_refused_and_the_lock_is_given_back(tmp_path: Path) -> None:
+    with Store(tmp_path), pytest.raises(LockedError, match="another process"), Store(tmp_path):
+        pass
+    with Store(tmp_path):
+        pass
+
+
+def test_a_line_without_its_commit_is_left_out(finished: Run, tmp_path: Path) -> None:
+    first, second = finished.episodes[:2]
+    with Store(tmp_path) as store:
+        store.commit(first, 0.0)
+    with (tmp_path / "episodes.jsonl").open("a") as file:
+        file.write(second.model_dump_json() + "\n" + second.model_dump_json()[:40])
+    with Store(tmp_path) as store:
+        assert list(store.episodes) == [first.episode]
+        assert store.lost == set()
+    assert read_lines(tmp_path / "episodes.jsonl") == [first]
+
+
+def test_a_commit_without_its_line_is_known_as_lost(finished: Run, tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.write("config.yaml", "{}")
+        store.journal.append(Committed(episode=5, at=0.0))
+    with Store(tmp_path) as store:
+        assert store.lost == {5}
+    with pytest.raises(StoreError, match=r"lacks episode 5.*orchestry resume"):
+        _ = load_run(tmp_path).episodes
+
+
+def test_a_line_that_does_not_fit_leaves_no_piece(finished: Run, tmp_path: Path) -> None:
+    first, second = finished.episodes[:2]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Store(tmp_path) as store:
+        store.commit(first, 0.0)
+        size = (tmp_path / "episodes.jsonl").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, hard))
+        try:
+            with pytest.raises(StoreError, match=r"episodes.jsonl can't be written.*free space"):
+                store.commit(second, 0.0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert (tmp_path / "episodes.jsonl").stat().st_size == size
+        store.commit(second, 0.0)
+    assert read_lines(tmp_path / "episodes.jsonl") == [first, second]
+
+
+def test_an_atomic_write_keeps_the_old_file_where_the_new_one_fails(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_atomic(path, "old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(StoreError, match=r"summary.json can't be written"):
+            write_atomic(path, "new" * 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_run_without_a_summary_says_how_to_end_it(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.write("config.yaml", "{}")
+    with pytest.raises(StoreError, match=r"no summary.json.*orchestry resume"):
+        _ = load_run(tmp_path).summary
+    (tmp_path / "summary.json").write_text('{"run_dir": 3}')
+    with pytest.raises(StoreError, match=r"summary.json is damaged"):
+        _ = load_run(tmp_path).summary
+
+
+def test_what_is_no_run_is_named(tmp_path: Path) -> None:
+    for place, what in ((tmp_path, "holds no run"), (tmp_path / "x", "does not exist")):
+        with pytest.raises(ConfigError, match=what):
+            load_run(place)
+
+
+def read_lines(path: Path) -> list[EpisodeRecord]:
+    lines = path.read_bytes().splitlines()
+    return [EpisodeRecord.model_validate_json(line) for line in lines]
