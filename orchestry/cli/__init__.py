@@ -5,6 +5,7 @@ Here errors become one line on stderr and an exit code; nowhere else in the pack
 
 from __future__ import annotations
 
+import errno
 import io
 import sys
 from importlib import import_module
@@ -76,5 +77,10 @@ def _report(error: Exception, *, verbose: bool) -> int:
 
         traceback.print_exception(error)
     known = error if isinstance(error, OrchestryError) else fault(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        known = OrchestryError(
+            f"{error.filename or 'the output'} can't be written ({error.strerror}): free space "
+            "there, then `orchestry resume RUN`; every answer recorded so far is kept"
+        )
     click.echo(f"orchestry: {known}", err=True)
     return known.exit_code

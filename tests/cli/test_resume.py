@@ -17,7 +17,7 @@ from orchestry.store import Store
 from tests.cli.support import FAKE, CommandLine
 from tests.test_engine import artefacts
 
-SLOW = ("--set", "provider.fake.latency_s=0.1", "--set", "search.episodes_in_flight=2")
+SLOW = ("--set", "provider.fake.latency_s=0.04", "--set", "search.episodes_in_flight=2")
 PRICED = ("--set", "prices.fake-1.input=1", "--set", "prices.fake-1.output=5")
 
 
@@ -38,7 +38,7 @@ def start(*args: object) -> subprocess.Popen[str]:
 def test_a_stopped_run_keeps_what_was_in_flight_and_goes_on(
     cli: CommandLine, number: signal.Signals
 ) -> None:
-    process = start("--episodes", 8, *SLOW, *PRICED, "--run-dir", "run", "--json")
+    process = start("--episodes", 6, *SLOW, *PRICED, "--run-dir", "run", "--json")
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130, err
@@ -48,8 +48,8 @@ def test_a_stopped_run_keeps_what_was_in_flight_and_goes_on(
     events = list(read(Path("run/journal.jsonl")))
     assert any(isinstance(event, Reserved) for event in events)
     assert not any(isinstance(event, Lost) for event in events)  # those in flight were answered
-    assert json.loads(cli("resume", "run", "--json").out)["episodes"] == 8
-    assert cli("run", *FAKE, "--episodes", 8, *SLOW, *PRICED, "--run-dir", "whole").code == 0
+    assert json.loads(cli("resume", "run", "--json").out)["episodes"] == 6
+    assert cli("run", *FAKE, "--episodes", 6, *SLOW, *PRICED, "--run-dir", "whole").code == 0
     assert artefacts(Path("run")) == artefacts(Path("whole"))
 
 
