@@ -39,7 +39,7 @@ class EmbeddedProvider:
     deterministic = False  # what else is in the batch changes the last bits
     cacheable = True
     bills_unanswered = False
-    slots = SLOTS
+    slots: int | None = SLOTS
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
