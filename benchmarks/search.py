@@ -1,8 +1,10 @@
 """Beam search against best-of-n at equal calls and against one sample, on the embedded model.
 
 Every problem of code_review's test split is played once a seed and strategy; rewards are the
-task's own, decided by executed tests. Runs lie in --folder, so that a cut-off benchmark goes on
-where it was. Intervals are bootstraps over problems, each with all its seeds.
+task's own, decided by executed tests. Strategies share a seed, and so the samples that they have
+in common (the same agent in the same state), which narrows the differences. Runs lie in --folder,
+so that a cut-off benchmark goes on where it was. Intervals are bootstraps over problems, each with
+all its seeds.
 
     python -m benchmarks.search [--seeds N] [--folder DIR] [--problems N] [--write]
 """
@@ -28,7 +30,7 @@ STRATEGIES = {
     "best_of_n": "best of n, at least as many calls",
     "fixed": "one sample",
 }
-MAX_TOKENS = 256
+MAX_TOKENS = 160
 DRAWS = 10_000
 Table = dict[str, dict[str, list[float]]]
 """Strategy, then problem, then one figure a seed."""
@@ -40,10 +42,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--problems", type=int, help="only the first N episodes of each run")
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmark-search"))
+    parser.add_argument("--only", choices=[*STRATEGIES], help="play one strategy, report nothing")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
     whole = len(load_task("code_review").problems("test"))
     episodes = args.problems or whole
+    if args.only:
+        for seed in range(args.seeds):
+            play(args.folder, args.only, seed, episodes)
+        return
     runs = {
         strategy: [play(args.folder, strategy, seed, episodes) for seed in range(args.seeds)]
         for strategy in STRATEGIES
@@ -67,7 +74,7 @@ def play(folder: Path, strategy: str, seed: int, episodes: int) -> Run:
         "provider": {"name": "embedded"},
         "sampling": {"max_tokens": MAX_TOKENS},
         "search": {"strategy": strategy, "k_samples": 4, "beam_width": 2, "concurrency": 8},
-        "cache": {"enabled": False},
+        "cache": {"dir": str(folder / "answers")},  # strategies share the samples they share
         "allow_unsafe_code": True,
     }
     return train(validate(config), place)

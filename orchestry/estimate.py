@@ -37,7 +37,7 @@ from orchestry.prior import (
     output_prior,
 )
 from orchestry.rollout import Rate, Rollout
-from orchestry.search.beam import Candidate, Schedule
+from orchestry.search.beam import Candidate, Joint, Schedule
 from orchestry.seeds import derive
 from orchestry.services.gateway import MAX_CHARS
 from orchestry.services.ledger import NANO, nano
@@ -201,6 +201,10 @@ class Apart:
     collapse: bool = False
 
     @property
+    def joint(self) -> Joint:
+        return self.schedule.joint
+
+    @property
     def breadth(self) -> int:
         return self.schedule.breadth
 
@@ -324,7 +328,6 @@ def _play(plan: Plan, policy: Policy, rate: Rate, episode: int, schedule: Schedu
         policy=policy,
         rate=rate,
         schedule=schedule,
-        joint=plan.config.search.joint,
     )
     finish(rollout.play(plan.problem(episode), _seed(plan, episode)))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, Generic, Literal
+from typing import Any, Generic
 
 from pydantic import ValidationError
 
@@ -66,7 +66,6 @@ class Rollout(Generic[StateT]):
     policy: Policy
     rate: Rate
     schedule: Schedule
-    joint: Literal["aligned", "cross"] = "aligned"
 
     async def play(self, problem: Problem, seed: int) -> Tree[StateT]:
         """One episode; equal arguments and answers give an equal tree.
@@ -125,7 +124,7 @@ class Rollout(Generic[StateT]):
         self, node: Trajectory[StateT], moves: Sequence[tuple[Request, Sequence[Completion]]]
     ) -> tuple[Group, list[Trajectory[StateT]]]:
         """One child a joint action; equal siblings are one child that several samples lead to."""
-        combine = product if self.joint == "cross" else zip
+        combine = product if self.schedule.joint == "cross" else zip
         ids, born = list[str](), dict[Any, Trajectory[StateT]]()
         for index, joint in enumerate(combine(*(answers for _, answers in moves))):
             turns = [

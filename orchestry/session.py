@@ -131,7 +131,6 @@ class Session:
             policy=plan.backend.gateway,
             rate=self.rate,
             schedule=schedule(plan.config.search, plan.task, problem),
-            joint=plan.config.search.joint,
         )
         tree = await rollout.play(problem, derive(plan.config.seed, "episode", episode))
         return episode_record(tree, episode)

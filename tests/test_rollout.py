@@ -29,10 +29,8 @@ def letters(request: Request) -> str:
     return "a" * (derive(request.seed, request.agent, request.sample_index) % 10)
 
 
-def play(
-    task: Any, schedule: Schedule, policy: Scripted, seed: int = 1, joint: Any = "aligned"
-) -> Tree[Any]:
-    rollout = Rollout(task, team(task), policy, task_rater(task, TOOLS), schedule, joint)
+def play(task: Any, schedule: Schedule, policy: Scripted, seed: int = 1) -> Tree[Any]:
+    rollout = Rollout(task, team(task), policy, task_rater(task, TOOLS), schedule)
     return asyncio.run(rollout.play(task.problems("train")[0], seed))
 
 
@@ -107,7 +105,7 @@ def test_joint_actions_aligned_and_cross() -> None:
     aligned = play(Duo(), Beam(k=3, width=1), Scripted(answer))
     assert [tree_score(aligned, leaf) for leaf in aligned.leaves] == [1.0, 1.0, 1.0]
     policy = Scripted(answer)
-    cross = play(Duo(), Beam(k=3, width=1), policy, joint="cross")
+    cross = play(Duo(), Beam(k=3, width=1, joint="cross"), policy)
     assert policy.calls == 6
     assert len(cross.leaves) == 9
     assert sum(tree_score(cross, leaf) for leaf in cross.leaves) == 3.0

@@ -16,7 +16,7 @@ from orchestry.types import Problem
 
 def schedule(search: SearchConfig, task: BaseTask[Any], problem: Problem) -> Schedule:
     """The schedule that `search.strategy` names, sized for this task."""
-    beam = Beam(search.k_samples, search.beam_width, search.exploration)
+    beam = Beam(search.k_samples, search.beam_width, search.exploration, search.joint)
     if search.strategy == "fixed":
         return fixed.schedule()
     if search.strategy == "best_of_n":

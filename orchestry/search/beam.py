@@ -10,7 +10,10 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
+
+Joint = Literal["aligned", "cross"]
+"""Pair the agents' j-th samples, or combine all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,11 @@ class Schedule(Protocol):
     @property
     def collapse(self) -> bool:
         """Whether siblings in equal states are one node."""
+        ...
+
+    @property
+    def joint(self) -> Joint:
+        """How the samples of agents that act at once combine."""
         ...
 
     @property
@@ -57,6 +65,7 @@ class Beam:
     k: int
     width: int
     exploration: float = 0.0
+    joint: Joint = "aligned"
     collapse: bool = True
 
     @property
@@ -76,6 +85,7 @@ class Chains:
     """`n` independent root-to-leaf trajectories, nothing pruned and nothing shared."""
 
     n: int
+    joint: Joint = "aligned"
     collapse: bool = False
 
     @property
