@@ -21,12 +21,13 @@ from orchestry.config import RunConfig, merge, validate
 from orchestry.errors import ConfigError, OrchestryError
 from orchestry.journal import Opened, Stopped, read
 from orchestry.registry import load_task
-from orchestry.rollout import count_stages, task_rater
+from orchestry.rollout import count_stages, task_boundary, task_rater
 from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Observer, Plan, Session, Silent
 from orchestry.store import Run, Store, existing, load_run, read_config, to_json
 from orchestry.summary import manifest, stop_reason, summarise
 from orchestry.types import Split, Tools
+from orchestry.verdicts import Verdicts
 
 
 def train(
@@ -91,7 +92,8 @@ def prepare(
     """Checks all that can be checked without spending; raises ConfigError or TaskError."""
     _refuse_keys(config, environ)
     task = load_task(config.task, config.task_path, config.weights, warn=note)
-    problems = tuple(task.problems(config.split))
+    with task_boundary(task, "problems"):
+        problems = tuple(task.problems(config.split))
     if not problems:
         raise ConfigError(
             f"task {config.task} has no problems in split '{config.split}': add some, or choose "
@@ -100,8 +102,8 @@ def prepare(
     count_stages(task, problems[0])  # a task that never ends would spend without end
     backend = open_backend(config, environ, need_key)
     backend.team(task)
-    if backend.note:
-        note(backend.note)
+    for text in backend.notes:
+        note(text)
     return Plan(backend.config, task, problems, backend)
 
 
@@ -179,4 +181,5 @@ async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | N
                 "from the journal's answers"
             )
         watch.started(store.folder, plan, len(store.episodes))
-        return await Session(plan, store, watch, task_rater(plan.task, Tools(sandbox))).play()
+        rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events)
+        return await Session(plan, store, watch, rate).play()

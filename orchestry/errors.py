@@ -67,6 +67,13 @@ class ProviderError(OrchestryError):
         self.retry_after = retry_after
 
 
+class PromptTooLong(ProviderError):
+    """The request is longer than the model's context: a bad rollout, not a broken run."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, transient=False, billed=False)
+
+
 def fault(error: Exception) -> OrchestryError:
     """Our own error for one that nobody foresaw, raised by Orchestry or by what it builds on."""
     what = (str(error).splitlines() or ["no message"])[0][:300]

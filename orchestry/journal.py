@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from orchestry.errors import StoreError
-from orchestry.types import Completion, Frozen
+from orchestry.types import Completion, Frozen, Score
 
 VERSION = 1
 
@@ -44,14 +44,17 @@ class Reserved(Frozen):
 
 
 class Answered(Frozen):
-    """An answer arrived. From the cache it costs nothing and has no call number."""
+    """An answer arrived. From the cache it costs nothing and has no call number.
+
+    `refused` stands for a prompt that the model's context can't hold: the answer is empty.
+    """
 
     kind: Literal["answered"] = "answered"
     call: int | None
     key: str
     agent: str
     purpose: str
-    source: Literal["provider", "cache"]
+    source: Literal["provider", "cache", "refused"]
     completion: Completion
     at: float
     seconds: float = 0.0
@@ -73,6 +76,14 @@ class Lost(Frozen):
     why: str
 
 
+class Scored(Frozen):
+    """A state was scored. A resume takes this score and does not judge again."""
+
+    kind: Literal["scored"] = "scored"
+    key: str
+    score: Score
+
+
 class Committed(Frozen):
     """An episode is whole, and its line stands in episodes.jsonl."""
 
@@ -90,7 +101,7 @@ class Stopped(Frozen):
 
 
 Event = Annotated[
-    Opened | Reserved | Answered | Released | Lost | Committed | Stopped,
+    Opened | Reserved | Answered | Released | Lost | Scored | Committed | Stopped,
     Field(discriminator="kind"),
 ]
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)

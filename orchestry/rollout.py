@@ -176,8 +176,13 @@ def count_stages(task: BaseTask[Any], problem: Problem) -> int:
         state = task.reset(problem, 0)
         for stage in range(MAX_STAGES):
             actors = task.to_act(state)
+            if not actors and stage == 0:
+                raise TaskError(
+                    f"task {task.name}: nobody acts in the first state of problem {problem.id}: "
+                    "let to_act name an agent there"
+                )
             if not actors:
-                return max(1, stage)
+                return stage
             state = task.step(state, dict.fromkeys(actors, ""))
     raise _endless(task, problem)
 
@@ -210,7 +215,9 @@ def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
 
 
 @contextmanager
-def task_boundary(task: BaseTask[Any], method: str, problem: Problem) -> Iterator[None]:
+def task_boundary(
+    task: BaseTask[Any], method: str, problem: Problem | None = None
+) -> Iterator[None]:
     """Turns what a task's own code raises into one TaskError that names the place."""
     try:
         yield
@@ -219,9 +226,10 @@ def task_boundary(task: BaseTask[Any], method: str, problem: Problem) -> Iterato
     except (Exception, SystemExit) as error:
         frames = extract_tb(error.__traceback__)
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+        where = f"on problem {problem.id} ({place})" if problem else f"({place})"
         raise TaskError(
-            f"task {task.name}: {method} raised {type(error).__name__}: {_brief(error)} on problem "
-            f"{problem.id} ({place}): `orchestry tasks check {task.name}` shows the case"
+            f"task {task.name}: {method} raised {type(error).__name__}: {_brief(error)} {where}: "
+            f"`orchestry tasks check {task.name}` shows the case"
         ) from error
 
 

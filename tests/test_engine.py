@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 
 import orchestry
-from orchestry.config import RunConfig, resolve
-from orchestry.engine import prepare, resume
-from orchestry.errors import ConfigError, LockedError, ProviderError, StoreError
+from orchestry.config import FakeConfig, RunConfig, resolve
+from orchestry.engine import _run, prepare, resume
+from orchestry.errors import ConfigError, LockedError, PromptTooLong, ProviderError, StoreError
 from orchestry.journal import Answered, Reserved, read
+from orchestry.providers.fake import FakeProvider
+from orchestry.session import Silent
 from orchestry.store import Store
+from orchestry.types import Completion, Request
 
 TASKS = Path(__file__).parent / "fixtures" / "tasks"
 PRICED = ("prices.fake-1.input=1", "prices.fake-1.output=5")
@@ -256,3 +259,78 @@ def test_resume_of_no_run_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="give the directory that `orchestry run` printed"):
         resume(tmp_path / name)
+
+
+def test_a_resume_takes_scores_from_the_journal(tmp_path: Path) -> None:
+    """A task that would score otherwise on another day does not change what was decided."""
+    tasks = tmp_path / "tasks" / "moody"
+    tasks.mkdir(parents=True)
+    source = (TASKS / "words" / "task.py").read_text().replace('"words"', '"moody"')
+    (tasks / "task.py").write_text(source)
+    sets = ("task=moody", f"task_path=[{tmp_path / 'tasks'}]")
+    whole = orchestry.train(config(*sets), tmp_path / "whole")
+    expected = artefacts(whole.folder)
+    journal = whole.folder / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if b'"kind":"committed"' not in line]
+    journal.write_bytes(b"".join(line for line in kept if b'"kind":"stopped"' not in line))
+    (tasks / "task.py").write_text(source.replace("% 101 / 100", "% 7 / 100"))
+    resume(whole.folder)
+    assert artefacts(whole.folder) == expected
+
+
+def test_a_prompt_that_no_context_holds_is_an_empty_answer(tmp_path: Path) -> None:
+    """The episode goes on, one line says so, and a resume does not ask again."""
+    asked = list[str]()
+
+    class Small(FakeProvider):
+        async def complete(self, request: Request, **options: Any) -> Completion:
+            if request.agent == "reviewer":
+                asked.append(request.agent)
+                raise PromptTooLong("the prompt is too long: shorten it")
+            return await super().complete(request, **options)
+
+    plan = prepare(config("episodes=1"))
+    plan.backend.provider = Small(FakeConfig(), 0)
+    watch = Noted()
+    run = _run(plan, tmp_path / "run", watch)
+    assert run.summary.stopped == "done"
+    assert any("reviewer's answer counts as empty" in note for note in watch.notes)
+    texts = {t.agent: t.completion for n in run.episodes[0].nodes for t in n.turns}
+    assert (texts["reviewer"].text, texts["reviewer"].stop) == ("", "too_long")
+    count = len(asked)
+    again = prepare(config("episodes=2"))
+    again.backend.provider = Small(FakeConfig(), 0)
+    first = [event for event in run.events if isinstance(event, Answered)]
+    _run(again, run.folder, watch)
+    events = [
+        event for event in orchestry.load_run(run.folder).events if isinstance(event, Answered)
+    ]
+    assert events[: len(first)] == first
+    assert len(asked) > count
+
+
+class Noted(Silent):
+    """Keeps the notes of a run."""
+
+    def __init__(self) -> None:
+        self.notes = list[str]()
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize("key", ["sampling.temperature", "agents.writer.temperature"])
+def test_a_temperature_for_claude_is_refused(key: str) -> None:
+    environ = {"ANTHROPIC_API_KEY": "sk-test-000"}
+    with pytest.raises(ConfigError, match="Claude takes no temperature"):
+        prepare(config("provider.name=anthropic", f"{key}=0.5"), environ=environ)
+
+
+def test_a_run_can_be_resumed_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(TASKS.parent)
+    orchestry.train(config("task_path=[tasks]", "episodes=1"), tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert len(resume("run", {"episodes": 2}).episodes) == 2

@@ -25,12 +25,14 @@ class ApiBackend:
     gateway: Gateway
 
     def __init__(self, config: RunConfig, environ: Mapping[str, str], need_key: bool) -> None:
-        name, self.note = resolve_name(config.provider, environ)
+        name, note = resolve_name(config.provider, environ)
+        self.notes = [note] if note else []
         named = config.provider.model_copy(update={"name": name})
         if not need_key:
             environ = {**NO_KEYS, **environ}
         self.provider = open_provider(named, config.seed, environ)
         self.config = _settled(config, name, self.provider)
+        _check_temperatures(self.config)
         self.prices = price_table(self.provider, config)
         self._stack = AsyncExitStack()
 
@@ -75,14 +77,35 @@ class ApiBackend:
 
 
 def _settled(config: RunConfig, name: str, provider: Provider) -> RunConfig:
-    """The config with provider, model and address as found, so that a resume asks the same ones.
+    """The config with provider, model, address and paths as found.
 
-    An address with a password stays in the environment.
+    So a resume asks the same ones, from any folder. An address with a password stays in the
+    environment.
     """
-    settled: dict[str, str | None] = {"name": name, "model": provider.model}
+    asked, cache = config.provider, config.cache
+    settled: dict[str, Any] = {"name": name, "model": provider.model}
     if name in ("anthropic", "openai") and not set("@?") & set(provider.base_url):
         settled["base_url"] = provider.base_url
-    return config.model_copy(update={"provider": config.provider.model_copy(update=settled)})
+    if asked.recording:
+        settled["recording"] = asked.recording.absolute()
+    if asked.fake.script:
+        script = asked.fake.script.absolute()
+        settled["fake"] = asked.fake.model_copy(update={"script": script})
+    changed: dict[str, Any] = {"provider": asked.model_copy(update=settled)}
+    if cache.dir:
+        changed["cache"] = cache.model_copy(update={"dir": cache.dir.absolute()})
+    changed["task_path"] = tuple(path.absolute() for path in config.task_path)
+    return config.model_copy(update=changed)
+
+
+def _check_temperatures(config: RunConfig) -> None:
+    """Raises ConfigError for a temperature that no one would read."""
+    set_ones = [config.sampling.temperature, *(own.temperature for own in config.agents.values())]
+    if config.provider.name == "anthropic" and any(t is not None for t in set_ones):
+        raise ConfigError(
+            "Claude takes no temperature, and one is set in sampling or agents: remove it; its "
+            "samples differ by an angle at the end of the prompt"
+        )
 
 
 def system_prompt(spec: AgentSpec) -> str:

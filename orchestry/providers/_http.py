@@ -19,7 +19,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestry.errors import ProviderError
+from orchestry.errors import PromptTooLong, ProviderError
 
 CONNECT_S = 10.0
 """Longest wait for a connection, which nobody is billed for."""
@@ -28,6 +28,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 _NOT_GENERATED = {409, 425, 429, 503, 529}  # of these: refused before any token was made
 _TOO_LONG = {"exceed_context_size_error", "context_length_exceeded"}
+_SAYS_TOO_LONG = re.compile(r"prompt is too long|maximum context length|context window", re.I)
 _LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|key|pk)-[\w*.-]{6,}|(?<=Bearer )\S+", re.IGNORECASE)
 
 
@@ -147,9 +148,14 @@ def refused(
     transient = status in _TRANSIENT and kind != "insufficient_quota"
     if (advice := headers.get("x-should-retry")) in ("true", "false"):
         transient = advice == "true"
-    return ProviderError(
+    message = (
         f"{endpoint.vendor} at {endpoint.shown} answered {status}: "
-        f"{endpoint.scrub(detail)}: {_fix(endpoint, status, kind)}",
+        f"{endpoint.scrub(detail)}: {_fix(endpoint, status, kind)}"
+    )
+    if kind in _TOO_LONG or (status in (400, 413) and _SAYS_TOO_LONG.search(detail)):
+        return PromptTooLong(message)
+    return ProviderError(
+        message,
         transient=transient,
         billed=(status >= 500 or status == 408) and status not in _NOT_GENERATED,
         retry_after=retry_after(headers, clock),

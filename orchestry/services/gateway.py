@@ -14,7 +14,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from orchestry.config import RunConfig
-from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError, ProviderError
+from orchestry.errors import (
+    BudgetExceeded,
+    Interrupted,
+    OrchestryError,
+    PromptTooLong,
+    ProviderError,
+    StoreError,
+)
 from orchestry.journal import Answered, Event, Journal
 from orchestry.keys import request_key
 from orchestry.records import UsageRecord
@@ -172,6 +179,8 @@ class Gateway:
         try:
             attempt = partial(self._attempt, key, request, shared, started, door)
             return await persist(attempt, lambda: self._retrying.copy(sleep=door.sleep))
+        except PromptTooLong as error:
+            return self._refused(key, request, error)
         finally:
             self._flying.pop(key).set_result(None)
 
@@ -211,11 +220,28 @@ class Gateway:
             raw = await self._send(call, request, shared, started)
             completion = self._priced(clean(raw), request, worst)
             event = self._answered(call, key, request, completion, self._clock() - began)
-            self.ledger.settle(event)
+            try:
+                self.ledger.settle(event)
+            except StoreError:  # the cache may lie on a disk that has room for what was paid
+                self._share(key, completion)
+                raise
             self._keep(event)
-            if self._cache is not None:
-                self._cache.put(key, completion)
+            self._share(key, completion)
             return completion
+
+    def _share(self, key: str, completion: Completion) -> None:
+        if self._cache is not None:
+            self._cache.put(key, completion)
+
+    def _refused(self, key: str, request: Request, error: PromptTooLong) -> Completion:
+        """An empty answer: the episode goes on, and no resume asks for the impossible again."""
+        self._on_warn(f"{request.agent}'s answer counts as empty: {error}")
+        empty = Completion(text="", model=request.model, stop="too_long")
+        event = self._answered(None, key, request, empty, 0.0)
+        event = event.model_copy(update={"source": "refused"})
+        self.ledger.note(event)
+        self._keep(event)
+        return empty
 
     async def _send(
         self, call: int, request: Request, shared: bool, started: Callable[[], None] | None

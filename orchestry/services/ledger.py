@@ -147,7 +147,7 @@ class Ledger:
         self._close(answered)
 
     def note(self, answered: Answered) -> None:
-        """Journals an answer that came from the cache, so cost nothing and had no call."""
+        """Journals an answer that had no call: from the cache, or for a prompt too long to ask."""
         self._journal.append(answered)
 
     def release(self, call: int, why: str) -> Released:
