@@ -69,7 +69,7 @@ class SamplingConfig(Frozen):
     max_tokens: int = Field(512, ge=1, le=MAX_TOKENS)
     """Longest answer, in tokens; also what the ledger reserves for one."""
     temperature: float | None = Field(None, ge=0.0, le=2.0)
-    """None: the provider's own default. Claude has no temperature."""
+    """None: the provider's own default. Claude has no temperature, and refuses one."""
     stop: tuple[str, ...] = ()
     """Strings that end an answer."""
 
