@@ -123,15 +123,41 @@ class TeamTask(BaseTask[Transcript]):
 def read_problems(path: Path, split: Split) -> tuple[Problem, ...]:
     """The problems of one split from a JSON-lines file beside its task.
 
-    Raises TaskError naming the line that is no Problem.
+    Blank lines are left out. Raises TaskError naming the file that can't be read, or the line that
+    is no Problem.
     """
     problems = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(_text(path).split("\n"), start=1):  # not at a raw U+2028
+        if not line.strip():
+            continue
         try:
             problem = Problem.model_validate(json.loads(line))
-        except (ValueError, ValidationError) as error:
-            reason = str(error).splitlines()[0]
-            raise TaskError(f"{path}, line {number} is no problem: {reason}") from None
+        except ValueError as error:
+            raise TaskError(
+                f"{path}, line {number} is no problem ({_reason(error)}): write a JSON object with "
+                "id, prompt, and where needed data and split"
+            ) from None
         if problem.split == split:
             problems.append(problem)
     return tuple(problems)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise TaskError(
+            f"{path} can't be read ({error.strerror or error}): put the task's problems there, one "
+            "JSON object a line"
+        ) from None
+    except UnicodeDecodeError as error:
+        number = error.object[: error.start].count(b"\n") + 1
+        raise TaskError(f"{path}, line {number} is no UTF-8: save the file as UTF-8") from None
+
+
+def _reason(error: ValueError) -> str:
+    """What is wrong, in one line; of a validation error the field and its first fault."""
+    if not isinstance(error, ValidationError):
+        return str(error).partition("\n")[0]
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the line'}: {first['msg']}"
