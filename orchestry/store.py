@@ -25,6 +25,9 @@ from orchestry.errors import ConfigError, LockedError, StoreError
 from orchestry.journal import Committed, Event, Journal
 from orchestry.records import EpisodeRecord, Summary
 
+FOLDS = ("episodes.jsonl", "metrics.jsonl", "rewards.csv")
+"""The files that are made from committed episodes alone."""
+
 
 class Store:
     """The one writer of a run directory, from `with` to its end.
@@ -71,7 +74,7 @@ class Store:
         self.events = list(journal.read(path)) if path.exists() else []
         self.episodes, self.lost = committed_episodes(self.folder, self.events)
         self.journal = Journal(path)
-        if self.episodes:
+        if any((self.folder / name).exists() for name in FOLDS):  # a kill may have torn a line
             self.rewrite()
 
     def __exit__(self, *exc: object) -> None:
@@ -83,8 +86,8 @@ class Store:
         self._append("episodes.jsonl", record.model_dump_json() + "\n")
         self.journal.append(Committed(episode=record.episode, at=at))
         self.episodes[record.episode] = record
+        header = not self._metrics.count
         self._append("metrics.jsonl", json.dumps(self._metrics.row(record)) + "\n")
-        header = not (self.folder / "rewards.csv").exists()
         self._append("rewards.csv", rewards_csv([record], header=header))
 
     def rewrite(self) -> None:

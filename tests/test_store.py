@@ -63,6 +63,38 @@ def test_a_line_without_its_commit_is_left_out(finished: Run, tmp_path: Path) ->
     assert read_lines(tmp_path / "episodes.jsonl") == [first]
 
 
+@pytest.mark.parametrize("torn", ["", '{"episode": 0, "pro', "{", "\n"])
+def test_a_first_line_torn_by_a_kill_is_cut_off(finished: Run, tmp_path: Path, torn: str) -> None:
+    names = ("episodes.jsonl", "metrics.jsonl", "rewards.csv")
+    first, second, third = finished.episodes[:3]
+    with Store(tmp_path / "whole") as store:
+        for record in (first, second, third):
+            store.commit(record, 0.0)
+    folder = tmp_path / "killed"
+    with Store(folder):
+        (folder / "episodes.jsonl").write_text(torn)
+    with Store(folder) as store:
+        store.commit(first, 0.0)
+        store.commit(second, 0.0)
+        with (folder / "episodes.jsonl").open("a") as file:
+            file.write(third.model_dump_json()[:99])
+    with Store(folder) as store:
+        assert (list(store.episodes), store.lost) == ([first.episode, second.episode], set())
+        store.commit(third, 0.0)
+        for name in names:
+            assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_run_that_stopped_before_its_first_episode_gets_its_header(
+    finished: Run, tmp_path: Path
+) -> None:
+    with Store(tmp_path) as store:
+        store.rewrite()
+    with Store(tmp_path) as store:
+        store.commit(finished.episodes[0], 0.0)
+        assert (tmp_path / "rewards.csv").read_text().startswith("episode,total,")
+
+
 def test_a_commit_without_its_line_is_known_as_lost(finished: Run, tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.write("config.yaml", "{}")
