@@ -16,10 +16,10 @@ from functools import partial
 from typing import Any
 
 from orchestry.errors import SandboxError
+from orchestry.rollout import MAX_STAGES
 from orchestry.task import BaseTask
 from orchestry.types import SPLITS, Problem, Sandbox, Score, Split, Tools
 
-MAX_STAGES = 1000
 FEW = 20
 """Stages from the start of a game in which prompts are looked at; all of one that never ends."""
 MAX_GOLD = 200
@@ -33,6 +33,7 @@ RULES = {
     "pure": "reset, to_act, observe and step give equal answers to equal arguments",
     "frozen state": "states are hashable, and step leaves the old one as it was",
     "roles": "to_act names agents of the team, each once",
+    "starts": "to_act names somebody in the first state",
     "ends": f"to_act comes to () within {MAX_STAGES} stages, whatever is answered",
     "observations": "observe returns text",
     "total": "evaluate gives a total in [0, 1] at every state met",
@@ -182,6 +183,8 @@ def _play(
         for stage in range(FEW if "ends" in case.faults else MAX_STAGES):
             states.append((problem, state))
             if not (actors := _actors(case, state)):
+                if stage == 0 and "roles" not in case.faults:
+                    case.fail("starts", f"problem '{problem.id}' is over before anybody acts")
                 return states
             if stage < FEW:  # a prompt that quotes all that was said grows with every stage
                 _look(case, state, actors)

@@ -147,6 +147,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "step in place": ({"step": mutating}, "frozen state", "step changed the state"),
     "stranger": ({"to_act": lambda *_: ("boss",)}, "roles", "to_act gave ('boss',)"),
     "twice": ({"to_act": lambda *_: ("coder", "coder")}, "roles", "gave ('coder', 'coder')"),
+    "over at once": ({"to_act": lambda *_: ()}, "starts", "is over before anybody acts"),
     "endless": ({"to_act": lambda *_: ("coder",)}, "ends", "after 1000 stages"),
     "NaN": ({"evaluate": constant(float("nan"))}, "total", "gave nan"),
     "too much": ({"evaluate": constant(1.5)}, "total", "gave 1.5"),
