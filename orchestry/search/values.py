@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from orchestry.search.beam import advantages
 from orchestry.types import Group, Tree, Value
 
 Source = Literal["leaf", "judge", "task"]
@@ -40,8 +39,3 @@ def group_values(tree: Tree[Any], group: Group) -> tuple[Source, tuple[float, ..
         return "leaf", tuple(value.number for value in values)
     scores = [tree.trajectories[child].score for child in group.children]
     return "task", tuple(score.total for score in scores if score is not None)
-
-
-def group_advantages(tree: Tree[Any], group: Group) -> tuple[float, ...]:
-    """Mean-centred values of a group's samples, in sample order."""
-    return advantages(group_values(tree, group)[1])
