@@ -24,8 +24,8 @@ from orchestry.registry import load_task
 from orchestry.rollout import count_stages, task_boundary, task_rater
 from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Observer, Plan, Session, Silent
-from orchestry.store import Run, Store, existing, load_run, read_config, to_json
-from orchestry.summary import manifest, stop_reason, summarise
+from orchestry.store import Run, Store, existing, load_run, read_config
+from orchestry.summary import stop_reason, summarise, write_manifest
 from orchestry.types import Split, Tools
 from orchestry.verdicts import Verdicts
 
@@ -172,7 +172,7 @@ async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | N
     provider = plan.backend.provider
     store.journal.append(Opened(at=time.time(), provider=provider.name, model=provider.model))
     async with open_sandbox(plan.config.sandbox) as sandbox:
-        store.write("manifest.json", to_json(manifest(plan, sandbox.level)))
+        write_manifest(store, plan, sandbox.level)
         if not plan.config.allow_unsafe_code:
             watch.note(f"sandbox {sandbox.level}; --allow-unsafe-code accepts this silently")
         if store.lost:

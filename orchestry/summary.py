@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import time
 from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from orchestry import __version__
-from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError
+from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError, StoreError
 from orchestry.journal import VERSION
 from orchestry.records import Summary
 from orchestry.session import Plan
-from orchestry.store import Store
+from orchestry.store import Store, to_json
 
 Reason = Literal["done", "budget", "interrupted", "failed"]
 PACKAGES = ("anthropic", "openai", "xllamacpp", "genai-prices", "pydantic")
@@ -63,8 +68,49 @@ def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summa
     )
 
 
-def manifest(plan: Plan, sandbox_level: str) -> dict[str, Any]:
-    """What a run was made with: versions, revision, prices, sandbox, model."""
+class _Manifest(BaseModel):
+    """manifest.json: what the first process ran on, and what changed for each later one."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    resumed: tuple[dict[str, Any], ...] = ()
+
+
+def write_manifest(
+    store: Store, plan: Plan, sandbox_level: str, clock: Callable[[], float] = time.time
+) -> None:
+    """Adds this process to manifest.json: the first one whole, a later one under `resumed` with
+    its UTC time and what differs from the process before it, or not at all where nothing does.
+
+    Raises StoreError for a manifest that is damaged.
+    """
+    found = _manifest(plan, sandbox_level)
+    path = store.folder / "manifest.json"
+    if path.exists():
+        kept = _read(path)
+        before = dict(kept.model_extra or {})
+        for entry in kept.resumed:
+            before |= entry
+        changed = {key: value for key, value in found.items() if before.get(key) != value}
+        if not changed:
+            return
+        at = datetime.fromtimestamp(clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        found = {**(kept.model_extra or {}), "resumed": [*kept.resumed, {"at": at, **changed}]}
+    store.write("manifest.json", to_json(found))
+
+
+def _read(path: Path) -> _Manifest:
+    try:
+        return _Manifest.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise StoreError(
+            f"{path} can't be read ({str(error).partition(chr(10))[0]}): restore it from a copy, "
+            "or delete it, then resume; no answer is lost with it"
+        ) from None
+
+
+def _manifest(plan: Plan, sandbox_level: str) -> dict[str, Any]:
+    """What this process runs on: versions, revision, prices, sandbox, model."""
     provider = plan.backend.provider
     return {
         "orchestry": __version__,

@@ -155,6 +155,21 @@ def test_a_lost_committed_episode_is_named_and_played_again(tmp_path: Path) -> N
     assert artefacts(run.folder) == expected
 
 
+def test_a_resume_keeps_what_the_first_process_ran_on(tmp_path: Path) -> None:
+    run = orchestry.train(config(), tmp_path / "run")
+    path = run.folder / "manifest.json"
+    first = path.read_text()
+    resume(run.folder)
+    assert path.read_text() == first
+    older = {**json.loads(first), "python": "3.10.0"}
+    path.write_text(json.dumps(older))
+    resume(run.folder)
+    found = json.loads(path.read_text())
+    (later,) = found.pop("resumed")
+    assert found == older
+    assert later == {"at": later["at"], "python": json.loads(first)["python"]}
+
+
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     run = orchestry.train(config(), tmp_path / "run")
     with Store(run.folder), pytest.raises(LockedError, match="being written by another process"):
