@@ -14,7 +14,7 @@ import math
 import os
 import random
 from collections import defaultdict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from orchestry.prior import (
     MODEL_SIGMA,
     MOST_REPEATS,
     SHAPES,
+    VERBOSITY,
     clip_tokens,
     filler,
     output_prior,
@@ -44,6 +45,7 @@ from orchestry.services.ledger import NANO, nano
 from orchestry.session import Plan
 from orchestry.types import Completion, Frozen, Part, Policy, Request, Score, Trajectory
 
+_normal = NormalDist().inv_cdf
 T = TypeVar("T")
 SIMULATIONS = (20, 100)
 """Fewest and most runs simulated; a wide search gets fewer, so that a dry run takes seconds."""
@@ -215,13 +217,17 @@ class Apart:
         return self.schedule.prune(pool, seed)
 
 
-def estimate(config: RunConfig, environ: Mapping[str, str] = os.environ) -> Estimate:
+def estimate(
+    config: RunConfig,
+    environ: Mapping[str, str] = os.environ,
+    note: Callable[[str], None] = lambda text: None,
+) -> Estimate:
     """Simulates the run that the config describes; raises ConfigError as the run itself would.
 
     A missing API key is no error: what a run costs can be asked before having one. Works inside a
     running event loop.
     """
-    plan = prepare(config, environ=environ, need_key=False)
+    plan = prepare(config, note, environ, need_key=False)
     cap = math.inf if config.budget.usd is None else config.budget.usd
     uncapped, calls = most(plan)
     tallies: Tallies = defaultdict(Tally)
@@ -258,7 +264,7 @@ def simulate(plan: Plan, calls: int, tallies: Tallies) -> list[float]:
     totals = []
     for index in range(count):
         rng = random.Random(derive("estimate", index))
-        verbosity = math.exp(MODEL_SIGMA * NormalDist().inv_cdf((index + 0.5) / count))
+        verbosity = VERBOSITY * math.exp(MODEL_SIGMA * _normal((index + 0.5) / count))
         policy = Simulated(plan, rng, verbosity, tallies, episodes / played / count)
         for episode in rng.sample(range(episodes), played):
             _play(plan, policy, _at_random(rng), episode, _schedule(plan, episode))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from statistics import NormalDist
 
 MEDIAN_SHARE = 0.35
 """Median length of an answer, as a share of max_tokens."""
@@ -17,11 +18,15 @@ SIGMA = 0.6
 BYTES_PER_TOKEN = 4.0
 INPUT_SIGMA = 0.08
 """Spread of the tokens that a model makes of a text, between models."""
-MODEL_SIGMA = 0.6
-"""Spread of the mean length of answers, between models and tasks: one draw a run. Together with
-AGENT_SIGMA and the median of the prior it puts an agent's mean, in nine of ten runs, between a
-tenth of its max_tokens and all of them: the range in which max_tokens is neither much too large
-nor the length itself."""
+LEAST_MEAN = 0.1
+"""Least mean length of a run's answers, as a share of max_tokens, that is still likely: below it
+max_tokens is much too large, and at one it is the length itself."""
+VERBOSITY = math.sqrt(LEAST_MEAN) / (MEDIAN_SHARE * math.exp(SIGMA**2 / 2))
+"""Centre of the factor by which a run's mean length differs from that of the prior's answers. It
+puts the centre of the means in the middle, on a log scale, of LEAST_MEAN and one."""
+MODEL_SIGMA = -math.log(LEAST_MEAN) / 2 / NormalDist().inv_cdf(0.95)
+"""Spread of the log of that factor, between models and tasks: one draw a run. The mean of nine of
+ten runs lies between LEAST_MEAN and one."""
 AGENT_SIGMA = 0.35
 """Spread of the mean length of answers between the agents of one run."""
 MOST_REPEATS = 0.4

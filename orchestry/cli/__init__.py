@@ -8,11 +8,14 @@ from __future__ import annotations
 import errno
 import io
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
+from typing import TextIO, cast
 
 import click
 
 from orchestry import __version__
+from orchestry.cli.streams import Lenient
 
 COMMANDS = {
     "run": "Search or train on a task; writes a run directory.",
@@ -50,22 +53,36 @@ def group() -> None:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Runs the command line and exits with its code."""
+    """Runs the command line and exits with its code.
+
+    A reader of stdout that leaves (`| head -1`) changes no code, and neither does a stderr that
+    can't be written: notes and bars may not fail a run that is being paid for.
+    """
     argv = sys.argv[1:] if args is None else args
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character
+    out = cast(TextIO, Lenient(sys.stdout, BrokenPipeError))
+    err = cast(TextIO, Lenient(sys.stderr, OSError))
+    with redirect_stdout(out), redirect_stderr(err):
+        code = _code(argv)
+        out.flush()
+        err.flush()
+    sys.exit(code)
+
+
+def _code(argv: list[str]) -> int:
+    """Runs a command; what it raises becomes a line on stderr and a code."""
     try:
-        code = group.main(args=argv, prog_name="orchestry", standalone_mode=False)
+        return group.main(args=argv, prog_name="orchestry", standalone_mode=False) or 0
     except click.ClickException as error:
         error.show()
-        code = 2
+        return 2
     except click.Abort:
         click.echo("orchestry: interrupted; `orchestry resume RUN` goes on with a run", err=True)
-        code = 130
+        return 130
     except Exception as error:
-        code = _report(error, verbose="--verbose" in argv)
-    sys.exit(code or 0)
+        return _report(error, verbose="--verbose" in argv)
 
 
 def _report(error: Exception, *, verbose: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -82,25 +83,26 @@ def _key(name: str) -> Check:
 
 
 def _address(variable: str, url: str) -> Check:
-    """An address without what may be secret in it: user, password and query."""
+    """An address without what may be secret in it: user, password, query and fragment."""
     scheme, _, rest = url.rpartition("://")
     if scheme not in ("http", "https"):
         return Check(variable, "bad", "is no address", "it takes http(s)://host[:port][/path]")
-    return Check(variable, "ok", f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}")
+    shown = re.split("[?#]", rest.rpartition("@")[2])[0]
+    return Check(variable, "ok", f"{scheme}://{shown}")
 
 
 def _weights() -> Check:
     from orchestry.models import fetch_weights, weights_path
 
-    path = weights_path()
-    if not path.is_file():
-        return Check(
-            "weights",
-            "absent",
-            f"not at {path}",
-            "fetched at the first run (98 MB), or set ORCHESTRY_WEIGHTS to a copy",
-        )
     try:
+        path = weights_path()
+        if not path.is_file():
+            return Check(
+                "weights",
+                "absent",
+                f"not at {path}",
+                "fetched at the first run (98 MB), or set ORCHESTRY_WEIGHTS to a copy",
+            )
         fetch_weights()  # it is there, so this only verifies it
     except OrchestryError as error:
         return Check("weights", "bad", str(error))

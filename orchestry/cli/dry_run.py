@@ -6,13 +6,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from orchestry.cli.watch import Watch
 from orchestry.config import RunConfig
 from orchestry.estimate import Estimate, estimate
 
 
 def show(config: RunConfig, *, as_json: bool) -> None:
     """Prints what the run would cost; makes no call and writes nothing."""
-    found = estimate(config)
+    found = estimate(config, note=Watch(Console(stderr=True), verbose=False).note)
     if as_json:
         click.echo(found.model_dump_json())
         return

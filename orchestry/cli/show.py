@@ -83,9 +83,8 @@ def usage_table(summary: Summary) -> Table:
 def _next(summary: Summary) -> str:
     if summary.stopped == "done":
         return f"evaluate {summary.run_dir} --split test"
-    if summary.stopped == "budget":
-        raised = 2 * (summary.budget_usd or 1.0)
-        return f"resume {summary.run_dir} --budget {raised:g}"
+    if summary.stopped == "budget":  # only the ledger knows the next call's worst case
+        return f"resume {summary.run_dir} --budget USD, with the USD of the last note above"
     return f"resume {summary.run_dir}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,3 +96,14 @@ def test_bad_changes_are_refused(cli: CommandLine, args: tuple[object, ...]) -> 
     before = Path("run/config.yaml").read_text()
     cli("resume", "run", *args).failed(2, "config key")
     assert Path("run/config.yaml").read_text() == before
+
+
+def test_at_the_budget_one_number_is_named_and_it_is_enough(cli: CommandLine) -> None:
+    """A first call dearer than twice the budget: only the ledger's sum helps."""
+    dear = ("--set", "sampling.max_tokens=4000", *PRICED, "--budget", 0.001)
+    stopped = cli("run", *FAKE, *dear, "--run-dir", "run")
+    assert stopped.code == 3
+    named = re.findall(r"--budget ([\d.]+)", stopped.out + stopped.err)
+    assert len(named) == 1
+    again = cli("resume", "run", "--budget", named[0], "--json")
+    assert json.loads(again.out)["calls"] > 0
