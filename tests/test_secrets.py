@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from orchestry.registry import load_task
 from tests.cli.conftest import cli
 from tests.cli.support import FAKE, CommandLine, Reply, Result, chat, message, served
 
@@ -113,6 +117,39 @@ def test_a_key_given_as_another_flag_is_refused(
     assert result.code == 2
     assert "OPENAI_API_KEY" in result.last
     assert_no_secret(result)
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")
+@pytest.mark.parametrize("end", ["return text", "return [(text,)]", "raise ValueError(text)"])
+def test_no_key_that_a_candidate_reads_from_its_parent(
+    cli: CommandLine, tmp_path: Path, end: str
+) -> None:
+    """A process of its own: /proc shows the environment that a process was started with."""
+    lines = [
+        {"agent": "*", "match": f"def {name}(", "text": theft(name, end)}
+        for name in (p.data["entry_point"] for p in load_task("code_review").problems("train"))
+    ]
+    script = tmp_path / "script.jsonl"
+    script.write_text("\n".join(map(json.dumps, [*lines, {"agent": "*", "text": "LGTM"}])))
+    flags = ("--provider", "fake", "--set", "provider.fake.script=script.jsonl", "--show-best")
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestry", "run", "--episodes", "1", *flags, "--run-dir", "run"],
+        env={"ANTHROPIC_API_KEY": SECRET, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    result = Result(done.returncode, done.stdout, done.stderr)
+    assert result.code == 0, result
+    assert_no_secret(result)
+    said = (tmp_path / "run" / "episodes.jsonl").read_text()
+    assert "ANTHROPIC_API_KEY=[secret]" in said or "PermissionError" in said
+
+
+def theft(name: str, end: str) -> str:
+    """A candidate that answers with the environment of the process that started it."""
+    body = f"import os\n    text = open(f'/proc/{{os.getppid()}}/environ').read()\n    {end}"
+    return f"```python\ndef {name}(*args):\n    {body}\n```"
 
 
 def run(cli: CommandLine, monkeypatch: pytest.MonkeyPatch, vendor: str, url: str) -> Result:

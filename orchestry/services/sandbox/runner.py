@@ -4,15 +4,18 @@ It holds against code that fails, loops, recurses, floods, exits or kills itself
 right and the host goes on. It does NOT hold against malice: the candidate reads and writes every
 file and reaches every host that this user may, can leave its process group with `setsid` and so
 survive the run, and shares its process with the runner, so it can read the nonce and write records
-by itself. Such a record is only ever an answer: expected values stay on the host. As root the
-limit on processes does not bind.
+by itself. Such a record is only ever an answer: expected values stay on the host. Nothing in its
+process names the package or the task, but a guessed path opens. As root the limit on processes
+does not bind, and it can read this process's environment, so answers are searched for its secrets.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
+import marshal
 import os
 import secrets
 import shutil
@@ -27,11 +30,17 @@ from weakref import WeakValueDictionary
 
 from orchestry.errors import SandboxError
 from orchestry.services.sandbox import tagged
+from orchestry.services.sandbox.leaks import Redactor, hide_process
 from orchestry.types import Call, CallResult, Limits
 
-_CHILD = Path(__file__).with_name("runner_child.py")
+_FLAGS = ("-s", "-P", "-S")  # no site, no folder of its own on sys.path
+_ENVIRON = {"PYTHONHASHSEED": "0"}  # sets have one order, so that verdicts repeat
+_BOOT = "import marshal, sys\nfor code in marshal.load(sys.stdin.buffer): exec(code)"
 _START_S = 10.0  # for the interpreter alone, on a machine that is busy with other things
 _NONCE_BYTES = 16
+_RECORD_BYTES = 1 << 16  # what a record may have besides its value
+_MAX_WHY = 300
+_MAX_LINE = 1 << 31
 _MEMO = 4096
 _CALL_SHARE = 0.5  # of the run's CPU time; one endless call leaves time for the others
 _WALL_SHARE = 3.0  # of the run's CPU time; a busy machine must not turn a right answer wrong
@@ -99,7 +108,7 @@ async def _play(job: dict[str, Any], calls: int, limits: Limits) -> Results:
     """One child from start to end: nothing of it is left, whatever happens."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     async with _child({**job, "nonce": nonce}) as (process, pipe):
-        records = _Records(pipe, nonce, largest=(limits.output_kb << 11) + 4096)
+        records = _Records(pipe, nonce, limits.output_kb)
         try:
             async with asyncio.timeout(_START_S):
                 await records.ready()
@@ -131,7 +140,7 @@ async def _child(
         folder = tempfile.mkdtemp(prefix="orchestry-")
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         stdin = stack.enter_context(tempfile.TemporaryFile())
-        stdin.write(tagged.dumps(job))
+        stdin.write(_program() + tagged.dumps(job))
         stdin.seek(0)
         read_fd, write_fd = os.pipe()
         source: BinaryIO = stack.enter_context(os.fdopen(read_fd, "rb", 0))
@@ -152,16 +161,29 @@ async def _child(
             await process.wait()
 
 
+@functools.cache
+def _program() -> bytes:
+    """The child's code, compiled under a name that leads nowhere."""
+    sources = [Path(__file__).with_name(name).read_text() for name in ("tagged.py", "child.py")]
+    return marshal.dumps([compile(s, "<runner>", "exec", dont_inherit=True) for s in sources])
+
+
+def _interpreter() -> str:
+    """The Python below this environment: the environment's own path may lie beside the tasks."""
+    return str(Path(sys.executable).resolve())
+
+
 async def _spawn(folder: str, stdin: BinaryIO, write_fd: int) -> asyncio.subprocess.Process:
+    hide_process()
     try:
         return await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-I", "-S", str(_CHILD), str(write_fd)),
+            _interpreter(),
+            *(*_FLAGS, "-c", _BOOT, str(write_fd)),
             stdin=stdin,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
             pass_fds=(write_fd,),
-            env={},
+            env=_ENVIRON,
             cwd=folder,
             start_new_session=True,
         )
@@ -181,8 +203,10 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 class _Records:
     """What the child sends: length, nonce, tagged JSON, checked as a stranger's words."""
 
-    def __init__(self, pipe: asyncio.StreamReader, nonce: bytes, largest: int) -> None:
-        self._pipe, self._nonce, self._largest = pipe, nonce, largest
+    def __init__(self, pipe: asyncio.StreamReader, nonce: bytes, output_kb: int) -> None:
+        self._pipe, self._nonce = pipe, nonce
+        self._largest = (output_kb << 11) + _RECORD_BYTES
+        self._redactor = Redactor(os.environ)
 
     async def ready(self) -> None:
         """Returns once the child is limited and about to run the candidate."""
@@ -192,14 +216,17 @@ class _Records:
     async def next(self, index: int) -> CallResult:
         """The result of call `index`. Raises EOFError at the end, Untaggable for a forgery."""
         record = await self._read()
-        verdict, why = record.get("verdict"), record.get("why", "")
-        if record.get("index") != index or verdict not in _VERDICTS or not isinstance(why, str):
+        verdict, why, line = record.get("verdict"), record.get("why", ""), record.get("line")
+        known = verdict in _VERDICTS and isinstance(why, str)
+        numbered = line is None or (type(line) is int and 0 <= line < _MAX_LINE)
+        if record.get("index") != index or not known or not numbered:
             raise tagged.Untaggable("a record out of order")
         if verdict != "value":
-            return CallResult(verdict=verdict, why=why)
+            place = "" if line is None else f" (line {line})"
+            return CallResult(verdict=verdict, why=self._redactor.text(why, _MAX_WHY) + place)
         if not isinstance(data := record.get("value"), bytes):
             raise tagged.Untaggable("a record without its value")
-        return CallResult(verdict="value", value=tagged.loads(data))
+        return CallResult(verdict="value", value=self._redactor.value(tagged.loads(data)))
 
     async def _read(self) -> dict[str, Any]:
         size = int.from_bytes(await self._pipe.readexactly(4), "big")
@@ -230,5 +257,5 @@ async def _post_mortem(process: asyncio.subprocess.Process) -> CallResult:
 def _no_start(code: int | None) -> str:
     return (
         f"the sandbox's interpreter did not start (exit status {code}): try "
-        f"`{sys.executable} -I -S -c pass`, and check sandbox.memory_mb"
+        f"`{_interpreter()} {' '.join(_FLAGS)} -c pass`, and check sandbox.memory_mb"
     )

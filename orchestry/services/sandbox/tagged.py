@@ -2,7 +2,7 @@
 
 JSON scalars stand for themselves; everything else is a list of a tag and its content, so list,
 tuple, set, frozenset, dict with any keys, bytes and huge integers stay apart. Standard library
-only: the sandbox's child loads this file by path, outside the package.
+only: the sandbox's child runs this file's code outside the package.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -126,9 +128,83 @@ async def test_no_environment_no_stdin_an_empty_folder(
     )
     (result,) = await sandbox.run(code, "f", [Call()])
     environ, files, stdin, path = result.value
-    assert set(environ) <= {"LC_CTYPE"}
+    assert set(environ) - {"LC_CTYPE"} == {"PYTHONHASHSEED"}
     assert (files, stdin) == ([], b"")
     assert not any("site-packages" in folder or "orchestry" in folder for folder in path)
+
+
+async def test_the_interpreter_is_isolated(sandbox: SubprocessSandbox) -> None:
+    code = (
+        "import sys\ndef f():\n  flags = sys.flags\n"
+        "  return flags.no_site, flags.no_user_site, flags.safe_path,"
+        " 'site' in sys.modules, sys.path"
+    )
+    (result,) = await sandbox.run(code, "f", [Call()])
+    *flags, path = result.value
+    assert flags == [1, 1, True, False]
+    assert path
+    assert all(Path(folder).is_absolute() for folder in path)
+
+
+async def test_verdicts_repeat_in_another_process(sandbox: SubprocessSandbox) -> None:
+    code = "def f(x): return list({'a', 'b', 'c', 'd', 'e', 'f', x})"
+    runs = [Limits(wall_s=2.0 + n) for n in range(3)]  # equal runs would be answered from memory
+    results = [await sandbox.run(code, "f", [Call(args=("g",))], limits) for limits in runs]
+    assert results[0] == results[1] == results[2]
+    assert results[0][0].verdict == "value"
+
+
+async def test_nothing_in_the_process_leads_to_the_package(sandbox: SubprocessSandbox) -> None:
+    code = """
+import gc, inspect, os, sys
+def f():
+    main, frame = sys.modules["__main__"], sys._getframe()
+    found = [*sys.argv, *sys.orig_argv, *sys.path, sys.executable, sys.prefix, os.getcwd()]
+    found += [str(getattr(module, "__file__", "")) for module in sys.modules.values()]
+    found += [text for text in vars(main).values() if isinstance(text, str)]
+    while frame:
+        found.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    found += [t.__code__.co_filename for t in gc.get_objects() if inspect.isfunction(t)]
+    for name in ("cmdline", "environ", "maps"):
+        if os.path.exists("/proc/self/" + name):
+            found += open("/proc/self/" + name).read().split()
+    for fd in range(32):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except OSError:
+            pass
+    try:
+        found.append(inspect.getsource(main))
+    except (OSError, TypeError):
+        pass
+    return sorted(set(found))
+"""
+    (result,) = await sandbox.run(code, "f", [Call()], Limits(wall_s=5.0, output_kb=256))
+    assert result.verdict == "value", result.why
+    root = str(Path(__file__).parents[3])
+    assert [text for text in result.value if root in text or "runner_child" in text] == []
+
+
+async def test_the_process_hides_its_environment(sandbox: SubprocessSandbox) -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux has prctl")
+    await sandbox.run("def f(): return 1", "f", [Call()])
+    get_dumpable = 3
+    assert ctypes.CDLL(None).prctl(get_dumpable, 0, 0, 0, 0) == 0
+
+
+@pytest.mark.parametrize("end", ["return", "raise ValueError"])
+async def test_secrets_are_taken_out(
+    sandbox: SubprocessSandbox, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The argument stands for what a candidate reads of this process."""
+    monkeypatch.setenv("VENDOR_API_KEY", "sentinel-1234")
+    code = f"def f(x): {end}('y' * 285 + x)"
+    (result,) = await sandbox.run(code, "f", [Call(args=("sentinel-1234" * 3,))])
+    text = result.why or result.value
+    assert "[secret]" in text
+    assert "senti" not in text
 
 
 @pytest.fixture

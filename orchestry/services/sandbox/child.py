@@ -1,9 +1,10 @@
 """The sandbox's child: runs one candidate's calls and streams a record a call to the host.
 
-Started as `python -I -S runner_child.py FD`, standard library only. Stdin brings one tagged JSON
-job; FD takes the records. Nothing in here knows what the calls should return. The candidate runs
-in this very process and can reach all of it, so the host believes no record further than as an
-answer of the candidate.
+Its code comes over stdin, behind that of `tagged`, and runs in the same namespace: the process
+holds no path that leads to this package. The rest of stdin is one tagged JSON job; the descriptor
+in argv[1] takes the records. Standard library only. Nothing in here knows what the calls should
+return. The candidate runs in this very process and can reach all of it, so the host believes no
+record further than as an answer of the candidate.
 """
 
 from __future__ import annotations
@@ -17,15 +18,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestry.services.sandbox import tagged
-else:  # by path: the package's own imports cost more than the whole run
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
-    import tagged
-
-    del sys.path[0]
+    from orchestry.services.sandbox.tagged import Untaggable, dumps, loads
 
 CANDIDATE = "<candidate>"
-MAX_WHY = 300
+MAX_WHY = 4096  # the host shows less, once it has taken secrets out
 OPEN_FILES = 32
 REARM_S = 0.05
 
@@ -41,7 +37,7 @@ class Channel:
 
     def __init__(self, fd: int, nonce: bytes) -> None:
         self._fd, self._nonce, self._pid = fd, nonce, os.getpid()
-        self._write, self._getpid, self._dumps = os.write, os.getpid, tagged.dumps
+        self._write, self._getpid, self._dumps = os.write, os.getpid, dumps
 
     def send(self, record: Record) -> None:
         if self._getpid() != self._pid:
@@ -54,7 +50,7 @@ class Channel:
 
 def main() -> None:
     """Reads the job, drops what the candidate must not have, runs every call, leaves at once."""
-    job = tagged.loads(sys.stdin.buffer.read())
+    job = loads(sys.stdin.buffer.read())
     channel = Channel(int(sys.argv[1]), job["nonce"])
     silence()
     restrict(job["wall_s"], job["memory_mb"], job["output_kb"])
@@ -62,7 +58,7 @@ def main() -> None:
     leave = os._exit  # no exit handler or thread of the candidate holds the child up
     function, failure = load(job["code"], job["entry_point"], job["call_s"])
     for index, args in enumerate(job["calls"]):
-        record = failure or attempt(function, tagged.loads(args), job["call_s"], job["output_kb"])
+        record = failure or attempt(function, loads(args), job["call_s"], job["output_kb"])
         channel.send({"index": index, **record})
     leave(0)
 
@@ -121,8 +117,8 @@ def attempt(function: Callable[..., Any], args: Any, call_s: float, output_kb: i
     def answer() -> Record:
         value = function(*args)
         try:
-            data = tagged.dumps(value)
-        except tagged.Untaggable as error:
+            data = dumps(value)
+        except Untaggable as error:
             return {"verdict": "error", "why": f"returned what can't be compared: {error}"}
         if len(data) > output_kb << 10:
             return {"verdict": "output", "why": f"returned more than {output_kb} KiB"}
@@ -142,13 +138,13 @@ def timed(work: Callable[[], Record], call_s: float) -> Record:
     except OutOfTime:
         return {"verdict": "timeout", "why": f"no answer after {call_s:g} s of CPU time"}
     except MemoryError as error:
-        return {"verdict": "memory", "why": explain(error)}
+        return {"verdict": "memory", **explain(error)}
     except BaseException as error:
-        return {"verdict": "error", "why": explain(error)}
+        return {"verdict": "error", **explain(error)}
 
 
-def explain(error: BaseException) -> str:
-    """The last line of the traceback, with the line number inside the candidate."""
+def explain(error: BaseException) -> Record:
+    """The last line of the traceback, and the line number inside the candidate."""
     try:
         text = str(error.msg if isinstance(error, SyntaxError) else error)
     except BaseException:  # the candidate's own __str__
@@ -161,7 +157,7 @@ def explain(error: BaseException) -> str:
         trace = trace.tb_next
     kind = type(error).__name__
     message = f"{kind}: {text}" if text else kind
-    return message[:MAX_WHY] + (f" (line {line})" if line is not None else "")
+    return {"why": message[:MAX_WHY], "line": line}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""Keeps the secrets of this process's environment out of what a candidate says.
+
+The candidate runs as the same user, so it can read `/proc/<parent>/environ`, and what it returns
+or raises lands in feedback, logs and the run directory. What is spelled in another way (reversed,
+in pieces, encoded) passes: this level is no confinement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+SUFFIXES = ("_API_KEY", "_TOKEN", "_SECRET", "_KEY", "_PASSWORD")
+MIN_CHARS = 8  # what is shorter occurs in honest answers too
+MARK = "[secret]"
+_PR_SET_DUMPABLE = 4
+_SEQUENCES = (list, tuple, set, frozenset)
+
+
+class Redactor:
+    """Replaces the values of variables that are named like secrets, in text and plain values."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        named = {v.strip() for k, v in environ.items() if k.upper().endswith(SUFFIXES)}
+        # A secret may hold another one, so the longest is tried first.
+        secrets = sorted((s for s in named if len(s) >= MIN_CHARS), key=len, reverse=True)
+        never = "(?!)"
+        self._text = re.compile("|".join(map(re.escape, secrets)) or never)
+        data = b"|".join(re.escape(os.fsencode(secret)) for secret in secrets)
+        self._data = re.compile(data or never.encode())
+
+    def text(self, text: str, limit: int) -> str:
+        """The first `limit` characters; a secret that the cut would halve goes as a whole."""
+        ends = (match.end() for match in self._text.finditer(text) if match.start() < limit)
+        return self._text.sub(MARK, text[: max((limit, *ends))])
+
+    def value(self, value: Any) -> Any:
+        """A plain value with the strings and bytes in it redacted, at any depth."""
+        kind = type(value)
+        if kind is str:
+            return self._text.sub(MARK, value)
+        if kind is bytes:
+            return self._data.sub(MARK.encode(), value)
+        if kind is dict:
+            return {self.value(key): self.value(item) for key, item in value.items()}
+        if kind in _SEQUENCES:
+            return kind(self.value(item) for item in value)
+        return value
+
+
+@functools.cache
+def hide_process() -> None:
+    """Closes this process's environment and memory to others of its user, where Linux has it.
+
+    Root reads on. A profiler or debugger that is to attach needs root from then on, too.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):  # no libc to load, or none with prctl
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
