@@ -15,6 +15,8 @@ from .extract import parse, prose
 
 FREE_SIZE, WORTHLESS_SIZE = 1.5, 5.0
 """Size relative to the reference up to which code is brief, and from which brevity is 0."""
+MENDED = 0.5
+"""What a mended draft may earn: the least that one that was right and stayed right does."""
 MIN_REVIEW_WORDS = 5
 _APPROVAL = re.compile(r"\W*(?:lgtm|looks good to me)\b", re.IGNORECASE)
 _CHARS_A_NODE = 8
@@ -32,7 +34,9 @@ def collaboration(before: float, after: float, review: str, old: str, new: str) 
 
     `before` and `after` are the quality of the writer's code `old` and of the final code `new`.
     Half is the effect alone; a quarter each scales it by a review that is right, and by a
-    refactorer that does as the review says. No effect is worth nothing.
+    refactorer that does as the review says. No effect is worth nothing. Whatever the review, a
+    draft that solves the problem and is kept solved earns no less than one that had to be mended,
+    so that to fail on purpose never pays where the writer can solve the problem.
     """
     right = is_approval(review) if before == 1.0 else is_concrete(review, old)
     followed = is_approval(review) != _differ(old, new)
@@ -40,10 +44,10 @@ def collaboration(before: float, after: float, review: str, old: str, new: str) 
 
 
 def effect(before: float, after: float) -> float:
-    """Share of what was missing that was gained; for perfect code, whether it stayed perfect."""
+    """For perfect code, whether it stayed so; else half the share of what was missing, gained."""
     if before == 1.0:
         return float(after == 1.0)
-    return max(0.0, (after - before) / (1.0 - before))
+    return MENDED * max(0.0, (after - before) / (1.0 - before))
 
 
 def efficiency(quality: float, code: str, reference: str) -> float:

@@ -17,6 +17,7 @@ from orchestry.services.sandbox import open_sandbox
 from orchestry.types import SPLITS, Limits
 
 TASK: BaseTask[Transcript] = load_task("code_review")
+REWARD = import_module("orchestry_tasks.code_review.reward")
 PROBLEMS = {problem.id: problem for split in SPLITS for problem in TASK.problems(split)}
 PINNED = {
     "train": "ad97dc3ff2c2e2b8",
@@ -148,15 +149,20 @@ async def test_every_stage_is_scored(tools: Tools) -> None:
 @pytest.mark.parametrize(
     ("said", "collaboration", "tags"),
     [
-        ((WRONG, POINT, RIGHT), 1.0, ("solved", "improved")),
-        ((WRONG, "LGTM", RIGHT), 0.5, ("solved", "improved")),
-        ((WRONG, "It is wrong.", RIGHT), 0.75, ("solved", "improved")),
-        ((WRONG, "is_palindrome s return s s", RIGHT), 0.75, ("solved", "improved")),
+        ((WRONG, POINT, RIGHT), 0.5, ("solved", "improved")),
+        ((WRONG, "LGTM", RIGHT), 0.25, ("solved", "improved")),
+        ((WRONG, "It is wrong.", RIGHT), 0.375, ("solved", "improved")),
+        ((WRONG, "is_palindrome s return s s", RIGHT), 0.375, ("solved", "improved")),
         ((WRONG, POINT, WRONG), 0.0, ()),
         ((WRONG, POINT, "def is_palindrome(s) return s"), 0.0, ("regressed", "syntax_error")),
         ((RIGHT, "LGTM", RIGHT), 1.0, ("solved",)),
         ((RIGHT, "LGTM", RIGHT.replace("s ==", "s  ==")), 1.0, ("solved",)),
         ((RIGHT, POINT, RIGHT), 0.5, ("solved",)),
+        (
+            (RIGHT, POINT, RIGHT.replace("s ==", "bool(s) in (True, False) and s ==")),
+            0.75,
+            ("solved",),
+        ),
         ((RIGHT, "LGTM", WRONG), 0.0, ("regressed",)),
         ((RIGHT, "LGTM", ""), 0.0, ("regressed", "no_code")),
     ],
@@ -183,6 +189,34 @@ async def test_a_better_end_is_never_worth_less(tools: Tools) -> None:
         ends = [state(problem, draft, POINT, end) for end in drafts]
         totals = [(await TASK.evaluate(end, tools)).total for end in ends]
         assert totals == sorted(totals)
+
+
+async def test_to_fail_on_purpose_earns_nothing(tools: Tools) -> None:
+    problem = PROBLEMS["is_palindrome"]
+    for review in (POINT, "LGTM", "", "It is wrong."):
+        honest = await TASK.evaluate(state(problem, RIGHT, review, RIGHT), tools)
+        mended = await TASK.evaluate(state(problem, WRONG, review, RIGHT), tools)
+        assert honest.total >= mended.total
+
+
+CODES = st.sampled_from(["", WRONG[10:-4], RIGHT[10:-4], "def is_palindrome(s) return"]) | st.text()
+
+
+@given(
+    before=st.floats(0.0, 1.0, exclude_max=True),
+    review=st.text() | st.sampled_from([POINT, "LGTM", f"LGTM {POINT}"]),
+    honest=CODES,
+    failed=CODES,
+    final=CODES,
+)
+def test_no_review_makes_a_mended_draft_earn_more(
+    before: float, review: str, honest: str, failed: str, final: str
+) -> None:
+    """Whatever the codes are: the draft that passes all tests against one that passes fewer."""
+    kept = REWARD.collaboration(1.0, 1.0, review, honest, final)
+    mended = REWARD.collaboration(before, 1.0, review, failed, final)
+    assert 0.0 <= mended <= kept <= 1.0
+    assert REWARD.collaboration(1.0, before, review, honest, final) == 0.0
 
 
 async def test_bloat_costs_and_docstrings_do_not(tools: Tools) -> None:
