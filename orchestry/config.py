@@ -133,11 +133,11 @@ class RetryConfig(Frozen):
 class PriceConfig(Frozen):
     """Dollars per million tokens, for models that genai-prices does not know."""
 
-    input: float = Field(ge=0.0)
-    output: float = Field(ge=0.0)
-    cached_input: float | None = Field(None, ge=0.0)
+    input: float = Field(ge=0.0, allow_inf_nan=False)
+    output: float = Field(ge=0.0, allow_inf_nan=False)
+    cached_input: float | None = Field(None, ge=0.0, allow_inf_nan=False)
     """None: the input price."""
-    cache_write: float | None = Field(None, ge=0.0)
+    cache_write: float | None = Field(None, ge=0.0, allow_inf_nan=False)
     """None: the input price."""
 
 

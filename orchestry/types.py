@@ -200,11 +200,17 @@ class CallResult(Frozen):
 
 
 class Limits(Frozen):
-    """What a candidate may use: seconds of wall clock and CPU, MiB of memory and of output."""
+    """What one run of a candidate, all its calls together, may use.
 
-    wall_s: float = 2.0
-    memory_mb: int = 256
-    output_kb: int = 256
+    `wall_s` bounds CPU time: a run may use that many seconds, rounded up to whole ones, and a call
+    half of them. On the wall clock a run may take three times `wall_s`, so that a busy machine does
+    not turn a right answer wrong. `memory_mb` is MiB of address space, the interpreter's included;
+    `output_kb` is KiB of one call's value, and of any file written.
+    """
+
+    wall_s: float = Field(2.0, ge=0.1, le=3600.0, allow_inf_nan=False)
+    memory_mb: int = Field(256, ge=64, le=1 << 20)
+    output_kb: int = Field(256, ge=1, le=1 << 16)
 
 
 class Sandbox(Protocol):

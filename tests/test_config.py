@@ -10,6 +10,10 @@ from hypothesis import strategies as st
 
 from orchestry.config import RunConfig, merge, resolve, validate
 from orchestry.errors import ConfigError
+from orchestry.services.sandbox import open_sandbox
+from orchestry.types import Call
+
+LEAST = ("wall_s=0.1", "memory_mb=64", "output_kb=1")
 
 
 def test_flags_win_over_sets_over_files_over_defaults(tmp_path: Path) -> None:
@@ -50,6 +54,32 @@ def test_faults_name_the_key_and_the_nearest(item: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         resolve([], [item])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("sandbox.wall_s", ["0", "-1", "1e-9", ".inf", ".nan", "1e9"]),
+        ("sandbox.memory_mb", ["0", "-1", "63", "1e9", ".nan"]),
+        ("sandbox.output_kb", ["0", "-1", "1e9", ".inf"]),
+        *(
+            (f"prices.m.{name}", ["-1", ".inf", "-.inf", ".nan"])
+            for name in ("input", "output", "cached_input", "cache_write")
+        ),
+    ],
+)
+def test_limits_and_prices_are_bounded(key: str, values: list[str]) -> None:
+    whole = ["prices.m.input=1", "prices.m.output=1"]
+    for value in values:
+        with pytest.raises(ConfigError, match=f"'{key}' is "):
+            resolve([], [*whole, f"{key}={value}"])
+
+
+async def test_the_tightest_limits_still_run_code() -> None:
+    limits = resolve([], [f"sandbox.{least}" for least in LEAST]).sandbox
+    async with open_sandbox(limits) as sandbox:
+        results = await sandbox.run("def f(x): return x", "f", [Call(args=(7,))])
+    assert [result.value for result in results] == [7]
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "a: [\n", "\x00"])
