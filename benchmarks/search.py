@@ -56,9 +56,10 @@ def main() -> None:
         for strategy in STRATEGIES
     }
     body = report(runs, episodes)
+    options = [f"--seeds {args.seeds}", *([f"--problems {episodes}"] if args.problems else [])]
     print(body)
     if args.write:
-        page.write("search", f"python -m benchmarks.search --seeds {args.seeds} --write", body)
+        page.write("search", " ".join(["python -m benchmarks.search", *options, "--write"]), body)
 
 
 def play(folder: Path, strategy: str, seed: int, episodes: int) -> Run:
@@ -83,12 +84,13 @@ def play(folder: Path, strategy: str, seed: int, episodes: int) -> Run:
 def report(runs: dict[str, list[Run]], episodes: int) -> str:
     """The section's body: a row a strategy, and the paired differences."""
     seeds = len(runs["beam"])
-    reward = tabulate(runs, lambda e: e.reward)
-    solved = tabulate(runs, lambda e: float("solved" in e.best_node.tags))
-    calls = tabulate(runs, lambda e: float(e.calls))
-    tokens = tabulate(runs, lambda e: float(e.output_tokens))
+    reward = tabulate(runs, episodes, lambda e: e.reward)
+    solved = tabulate(runs, episodes, lambda e: float("solved" in e.best_node.tags))
+    calls = tabulate(runs, episodes, lambda e: float(e.calls))
+    tokens = tabulate(runs, episodes, lambda e: float(e.output_tokens))
     lines = [
-        f"{episodes} problems of the test split, {seeds} seed{'s' * (seeds > 1)}, embedded "
+        f"{episodes} problems of the test split, in seeded order, {seeds} seed"
+        f"{'s' * (seeds > 1)}, embedded "
         f"SmolLM2-135M, at most {MAX_TOKENS} tokens an answer. The reward is that of the best "
         "trajectory found, the tests decide which; mean and 95 % bootstrap interval over problems.",
         "",
@@ -119,13 +121,15 @@ def verdict(gain: dict[str, list[float]]) -> str:
     return "At equal calls this does not tell the beam from best-of-n: a null result."
 
 
-def tabulate(runs: dict[str, list[Run]], figure: Callable[[EpisodeRecord], float]) -> Table:
-    """One figure of every episode, by strategy and problem."""
+def tabulate(
+    runs: dict[str, list[Run]], episodes: int, figure: Callable[[EpisodeRecord], float]
+) -> Table:
+    """One figure of each of the first episodes, by strategy and problem."""
     table: Table = {}
     for strategy, seeds in runs.items():
         rows: defaultdict[str, list[float]] = defaultdict(list)
         for run in seeds:
-            for episode in run.episodes:
+            for episode in run.episodes[:episodes]:
                 rows[episode.problem].append(figure(episode))
         table[strategy] = dict(rows)
     return table
