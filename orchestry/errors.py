@@ -76,13 +76,24 @@ class PromptTooLong(ProviderError):
 
 def fault(error: Exception) -> OrchestryError:
     """Our own error for one that nobody foresaw, raised by Orchestry or by what it builds on."""
-    what = (str(error).splitlines() or ["no message"])[0][:300]
     found = OrchestryError(
-        f"unforeseen {type(error).__name__}: {what}: --verbose shows where; please report it. "
-        "Answers that had arrived are kept, and `orchestry resume` goes on with them"
+        f"unforeseen {type(error).__name__}: {reason(error)}: --verbose shows where; please report "
+        "it. Answers that had arrived are kept, and `orchestry resume` goes on with them"
     )
     found.__cause__ = error
     return found
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, for a message of ours: its first line, at most 300 characters; of a
+    validation error the first field at fault, with what is wrong there."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        return f"{place}: {first['msg']}"[:300] if place else first["msg"][:300]
+    return (str(error).splitlines() or ["no message"])[0][:300]
 
 
 def unknown(kind: str, found: str, known: list[str]) -> str:

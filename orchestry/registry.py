@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from orchestry.errors import ConfigError, OrchestryError, TaskError, unknown
+from orchestry.errors import ConfigError, OrchestryError, TaskError, reason, unknown
 from orchestry.task import BaseTask
 from orchestry.types import AgentSpec
 
@@ -270,8 +270,8 @@ def _only_class(module: ModuleType, location: TaskLocation) -> type[BaseTask[Any
 
 def _check_class(task: type[BaseTask[Any]], location: TaskLocation) -> None:
     """The attributes that every layer relies on."""
-    if reason := _fault(task, location.name):
-        raise TaskError(f"{location.place}: {task.__name__} {reason}")
+    if fault := _fault(task, location.name):
+        raise TaskError(f"{location.place}: {task.__name__} {fault}")
 
 
 def _fault(task: type[BaseTask[Any]], name: str) -> str:
@@ -302,8 +302,7 @@ def _raised(location: TaskLocation, error: BaseException) -> TaskError:
     if isinstance(error, SyntaxError) and error.filename:
         lines.append(f"{error.filename}, line {error.lineno}")
     place = lines[-1] if lines else location.place
-    reason = str(error).partition("\n")[0]
     return TaskError(
-        f"task '{location.name}' can't be loaded: {place} raised {type(error).__name__}: {reason}: "
-        "fix that line (--verbose shows the traceback)"
+        f"task '{location.name}' can't be loaded: {place} raised {type(error).__name__}: "
+        f"{reason(error)}: fix that line (--verbose shows the traceback)"
     )

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from orchestry import journal
-from orchestry.errors import ConfigError, LockedError, StoreError
+from orchestry.errors import ConfigError, LockedError, StoreError, reason
 from orchestry.journal import Committed, Event, Journal
 from orchestry.records import EpisodeRecord, Summary
 
@@ -156,7 +156,9 @@ class Run:
                 f"`orchestry resume {self.folder}` ends it"
             ) from None
         except ValidationError as error:
-            raise StoreError(f"{path} is damaged: {_first_line(error)}") from None
+            raise StoreError(
+                f"{path} is damaged ({reason(error)}): `orchestry resume {self.folder}` mends it"
+            ) from None
 
     @property
     def rewards(self) -> list[float]:
@@ -219,7 +221,7 @@ def committed_episodes(
             if number == len(lines):  # torn by a kill: not committed, or reported missing below
                 break
             raise StoreError(
-                f"{path}, line {number} is damaged ({_first_line(error)}): delete the line, then "
+                f"{path}, line {number} is damaged ({reason(error)}): delete the line, then "
                 "resume; its episode is played again from the journal's answers, at no cost"
             ) from None
         if record.episode in committed:
@@ -295,7 +297,3 @@ def refused(path: Path, error: OSError) -> StoreError:
 def to_json(data: Mapping[str, Any]) -> str:
     """Readable JSON for small files."""
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

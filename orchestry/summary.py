@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestry import __version__
-from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError, StoreError
+from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError, StoreError, reason
 from orchestry.journal import VERSION
 from orchestry.records import Summary
 from orchestry.session import Plan
@@ -104,7 +104,7 @@ def _read(path: Path) -> _Manifest:
         return _Manifest.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise StoreError(
-            f"{path} can't be read ({str(error).partition(chr(10))[0]}): restore it from a copy, "
+            f"{path} can't be read ({reason(error)}): restore it from a copy, "
             "or delete it, then resume; no answer is lost with it"
         ) from None
 

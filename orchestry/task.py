@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Generic
 
-from pydantic import ValidationError
-
-from orchestry.errors import ConfigError, TaskError, unknown
+from orchestry.errors import ConfigError, TaskError, reason, unknown
 from orchestry.types import AgentSpec, Part, Problem, Score, Split, StateT, Tools
 
 
@@ -134,7 +132,7 @@ def read_problems(path: Path, split: Split) -> tuple[Problem, ...]:
             problem = Problem.model_validate(json.loads(line))
         except ValueError as error:
             raise TaskError(
-                f"{path}, line {number} is no problem ({_reason(error)}): write a JSON object with "
+                f"{path}, line {number} is no problem ({reason(error)}): write a JSON object with "
                 "id, prompt, and where needed data and split"
             ) from None
         if problem.split == split:
@@ -153,11 +151,3 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         number = error.object[: error.start].count(b"\n") + 1
         raise TaskError(f"{path}, line {number} is no UTF-8: save the file as UTF-8") from None
-
-
-def _reason(error: ValueError) -> str:
-    """What is wrong, in one line; of a validation error the field and its first fault."""
-    if not isinstance(error, ValidationError):
-        return str(error).partition("\n")[0]
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the line'}: {first['msg']}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from orchestry.errors import SandboxError
+from orchestry.errors import SandboxError, reason
 from orchestry.rollout import MAX_STAGES
 from orchestry.task import BaseTask
 from orchestry.types import SPLITS, Problem, Sandbox, Score, Split, Tools
@@ -91,8 +91,7 @@ class _Case:
         except SandboxError:  # not the task's fault, and no finding about it
             raise
         except Exception as error:
-            reason = str(error).partition("\n")[0]
-            self.fail(rule, f"{what} raised {type(error).__name__}: {reason}")
+            self.fail(rule, f"{what} raised {type(error).__name__}: {reason(error)}")
 
     def findings(self) -> list[Finding]:
         return [Finding(rule, rule not in self.faults, self._detail(rule)) for rule in RULES]

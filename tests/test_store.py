@@ -142,7 +142,10 @@ def test_a_run_without_a_summary_says_how_to_end_it(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"no summary.json.*orchestry resume"):
         _ = load_run(tmp_path).summary
     (tmp_path / "summary.json").write_text('{"run_dir": 3}')
-    with pytest.raises(StoreError, match=r"summary.json is damaged"):
+    with pytest.raises(
+        StoreError,
+        match=r"is damaged \(run_dir: Input.*orchestry resume",
+    ):
         _ = load_run(tmp_path).summary
 
 
