@@ -145,6 +145,36 @@ def test_a_kill_in_the_middle_of_a_commit_is_mended(tmp_path: Path) -> None:
     assert artefacts(whole.folder) == expected
 
 
+def kill_at(mark: bytes, folder: Path, *args: str) -> None:
+    """A command in a process of its own, killed once the journal of `folder` holds `mark`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestry", *args],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    journal, deadline = folder / "journal.jsonl", time.monotonic() + 60
+    while not (journal.exists() and mark in journal.read_bytes()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+
+
+def test_a_first_episode_torn_by_a_kill_never_spoils_a_later_resume(tmp_path: Path) -> None:
+    slow = ("provider.fake.latency_s=0.05", "search.episodes_in_flight=1")
+    whole = orchestry.train(config(*slow), tmp_path / "whole")
+    folder = tmp_path / "killed"
+    sets = [word for item in (*BASE, *slow) for word in ("--set", item)]
+    kill_at(b'"answered"', folder, "run", "--run-dir", str(folder), *sets)
+    assert b'"committed"' not in (folder / "journal.jsonl").read_bytes()
+    line = (whole.folder / "episodes.jsonl").read_bytes().partition(b"\n")[0]
+    (folder / "episodes.jsonl").write_bytes(line[:100])
+    kill_at(b'"committed","episode":1', folder, "resume", str(folder))
+    resume(folder)
+    assert artefacts(folder) == artefacts(whole.folder)
+
+
 def test_a_lost_committed_episode_is_named_and_played_again(tmp_path: Path) -> None:
     run = orchestry.train(config(), tmp_path / "run")
     expected, path = artefacts(run.folder), run.folder / "episodes.jsonl"
