@@ -26,7 +26,6 @@ Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0.0, le=86_400.0)]
 MAX_TOKENS = 1_000_000
 _LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|pk)-[\w-]{12,}")
-CONFIGS = Path("configs")
 
 
 class FakeConfig(Frozen):

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from orchestry.errors import StoreError
+from orchestry.errors import StoreError, reason
 from orchestry.types import Completion, Frozen, Score
 
 VERSION = 1
@@ -179,7 +179,7 @@ def _checked(path: Path, number: int, line: bytes) -> Event:
         if (version := _foreign_version(line)) is not None:
             raise _other_version(path, version) from None
         raise StoreError(
-            f"{path}, line {number} is damaged ({str(error).splitlines()[0]}): restore the file "
+            f"{path}, line {number} is damaged ({reason(error)}): restore the file "
             f"from a copy, or keep its first {number - 1} lines and resume from there"
         ) from None
     if isinstance(event, Opened) and event.version != VERSION:

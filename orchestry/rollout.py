@@ -16,9 +16,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Generic
 
-from pydantic import ValidationError
-
-from orchestry.errors import OrchestryError, TaskError, unknown
+from orchestry.errors import OrchestryError, TaskError, reason, unknown
 from orchestry.search.beam import Candidate, Schedule
 from orchestry.search.values import back_up
 from orchestry.seeds import derive
@@ -228,7 +226,7 @@ def task_boundary(
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
         where = f"on problem {problem.id} ({place})" if problem else f"({place})"
         raise TaskError(
-            f"task {task.name}: {method} raised {type(error).__name__}: {_brief(error)} {where}: "
+            f"task {task.name}: {method} raised {type(error).__name__}: {reason(error)} {where}: "
             f"`orchestry tasks check {task.name}` shows the case"
         ) from error
 
@@ -238,12 +236,6 @@ def _endless(task: BaseTask[Any], problem: Problem) -> TaskError:
         f"task {task.name} does not end within {MAX_STAGES} stages on problem {problem.id}: "
         "let to_act return () once the work is over"
     )
-
-
-def _brief(error: BaseException) -> str:
-    """The message's first line, cut; of a validation error the second says what is wrong."""
-    lines = str(error).splitlines() or ["no message"]
-    return " ".join(" ".join(lines[: 3 if isinstance(error, ValidationError) else 1]).split())[:300]
 
 
 def _record(tree: Tree[StateT], child: Trajectory[StateT], score: Score) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import diskcache
 from pydantic import ValidationError
 
+from orchestry.errors import reason
 from orchestry.types import Completion
 
 SIZE_LIMIT = 2**30
@@ -95,7 +96,7 @@ class AnswerCache:
     def _drop(self, key: str, error: Exception) -> None:
         self._on_warn(
             f"the cached answer {key} in {self._folder} is damaged and was dropped "
-            f"({str(error).splitlines()[0]}); it is asked for again"
+            f"({reason(error)}); it is asked for again"
         )
         self._batch.pop(key, None)
         try:
