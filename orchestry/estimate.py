@@ -1,8 +1,8 @@
 """The dry run: what a resolved config will cost, before a cent is spent and without any network.
 
 The real task is played on the real schedule, with answers of a length drawn from a prior and
-rewards drawn at random; each simulated call is priced as a paid one would be. The hard maximum
-takes every call at its longest, asked and billed as often as the retries allow.
+rewards drawn at random; each simulated call is priced as a paid one would be. The hard maximum is
+that of bound.py, or the budget.
 
 What the answers will be like is not known, so the spreads below say how unsure we are; nothing of
 a provider's own settings is read. The cache of earlier runs is taken to be empty.
@@ -14,20 +14,18 @@ import math
 import os
 import random
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
-from typing import Any, TypeVar
+from statistics import NormalDist, fmean
+from typing import Any
 
-from orchestry.baselines import schedule
+from orchestry.bound import Courses, most, play, schedule_of, simulated_score
 from orchestry.config import RunConfig
 from orchestry.engine import prepare
-from orchestry.errors import OrchestryError
 from orchestry.prior import (
     AGENT_SIGMA,
     BYTES_PER_TOKEN,
     INPUT_SIGMA,
-    LONGEST_TOKEN,
     LOST_SHARE,
     MODEL_SIGMA,
     MOST_REPEATS,
@@ -37,16 +35,14 @@ from orchestry.prior import (
     filler,
     output_prior,
 )
-from orchestry.rollout import Rate, Rollout
-from orchestry.search.beam import Candidate, Joint, Schedule
+from orchestry.rollout import Rate
 from orchestry.seeds import derive
-from orchestry.services.gateway import MAX_CHARS
-from orchestry.services.ledger import NANO, nano
 from orchestry.session import Plan
-from orchestry.types import Completion, Frozen, Part, Policy, Request, Score, Trajectory
+from orchestry.types import Completion, Frozen, Request, Score, Trajectory
 
 _normal = NormalDist().inv_cdf
-T = TypeVar("T")
+FLOAT_NOISE = 1e-9
+"""Relative error of a sum of dollars, at most."""
 SIMULATIONS = (20, 100)
 """Fewest and most runs simulated; a wide search gets fewer, so that a dry run takes seconds."""
 SIMULATED_CALLS = 40_000
@@ -67,12 +63,16 @@ class Row(Frozen):
 
 
 class Dollars(Frozen):
-    """The cost of the run: 5th and 95th percentile, mean, and what it can never pass."""
+    """The cost of the run: 5th and 95th percentile, mean, and what it can never pass.
+
+    `max` is None where nothing bounds the run: how many calls it makes depends on the answers, or
+    it has too many different first states to walk, and it has no budget.
+    """
 
     p5: float
     expected: float
     p95: float
-    max: float
+    max: float | None
 
 
 class Estimate(Frozen):
@@ -174,49 +174,6 @@ class Simulated:
         return lost
 
 
-class Longest:
-    """A policy whose every answer is as long and as dear as it can be, in one of SHAPES."""
-
-    def __init__(self, plan: Plan, shape: str) -> None:
-        self.plan, self.shape, self.nano_usd, self.calls = plan, shape, 0, 0
-
-    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        return [[self._answer(request, index) for index in range(n)] for request in requests]
-
-    def _answer(self, request: Request, index: int) -> Completion:
-        backend, attempts = self.plan.backend, self.plan.config.retry.attempts
-        sample = request.model_copy(update={"sample_index": index})  # may lengthen the prompt
-        bound = backend.provider.input_bound(sample)
-        once = backend.prices.worst(request.model, bound, request.max_tokens, shared=True)
-        self.nano_usd += nano(once) * attempts
-        self.calls += 1
-        size = min(request.max_tokens * LONGEST_TOKEN, 4 * MAX_CHARS)
-        text = self.shape.format(f"{self.calls} ".ljust(size, "x"))  # no two answers are equal
-        return Completion(text=text, model=request.model)
-
-
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """A schedule that keeps equal siblings apart."""
-
-    schedule: Schedule
-    collapse: bool = False
-
-    @property
-    def joint(self) -> Joint:
-        return self.schedule.joint
-
-    @property
-    def breadth(self) -> int:
-        return self.schedule.breadth
-
-    def samples(self, stage: int, pool: int) -> int:
-        return self.schedule.samples(stage, pool)
-
-    def prune(self, pool: Sequence[Candidate], seed: int) -> list[str]:
-        return self.schedule.prune(pool, seed)
-
-
 def estimate(
     config: RunConfig,
     environ: Mapping[str, str] = os.environ,
@@ -228,10 +185,9 @@ def estimate(
     running event loop.
     """
     plan = prepare(config, note, environ, need_key=False)
-    cap = math.inf if config.budget.usd is None else config.budget.usd
-    uncapped, calls = most(plan)
-    tallies: Tallies = defaultdict(Tally)
-    totals = sorted(simulate(plan, calls, tallies))
+    courses, tallies = Courses(), Tallies(Tally)
+    worst, calls = most(plan, courses)
+    totals = sorted(simulate(plan, calls, tallies, courses))
     rows = tuple(_row(key, tally) for key, tally in tallies.items())
     return Estimate(
         task=config.task,
@@ -241,18 +197,31 @@ def estimate(
         calls=round(sum(row.calls for row in rows)),
         input_tokens=round(sum(row.input_tokens for row in rows)),
         output_tokens=round(sum(row.output_tokens for row in rows)),
-        cost_usd=Dollars(
-            p5=_quantile(totals, 0.05),
-            expected=sum(totals) / len(totals),
-            p95=_quantile(totals, 0.95),
-            max=min(cap, uncapped),
-        ),
+        cost_usd=_dollars(totals, worst if courses.fixed else None, config.budget.usd),
         usage=rows,
     )
 
 
-def simulate(plan: Plan, calls: int, tallies: Tallies) -> list[float]:
-    """Dollars of simulated runs, in which an episode makes about `calls` calls.
+def _dollars(totals: Sequence[float], worst: float | None, cap: float | None) -> Dollars:
+    """Sums up simulated runs, cheapest first; `worst` is None where no sum of calls is a maximum.
+
+    A few odd runs can pull the mean beyond a percentile, which then gives way.
+    """
+    mean = min(max(fmean(totals), totals[0]), totals[-1])
+    if worst is not None and totals[-1] > worst * (1 + FLOAT_NOISE):
+        worst = None  # a simulated run made more of it: the walk missed a course
+    ends = [end for end in (cap, worst) if end is not None]
+    top = max(min(ends), totals[-1]) if ends else None
+    return Dollars(
+        p5=min(_quantile(totals, 0.05), mean),
+        expected=mean,
+        p95=max(_quantile(totals, 0.95), mean),
+        max=top,
+    )
+
+
+def simulate(plan: Plan, calls: int, tallies: Tallies, courses: Courses) -> list[float]:
+    """Dollars of simulated runs, in which an episode is about `calls` calls large.
 
     How much the model talks decides most, so it is not drawn but spread evenly over its
     quantiles; what is left to chance then moves the percentiles little.
@@ -267,33 +236,10 @@ def simulate(plan: Plan, calls: int, tallies: Tallies) -> list[float]:
         verbosity = VERBOSITY * math.exp(MODEL_SIGMA * _normal((index + 0.5) / count))
         policy = Simulated(plan, rng, verbosity, tallies, episodes / played / count)
         for episode in rng.sample(range(episodes), played):
-            _play(plan, policy, _at_random(rng), episode, _schedule(plan, episode))
+            tree = play(plan, policy, _at_random(rng), episode, schedule_of(plan, episode))
+            courses.add(tree)
         totals.append(_capped(plan, policy.usd * episodes / played, policy.dearest, rng))
     return totals
-
-
-def most(plan: Plan) -> tuple[float, int]:
-    """Dollars if every call of every episode takes its worst course, and calls an episode."""
-    by_state: dict[Any, tuple[int, int]] = {}
-    total = 0
-    for episode in range(plan.config.episodes):
-        problem, seed = plan.problem(episode), _seed(plan, episode)
-        state = plan.task.reset(problem, seed)
-        if state not in by_state:
-            by_state[state] = max(_longest(plan, episode, shape) for shape in SHAPES)
-        total += by_state[state][0]
-    return total / NANO, max(calls for _, calls in by_state.values())
-
-
-def _longest(plan: Plan, episode: int, shape: str) -> tuple[int, int]:
-    """Nano-dollars and calls of an episode at its longest.
-
-    Nothing collapses, though a task may take all these answers for the same, and nothing ties: a
-    stage without ties keeps the states from which the next one draws most.
-    """
-    policy, chosen = Longest(plan, shape), _schedule(plan, episode)
-    _play(plan, policy, _all_different, episode, Apart(chosen))
-    return policy.nano_usd, policy.calls
 
 
 def _capped(plan: Plan, total: float, dearest: float, rng: random.Random) -> float:
@@ -304,48 +250,11 @@ def _capped(plan: Plan, total: float, dearest: float, rng: random.Random) -> flo
     return min(total, max(0.0, cap - dearest * rng.random()))
 
 
-async def _all_different(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
-    return [_score(place / len(nodes)) for place in range(1, len(nodes) + 1)]
-
-
 def _at_random(rng: random.Random) -> Rate:
     async def rate(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
-        return [_score(rng.choice((0.0, 0.25, 0.5, 0.75, 1.0))) for _ in nodes]
+        return [simulated_score(rng.choice((0.0, 0.25, 0.5, 0.75, 1.0))) for _ in nodes]
 
     return rate
-
-
-def _score(value: float) -> Score:
-    return Score(parts=(Part(name="simulated", value=value),))
-
-
-def _schedule(plan: Plan, episode: int) -> Schedule:
-    return schedule(plan.config.search, plan.task, plan.problem(episode))
-
-
-def _seed(plan: Plan, episode: int) -> int:
-    return derive(plan.config.seed, "episode", episode)
-
-
-def _play(plan: Plan, policy: Policy, rate: Rate, episode: int, schedule: Schedule) -> None:
-    rollout = Rollout(
-        task=plan.task,
-        team=plan.backend.team(plan.task),
-        policy=policy,
-        rate=rate,
-        schedule=schedule,
-    )
-    finish(rollout.play(plan.problem(episode), _seed(plan, episode)))
-
-
-def finish(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that waits for nothing, and so needs no event loop."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    raise OrchestryError("a simulated episode waited for something: report this as a bug")
 
 
 def _row(key: tuple[str, str], tally: Tally) -> Row:

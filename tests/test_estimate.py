@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import orchestry
+from orchestry.bound import LOOKED_AT, Courses, finish, most
 from orchestry.config import RunConfig, resolve
 from orchestry.engine import prepare
 from orchestry.errors import ConfigError
-from orchestry.estimate import Estimate, Tally, estimate, finish, most, simulate
+from orchestry.estimate import Dollars, Estimate, Tally, _dollars, estimate, simulate
 from orchestry.journal import Reserved, read
 from orchestry.rollout import count_stages
 from orchestry.session import Plan
@@ -60,9 +63,12 @@ def test_percentiles_are_ordered_below_a_maximum_that_no_simulated_run_passes(
     drawn: dict[str, Any],
 ) -> None:
     plan = plan_of(*(f"{key}={value}" for key, value in drawn.items()))
-    top, calls = most(plan)
-    assert max(simulate(plan, calls * 100, defaultdict(Tally))) <= top
+    courses = Courses()
+    top, calls = most(plan, courses)
+    assert max(simulate(plan, calls * 100, defaultdict(Tally), courses)) <= top
+    assert courses.fixed
     usd = estimate(plan.config).cost_usd
+    assert usd.max is not None
     assert 0 < usd.p5 <= usd.expected <= usd.p95 <= usd.max
 
 
@@ -80,7 +86,9 @@ def test_no_real_run_passes_the_maximum_though_its_calls_are_lost(
         *NO_WAIT,
     )
     run = orchestry.train(chosen, tmp_path / "run")
-    assert 0 < run.summary.lost_usd < run.summary.cost_usd <= estimate(chosen).cost_usd.max
+    top = estimate(chosen).cost_usd.max
+    assert top is not None
+    assert 0 < run.summary.lost_usd < run.summary.cost_usd <= top
 
 
 def test_the_maximum_is_reached_where_a_run_leaves_nothing_to_chance(tmp_path: Path) -> None:
@@ -88,6 +96,7 @@ def test_the_maximum_is_reached_where_a_run_leaves_nothing_to_chance(tmp_path: P
     chosen = config(*sets)
     run = orchestry.train(chosen, tmp_path / "run")
     top = estimate(chosen).cost_usd.max
+    assert top is not None
     reserved = [e.usd for e in read(run.folder / "journal.jsonl") if isinstance(e, Reserved)]
     assert run.summary.cost_usd <= top <= 2 * sum(reserved)
 
@@ -96,7 +105,7 @@ def test_the_maximum_counts_answers_that_a_task_takes_for_the_same() -> None:
     """code_review keeps the transcript whole, but shows the next agent only an answer's code."""
     plan = plan_of("task=code_review", "episodes=2", "search.k_samples=2")
     shown = _prompts(plan)
-    top, _ = most(plan)
+    top, _ = most(plan, Courses())
     worst = plan.backend.prices.worst
     assert top >= 6 * sum(worst("fake-1", size // 4, 512, shared=True) for size in shown)
 
@@ -119,9 +128,9 @@ def test_samples_after_the_first_may_have_longer_prompts() -> None:
     plan = plan_of(*CLAUDE, "task=relay", "episodes=1", "retry.attempts=1", "search.k_samples=2")
     single = plan_of(*CLAUDE, "task=relay", "episodes=1", "retry.attempts=1", "search.k_samples=1")
     stages = 1 + 2 * plan.config.search.beam_width  # calls of k=2 over those of k=1, by pool
-    assert most(single)[1] == 3
-    assert most(plan)[1] == 2 * stages
-    assert most(plan)[0] > 2 * most(single)[0]
+    assert most(single, Courses())[1] == 3
+    assert most(plan, Courses())[1] == 2 * stages
+    assert most(plan, Courses())[0] > 2 * most(single, Courses())[0]
 
 
 def test_a_shared_prompt_is_simulated_as_written_once_and_read_after() -> None:
@@ -139,6 +148,102 @@ def test_the_cap_is_the_maximum_and_runs_that_meet_it_stop_just_below() -> None:
     usd = estimate(config(f"budget.usd={cap}")).cost_usd
     assert usd.max == cap
     assert usd.p5 < usd.expected < usd.p95 < cap
+
+
+def odd(tmp_path: Path, name: str, body: str) -> tuple[str, str]:
+    """Settings for a task of one agent whose to_act or reset is `body`."""
+    folder = tmp_path / "odd" / name
+    folder.mkdir(parents=True)
+    (folder / "task.py").write_text(ODD.replace("{name}", name).replace("{body}", body))
+    return f"task={name}", f"task_path=[{folder.parent}]"
+
+
+ODD = """
+from orchestry import AgentSpec, Problem, TeamTask, Transcript
+
+class Odd(TeamTask):
+    name = "{name}"
+    agents = (AgentSpec(role="solo", goal="Say FINISHED once you are."),)
+
+    def problems(self, split):
+        return [Problem(id=f"p{n}", prompt="go " * 40 * (n + 1), split=split) for n in range(3)]
+
+    {body}
+
+    async def evaluate(self, state, tools):
+        return self.score(quality=0.5)
+"""
+ENDS = "not s.said or (len(s.said) < 22 and {so})"
+"""Goes on for 22 turns at most, as the last answer, or the first, says."""
+
+
+@pytest.mark.parametrize(
+    "so",
+    [
+        "'x' not in s.said[-1][1] and s.said[-1][1]",
+        "'FINISHED' not in s.said[-1][1] and s.said[-1][1]",
+        "'APPROVED' in s.said[-1][1]",
+        "len(s.said[-1][1]) > 9",
+        "len(s.said[-1][1]) % 3",
+    ],
+)
+def test_where_the_answers_decide_the_length_only_a_budget_is_a_maximum(
+    tmp_path: Path, so: str
+) -> None:
+    name = f"odd_{crc32(so.encode())}"
+    body = f"def to_act(self, s): return ('solo',) if {ENDS.replace('{so}', so)} else ()"
+    sets = (*odd(tmp_path, name, body), "sampling.max_tokens=16", "search.k_samples=2")
+    usd = estimate(config(*sets)).cost_usd
+    assert usd.max is None
+    assert 0 < usd.p5 <= usd.expected <= usd.p95
+    capped = estimate(config(*sets, "budget.usd=0.5")).cost_usd
+    assert capped.max == 0.5
+    assert capped.p95 <= 0.5
+
+
+def test_the_mean_lies_between_the_percentiles_though_a_few_runs_are_odd() -> None:
+    few_low = _dollars([0.0] * 4 + [9.0] * 96, None, 9.0)
+    assert few_low == Dollars(p5=8.64, expected=8.64, p95=9.0, max=9.0)
+    few_high = _dollars([1.0] * 97 + [900.0] * 3, 1000.0, None)
+    assert few_high.p5 == 1.0
+    assert few_high.expected == few_high.p95 == pytest.approx(27.97)
+
+
+def test_a_simulated_run_above_the_walk_leaves_no_maximum() -> None:
+    assert _dollars([1.0, 2.0], 1.5, None).max is None
+    assert _dollars([1.0, 2.0], 1.5, 3.0).max == 3.0
+
+
+def test_a_million_episodes_are_counted_not_walked() -> None:
+    began = time.perf_counter()
+    few, many = plan_of("episodes=1000"), plan_of("episodes=1000000")
+    assert most(many, Courses())[0] == pytest.approx(1000 * most(few, Courses())[0], rel=1e-9)
+    usd = estimate(many.config).cost_usd
+    assert usd.max is not None
+    assert usd.p95 < usd.max
+    assert time.perf_counter() - began < 8
+
+
+def test_counting_gives_what_walking_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problems of three lengths, so that a wrong count would show."""
+    plan = plan_of(*odd(tmp_path, "odd_lengths", ""), "episodes=29")
+    walked = most(plan, Courses())
+    monkeypatch.setattr("orchestry.bound.LOOKED_AT", 10)
+    counted = Courses()
+    assert most(plan, counted) == walked
+    assert counted.fixed
+
+
+def test_first_states_that_vary_with_the_seed_are_walked_or_give_no_maximum(
+    tmp_path: Path,
+) -> None:
+    body = (
+        "def reset(self, problem, seed): return Transcript(problem, (('solo', 'a' * (seed % 7)),))"
+    )
+    body += "\n    rounds = 3"
+    sets = odd(tmp_path, "odd_seeds", body)
+    assert estimate(config(*sets, "episodes=50")).cost_usd.max is not None
+    assert estimate(config(*sets, f"episodes={LOOKED_AT + 1}")).cost_usd.max is None
 
 
 def test_an_estimate_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:

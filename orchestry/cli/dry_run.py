@@ -20,13 +20,26 @@ def show(config: RunConfig, *, as_json: bool) -> None:
     console = Console()
     console.print(table(found))
     usd = found.cost_usd
+    top = "none" if usd.max is None else f"{usd.max:.4f}"
     console.print(
         f"dollars: p5 {usd.p5:.4f}   expected {usd.expected:.4f}   p95 {usd.p95:.4f}   "
-        f"hard maximum {usd.max:.4f}"
+        f"hard maximum {top}"
     )
-    console.print(
-        "The maximum takes every answer at its longest and every retry as billed, or the budget.",
-        style="dim",
+    console.print(_kind(usd.max, config.budget.usd), style="dim")
+
+
+def _kind(top: float | None, cap: float | None) -> str:
+    """What makes the maximum one."""
+    if top is None:
+        return (
+            "There is no maximum without a budget: how many calls are made depends on the answers, "
+            "or there are too many problems to walk. Set one with --budget."
+        )
+    if top == cap:
+        return "The maximum is the budget: no call is sent that could pass it."
+    return (
+        "The maximum takes every answer at its longest and every retry as billed; no play of the "
+        "task showed that its calls depend on the answers."
     )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.cli.support import FAKE, CommandLine
+
+UNTIL = Path(__file__).parents[2] / "benchmarks" / "tasks"
 
 
 def test_what_auto_chose_is_said_on_stderr(cli: CommandLine) -> None:
@@ -15,3 +18,16 @@ def test_what_auto_chose_is_said_on_stderr(cli: CommandLine) -> None:
 
 def test_a_named_provider_needs_no_word(cli: CommandLine) -> None:
     assert cli("run", *FAKE, "--dry-run").err == ""
+
+
+def test_the_text_says_what_makes_the_maximum_one(cli: CommandLine) -> None:
+    priced = ("--set", "prices.fake-1.input=1", "--set", "prices.fake-1.output=5", "--dry-run")
+    until = ("--task", "until", "--task-path", UNTIL)
+    assert "every answer at its longest" in cli("run", *FAKE, *priced).out
+    assert "The maximum is the budget" in cli("run", *FAKE, *priced, "--budget", 0.01).out
+    assert "The maximum is the budget" in cli("run", *FAKE, *until, *priced).out
+    free = cli("run", *FAKE, *until, *priced, "--set", "budget.usd=null").out
+    assert "hard maximum none" in free
+    assert "no maximum without a budget" in free
+    shown = cli("run", *FAKE, *until, *priced, "--set", "budget.usd=null", "--json").out
+    assert json.loads(shown)["cost_usd"]["max"] is None
