@@ -150,10 +150,11 @@ def _greet(url: str) -> None:
 
 
 def _threads() -> int:
-    """All cores but one, capped.
+    """The cores that nobody used in the last minute, at least one, capped.
 
-    Its threads wait for each other by spinning, so one that shares its core with the search or a
-    sandboxed test stops them all: on two busy cores, two threads gave 5 tokens/s and one gave 30.
+    Its threads wait for each other by spinning, so one that shares its core with other work stops
+    them all: on two busy cores, two threads are slower than one; on two idle ones, faster.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min((cores or 1) - 1, _MOST_THREADS))
+    busy = round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else 0
+    return max(1, min((cores or 1) - busy, _MOST_THREADS))
