@@ -123,6 +123,7 @@ def _manifest(plan: Plan, sandbox_level: str) -> dict[str, Any]:
         "sandbox": sandbox_level,
         "provider": provider.name,
         "model": provider.model,
+        "deterministic": provider.deterministic,
         "model_sha256": getattr(provider, "sha256", None),
     }
 

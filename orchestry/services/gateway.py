@@ -77,18 +77,12 @@ class Gateway:
         self._overbilled = False
         self._meter = Meter()
         for event in events:
-            self._meter.add(event)
             if isinstance(event, Answered):
-                self._memo[event.key] = event.completion
+                self._keep(event)
 
     def usage(self) -> tuple[UsageRecord, ...]:
         """What the run's calls came to, over all its processes."""
         return self._meter.rows()
-
-    @property
-    def retries(self) -> int:
-        """Attempts of the run that failed."""
-        return self._meter.retries
 
     def close_door(self, reason: str) -> None:
         """From now on new attempts raise Interrupted; those in flight finish."""
@@ -261,7 +255,7 @@ class Gateway:
 
     def _fail(self, call: int, billed: bool, why: str) -> None:
         end = self.ledger.lose if billed else self.ledger.release
-        self._meter.add(end(call, _utf8(why)[:LONGEST_WHY]))
+        end(call, _utf8(why)[:LONGEST_WHY])
 
     def _priced(self, completion: Completion, request: Request, worst: float) -> Completion:
         usd = self._prices.cost(completion, request.model)
@@ -311,7 +305,7 @@ async def open_gateway(
     """
     budget = config.budget
     ledger = Ledger(budget.usd, journal, budget.warn_share, on_warn, replay(events))
-    ended = ledger.end_open(provider.bills_unanswered, "in flight when its process ended")
+    ledger.end_open(provider.bills_unanswered, "in flight when its process ended")
     cache = None
     if config.cache.enabled and provider.cacheable:
         cache = AnswerCache(config.cache.dir or default_folder(), on_warn)
@@ -322,7 +316,7 @@ async def open_gateway(
             prices,
             ledger,
             cache,
-            [*events, *ended],
+            events,
             on_warn=on_warn,
             clock=clock,
             sleep=sleep,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orchestry.journal import Answered, Event, Lost, Released
+from orchestry.journal import Answered
 from orchestry.records import UsageRecord
 from orchestry.services.ledger import NANO, nano
 
@@ -21,23 +20,13 @@ class _Sum:
 
 
 class Meter:
-    """Adds up events, live ones and those of an earlier process of the run alike."""
+    """Adds up answers, live ones and those of an earlier process of the run alike."""
 
-    def __init__(self, events: Iterable[Event] = ()) -> None:
-        self.retries = 0
-        """Attempts that failed, charged or not."""
+    def __init__(self) -> None:
         self._sums: dict[tuple[str, str], _Sum] = {}
-        for event in events:
-            self.add(event)
 
-    def add(self, event: Event) -> None:
-        """Takes one event; answers from the cache count as hits alone."""
-        if isinstance(event, Answered):
-            self._add_answer(event)
-        elif isinstance(event, Released | Lost):
-            self.retries += 1
-
-    def _add_answer(self, event: Answered) -> None:
+    def add(self, event: Answered) -> None:
+        """Takes one answer; those from the cache count as hits alone."""
         total = self._sums.setdefault((event.agent, event.purpose), _Sum())
         if event.source == "cache":
             total.cache_hits += 1
