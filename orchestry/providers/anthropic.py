@@ -129,14 +129,18 @@ class AnthropicProvider:
         return body
 
     async def _stream(self, body: dict[str, Any], started: Callable[[], None]) -> dict[str, Any]:
-        """The answer put together from its events; `started` is called at the first."""
+        """The answer put together from its events; `started` is called at the first.
+
+        That need not be `message_start`: llama.cpp's server leaves it out now and then.
+        """
         failure: ProviderError
-        answer = _Assembly()
+        answer, begun = _Assembly(), False
         try:
             async with asyncio.timeout(self._endpoint.timeout_s):
                 async with await self._client.messages.create(stream=True, **body) as events:
                     async for event in events:
-                        if event.type == "message_start":
+                        if not begun:
+                            begun = True
                             started()
                         answer.add(event)
         except Exception as error:  # whatever the SDK raises, the caller gets one clear line

@@ -124,6 +124,17 @@ async def test_an_answer_without_usage_counts_its_worst_case() -> None:
     assert answer.output_tokens == 16
 
 
+async def test_a_stream_without_its_first_event_starts_with_the_next() -> None:
+    """Followers wait for the start: a server that leaves the event out must not hold them."""
+    started: list[str] = []
+    raw = events(BLOCK, delta("Hello"), END, STOP)
+    async with serving(raw) as server, at("anthropic", server.url) as provider:
+        answer = await provider.complete(request(), started=lambda: started.append("now"))
+    assert started == ["now"]
+    assert answer.text == "Hello"
+    assert answer.input_tokens == provider.input_bound(request())
+
+
 async def test_a_stream_says_when_it_starts_and_gives_the_same_answer() -> None:
     started: list[str] = []
     raw = events(START, BLOCK, delta("Hel"), delta("lo"), END, STOP)
