@@ -38,7 +38,7 @@ class FakeConfig(Frozen):
     latency_sigma: float = Field(0.0, ge=0.0, le=5.0)
     """Sigma of a lognormal latency; 0 is constant."""
     output_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-    """Mean length of filler answers; None draws it from the estimator's own prior."""
+    """Mean length of filler answers; None: a lognormal around 0.35 of max_tokens."""
     fault_rate: Share = 0.0
     """Share of attempts that fail."""
     faults: tuple[Literal["429", "529", "500", "timeout", "drop"], ...] = ("429", "529", "500")
