@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any
+from importlib import import_module
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from orchestry.errors import PromptTooLong, ProviderError
@@ -55,6 +56,32 @@ class Endpoint:
             text = text.replace(self.key, "***")
         text = " ".join(_LOOKS_LIKE_KEY.sub("***", text).split())
         return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}..."
+
+
+class SdkProvider:
+    """What the vendors' providers have alike; `async with` opens and closes the connections."""
+
+    name: str
+    client_class: str
+    """The client's name in the SDK, a module that is called like the provider."""
+    deterministic = False
+    cacheable = True
+    bills_unanswered = True
+    slots: int | None = None
+
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        self.base_url = endpoint.url
+        self.model = model
+        self._endpoint = endpoint
+        self._client: Any = None
+
+    async def __aenter__(self) -> Self:
+        sdk = import_module(self.name)
+        self._client = getattr(sdk, self.client_class)(**client_options(sdk, self._endpoint))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._client.close()
 
 
 def client_options(sdk: Any, endpoint: Endpoint) -> dict[str, Any]:

@@ -13,10 +13,9 @@ from typing import Any
 
 from orchestry.errors import ProviderError
 from orchestry.providers._http import (
-    Endpoint,
+    SdkProvider,
     bytes_bound,
     clean,
-    client_options,
     explain,
     malformed,
     post,
@@ -64,29 +63,11 @@ _CACHE_MINIMUM = {
 _BYTES_PER_TOKEN = 5  # more than real prompts have, so that an estimate errs to "not cached"
 
 
-class AnthropicProvider:
-    """One Messages API endpoint; `async with` opens and closes its connections."""
+class AnthropicProvider(SdkProvider):
+    """One Messages API endpoint."""
 
     name = "anthropic"
-    deterministic = False
-    cacheable = True
-    bills_unanswered = True
-    slots: int | None = None
-
-    def __init__(self, endpoint: Endpoint, model: str) -> None:
-        self.base_url = endpoint.url
-        self.model = model
-        self._endpoint = endpoint
-        self._client: Any = None
-
-    async def __aenter__(self) -> AnthropicProvider:
-        import anthropic
-
-        self._client = anthropic.AsyncAnthropic(**client_options(anthropic, self._endpoint))
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._client.close()
+    client_class = "AsyncAnthropic"
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None

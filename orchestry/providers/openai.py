@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 from orchestry.keys import request_digest
 from orchestry.providers._http import (
     Endpoint,
+    SdkProvider,
     bytes_bound,
     clean,
-    client_options,
     malformed,
     post,
     whole,
@@ -29,30 +29,15 @@ TEMPERATURE = 0.8
 _STOPS = {"stop": "end", "length": "length", "content_filter": "refusal"}
 
 
-class OpenAIProvider:
-    """One chat-completions endpoint; `async with` opens and closes its connections."""
+class OpenAIProvider(SdkProvider):
+    """One chat-completions endpoint."""
 
     name = "openai"
-    deterministic = False
-    cacheable = True
-    bills_unanswered = True
-    slots: int | None = None
+    client_class = "AsyncOpenAI"
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
-        self.base_url = endpoint.url
-        self.model = model
-        self._endpoint = endpoint
+        super().__init__(endpoint, model)
         self._is_vendor = is_vendor(endpoint.url)
-        self._client: Any = None
-
-    async def __aenter__(self) -> OpenAIProvider:
-        import openai
-
-        self._client = openai.AsyncOpenAI(**client_options(openai, self._endpoint))
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._client.close()
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
