@@ -101,6 +101,67 @@ class SearchConfig(Frozen):
     """Most episodes played at once. None: as many as keep `concurrency` calls in flight."""
 
 
+class JudgeConfig(Frozen):
+    """The central judge, which rates the siblings that the task's score does not tell apart."""
+
+    enabled: bool | None = None
+    """None: on, except with the embedded model, whose ratings are noise."""
+    provider: ProviderConfig | None = None
+    """Who judges, and distils behaviours; None: the run's own provider and model."""
+    when: Literal["undecided", "always"] = "undecided"
+    """`undecided`: siblings whose scores tie, before the end; `always`: also all others."""
+    weight: Share = 0.5
+    """Share of the judge in a judged value; the rest is the task's score."""
+    repeats: int = Field(1, ge=1, le=16)
+    """Calls a sibling set, in balanced orders; their ratings are combined by a fitted model."""
+    quality: Weight = 0.6
+    """Weight of the quality rating in the judge's number."""
+    collaboration: Weight = 0.3
+    """Weight of the collaboration rating."""
+    efficiency: Weight = 0.1
+    """Weight of the efficiency rating."""
+    rubric: str = Field("", max_length=10_000)
+    """What good work is in this task, for the judge to read; '' leaves it to the agents' goals."""
+    max_tokens: int = Field(1024, ge=64, le=MAX_TOKENS)
+    """Longest verdict, in tokens."""
+    max_chars: int = Field(6000, ge=200, le=1_000_000)
+    """Longest piece of one answer, or of a shared prompt, that the judge is shown."""
+
+
+class CreditConfig(Frozen):
+    """How an episode's return is split between the agents."""
+
+    method: Literal["replay", "siblings", "equal"] = "replay"
+    """`replay` draws more samples where siblings leave doubt; `siblings` uses those at hand."""
+    share: Share = 0.1
+    """Most calls for replays, as a share of the episode's own calls."""
+
+
+class BehaviorsConfig(Frozen):
+    """The library of behaviours: what is learned from episodes and put into the prompts."""
+
+    enabled: bool | None = None
+    """None: on where the judge is on."""
+    every: int = Field(5, ge=1, le=100_000)
+    """Episodes between two updates of the library."""
+    source: Path | None = Field(None, alias="from")
+    """A library to start from (`behaviors.from`), also another task's: that is tested first."""
+    top: Share = 0.2
+    """Share of an update's trajectories that count as winners."""
+    candidates: int = Field(3, ge=1, le=16)
+    """Behaviours distilled in an update, for the agent who caused most of the loss."""
+    max_per_agent: int = Field(3, ge=1, le=20)
+    """Most behaviours in one agent's prompt."""
+    screen: int = Field(4, ge=1, le=1000)
+    """Dev problems on which a fresh candidate is screened before one is put on trial."""
+    pairs: int = Field(400, ge=8, le=100_000)
+    """Most paired dev episodes in one trial; it may go on over several updates."""
+    share: float = Field(1.0, gt=0.0, le=100.0)
+    """Calls that an update may spend on dev, as a multiple of its episodes' calls."""
+    alpha: float = Field(0.05, gt=0.0, lt=1.0)
+    """Chance of even one false acceptance in the whole run, at most."""
+
+
 class BudgetConfig(Frozen):
     """Money."""
 
@@ -158,6 +219,9 @@ class RunConfig(Frozen):
     agents: Mapping[str, AgentConfig] = Field(default_factory=dict)
     """By role: what this agent does differently."""
     search: SearchConfig = SearchConfig()
+    judge: JudgeConfig = JudgeConfig()
+    credit: CreditConfig = CreditConfig()
+    behaviors: BehaviorsConfig = BehaviorsConfig()
     budget: BudgetConfig = BudgetConfig()
     cache: CacheConfig = CacheConfig()
     retry: RetryConfig = RetryConfig()
@@ -170,7 +234,9 @@ class RunConfig(Frozen):
 
     def to_yaml(self) -> str:
         """The resolved config as a file that `--config` takes back."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump(
+            self.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
+        )
 
 
 def resolve(
@@ -298,7 +364,7 @@ def _keys_beside(path: Sequence[str]) -> list[str]:
         if inner is None:
             return []
         model = inner
-    return [".".join([*prefix, key]) for key in model.model_fields]
+    return [".".join([*prefix, f.alias or key]) for key, f in model.model_fields.items()]
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -12,7 +12,9 @@ from orchestry.types import Provider, Request
 
 def request_digest(request: Request) -> str:
     """32 hex digits over the whole request, its model and sample index included."""
-    return blake2b(request.model_dump_json().encode("utf-8"), digest_size=16).hexdigest()
+    unset = {"response_schema"} if request.response_schema is None else set[str]()
+    text = request.model_dump_json(exclude=unset)  # as it was before there were schemas
+    return blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
 
 
 def place(name: str, base_url: str) -> str:

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
-from orchestry.types import Frozen, Part, Split, Turn
+from pydantic import Field
+
+from orchestry.types import Frozen, Part, Source, Split, Turn
 
 
 class NodeRecord(Frozen):
@@ -19,8 +21,11 @@ class NodeRecord(Frozen):
     parent: str | None
     turns: tuple[Turn, ...]
     value: float | None
-    source: Literal["leaf", "judge", "task"] | None
+    source: Source | None
     survived: bool
+    judged: float | None = None
+    """The judge's own number, before mixing; None where it was not asked."""
+    judge_feedback: str = ""
     parts: tuple[Part, ...] = ()
     feedback: str = ""
     tags: tuple[str, ...] = ()
@@ -32,9 +37,25 @@ class GroupRecord(Frozen):
     parent: str
     agents: tuple[str, ...]
     children: tuple[str, ...]
-    source: Literal["leaf", "judge", "task"]
+    source: Source
     values: tuple[float, ...]
     advantages: tuple[float, ...]
+
+
+class CreditRecord(Frozen):
+    """One agent's part in the return of the best trajectory, and of the worst one.
+
+    A credit is in units of the return: the value of the states after the agent's moves less the
+    value of those before, summed. The credits of all agents add up to the trajectory's return less
+    the value of the root. `low` and `high` are the ends of a 95 % interval.
+    """
+
+    agent: str
+    leaf: str
+    """The trajectory's leaf."""
+    credit: float
+    low: float
+    high: float
 
 
 class EpisodeRecord(Frozen):
@@ -54,6 +75,10 @@ class EpisodeRecord(Frozen):
     output_tokens: int
     nodes: tuple[NodeRecord, ...]
     groups: tuple[GroupRecord, ...]
+    judgements: dict[str, int] = Field(default_factory=dict)
+    """How many sibling sets were rated, repaired, malformed."""
+    credits: tuple[CreditRecord, ...] = ()
+    """One an agent for the best leaf, then one an agent for the worst, where that is another."""
 
     def node(self, id: str) -> NodeRecord:
         """The node of that id."""

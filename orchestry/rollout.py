@@ -18,17 +18,19 @@ from typing import Any, Generic
 
 from orchestry.errors import OrchestryError, TaskError, reason, unknown
 from orchestry.search.beam import Candidate, Schedule
-from orchestry.search.values import back_up
+from orchestry.search.values import apply, back_up
 from orchestry.seeds import derive
 from orchestry.task import BaseTask
 from orchestry.types import (
     Completion,
     Group,
+    Judge,
     Message,
     Policy,
     Problem,
     Request,
     Score,
+    Siblings,
     StateT,
     Tools,
     Trajectory,
@@ -64,6 +66,9 @@ class Rollout(Generic[StateT]):
     policy: Policy
     rate: Rate
     schedule: Schedule
+    judge: Judge | None = None
+    purpose: str = "act"
+    """What the calls are for, in the ledger's books."""
 
     async def play(self, problem: Problem, seed: int) -> Tree[StateT]:
         """One episode; equal arguments and answers give an equal tree.
@@ -116,7 +121,22 @@ class Rollout(Generic[StateT]):
             children += born
         for child, score in zip(children, await self.rate(children), strict=True):
             _record(tree, child, score)
+        if self.judge is not None:
+            await self._judge(tree, tree.groups[-len(pool) :], self.judge)
         return [tree.trajectories[child.id] for child in children]
+
+    async def _judge(self, tree: Tree[StateT], groups: Sequence[Group], judge: Judge) -> None:
+        """Lets the judge rate the sibling sets of a stage, all at once."""
+        families = [self._siblings(tree, group) for group in groups if len(set(group.children)) > 1]
+        judgements = await asyncio.gather(*(judge.values(family) for family in families))
+        for family, judgement in zip(families, judgements, strict=True):
+            if judgement is not None:
+                apply(tree, family, judgement)
+
+    def _siblings(self, tree: Tree[StateT], group: Group) -> Siblings[StateT]:
+        children = tuple(tree.trajectories[child] for child in dict.fromkeys(group.children))
+        over = not any(self._actors(child) for child in children)
+        return Siblings(tree.trajectories[group.parent], group.agents, children, over)
 
     def _branch(
         self, node: Trajectory[StateT], moves: Sequence[tuple[Request, Sequence[Completion]]]
@@ -156,6 +176,7 @@ class Rollout(Generic[StateT]):
             messages.insert(0, Message(role="system", content=member.system_prompt))
         return Request(
             agent=agent,
+            purpose=self.purpose,
             model=member.model,
             messages=tuple(messages),
             max_tokens=member.max_tokens,

@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+Source = Literal["leaf", "judge", "task"]
+"""Who says what a node is worth: the leaves below it, the central judge, or the task's score."""
 StateT = TypeVar("StateT")
 
 
@@ -66,6 +68,9 @@ class Request(Frozen):
     stop: tuple[str, ...] = ()
     sample_index: int = 0
     seed: int = 0
+    response_schema: Mapping[str, Any] | None = None
+    """JSON schema of the answer, for a structured one: objects whose every property is required
+    and no other allowed, arrays, strings, enums. Providers enforce it; readers check it again."""
 
 
 class Tokens(Frozen):
@@ -126,7 +131,7 @@ class Value(Frozen):
     """How good a node is, and who says so."""
 
     number: float = Field(ge=0.0, le=1.0)
-    source: Literal["leaf", "judge", "task"]
+    source: Source
     feedback: str = ""
 
 
@@ -167,6 +172,33 @@ class Group:
     children: tuple[str, ...]
 
 
+Outcome = Literal["rated", "repaired", "malformed"]
+"""How a judgement was got: at once, after one repair, or not at all."""
+
+
+class Judgement(Frozen):
+    """What a judge says of one sibling set: a value a child in their order; none if malformed.
+
+    `weight` is the judge's share in a node's value; the rest is the task's score.
+    """
+
+    values: tuple[Value, ...]
+    weight: float
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Siblings(Generic[StateT]):
+    """The distinct children of one state, as a judge sees them. Each carries its task's score."""
+
+    parent: Trajectory[StateT]
+    agents: tuple[str, ...]
+    """Who moved."""
+    children: tuple[Trajectory[StateT], ...]
+    over: bool
+    """Whether the episode ends with all of them, so that evaluate() has had the last word."""
+
+
 @dataclass(slots=True)
 class Tree(Generic[StateT]):
     """One episode: trajectories by id, sibling groups in order of play, values, and survivors."""
@@ -174,6 +206,12 @@ class Tree(Generic[StateT]):
     trajectories: dict[str, Trajectory[StateT]] = field(default_factory=dict)
     groups: list[Group] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
+    judged: dict[str, Value] = field(default_factory=dict)
+    """Values of the nodes that the judge rated: its number mixed with the task's score."""
+    opinions: dict[str, float] = field(default_factory=dict)
+    """The judge's own numbers for these nodes, in [0, 1], before mixing."""
+    outcomes: list[Outcome] = field(default_factory=list)
+    """What came of asking the judge, a sibling set each."""
     leaves: list[str] = field(default_factory=list)
     survivors: set[str] = field(default_factory=set)
     answers: list[Completion] = field(default_factory=list)
@@ -235,6 +273,14 @@ class Policy(Protocol):
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """`n` samples for every request, in order; sample j carries sample_index j."""
+        ...
+
+
+class Judge(Protocol):
+    """A central critic, which sees what all agents said."""
+
+    async def values(self, siblings: Siblings[Any]) -> Judgement | None:
+        """A value a child; None where the task's own score already tells the children apart."""
         ...
 
 

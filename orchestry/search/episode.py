@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-from orchestry.records import EpisodeRecord, GroupRecord, NodeRecord
+from orchestry.records import CreditRecord, EpisodeRecord, GroupRecord, NodeRecord
 from orchestry.search.beam import advantages
 from orchestry.search.values import group_values
 from orchestry.types import Group, Score, Trajectory, Tree
 
 
-def episode_record(tree: Tree[Any], episode: int) -> EpisodeRecord:
-    """Flattens one episode; the best leaf is the first of those with the highest score."""
+def episode_record(
+    tree: Tree[Any], episode: int, credits: Sequence[CreditRecord] = ()
+) -> EpisodeRecord:
+    """Flattens one episode, with the credits that its agents were given."""
     root = tree.trajectories["0"]
-    leaves = [tree.trajectories[id] for id in tree.leaves]
-    best = max(leaves, key=_total)
+    best = best_leaf(tree)
     return EpisodeRecord(
         episode=episode,
         problem=root.problem.id,
@@ -29,7 +32,25 @@ def episode_record(tree: Tree[Any], episode: int) -> EpisodeRecord:
         output_tokens=sum(answer.output_tokens for answer in tree.answers),
         nodes=tuple(_node(tree, node) for node in tree.trajectories.values()),
         groups=tuple(_group(tree, group) for group in tree.groups),
+        judgements=dict(sorted(Counter(tree.outcomes).items())),
+        credits=tuple(credits),
     )
+
+
+def best_leaf(tree: Tree[Any]) -> Trajectory[Any]:
+    """The first of the leaves with the highest value, and among these with the highest score."""
+    leaves = [tree.trajectories[id] for id in tree.leaves]
+    return max(leaves, key=lambda leaf: (_own_value(tree, leaf), _total(leaf)))
+
+
+def worst_leaf(tree: Tree[Any]) -> Trajectory[Any]:
+    """The first of the leaves with the lowest value, and among these with the lowest score."""
+    leaves = [tree.trajectories[id] for id in tree.leaves]
+    return min(leaves, key=lambda leaf: (_own_value(tree, leaf), _total(leaf)))
+
+
+def _own_value(tree: Tree[Any], leaf: Trajectory[Any]) -> float:
+    return tree.values[leaf.id].number if leaf.id in tree.values else _total(leaf)
 
 
 def _total(node: Trajectory[Any]) -> float:
@@ -46,6 +67,8 @@ def _node(tree: Tree[Any], node: Trajectory[Any]) -> NodeRecord:
         value=value.number if value else None,
         source=value.source if value else None,
         survived=node.id in tree.survivors,
+        judged=tree.opinions.get(node.id),
+        judge_feedback=tree.judged[node.id].feedback if node.id in tree.judged else "",
         parts=score.parts,
         feedback=score.feedback,
         tags=score.tags,

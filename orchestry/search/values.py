@@ -1,15 +1,34 @@
-"""What each node of a finished tree is worth: the mean of the leaves below it, else its own score.
-
-A judge's values come between the two; it has no part here yet.
+"""What each node of a tree is worth: the mean of the leaves below it, else what the central judge
+makes of it, else the task's own score of the work so far.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from orchestry.types import Group, Tree, Value
+from orchestry.types import Group, Judgement, Siblings, Source, Tree, Value
 
-Source = Literal["leaf", "judge", "task"]
+
+def undecided(siblings: Siblings[Any]) -> bool:
+    """Whether the task's scores leave two siblings tied while the episode still goes on."""
+    scores = [child.score.total for child in siblings.children if child.score]
+    return not siblings.over and len(set(scores)) < len(scores)
+
+
+def apply(tree: Tree[Any], siblings: Siblings[Any], judgement: Judgement) -> None:
+    """Mixes the judge's numbers with the task's scores into the siblings' values.
+
+    A malformed judgement leaves them as they are.
+    """
+    tree.outcomes.append(judgement.outcome)
+    if judgement.outcome == "malformed":
+        return
+    for child, said in zip(siblings.children, judgement.values, strict=True):
+        own = child.score.total if child.score else 0.0
+        number = (1.0 - judgement.weight) * own + judgement.weight * said.number
+        tree.opinions[child.id] = said.number
+        tree.judged[child.id] = Value(number=number, source="judge", feedback=said.feedback)
+        tree.values[child.id] = tree.judged[child.id]
 
 
 def back_up(tree: Tree[Any]) -> None:
@@ -33,9 +52,15 @@ def back_up(tree: Tree[Any]) -> None:
 
 
 def group_values(tree: Tree[Any], group: Group) -> tuple[Source, tuple[float, ...]]:
-    """One value a sample, all of one source: leaves if every child has some, else own scores."""
+    """One value a sample, all of one source.
+
+    Leaves if every child has some, else the judge's if it rated every child, else own scores.
+    """
     values = [tree.values[child] for child in group.children]
     if all(value.source == "leaf" for value in values):
         return "leaf", tuple(value.number for value in values)
+    judged = [tree.judged[child].number for child in group.children if child in tree.judged]
+    if len(judged) == len(group.children):
+        return "judge", tuple(judged)
     scores = [tree.trajectories[child].score for child in group.children]
     return "task", tuple(score.total for score in scores if score is not None)
