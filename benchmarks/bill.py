@@ -115,7 +115,13 @@ def measure(body: Mapping[str, Any], bytes_per_token: float, *, marked: bool) ->
 
 
 def _blocks(body: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """(place, text, marked) of every block, in the vendor's order: tools, system, messages."""
+    """(place, text, marked) of every block, in the vendor's order: tools, system, messages.
+
+    The form of a structured answer is prompt too: it is billed, and a prefix's entry is its own.
+    """
+    for place in ("output_config", "response_format"):
+        if form := body.get(place):
+            yield place, json.dumps(form), False
     for tool in body.get("tools", ()):
         yield "tool", json.dumps(tool), "cache_control" in tool
     yield from _content("system", body.get("system", ""))

@@ -4,6 +4,9 @@ A request is billed when it arrives: what happens to it afterwards (a fault, a c
 does not change the charge, which is the hardest case for the client's ledger. GET /bill answers
 the bill as JSON, POST /reset clears it together with the prompt cache.
 
+A structured request (output_config, response_format) is answered by a random instance of its
+schema, or refused as the vendor refuses it.
+
 Left out: tool use, thinking, token counting, and OpenAI's automatic prompt cache.
 """
 
@@ -27,7 +30,7 @@ from typing import Any
 
 from aiohttp import web
 
-from benchmarks import wire
+from benchmarks import structured, wire
 from benchmarks.bill import Bill, Options, Prompt, PromptCache, Usage, measure
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,6 +117,9 @@ class Loopback:
         if fault in UNBILLED:
             await asyncio.sleep(delay_s)
             return self._fail(request, fault)
+        schema = structured.schema_of(body)
+        if schema is not None:
+            structured.check(schema, claude=request.path == MESSAGES)
         marked = request.path == MESSAGES and b'"cache_control"' in data
         prompt = measure(body, self.options.bytes_per_token, marked=marked)
         answer = self._charge(body, body_hash, prompt)
@@ -156,14 +162,23 @@ class Loopback:
         """Writes and bills an answer: a pure function of the body and of the cache's state."""
         model = str(body["model"])
         limit = int(body.get("max_tokens") or body.get("max_completion_tokens") or 4096)
-        length = min(limit, self.options.output_tokens or limit)
-        text = self.options.answer.replace("{text}", wire.filler(body_hash, length))
+        text, length = self._write(body, body_hash, limit)
         n = int(body.get("n") or 1)
         texts = [text] if n == 1 else [f"{i} {text}" for i in range(n)]
         read, write = self._cache.split(prompt, time.monotonic())
         usage = Usage(prompt.tokens - read - write, n * length, write, read)
         self.bill.charge(body_hash, usage)
         return Answer(model, body_hash, texts, usage, full=length == limit)
+
+    def _write(self, body: dict[str, Any], body_hash: str, limit: int) -> tuple[str, int]:
+        """An answer's text and its length in tokens, at most `limit`."""
+        schema = structured.schema_of(body)
+        if schema is None:
+            length = min(limit, self.options.output_tokens or limit)
+            return self.options.answer.replace("{text}", wire.filler(body_hash, length)), length
+        text = structured.answer(schema, body_hash)
+        size = self.options.bytes_per_token
+        return text[: int(limit * size)], min(limit, math.ceil(len(text) / size))
 
     def _draw_fault(self) -> str | None:
         place = self._random.random()

@@ -121,7 +121,8 @@ async def post(client: Any, path: str, body: Mapping[str, Any], endpoint: Endpoi
         async with asyncio.timeout(endpoint.timeout_s):
             response = await client.post(path, cast_to=httpx2.Response, body=body)
     except Exception as error:  # whatever an SDK raises, the caller gets one clear line
-        failure = explain(error, endpoint)
+        structured = "response_format" in body or "output_config" in body
+        failure = explain(error, endpoint, structured=structured)
     else:
         return decode(response.content, endpoint)
     raise failure
@@ -152,14 +153,15 @@ def malformed(endpoint: Endpoint, found: str) -> ProviderError:
     )
 
 
-def explain(error: Exception, endpoint: Endpoint) -> ProviderError:
-    """Our error for one that an SDK or its transport raised."""
+def explain(error: Exception, endpoint: Endpoint, *, structured: bool = False) -> ProviderError:
+    """Our error for one that an SDK or its transport raised; see `refused`."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         response = error.response  # type: ignore[attr-defined]
         if status < 400:  # an error event inside a stream that had begun
             return _broken_off(endpoint, str(error))
-        return refused(endpoint, status, response.headers, response.content)
+        body = response.content
+        return refused(endpoint, status, response.headers, body, structured=structured)
     return _transport(error, endpoint)
 
 
@@ -169,15 +171,21 @@ def refused(
     headers: Mapping[str, str],
     body: bytes,
     clock: Callable[[], float] = time.time,
+    *,
+    structured: bool = False,
 ) -> ProviderError:
-    """Our error for an HTTP status of 400 or more."""
+    """Our error for an HTTP status of 400 or more.
+
+    `structured` says that the request asked for an answer by a JSON schema, which may be what the
+    server refused.
+    """
     detail, kind = _server_says(body)
     transient = status in _TRANSIENT and kind != "insufficient_quota"
     if (advice := headers.get("x-should-retry")) in ("true", "false"):
         transient = advice == "true"
     message = (
         f"{endpoint.vendor} at {endpoint.shown} answered {status}: "
-        f"{endpoint.scrub(detail)}: {_fix(endpoint, status, kind)}"
+        f"{endpoint.scrub(detail)}: {_fix(endpoint, status, kind, structured)}"
     )
     if kind in _TOO_LONG or (status in (400, 413) and _SAYS_TOO_LONG.search(detail)):
         return PromptTooLong(message)
@@ -304,7 +312,7 @@ def _readable(body: bytes) -> str:
     return " ".join(text.split())[:_LONGEST_DETAIL]
 
 
-def _fix(endpoint: Endpoint, status: int, kind: str) -> str:
+def _fix(endpoint: Endpoint, status: int, kind: str, structured: bool) -> str:
     if kind in _TOO_LONG or status == 413:
         return "shorten the prompt, or choose a model with a longer context"
     if status in (401, 403):
@@ -315,6 +323,11 @@ def _fix(endpoint: Endpoint, status: int, kind: str) -> str:
         return f"check the model's name and {endpoint.url_variable} (or provider.base_url)"
     if status in _TRANSIENT or status >= 500:
         return "try again later, or lower search.concurrency"
+    if structured:
+        return (
+            "correct what it names; where this server or model knows no answers by JSON schema, "
+            "set judge.provider to another, or judge.enabled=false"
+        )
     return "correct the setting or prompt that it names"
 
 

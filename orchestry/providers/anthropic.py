@@ -1,7 +1,8 @@
 """Claude, or any server that speaks the Messages API, through the anthropic SDK.
 
 Claude takes no temperature and no seed, so samples of one prompt are told apart by an angle: a
-short block after everything the samples share, and so after the cache breakpoint.
+short block after everything the samples share, and so after the cache breakpoint. A structured
+request (a judge's, say) has no angle: its samples are one question asked again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from orchestry.providers._http import (
     post,
     whole,
 )
+from orchestry.providers._schemas import schema_bound, without
 from orchestry.types import Completion, Request
 
 DEFAULT_MODEL = "claude-haiku-5-5"
@@ -60,6 +62,12 @@ _CACHE_MINIMUM = {
     "claude-sonnet-4": 1024,
     "claude-opus-4": 1024,
 }
+# What structured outputs answer 400 to, of the keywords that bound a value.
+_REFUSED = {
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("minLength", "maxLength", "pattern", "maxItems", "uniqueItems"),
+}
+_MARK = {"cache_control": {"type": "ephemeral"}}
 _BYTES_PER_TOKEN = 5  # more than real prompts have, so that an estimate errs to "not cached"
 
 
@@ -83,28 +91,30 @@ class AnthropicProvider(SdkProvider):
     def input_bound(self, request: Request) -> int:
         """All that is sent, in bytes."""
         texts = [m.content for m in request.messages]
-        return bytes_bound(*texts, _angle(request.sample_index))
+        return bytes_bound(*texts, _angle(request)) + schema_bound(_schema(request))
 
     def leads(self, request: Request) -> bool:
         """Whether the prompt surely reaches the model's shortest cacheable prefix."""
-        size = sum(len(m.content.encode("utf-8")) for m in request.messages)
-        family = re.sub(r"-\d{8}$", "", request.model)
-        return size / _BYTES_PER_TOKEN >= _CACHE_MINIMUM.get(family, _LARGEST_MINIMUM)
+        return _cacheable(request.model, *(m.content for m in request.messages))
 
     def _body(self, request: Request, *, cached: bool) -> dict[str, Any]:
         system = "\n\n".join(m.content for m in request.messages if m.role == "system")
         messages: list[dict[str, Any]] = [
-            {"role": m.role, "content": [{"type": "text", "text": m.content}]}
+            {"role": m.role, "content": [_text(m.content)]}
             for m in request.messages
             if m.role != "system"
         ]
         if cached and messages:
-            messages[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
-        if angle := _angle(request.sample_index):
+            messages[-1]["content"][-1] |= _MARK
+        if angle := _angle(request):
             _append(messages, angle)
         body = {"model": request.model, "max_tokens": request.max_tokens, "messages": messages}
         if system:
-            body["system"] = system
+            # A mark of its own costs nothing, and serves the samples of other states.
+            marked = cached and _cacheable(request.model, system)
+            body["system"] = [_text(system) | _MARK] if marked else system
+        if (schema := _schema(request)) is not None:
+            body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
         if request.stop:
             body["stop_sequences"] = list(request.stop)
         return body
@@ -125,7 +135,7 @@ class AnthropicProvider(SdkProvider):
                             started()
                         answer.add(event)
         except Exception as error:  # whatever the SDK raises, the caller gets one clear line
-            failure = explain(error, self._endpoint)
+            failure = explain(error, self._endpoint, structured="output_config" in body)
         else:
             if answer.whole:
                 return answer.message
@@ -185,16 +195,36 @@ class _Assembly:
         return {"content": text, "usage": self._usage, "stop_reason": self._stop}
 
 
-def _angle(sample_index: int) -> str:
-    if sample_index == 0:
+def _angle(request: Request) -> str:
+    index = request.sample_index
+    if index == 0 or request.response_schema is not None:
         return ""
-    angle = ANGLES[(sample_index - 1) % len(ANGLES)]
-    return f"(This is independent attempt {sample_index + 1}: {angle}.)"
+    return f"(This is independent attempt {index + 1}: {ANGLES[(index - 1) % len(ANGLES)]}.)"
+
+
+def _schema(request: Request) -> dict[str, Any] | None:
+    """The request's schema as Claude takes it."""
+    return None if request.response_schema is None else without(request.response_schema, _refuses)
+
+
+def _refuses(keyword: str, value: Any) -> bool:
+    return keyword in _REFUSED or (keyword == "minItems" and value > 1)
+
+
+def _cacheable(model: str, *texts: str) -> bool:
+    """Whether a prefix of these texts surely reaches the model's minimum."""
+    size = sum(len(text.encode("utf-8")) for text in texts)
+    minimum = _CACHE_MINIMUM.get(re.sub(r"-\d{8}$", "", model), _LARGEST_MINIMUM)
+    return size / _BYTES_PER_TOKEN >= minimum
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 def _append(messages: list[dict[str, Any]], text: str) -> None:
     """Adds a user's block after all others, so that what stands before stays shared."""
-    block = {"type": "text", "text": text}
+    block = _text(text)
     if messages and messages[-1]["role"] == "user":
         messages[-1]["content"].append(block)
     else:

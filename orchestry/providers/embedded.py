@@ -16,6 +16,7 @@ from typing import Any
 from orchestry.errors import Interrupted, ProviderError, unknown
 from orchestry.models import MODEL, SHA256, fetch_weights, progress_bar
 from orchestry.providers._http import Endpoint, bytes_bound
+from orchestry.providers._schemas import schema_bound
 from orchestry.providers.openai import OpenAIProvider
 from orchestry.types import Completion, Request
 
@@ -86,7 +87,8 @@ class EmbeddedProvider:
 
     def input_bound(self, request: Request) -> int:
         """All that is sent, in bytes, up to the context: a longer prompt is refused."""
-        return min(CONTEXT, bytes_bound(*(m.content for m in request.messages)))
+        sent = bytes_bound(*(m.content for m in request.messages))
+        return min(CONTEXT, sent + schema_bound(request.response_schema))
 
     def leads(self, request: Request) -> bool:
         """Never: nothing is billed, and all samples of a prompt are decoded together."""

@@ -11,9 +11,9 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -21,10 +21,12 @@ from orchestry.config import FakeConfig
 from orchestry.errors import ConfigError, ProviderError
 from orchestry.keys import request_digest
 from orchestry.prior import SIGMA, clip_tokens, filler, output_prior
+from orchestry.providers._instances import instance
 from orchestry.types import Completion, Frozen, Request
 
 DEFAULT_MODEL = "fake-1"
 _RETRY_AFTER_S = 0.05
+_BYTES_PER_TOKEN = 4
 _FAULTS: dict[str, tuple[str, bool]] = {  # what it says, and whether it may have been billed
     "429": ("answered 429: rate limit", False),
     "529": ("answered 529: overloaded", False),
@@ -90,7 +92,7 @@ class FakeProvider:
         self._fail(digest)
         if started is not None:
             started()
-        text, tokens = self._scripted(request, rng) if self._script else self._filler(request, rng)
+        text, tokens = self._answer(request, rng)
         stop: Literal["end", "length"] = "end" if tokens < request.max_tokens else "length"
         return Completion(
             text=text,
@@ -101,8 +103,11 @@ class FakeProvider:
         )
 
     def input_bound(self, request: Request) -> int:
-        """Exactly what is billed: a token for every four bytes begun."""
-        return math.ceil(sum(len(m.content.encode("utf-8")) for m in request.messages) / 4)
+        """Exactly what is billed: a token for every four bytes begun, a schema's included."""
+        size = sum(len(m.content.encode("utf-8")) for m in request.messages)
+        if request.response_schema is not None:
+            size += len(json.dumps(request.response_schema))
+        return math.ceil(size / _BYTES_PER_TOKEN)
 
     def leads(self, request: Request) -> bool:
         """Never: it has no prompt cache."""
@@ -129,6 +134,14 @@ class FakeProvider:
             retry_after=None if billed else _RETRY_AFTER_S,
         )
 
+    def _answer(self, request: Request, rng: random.Random) -> tuple[str, int]:
+        """The text, and the tokens that it is billed, before the cut at max_tokens."""
+        if self._script:
+            return self._scripted(request, rng)
+        if request.response_schema is not None:
+            return _structured(request.response_schema, request.max_tokens, rng)
+        return self._filler(request, rng)
+
     def _scripted(self, request: Request, rng: random.Random) -> tuple[str, int]:
         said = next((m.content for m in reversed(request.messages) if m.role == "user"), "")
         fitting = [line for line in self._script or () if _fits(line, request.agent, said)]
@@ -148,6 +161,12 @@ class FakeProvider:
             mu, sigma = math.log(self._config.output_tokens) - SIGMA**2 / 2, SIGMA
         tokens = clip_tokens(rng.lognormvariate(mu, sigma), request.max_tokens)
         return filler(tokens, rng), tokens
+
+
+def _structured(schema: Mapping[str, Any], max_tokens: int, rng: random.Random) -> tuple[str, int]:
+    """An instance of the schema; one that needs more than `max_tokens` is cut, so no JSON."""
+    text = json.dumps(instance(schema, rng))
+    return text[: _BYTES_PER_TOKEN * max_tokens], math.ceil(len(text) / _BYTES_PER_TOKEN)
 
 
 def read_script(path: Path) -> tuple[Line, ...]:

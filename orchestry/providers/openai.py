@@ -20,6 +20,7 @@ from orchestry.providers._http import (
     post,
     whole,
 )
+from orchestry.providers._schemas import schema_bound, without
 from orchestry.types import Completion, Request
 
 VENDOR_URL = "https://api.openai.com/v1"
@@ -50,7 +51,8 @@ class OpenAIProvider(SdkProvider):
 
     def input_bound(self, request: Request) -> int:
         """All that is sent, in bytes."""
-        return bytes_bound(*(m.content for m in request.messages))
+        texts = (m.content for m in request.messages)
+        return bytes_bound(*texts) + schema_bound(self._schema(request))
 
     def leads(self, request: Request) -> bool:
         """Never: writing the prompt cache costs nothing extra, so waiting wins nothing."""
@@ -70,7 +72,16 @@ class OpenAIProvider(SdkProvider):
             body["temperature"] = TEMPERATURE
         if request.stop:
             body["stop"] = list(request.stop)
+        if (schema := self._schema(request)) is not None:
+            named = {"name": "answer", "strict": True, "schema": schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": named}
         return body
+
+    def _schema(self, request: Request) -> dict[str, Any] | None:
+        """The request's schema as this server takes it; most others than the vendor's take all."""
+        if request.response_schema is None:
+            return None
+        return without(request.response_schema, _refuses if self._is_vendor else _takes_all)
 
     def _completion(self, request: Request, answer: Mapping[str, Any]) -> Completion:
         choice = _first(answer.get("choices"))
@@ -95,6 +106,15 @@ class OpenAIProvider(SdkProvider):
 def is_vendor(url: str) -> bool:
     """Whether an address is OpenAI's own, where a key is needed and names of settings differ."""
     return urlsplit(url).hostname == "api.openai.com"
+
+
+def _refuses(keyword: str, value: object) -> bool:
+    """Of the keywords that bound a value, the vendor's strict mode documents all but these."""
+    return keyword in ("minLength", "maxLength")
+
+
+def _takes_all(keyword: str, value: object) -> bool:
+    return False
 
 
 def _first(choices: object) -> dict[str, Any] | None:

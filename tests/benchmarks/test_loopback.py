@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -119,6 +120,58 @@ async def test_an_entry_expires() -> None:
         await asyncio.sleep(0.1)
         await client.messages.create(**marked("p" * 4000, "b"))
     assert loopback.bill.cache_write_tokens == 2000
+
+
+FORM: dict[str, Any] = {
+    "type": "object",
+    "properties": {"grade": {"type": "integer", "enum": [1, 2]}, "why": {"type": "string"}},
+    "required": ["grade", "why"],
+    "additionalProperties": False,
+}
+
+
+def formed(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+
+
+async def test_a_structured_request_is_answered_by_its_schema_and_the_schema_billed() -> None:
+    async with claude() as (client, loopback):
+        answers = [
+            await client.messages.create(**PLAIN | formed(FORM) | {"max_tokens": limit})
+            for limit in (64, 64, 1)
+        ]
+    first, again, cut = (answer.content[0].text for answer in answers)
+    assert set(json.loads(first)) == {"grade", "why"}
+    assert first == again
+    assert (len(cut), answers[2].stop_reason) == (4, "max_tokens")
+    assert answers[0].usage.input_tokens > 100 + len(json.dumps(FORM)) / 4
+    assert loopback.bill.output_tokens == 2 * answers[0].usage.output_tokens + 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        (FORM | {"additionalProperties": True}, "additionalProperties"),
+        (FORM | {"required": ["grade"]}, "required"),
+        (FORM | {"properties": {"grade": FORM, "why": {"type": "string", "maxLength": 9}}}, "maxL"),
+        ({"type": "array", "items": FORM, "minItems": 2}, "minItems"),
+    ],
+)
+async def test_a_schema_that_claude_refuses_is_refused(schema: dict[str, Any], says: str) -> None:
+    from anthropic import BadRequestError
+
+    async with claude() as (client, loopback):
+        with pytest.raises(BadRequestError, match=says):
+            await client.messages.create(**PLAIN | formed(schema))
+    assert loopback.bill.usd == 0
+
+
+async def test_a_prefix_serves_only_requests_of_the_same_form() -> None:
+    async with claude(cache_min_tokens=512) as (client, loopback):
+        for extra in ({}, formed(FORM), formed(FORM)):
+            await client.messages.create(**marked("p" * 4000, "q") | extra)
+    assert loopback.bill.cache_write_tokens > 2000
+    assert 1000 < loopback.bill.cache_read_tokens < 1200
 
 
 async def test_five_marks_are_refused() -> None:

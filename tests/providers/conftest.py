@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import BaseModel, ConfigDict, Field
 
 from orchestry.config import ProviderConfig
 from orchestry.errors import ProviderError
@@ -43,6 +44,34 @@ OPENAI_ANSWER: dict[str, Any] = {
         "prompt_tokens_details": {"cached_tokens": 8},
     },
 }
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "grade": {"type": "integer", "enum": [1, 2, 3]},
+        "kind": {"type": "string", "enum": ["good", "bad"]},
+        "maximum": {"type": "string", "description": "The best", "maxLength": 60},
+        "notes": {
+            "type": "array",
+            "minItems": 2,
+            "maxItems": 2,
+            "items": {"type": "string", "maxLength": 40},
+        },
+    },
+    "required": ["grade", "kind", "maximum", "notes"],
+    "additionalProperties": False,
+}
+"""One of its properties is called as a keyword is; all keywords that bound a length are in it."""
+
+
+class Verdict(BaseModel):
+    """What SCHEMA describes, as a reader checks it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    grade: Literal[1, 2, 3]
+    kind: Literal["good", "bad"]
+    maximum: str = Field(max_length=60)
+    notes: list[Annotated[str, Field(max_length=40)]] = Field(min_length=2, max_length=2)
 
 
 def request(text: str = "Say hi", **fields: Any) -> Request:

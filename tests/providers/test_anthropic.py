@@ -85,6 +85,21 @@ async def test_samples_differ_after_the_shared_prefix_only() -> None:
     assert len(set(angles)) == 19
 
 
+async def test_a_system_prompt_long_enough_has_a_mark_of_its_own() -> None:
+    """So other states of the same agent read what this one wrote, at no charge to this one."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    async with serving(reply(ANTHROPIC_ANSWER)) as server, at("anthropic", server.url) as provider:
+        for system in (LONG, "Be brief"):
+            messages = (Message(role="system", content=system), Message(role="user", content=LONG))
+            asked = request(model="claude-sonnet-5", messages=messages)
+            await provider.complete(asked, shared=True)
+            await provider.complete(asked)
+    long, alone, short, _ = server.bodies
+    assert long["system"] == [{"type": "text", "text": LONG, **mark}]
+    assert (alone["system"], short["system"]) == (LONG, "Be brief")
+    assert [str(b["messages"]).count("cache_control") for b in server.bodies] == [1, 0, 1, 0]
+
+
 async def test_a_prompt_too_short_for_the_cache_is_not_marked() -> None:
     async with serving(reply(ANTHROPIC_ANSWER)) as server, at("anthropic", server.url) as provider:
         await provider.complete(request(model="claude-sonnet-5"), shared=True)

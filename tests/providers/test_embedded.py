@@ -16,6 +16,7 @@ from orchestry.models import MODEL, SHA256
 from orchestry.providers import open_provider
 from orchestry.providers.embedded import EmbeddedProvider
 from orchestry.types import Message, Request
+from tests.providers.conftest import SCHEMA, Verdict
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -49,6 +50,20 @@ async def test_samples_in_parallel_differ(embedded: EmbeddedProvider) -> None:
     asked = [ask("Name an animal and why.", sample_index=index) for index in range(4)]
     answers = await asyncio.gather(*map(embedded.complete, asked))
     assert len({answer.text for answer in answers}) > 1
+
+
+async def test_a_schema_is_kept_to_by_grammar(embedded: EmbeddedProvider) -> None:
+    """Bounds and all: without a longest string, this model may ramble until max_tokens."""
+    text = "Grade the answer 's[::-1]' to 'reverse the string s', with two notes."
+    asked = [
+        ask(text, max_tokens=300, sample_index=index).model_copy(update={"response_schema": SCHEMA})
+        for index in range(2)
+    ]
+    answers = await asyncio.gather(*map(embedded.complete, asked))
+    for request, answer in zip(asked, answers, strict=True):
+        Verdict.model_validate_json(answer.text)
+        assert answer.stop == "end"
+        assert answer.input_tokens <= embedded.input_bound(request)
 
 
 async def test_the_anthropic_provider_speaks_to_the_same_server(
