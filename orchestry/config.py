@@ -133,8 +133,9 @@ class CreditConfig(Frozen):
 
     method: Literal["replay", "siblings", "equal"] = "replay"
     """`replay` draws more samples where siblings leave doubt; `siblings` uses those at hand."""
-    share: Share = 0.1
-    """Most calls for replays, as a share of the episode's own calls."""
+    share: Share | None = None
+    """Most calls for replays, as a share of the episode's own calls. None: 0.1 where behaviours
+    are learned, which need it, else 0."""
 
 
 class BehaviorsConfig(Frozen):

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestry.backends import open_backend
+from orchestry.backends.api import LIBRARY
 from orchestry.config import RunConfig, merge, validate
 from orchestry.errors import ConfigError, OrchestryError
-from orchestry.journal import Opened, Stopped, read
+from orchestry.journal import Learned, Opened, Stopped
 from orchestry.registry import load_task
 from orchestry.rollout import count_stages, task_boundary, task_rater
 from orchestry.services.sandbox import open_sandbox
@@ -72,15 +73,22 @@ def evaluate(
     A second call for the same split goes on where the first stopped, or returns what it found.
     `budget_usd` is the evaluation's own cap; None keeps the run's.
     """
-    source = run if isinstance(run, Run) else load_run(run)
-    next(read(source.folder / "journal.jsonl"), None)  # raises for another version
-    watch, folder = observer or Silent(), source.folder / "evaluations" / split
-    changes: dict[str, Any] = {"split": split}
+    source = load_run(run.folder if isinstance(run, Run) else run)
+    library = source.folder / LIBRARY
+    watch, folder = observer or Silent(), source.folder / "evaluations" / _evaluation(split, source)
+    changes: dict[str, Any] = {"split": split, "credit": {"share": 0.0}}
+    changes["behaviors"] = {"enabled": False, "from": str(library) if library.exists() else None}
     if budget_usd is not None:
         changes["budget"] = {"usd": budget_usd}
     plan = prepare(validate(merge(source.config, changes)), watch.note)
     config = plan.config.model_copy(update={"episodes": len(plan.problems)})
     return _run(Plan(config, plan.task, plan.problems, plan.backend), folder, watch)
+
+
+def _evaluation(split: Split, source: Run) -> str:
+    """A folder for each library that the run came to: a later one is another team."""
+    updates = [event.update for event in source.events if isinstance(event, Learned)]
+    return f"{split}--update-{updates[-1]}" if updates else split
 
 
 def prepare(
@@ -102,6 +110,11 @@ def prepare(
     count_stages(task, problems[0])  # a task that never ends would spend without end
     backend = open_backend(config, environ, need_key)
     backend.team(task)
+    if backend.every is not None and not task.problems("dev"):
+        raise ConfigError(
+            f"task {config.task} has no dev problems, on which behaviours are tested: add some, or "
+            "set behaviors.enabled=false"
+        )
     for text in backend.notes:
         note(text)
     return Plan(backend.config, task, problems, backend)
@@ -168,10 +181,13 @@ async def _drive(plan: Plan, folder: Path, watch: Observer) -> OrchestryError | 
 
 
 async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | None:
-    await plan.backend.open(store, watch.note)
     provider = plan.backend.provider
-    store.journal.append(Opened(at=time.time(), provider=provider.name, model=provider.model))
     async with open_sandbox(plan.config.sandbox) as sandbox:
+        rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events)
+        await plan.backend.open(store, plan.task, rate, watch.note)
+        store.journal.append(Opened(at=time.time(), provider=provider.name, model=provider.model))
+        for name, text in plan.backend.files().items():
+            store.write(name, text)
         write_manifest(store, plan, sandbox.level)
         if not plan.config.allow_unsafe_code:
             watch.note(f"sandbox {sandbox.level}; --allow-unsafe-code accepts this silently")
@@ -181,5 +197,4 @@ async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | N
                 "from the journal's answers"
             )
         watch.started(store.folder, plan, len(store.episodes))
-        rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events)
         return await Session(plan, store, watch, rate).play()

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -84,6 +84,30 @@ class Scored(Frozen):
     score: Score
 
 
+class Learned(Frozen):
+    """The backend took an update: all that the episodes after it depend on.
+
+    `state` is the backend's own; a resume hands it back.
+    """
+
+    kind: Literal["learned"] = "learned"
+    update: int
+    """1 for the first."""
+    state: dict[str, Any]
+    at: float
+
+
+class Rated(Frozen):
+    """A person's word on a trajectory. It outranks the judge; the last one on a node counts."""
+
+    kind: Literal["rated"] = "rated"
+    episode: int
+    node: str
+    rating: float = Field(ge=0.0, le=1.0)
+    comment: str = ""
+    at: float
+
+
 class Committed(Frozen):
     """An episode is whole, and its line stands in episodes.jsonl."""
 
@@ -101,10 +125,15 @@ class Stopped(Frozen):
 
 
 Event = Annotated[
-    Opened | Reserved | Answered | Released | Lost | Scored | Committed | Stopped,
+    Opened | Reserved | Answered | Released | Lost | Scored | Learned | Rated | Committed | Stopped,
     Field(discriminator="kind"),
 ]
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+def ratings(events: Iterable[Event]) -> dict[tuple[int, str], float]:
+    """People's ratings in [0, 1] by episode and node; the last one on a node counts."""
+    return {(e.episode, e.node): e.rating for e in events if isinstance(e, Rated)}
 
 
 class Journal:

@@ -79,6 +79,8 @@ class EpisodeRecord(Frozen):
     """How many sibling sets were rated, repaired, malformed."""
     credits: tuple[CreditRecord, ...] = ()
     """One an agent for the best leaf, then one an agent for the worst, where that is another."""
+    credit_calls: int = 0
+    """Samples drawn to find the credits, besides `calls`; `usd` and tokens are without them."""
 
     def node(self, id: str) -> NodeRecord:
         """The node of that id."""
@@ -148,6 +150,16 @@ class Summary(Frozen):
     best_reward: float | None
     best_episode: int | None
     tags: dict[str, int]
+    cost_by_use: dict[str, float] = Field(default_factory=dict)
+    """Dollars for search, judge, credit and learning."""
+    judgements: dict[str, int] = Field(default_factory=dict)
+    """How many sibling sets the judge rated, rated after a repair, and left malformed."""
+    updates: int = 0
+    """Times that the library of behaviours was brought up to date."""
+    accepted: int = 0
+    """Behaviours that stand in the agents' prompts."""
+    prompt_diff: str = ""
+    """What the library changed in the system prompts: a unified diff."""
     usage: tuple[UsageRecord, ...]
     seconds: float
     """Wall clock of this process's part of the run."""

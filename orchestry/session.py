@@ -1,6 +1,7 @@
 """One process's part of a run: plays the episodes that are not committed yet, in order.
 
-A failure never throws away what was paid for: calls in flight finish into the journal, finished
+Where the backend learns, episodes come in blocks with an update after each; all episodes of a
+block are played with what was learned before it, however they overlap. A failure never throws away what was paid for: calls in flight finish into the journal, finished
 episodes are committed, and the run directory is left ready for `orchestry resume`.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,10 @@ from orchestry.backends.api import ApiBackend
 from orchestry.baselines import schedule
 from orchestry.config import RunConfig
 from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError, StoreError, fault
+from orchestry.journal import Learned, ratings
 from orchestry.records import EpisodeRecord
-from orchestry.rollout import Rate, Rollout
+from orchestry.replay import give_credit
+from orchestry.rollout import Rate
 from orchestry.search.episode import episode_record
 from orchestry.seeds import derive, shuffled
 from orchestry.store import Store
@@ -100,17 +103,48 @@ class Session:
 
     async def play(self) -> OrchestryError | None:
         """Plays all that is left; returns what stopped it, or None."""
-        asked, done = self.plan.config.episodes, self.store.episodes
-        queue = (number for number in range(asked) if number not in done)
         with _signals(self._interrupt):
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(asked, self.plan.episodes_in_flight)):
-                    self._workers.append(group.create_task(self._work(queue)))
+            for update, block in enumerate(self._blocks()):
+                await self._play(block)
+                if self.failure:
+                    break
+                if len(block) == self.plan.backend.every and update == self.plan.backend.updates:
+                    await self._run([self._learn(update + 1, block)])
         try:
             self._commit(sorted(self._waiting))  # whole, though an earlier one was cut off
         except StoreError as error:
             self._fail(error)
         return self.failure
+
+    def _blocks(self) -> Iterator[range]:
+        """The episodes between two updates, all at once where there are none."""
+        asked = self.plan.config.episodes
+        size = self.plan.backend.every or asked
+        return (range(first, min(first + size, asked)) for first in range(0, asked, size))
+
+    async def _play(self, block: range) -> None:
+        queue = (number for number in block if number not in self.store.episodes)
+        places = min(len(block), self.plan.episodes_in_flight)
+        await self._run([self._work(queue) for _ in range(places)])
+
+    async def _run(self, work: Sequence[Coroutine[Any, Any, None]]) -> None:
+        async with asyncio.TaskGroup() as group:
+            self._workers = [group.create_task(each) for each in work]
+
+    async def _learn(self, number: int, block: range) -> None:
+        """One update of the backend, from the episodes of its block."""
+        backend = self.plan.backend
+        try:
+            records = [self.store.episodes[episode] for episode in block]
+            update = await backend.update(records, ratings(self.store.events))
+            for name, text in update.files.items():
+                self.store.write(name, text)
+            learned = Learned(update=number, state=dict(update.state), at=time.time())
+            self.store.journal.append(learned)
+            for note in update.notes:
+                self.watch.note(note)
+        except Exception as error:
+            self._fail(error if isinstance(error, OrchestryError) else fault(error))
 
     async def _work(self, queue: Iterator[int]) -> None:
         for episode in queue:
@@ -125,15 +159,12 @@ class Session:
 
     async def _episode(self, episode: int) -> EpisodeRecord:
         plan, problem = self.plan, self.plan.problem(episode)
-        rollout = Rollout(
-            task=plan.task,
-            team=plan.backend.team(plan.task),
-            policy=plan.backend.gateway,
-            rate=self.rate,
-            schedule=schedule(plan.config.search, plan.task, problem),
-        )
+        way = schedule(plan.config.search, plan.task, problem)
+        update = episode // plan.backend.every if plan.backend.every else 0
+        rollout = plan.backend.rollout(plan.task, self.rate, way, update)
         tree = await rollout.play(problem, derive(plan.config.seed, "episode", episode))
-        return episode_record(tree, episode)
+        credited = await give_credit(rollout, tree, plan.config.credit)
+        return episode_record(tree, episode, credited.records, credited.calls)
 
     def _in_order(self) -> list[int]:
         """Finished episodes with no unfinished one before them, so that files grow in order."""

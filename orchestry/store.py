@@ -102,7 +102,9 @@ class Store:
 
     def write(self, name: str, text: str) -> None:
         """Writes a whole file of the run: a reader sees the old or the new one, never a part."""
-        write_atomic(self.folder / name, text)
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        write_atomic(path, text)
 
     def _append(self, name: str, text: str) -> None:
         path = self.folder / name

@@ -6,7 +6,7 @@ import platform
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -17,10 +17,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from orchestry import __version__
 from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError, StoreError, reason
 from orchestry.journal import VERSION
-from orchestry.records import Summary
+from orchestry.records import Summary, UsageRecord
 from orchestry.session import Plan
 from orchestry.store import Store, to_json
 
+USES = {"act": "search", "judge": "judge", "credit": "credit"}
+"""What a call's purpose counts as in the summary; all others are learning."""
 Reason = Literal["done", "budget", "interrupted", "failed"]
 PACKAGES = ("anthropic", "openai", "xllamacpp", "genai-prices", "pydantic")
 
@@ -40,7 +42,9 @@ def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summa
     best = max(records, key=lambda record: (record.reward, -record.episode), default=None)
     gateway, provider = plan.backend.gateway, plan.backend.provider
     tags: Counter[str] = sum((record.tags() for record in records), Counter())
+    judgements: Counter[str] = sum((Counter(record.judgements) for record in records), Counter())
     usage = gateway.usage()
+    learned = plan.backend.learned(plan.task)
     return Summary(
         run_dir=str(store.folder),
         task=plan.config.task,
@@ -63,9 +67,21 @@ def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summa
         best_reward=best.reward if best else None,
         best_episode=best.episode if best else None,
         tags=dict(sorted(tags.items())),
+        cost_by_use=_by_use(usage),
+        judgements=dict(sorted(judgements.items())),
+        updates=plan.backend.updates,
+        accepted=learned.accepted,
+        prompt_diff=learned.diff,
         usage=usage,
         seconds=seconds,
     )
+
+
+def _by_use(usage: Sequence[UsageRecord]) -> dict[str, float]:
+    dollars = dict.fromkeys(("search", "judge", "credit", "learning"), 0.0)
+    for row in usage:
+        dollars[USES.get(row.purpose, "learning")] += row.usd
+    return dollars
 
 
 class _Manifest(BaseModel):

@@ -84,6 +84,8 @@ class Evidence(Frozen):
     """Evidence against `no gain`: at least 1/level accepts."""
     level: float = Field(0.0, ge=0.0, le=1.0)
     """Chance of a false acceptance that this trial was given; 0 before it began."""
+    update: int = Field(0, ge=0)
+    """The update at which the trial last went on."""
     episodes: tuple[int, ...] = ()
     """Train episodes that it was distilled from."""
     calls: int = Field(0, ge=0)
@@ -198,6 +200,24 @@ class Library(Frozen):
             changed = {"status": "retired", "note": f"gave way to {behavior.id}"}
             library = library.put(b.model_copy(update=changed))
         return library.put(behavior.model_copy(update={"status": "accepted"}))
+
+    def transferred(self, task: str, model: str) -> Library:
+        """What was accepted here, as candidates of a run on another task, or with another model.
+
+        Evidence stays behind: it says nothing about that run.
+        """
+        moved = tuple(
+            Behavior(
+                agent=b.agent,
+                kind=b.kind,
+                text=b.text,
+                why=b.why,
+                note=f"from {self.task} with {self.model}",
+            )
+            for b in self.behaviors
+            if b.status == "accepted"
+        )
+        return Library(task=task, model=model, behaviors=moved)
 
     def _with(self, behaviors: tuple[Behavior, ...]) -> Library:
         return Library(task=self.task, model=self.model, update=self.update, behaviors=behaviors)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
+from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from orchestry.records import EpisodeRecord, NodeRecord, Summary
+from orchestry.records import CreditRecord, EpisodeRecord, NodeRecord, Summary
 from orchestry.store import Run
 
 EXIT_CODES = {"done": 0, "failed": 1, "budget": 3, "interrupted": 130}
@@ -30,6 +31,8 @@ def finish(run: Run, *, show_best: bool, as_json: bool) -> int:
         console.print(best_panel(run.best))
     if not as_json:
         console.print(summary_panel(summary))
+        if summary.prompt_diff:
+            console.print(diff_panel(summary))
     return EXIT_CODES[summary.stopped]
 
 
@@ -46,6 +49,12 @@ def summary_panel(summary: Summary) -> Panel:
     )
 
 
+def diff_panel(summary: Summary) -> Panel:
+    """What the library changed in the agents' prompts."""
+    diff = Syntax(summary.prompt_diff, "diff", background_color="default", word_wrap=True)
+    return Panel(diff, title=f"learned: {summary.accepted} behaviours in the prompts", expand=False)
+
+
 def _facts(summary: Summary) -> list[tuple[str, str]]:
     cap = "no cap" if summary.budget_usd is None else f"of ${summary.budget_usd:g}"
     lost = f", ${summary.lost_usd:.4f} of it for unanswered calls" if summary.lost_usd else ""
@@ -57,9 +66,24 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("best reward", _best(summary)),
         ("calls", f"{summary.calls}, and {summary.cache_hits} from the cache"),
         ("cost", f"${summary.cost_usd:.4f} {cap}{lost}"),
+        *_uses(summary),
         ("time", f"{summary.seconds:.1f} s"),
         ("tags", "  ".join(f"{tag} {count}" for tag, count in summary.tags.items()) or "none"),
     ]
+
+
+def _uses(summary: Summary) -> list[tuple[str, str]]:
+    """Lines on judge and learning, where there was any."""
+    lines = []
+    if sum(map(bool, summary.cost_by_use.values())) > 1:
+        spent = summary.cost_by_use.items()
+        lines.append(("of it for", "  ".join(f"{use} ${usd:.4f}" for use, usd in spent)))
+    if summary.judgements:
+        counts = summary.judgements.items()
+        lines.append(("judge", "  ".join(f"{outcome} {count}" for outcome, count in counts)))
+    if summary.updates:
+        lines.append(("library", f"{summary.updates} updates, {summary.accepted} accepted"))
+    return lines
 
 
 def usage_table(summary: Summary) -> Table:
@@ -97,6 +121,10 @@ def best_panel(record: EpisodeRecord) -> Panel:
     rows.append(Text(f"reward {record.reward:.3f}  ({parts})", style="bold"))
     if record.best_node.feedback:
         rows.append(Text(record.best_node.feedback, style="dim"))
+    credits = [credit for credit in record.credits if credit.leaf == record.best]
+    if credits:
+        rows += [Text(), Text("credit by agent, in units of the reward", style="dim")]
+        rows += [Text(_credit(credit)) for credit in credits]
     return Panel(Group(*rows), title=f"best: episode {record.episode}, {record.problem}")
 
 
@@ -114,6 +142,10 @@ def _move(record: EpisodeRecord, node: NodeRecord) -> Group:
         Text(f"advantages of its group: {siblings}", style="dim"),
         *texts,
     )
+
+
+def _credit(credit: CreditRecord) -> str:
+    return f"  {credit.agent}  {credit.credit:+.3f}  [{credit.low:+.3f}, {credit.high:+.3f}]"
 
 
 def _best(summary: Summary) -> str:

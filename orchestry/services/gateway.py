@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from functools import partial
 
 from orchestry.config import RunConfig
@@ -69,7 +70,8 @@ class Gateway:
         self._clock = clock
         self._sleep = sleep
         self._door = Door(sleep)
-        self._slots = asyncio.Semaphore(config.search.concurrency)
+        self._concurrency = config.search.concurrency
+        self._slots = asyncio.Semaphore(self._concurrency)
         rng = random.Random(derive(config.seed, "retry"))
         self._retrying = retrying(config.retry, rng, sleep)
         self._memo: dict[str, Completion] = {}
@@ -79,6 +81,13 @@ class Gateway:
         for event in events:
             if isinstance(event, Answered):
                 self._keep(event)
+
+    def beside(self, provider: Provider, prices: PriceTable) -> Gateway:
+        """The gateway to another provider, with the same ledger, memory, cache, books and door."""
+        other = copy(self)
+        other._provider, other._prices = provider, prices
+        other._slots = asyncio.Semaphore(self._concurrency)
+        return other
 
     def usage(self) -> tuple[UsageRecord, ...]:
         """What the run's calls came to, over all its processes."""
@@ -181,7 +190,7 @@ class Gateway:
     def _known(self, key: str, request: Request) -> Completion | None:
         """The answer of this run, or of an earlier run through the cache, which is journaled."""
         known = self._memo.get(key)
-        if known is not None or self._cache is None:
+        if known is not None or self._cache is None or not self._provider.cacheable:
             return known
         cached = self._cache.get(key)
         if cached is None:
@@ -224,7 +233,7 @@ class Gateway:
             return completion
 
     def _share(self, key: str, completion: Completion) -> None:
-        if self._cache is not None:
+        if self._cache is not None and self._provider.cacheable:
             self._cache.put(key, completion)
 
     def _refused(self, key: str, request: Request, error: PromptTooLong) -> Completion:
@@ -296,18 +305,21 @@ async def open_gateway(
     events: Sequence[Event],
     *,
     on_warn: Callable[[str], None],
+    besides: Sequence[Provider] = (),
     clock: Callable[[], float] = time.time,
     sleep: Sleep = asyncio.sleep,
 ) -> AsyncIterator[Gateway]:
     """The gateway of one run, with what its earlier processes asked, paid and left open.
 
-    `events` are those already in `journal`. The provider is the caller's to open and close.
+    `events` are those already in `journal`; `besides` are other providers that will be asked,
+    through `Gateway.beside`. All of them are the caller's to open and close.
     """
-    budget = config.budget
+    budget, providers = config.budget, (provider, *besides)
     ledger = Ledger(budget.usd, journal, budget.warn_share, on_warn, replay(events))
-    ledger.end_open(provider.bills_unanswered, "in flight when its process ended")
+    billed = any(each.bills_unanswered for each in providers)
+    ledger.end_open(billed, "in flight when its process ended")
     cache = None
-    if config.cache.enabled and provider.cacheable:
+    if config.cache.enabled and any(each.cacheable for each in providers):
         cache = AnswerCache(config.cache.dir or default_folder(), on_warn)
     try:
         yield Gateway(

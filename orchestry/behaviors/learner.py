@@ -1,0 +1,280 @@
+"""The learner: what an update makes of the episodes before it.
+
+An update contrasts winners with losers of the same problems, distils behaviours for the agent who
+caused most of the loss, screens them on dev, puts the best of the front on trial, and lets the
+trial's sequential test decide. A trial may need more pairs than one update may pay for; it then
+goes on in the next one, since its test is valid at any time. With nothing to try, the accepted
+behaviour whose evidence is the oldest is tested again, and retired where it no longer helps.
+
+What the next update depends on is a value (`State`): a function of the state before it, of the
+episodes and of the answers. A killed update is done again from the journal, at no cost, with the
+same result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal, Protocol
+
+from orchestry.behaviors.contrast import contrasts
+from orchestry.behaviors.distil import distil
+from orchestry.behaviors.front import front
+from orchestry.behaviors.library import Behavior, Evidence, Library
+from orchestry.behaviors.trial import Ruling, level, retire, rule
+from orchestry.config import BehaviorsConfig
+from orchestry.records import EpisodeRecord
+from orchestry.search.credit import blame
+from orchestry.seeds import derive
+from orchestry.types import AgentSpec, Frozen, Policy, Problem
+
+BATCH = 8
+"""Pairs played at once; the test looks after each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One dev episode: its value in [0, 1], and what it took."""
+
+    value: float
+    calls: int
+    usd: float
+
+
+class Arena(Protocol):
+    """Where libraries are compared."""
+
+    async def play(self, library: Library, problem: Problem, seed: int) -> Played:
+        """One episode, without search, of a team with that library."""
+        ...
+
+
+class Trial(Frozen):
+    """A comparison under way: reward with the behaviour less reward without it, pair by pair."""
+
+    behavior: str
+    kind: Literal["candidate", "retest"]
+    number: int
+    """1 and the rejections before it: it sets the test's level."""
+    differences: tuple[float, ...] = ()
+    calls: int = 0
+    usd: float = 0.0
+
+
+class State(Frozen):
+    """All that the next update depends on."""
+
+    library: Library
+    trial: Trial | None = None
+    rejections: int = 0
+    """Candidates that lost their trial so far: they set the next trial's level."""
+    draws: int = 0
+    """Dev draws used so far: none is ever used twice."""
+
+
+class Learner:
+    """Takes updates, one after another. `states[u]` is what was known after update u."""
+
+    def __init__(
+        self,
+        config: BehaviorsConfig,
+        seed: int,
+        agents: Sequence[AgentSpec],
+        *,
+        prompts: Mapping[str, str],
+        dev: Sequence[Problem],
+        arena: Arena,
+        policy: Policy,
+        model: str,
+        max_tokens: int,
+        states: Sequence[State],
+    ) -> None:
+        """`prompts` are the agents' own; `policy` and `model` distil."""
+        self.states = list(states)
+        self._config, self._seed, self._agents, self._prompts = config, seed, agents, prompts
+        self._dev, self._arena, self._policy = dev, arena, policy
+        self._model, self._max_tokens = model, max_tokens
+        self._state = self.states[-1]
+        self._most = config.pairs
+        self._left = 0.0
+        self._notes: list[str] = []
+
+    async def update(
+        self, block: Sequence[EpisodeRecord], ratings: Mapping[tuple[int, str], float]
+    ) -> list[str]:
+        """Learns from the episodes of a block; returns lines for the user.
+
+        Spends about `share` times the calls of these episodes on dev.
+        """
+        self._left = self._config.share * sum(record.calls for record in block)
+        self._notes = []
+        if self._state.trial is None:
+            await self._propose(block, ratings)
+            self._begin()
+        if self._state.trial is not None:
+            await self._go_on(self._state.trial)
+        self._set(library=self._state.library.model_copy(update={"update": len(self.states)}))
+        self.states.append(self._state)
+        return self._notes
+
+    async def _propose(
+        self, block: Sequence[EpisodeRecord], ratings: Mapping[tuple[int, str], float]
+    ) -> None:
+        """Distils behaviours for the agent to blame, and screens what was never screened."""
+        blamed = blame(block)
+        agent = max(sorted(blamed), key=lambda role: blamed[role], default=None)
+        found = contrasts(block, agent, self._config.top, ratings) if agent else ()
+        if agent and found:
+            distilled = await distil(
+                self._policy,
+                self._model,
+                self._agents,
+                self._state.library,
+                agent,
+                found,
+                blamed,
+                prompt=self._prompts[agent],
+                count=self._config.candidates,
+                update=len(self.states),
+                max_tokens=self._max_tokens,
+                seed=derive(self._seed, "distil", len(self.states)),
+            )
+            self._put(*distilled.behaviors)
+            made = sum(b.status == "candidate" for b in distilled.behaviors)
+            self._notes.append(f"{made} candidates for {agent} (outcome: {distilled.outcome})")
+        else:
+            self._notes.append(
+                "nothing to contrast: no two trajectories of a problem differ in value"
+            )
+        await self._screen([b for b in self._candidates() if not b.screened])
+
+    async def _screen(self, fresh: Sequence[Behavior]) -> None:
+        """Plays a few dev problems with each candidate and without, all on the same draws."""
+        if not fresh:
+            return
+        draws = self._draw(self._config.screen)
+        library = self._state.library
+        arms = [library, *(self._with(candidate) for candidate in fresh)]
+        bases, *others = await asyncio.gather(*(self._play(arm, draws) for arm in arms))
+        self._left -= sum(played.calls for arm in (bases, *others) for played in arm)
+        for candidate, arm in zip(fresh, others, strict=True):
+            lifts: dict[str, list[float]] = {}
+            for (problem, _), base, own in zip(draws, bases, arm, strict=True):
+                lifts.setdefault(problem.id, []).append(own.value - base.value)
+            screened = {problem: sum(each) / len(each) for problem, each in lifts.items()}
+            self._put(candidate.model_copy(update={"screened": screened}))
+
+    def _begin(self) -> None:
+        """Opens the next trial: the best of the front where it gained, else a retest."""
+        gains = {b.id: b.screened for b in self._candidates() if b.screened}
+        mean = {id: fmean(gains[id].values()) for id in front(gains)}
+        chosen = min(mean, key=lambda id: (-mean[id], id), default=None)
+        number = self._state.rejections + 1
+        if chosen is not None and mean[chosen] > 0:
+            self._put(self._get(chosen).model_copy(update={"status": "trial"}))
+            self._set(trial=Trial(behavior=chosen, kind="candidate", number=number))
+            return
+        accepted = [b for b in self._state.library.behaviors if b.status == "accepted"]
+        oldest = min(accepted, key=lambda b: (evidence_of(b).update, b.id), default=None)
+        if oldest is not None:
+            self._set(trial=Trial(behavior=oldest.id, kind="retest", number=number))
+
+    async def _go_on(self, trial: Trial) -> None:
+        """Plays pairs until the trial is decided or the update's calls are used up."""
+        behavior = self._get(trial.behavior)
+        ruling = self._rule(trial)
+        while ruling.verdict == "open" and self._left > 0:
+            trial = await self._pairs(trial, behavior, min(BATCH, self._most - ruling.pairs))
+            ruling = self._rule(trial)
+        self._set(trial=trial if ruling.verdict == "open" else None)
+        self._settle(trial, behavior, ruling)
+
+    async def _pairs(self, trial: Trial, behavior: Behavior, count: int) -> Trial:
+        """The trial with `count` more pairs, each a fresh draw played by both libraries."""
+        draws, library = self._draw(count), self._state.library
+        arms = library, library.put(behavior.model_copy(update={"status": "retired"}))
+        if trial.kind == "candidate":
+            arms = self._with(behavior), library
+        own, base = await asyncio.gather(*(self._play(arm, draws) for arm in arms))
+        calls = sum(played.calls for played in (*own, *base))
+        self._left -= calls
+        gains = (a.value - b.value for a, b in zip(own, base, strict=True))
+        return trial.model_copy(
+            update={
+                "differences": (*trial.differences, *gains),
+                "calls": trial.calls + calls,
+                "usd": trial.usd + sum(played.usd for played in (*own, *base)),
+            }
+        )
+
+    def _settle(self, trial: Trial, behavior: Behavior, ruling: Ruling) -> None:
+        """Writes what a trial showed so far into the library, and acts on its end."""
+        evidence = evidence_of(behavior).model_copy(
+            update={
+                **ruling.model_dump(include={"pairs", "lift", "low", "high", "e_value"}),
+                "level": level(self._config.alpha, trial.number),
+                "calls": trial.calls,
+                "usd": trial.usd,
+                "update": len(self.states),
+            }
+        )
+        tested = behavior.model_copy(update={"evidence": evidence})
+        lost = "rejected" if trial.kind == "candidate" else "retired"
+        if ruling.verdict == "reject":
+            self._put(tested.model_copy(update={"status": lost, "note": ruling.why}))
+            self._set(rejections=self._state.rejections + (lost == "rejected"))
+        elif ruling.verdict == "accept" and trial.kind == "candidate":
+            library = self._state.library.accept(tested, self._config.max_per_agent)
+            self._set(library=library)
+        else:
+            self._put(tested)
+        word = {"accept": "kept" if lost == "retired" else "accepted", "reject": lost}
+        verdict = word.get(ruling.verdict, "goes on")
+        self._notes.append(
+            f"{trial.kind} {behavior.id} for {behavior.agent}: {evidence}, {verdict}"
+        )
+
+    def _rule(self, trial: Trial) -> Ruling:
+        if trial.kind == "retest":
+            return retire(trial.differences, self._most)
+        return rule(trial.differences, level(self._config.alpha, trial.number), self._most)
+
+    def _draw(self, count: int) -> list[tuple[Problem, int]]:
+        """Fresh dev problems, drawn evenly with replacement, each with its episode's seed."""
+        first = self._state.draws
+        self._set(draws=first + count)
+        numbers = range(first, first + count)
+        seeds = [derive(self._seed, "dev", number) for number in numbers]
+        return [(random.Random(seed).choice(self._dev), seed) for seed in seeds]
+
+    async def _play(self, library: Library, draws: Sequence[tuple[Problem, int]]) -> list[Played]:
+        plays = (self._arena.play(library, problem, seed) for problem, seed in draws)
+        return await asyncio.gather(*plays)
+
+    def _with(self, behavior: Behavior) -> Library:
+        return self._state.library.accept(behavior, self._config.max_per_agent)
+
+    def _candidates(self) -> list[Behavior]:
+        return [b for b in self._state.library.behaviors if b.status == "candidate"]
+
+    def _get(self, id: str) -> Behavior:
+        found = self._state.library.find(id)
+        assert found is not None, f"the state names a behaviour that its library lacks: {id}"
+        return found
+
+    def _put(self, *behaviors: Behavior) -> None:
+        library = self._state.library
+        for behavior in behaviors:
+            library = library.put(behavior)
+        self._set(library=library)
+
+    def _set(self, **changes: object) -> None:
+        self._state = self._state.model_copy(update=changes)
+
+
+def evidence_of(behavior: Behavior) -> Evidence:
+    """What is known of it so far."""
+    return behavior.evidence or Evidence()
