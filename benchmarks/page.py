@@ -18,6 +18,7 @@ SECTIONS = {
     "dry_run": "Dry run against the real cost",
     "footprint": "Start-up and install size",
     "search": "Beam against best-of-n at equal calls",
+    "judge": "The judge, planted with noise and bias",
     "prompt_cache": "k samples on a server with a prompt cache",
 }
 """Every section's name and heading, in the order of the page."""
