@@ -22,6 +22,7 @@ COMMANDS = {
     "resume": "Go on with a run that was stopped or killed.",
     "evaluate": "Score a run's configuration on held-out problems.",
     "tasks": "List, check and create tasks.",
+    "behaviors": "List, show and compare what teams learned.",
     "doctor": "Check this machine: providers, weights, sandbox, disk.",
 }
 

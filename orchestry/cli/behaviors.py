@@ -1,0 +1,252 @@
+"""`orchestry behaviors`: what a team learned, on what evidence, and what it did to the prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from orchestry.behaviors.library import Behavior, Library
+
+KEPT = Path("behaviors", "library.yaml")
+"""Where a run keeps its library."""
+SUFFIXES = (".yaml", ".yml")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+where_argument = click.argument("where", required=False, type=click.Path(path_type=Path))
+
+
+@click.group()
+def command() -> None:
+    """List, show and compare what teams learned.
+
+    WHERE is a run directory, a library's YAML file, or a folder of these files. Without it, all
+    files in ./behaviors and the library of the newest run in ./runs are read.
+    """
+
+
+@command.command("list")
+@where_argument
+@json_option
+def list_behaviors(where: Path | None, as_json: bool) -> None:
+    """Show every behaviour with its status and evidence."""
+    libraries = _libraries(where)
+    if as_json:
+        click.echo(json.dumps({"libraries": [_plain(*found) for found in libraries.items()]}))
+        return
+    for path, library in libraries.items():
+        _print_library(path, library)
+
+
+@command.command("show")
+@click.argument("id")
+@where_argument
+@json_option
+def show(id: str, where: Path | None, as_json: bool) -> None:
+    """Show one behaviour whole. ID may be cut short where that leaves one."""
+    path, behavior = _found(id, _libraries(where))
+    if as_json:
+        click.echo(json.dumps({"file": str(path), **behavior.model_dump(mode="json")}))
+    else:
+        _print_behavior(path, behavior)
+
+
+@command.command("diff")
+@click.argument("before", metavar="RUN|A", type=click.Path(path_type=Path))
+@click.argument("after", metavar="[B]", required=False, type=click.Path(path_type=Path))
+@json_option
+def diff(before: Path, after: Path | None, as_json: bool) -> None:
+    """Show what a run's library changed in its agents' prompts.
+
+    With two libraries A and B (files or runs), what B adds to prompts and A does not.
+    """
+    text = _run_diff(before) if after is None else _library_diff(before, after)
+    if as_json:
+        click.echo(json.dumps({"diff": text}))
+    elif text:
+        _print_diff(text)
+    else:
+        click.echo("No prompt is changed.")
+
+
+# --- finding ------------------------------------------------------------------------------------
+
+
+def _libraries(where: Path | None) -> dict[Path, Library]:
+    """The libraries by file; raises ConfigError where there is none."""
+    from orchestry.behaviors.library import read_library
+    from orchestry.errors import ConfigError
+
+    paths = _default_files() if where is None else _files(where)
+    if not paths:
+        place = "./behaviors and ./runs hold" if where is None else f"{where} holds"
+        raise ConfigError(
+            f"{place} no library of behaviours: give a run that learned (behaviors.enabled, and at "
+            "least behaviors.every episodes), or a library's YAML file"
+        )
+    return {path: read_library(path) for path in paths}
+
+
+def _default_files() -> list[Path]:
+    runs = sorted(Path("runs").glob(f"*/{KEPT}"), key=lambda path: path.stat().st_mtime)
+    return [*_yaml_files(Path("behaviors")), *runs[-1:]]
+
+
+def _files(where: Path) -> list[Path]:
+    from orchestry.errors import ConfigError
+
+    if (where / "journal.jsonl").exists() or (where / KEPT).exists():
+        return [where / KEPT] if (where / KEPT).exists() else []
+    if where.is_dir():
+        return _yaml_files(where)
+    if not where.exists():
+        raise ConfigError(f"{where} does not exist: give a run directory or a library's YAML file")
+    return [where]
+
+
+def _yaml_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*") if path.suffix in SUFFIXES)
+
+
+def _found(id: str, libraries: dict[Path, Library]) -> tuple[Path, Behavior]:
+    """The one behaviour whose id begins so; of several files that have it, the last."""
+    from orchestry.errors import ConfigError, unknown
+
+    everything = {b.id: (path, b) for path, one in libraries.items() for b in one.behaviors}
+    fitting = [found for key, found in everything.items() if key.startswith(id)]
+    if not fitting:
+        raise ConfigError(unknown("behaviour", id, [*everything]))
+    if len(fitting) > 1:
+        known = ", ".join(behavior.id for _, behavior in fitting)
+        raise ConfigError(f"'{id}' begins several ids: give one of {known}")
+    return fitting[0]
+
+
+def _one(where: Path) -> Library:
+    """The library of a file or a run."""
+    from orchestry.errors import ConfigError
+
+    libraries = _libraries(where)
+    if len(libraries) > 1:
+        names = ", ".join(path.name for path in libraries)
+        raise ConfigError(f"{where} holds several libraries: give one of {names}")
+    return next(iter(libraries.values()))
+
+
+def _run_diff(folder: Path) -> str:
+    """The agents' prompts as the run's config has them, and with what it accepted."""
+    from orchestry.backends.team import base_prompt
+    from orchestry.behaviors.library import Library, prompt_diff
+    from orchestry.config import validate
+    from orchestry.registry import load_task
+    from orchestry.store import load_run
+
+    config = validate(load_run(folder).config)
+    after = _one(folder)
+    task = load_task(config.task, config.task_path, config.weights, warn=_warn)
+    prompts = {spec.role: base_prompt(spec, config) for spec in task.agents}
+    return prompt_diff(Library(task=after.task, model=after.model), after, prompts)
+
+
+def _library_diff(before: Path, after: Path) -> str:
+    """What two libraries add to prompts; whose prompts these are is not asked."""
+    from orchestry.behaviors.library import prompt_diff
+
+    one, other = _one(before), _one(after)
+    agents = sorted({b.agent for library in (one, other) for b in library.behaviors})
+    return prompt_diff(one, other, dict.fromkeys(agents, ""))
+
+
+def _warn(text: str) -> None:
+    click.echo(f"warning: {text}", err=True)
+
+
+# --- showing ------------------------------------------------------------------------------------
+
+
+def _plain(path: Path, library: Library) -> dict[str, Any]:
+    return {"file": str(path), **library.model_dump(mode="json")}
+
+
+def _print_library(path: Path, library: Library) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    head = f"{path}: task {library.task}, model {library.model}, after update {library.update}"
+    console.print(Text(head, "bold"), soft_wrap=True)
+    if not library.behaviors:
+        console.print(Text("  nothing yet", "dim"))
+        return
+    table = Table(box=None, pad_edge=False, expand=True)
+    for heading in ("id", "agent", "kind", "status"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("points", "interval", "pairs"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
+    for b in library.behaviors:
+        cells = (b.agent, b.kind, b.status, *_lift(b), " ".join(b.text.split()))
+        table.add_row(Text(b.id, "bold"), *(Text(cell) for cell in cells))
+    console.print(table)
+
+
+def _lift(behavior: Behavior) -> tuple[str, str, str]:
+    """Lift, its interval and the pairs behind it, in points."""
+    evidence = behavior.evidence
+    if evidence is None or not evidence.pairs:
+        return "-", "-", "0"
+    low, high = 100 * evidence.low, 100 * evidence.high
+    return f"{100 * evidence.lift:+.1f}", f"{low:+.1f} to {high:+.1f}", f"{evidence.pairs}"
+
+
+def _print_behavior(path: Path, behavior: Behavior) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(path, behavior):
+        facts.add_row(Text(name, "dim"), Text(value))
+    console = Console()
+    console.print(facts)
+    console.print()
+    console.print(Text(behavior.text), soft_wrap=True)
+
+
+def _facts(path: Path, behavior: Behavior) -> Sequence[tuple[str, str]]:
+    facts = [
+        ("id", behavior.id),
+        ("file", str(path)),
+        ("agent", behavior.agent),
+        ("kind", behavior.kind),
+        ("status", behavior.status),
+        ("born", f"update {behavior.born}"),
+        ("lift", str(behavior.evidence or "not tried yet")),
+    ]
+    if (evidence := behavior.evidence) is not None:
+        episodes = ", ".join(map(str, evidence.episodes)) or "none"
+        facts += [
+            ("e-value", f"{evidence.e_value:.3g}, at a level of {evidence.level:.3g}"),
+            ("cost", f"{evidence.calls} calls, ${evidence.usd:.4f}"),
+            ("episodes", episodes),
+        ]
+    if behavior.screened:
+        scores = (f"{problem} {score:.2f}" for problem, score in behavior.screened.items())
+        facts.append(("screened", "  ".join(scores)))
+    facts += [("why", behavior.why), ("note", behavior.note)]
+    return [(name, value) for name, value in facts if value]
+
+
+def _print_diff(text: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    console = Console()
+    for line in text.splitlines():
+        style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], "")
+        console.print(Text(line, style), soft_wrap=True)

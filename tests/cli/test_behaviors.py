@@ -1,0 +1,160 @@
+"""`orchestry behaviors`, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestry.behaviors.library import Behavior, Library, to_yaml
+from tests.cli.support import FAKE, CommandLine
+
+EVIDENCE = {"pairs": 120, "lift": 0.0525, "low": 0.011, "high": 0.093, "e_value": 41.5}
+RULE = Behavior.model_validate(
+    {
+        "agent": "writer",
+        "text": "Write one word.\nThen stop [now].",
+        "why": "It rambled.",
+        "status": "accepted",
+        "born": 2,
+        "evidence": EVIDENCE | {"level": 0.025, "episodes": [3, 4], "calls": 240, "usd": 0.12},
+        "screened": {"dev-1": 0.5},
+    }
+)
+OTHER = Behavior(agent="reviewer", text="Praise " + "very " * 40 + "much.", status="rejected")
+
+
+def write(path: Path, *behaviors: Behavior, task: str = "words") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    library = Library(task=task, model="fake-1", update=2, behaviors=behaviors)
+    path.write_text(to_yaml(library), encoding="utf-8")
+    return path
+
+
+def run(cli: CommandLine, folder: str, *behaviors: Behavior) -> Path:
+    """A real run, with that library."""
+    assert cli("run", *FAKE, "--run-dir", folder).code == 0
+    return write(Path(folder) / "behaviors" / "library.yaml", *behaviors)
+
+
+def test_list_shows_status_lift_and_a_line_of_text(cli: CommandLine) -> None:
+    write(Path("mine.yaml"), OTHER, RULE)
+    result = cli("behaviors", "list", "mine.yaml")
+    assert result.code == 0
+    head, columns, first, second = (line.rstrip() for line in result.out.splitlines()[:4])
+    assert head == "mine.yaml: task words, model fake-1, after update 2"
+    assert columns.split() == [
+        *("id", "agent", "kind", "status", "points", "interval", "pairs", "text")
+    ]
+    assert first.split()[:4] == [RULE.id, "writer", "rule", "accepted"]
+    assert first.split()[4:9] == ["+5.2", "+1.1", "to", "+9.3", "120"]
+    assert first.split()[9] == "Write"
+    assert second.split()[:4] == [OTHER.id, "reviewer", "rule", "rejected"]
+
+
+def test_list_as_json_is_everything(cli: CommandLine) -> None:
+    write(Path("mine.yaml"), RULE, OTHER)
+    (library,) = json.loads(cli("behaviors", "list", "mine.yaml", "--json").out)["libraries"]
+    file = library.pop("file")
+    assert file == "mine.yaml"
+    assert Library.model_validate(library).behaviors == (RULE, OTHER)
+
+
+def test_a_run_and_a_folder_are_places_too(cli: CommandLine) -> None:
+    run(cli, "a-run", RULE)
+    for name in ("one.yaml", "two.yml"):
+        write(Path("shelf", name), OTHER)
+    Path("shelf/README.md").write_text("Not a library.\n")
+    assert RULE.id in cli("behaviors", "list", "a-run").out
+    found = json.loads(cli("behaviors", "list", "shelf", "--json").out)["libraries"]
+    assert [library["file"] for library in found] == ["shelf/one.yaml", "shelf/two.yml"]
+
+
+def test_the_default_is_the_shelf_here_and_the_newest_run(cli: CommandLine) -> None:
+    write(Path("behaviors/words.yaml"), OTHER)
+    for age, name in enumerate(("b", "a", "c")):
+        kept = write(Path("runs", name, "behaviors", "library.yaml"), RULE)
+        os.utime(kept, (1000 - age, 1000 - age))
+    found = json.loads(cli("behaviors", "list", "--json").out)["libraries"]
+    files = [library["file"] for library in found]
+    assert files == ["behaviors/words.yaml", "runs/b/behaviors/library.yaml"]
+
+
+def test_show_has_the_whole_text_and_the_evidence(cli: CommandLine) -> None:
+    write(Path("mine.yaml"), RULE, OTHER)
+    out = cli("behaviors", "show", RULE.id[:5], "mine.yaml").out
+    assert "Write one word.\nThen stop [now].\n" in out
+    for found in (
+        "accepted",
+        "+5.2 points [+1.1, +9.3] on 120 pairs",
+        "41.5, at a level of 0.025",
+        "240 calls, $0.1200",
+        "3, 4",
+        "dev-1 0.50",
+        "It rambled.",
+    ):
+        assert found in out
+    assert OTHER.text in cli("behaviors", "show", OTHER.id, "mine.yaml").out
+    found = json.loads(cli("behaviors", "show", RULE.id, "mine.yaml", "--json").out)
+    assert found.pop("file") == "mine.yaml"
+    assert Behavior.model_validate(found) == RULE
+
+
+def test_diff_of_a_run_shows_its_prompts_before_and_after(cli: CommandLine) -> None:
+    run(cli, "a-run", RULE, OTHER)
+    out = cli("behaviors", "diff", "a-run").out
+    assert out.startswith("--- writer (before)\n+++ writer (after)\n")
+    assert "\n You are the writer of a team. write words\n" in out
+    assert "\n+- Write one word.\n+  Then stop [now].\n" in out
+    assert "reviewer" not in out
+    assert json.loads(cli("behaviors", "diff", "a-run", "--json").out) == {"diff": out}
+
+
+def test_diff_of_a_run_takes_a_prompt_from_its_config(cli: CommandLine) -> None:
+    own = ("--set", "agents.writer.system_prompt=Be brief.")
+    assert cli("run", *FAKE, *own, "--run-dir", "a-run").code == 0
+    write(Path("a-run/behaviors/library.yaml"), RULE)
+    assert "\n Be brief.\n" in cli("behaviors", "diff", "a-run").out
+
+
+def test_diff_of_two_needs_no_task(cli: CommandLine) -> None:
+    one = write(Path("one.yaml"), RULE, task="nowhere")
+    two = write(Path("two.yaml"), OTHER, task="nowhere")
+    assert "\n-- Write one word.\n" in cli("behaviors", "diff", one, two).out
+    assert "\n+- Write one word.\n" in cli("behaviors", "diff", two, one).out
+    assert cli("behaviors", "diff", one, one).out == "No prompt is changed.\n"
+    assert json.loads(cli("behaviors", "diff", one, one, "--json").out) == {"diff": ""}
+
+
+def test_what_is_not_there_is_one_line_and_code_2(cli: CommandLine) -> None:
+    cli("behaviors", "list").failed(2, "./behaviors and ./runs hold no library")
+    cli("behaviors", "list", "nowhere").failed(2, "nowhere does not exist")
+    Path("empty").mkdir()
+    cli("behaviors", "list", "empty").failed(2, "empty holds no library of behaviours")
+    cli("behaviors", "diff", "empty").failed(2, "empty holds no run")
+    assert cli("run", *FAKE, "--run-dir", "a-run").code == 0
+    if not Path("a-run/behaviors").exists():
+        cli("behaviors", "diff", "a-run").failed(2, "a-run holds no library of behaviours")
+    write(Path("shelf/one.yaml"), RULE)
+    write(Path("shelf/two.yaml"), RULE)
+    cli("behaviors", "diff", "shelf", "shelf").failed(2, "give one of one.yaml, two.yaml")
+    Path("bad.yaml").write_text("a: [")
+    cli("behaviors", "list", "bad.yaml").failed(2, "bad.yaml is no library of behaviours")
+
+
+def test_an_id_must_be_known_and_clear(cli: CommandLine) -> None:
+    texts = (f"Say {number}." for number in range(40))
+    path = write(Path("mine.yaml"), *(Behavior(agent="writer", text=text) for text in texts))
+    cli("behaviors", "show", "zzz", path).failed(2, "unknown behaviour 'zzz'")
+    cli("behaviors", "show", "", path).failed(2, "begins several ids")
+
+
+@pytest.mark.parametrize("columns", ["12", "400"])
+def test_any_width_will_do(cli: CommandLine, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    path = write(Path("mine.yaml"), RULE, OTHER)
+    assert cli("behaviors", "list", path).code == 0
+    shown = cli("behaviors", "show", RULE.id, path)
+    assert "Then stop [now].\n" in shown.out
