@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from orchestry.errors import ConfigError, unknown
 from orchestry.types import Frozen, Limits, Split
@@ -124,8 +124,16 @@ class JudgeConfig(Frozen):
     """What good work is in this task, for the judge to read; '' leaves it to the agents' goals."""
     max_tokens: int = Field(1024, ge=64, le=MAX_TOKENS)
     """Longest verdict, in tokens."""
+    temperature: float | None = Field(None, ge=0.0, le=2.0)
+    """None: 0 where the provider takes a temperature."""
     max_chars: int = Field(6000, ge=200, le=1_000_000)
     """Longest piece of one answer, or of a shared prompt, that the judge is shown."""
+
+    @model_validator(mode="after")
+    def _has_weight(self) -> JudgeConfig:
+        if not self.quality + self.collaboration + self.efficiency:
+            raise ValueError("quality, collaboration and efficiency are all zero: give one weight")
+        return self
 
 
 class CreditConfig(Frozen):

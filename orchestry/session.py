@@ -1,7 +1,9 @@
 """One process's part of a run: plays the episodes that are not committed yet, in order.
 
 Where the backend learns, episodes come in blocks with an update after each; all episodes of a
-block are played with what was learned before it, however they overlap. A failure never throws away what was paid for: calls in flight finish into the journal, finished
+block are played with what was learned before it, however they overlap.
+
+A failure never throws away what was paid for: calls in flight finish into the journal, finished
 episodes are committed, and the run directory is left ready for `orchestry resume`.
 """
 

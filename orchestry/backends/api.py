@@ -70,7 +70,7 @@ class ApiBackend:
         self.config = judging.settled(_settled(config, name, self.provider), self.bench, environ)
         if config.judge.enabled is None and self.bench.provider.name == "embedded":
             self.notes.append(judging.NOISE)
-        _check_temperatures(self.config)
+        _check_temperatures(self.config, self.bench.provider.name)
         self.library = self._first_library()
         self._stack = AsyncExitStack()
 
@@ -174,7 +174,14 @@ class ApiBackend:
         return library.transferred(task, model)
 
     def _new_judge(self, task: BaseTask[Any], critic: Gateway) -> Judge:
-        return ListwiseJudge(critic, self.bench.provider.model, self.config.judge, task.agents)
+        judge = self.config.judge
+        return ListwiseJudge(
+            critic,
+            self.bench.provider.model,
+            judge,
+            task.agents,
+            temperature=judge.temperature,
+        )
 
     def _new_learner(
         self, task: BaseTask[Any], rate: Rate, critic: Gateway, events: Sequence[journal.Event]
@@ -212,8 +219,8 @@ class _Dev:
             purpose="trial",
         )
         tree = await rollout.play(problem, seed)
-        usd = sum(answer.usd for answer in tree.answers)
-        return Played(tree.values["0"].number, len(tree.answers), usd)
+        leaf = tree.trajectories[tree.leaves[0]]
+        return Played(tree.values[leaf.id].number, leaf.turns)
 
 
 def _settled(config: RunConfig, name: str, provider: Provider) -> RunConfig:
@@ -242,11 +249,12 @@ def _settled(config: RunConfig, name: str, provider: Provider) -> RunConfig:
     return config.model_copy(update=changed)
 
 
-def _check_temperatures(config: RunConfig) -> None:
-    """Raises ConfigError for a temperature that no one would read."""
+def _check_temperatures(config: RunConfig, critic: str) -> None:
+    """Raises ConfigError for a temperature that no one would read; `critic` judges."""
     set_ones = [config.sampling.temperature, *(own.temperature for own in config.agents.values())]
-    if config.provider.name == "anthropic" and any(t is not None for t in set_ones):
+    asked = config.provider.name == "anthropic" and any(t is not None for t in set_ones)
+    if asked or (critic == "anthropic" and config.judge.temperature is not None):
         raise ConfigError(
-            "Claude takes no temperature, and one is set in sampling or agents: remove it; its "
-            "samples differ by an angle at the end of the prompt"
+            "Claude takes no temperature, and one is set in sampling, agents or judge: remove it; "
+            "its samples differ by an angle at the end of the prompt"
         )

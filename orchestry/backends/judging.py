@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestry.config import JudgeConfig, RunConfig
 from orchestry.providers import open_provider, resolve_name
+from orchestry.providers.openai import is_vendor
 from orchestry.services.prices import PriceTable, price_table
 from orchestry.types import Provider
 
@@ -57,6 +58,8 @@ def settled(config: RunConfig, bench: Bench, environ: Mapping[str, str]) -> RunC
 def _judge(judge: JudgeConfig, bench: Bench, environ: Mapping[str, str]) -> dict[str, Any]:
     """On by default for models that can judge: those behind an API."""
     changes: dict[str, Any] = {}
+    if judge.temperature is None and _takes_temperature(bench.provider):
+        changes["temperature"] = 0.0
     if judge.enabled is None:
         changes["enabled"] = bench.provider.name in ("anthropic", "openai")
     if judge.provider is not None:
@@ -64,3 +67,10 @@ def _judge(judge: JudgeConfig, bench: Bench, environ: Mapping[str, str]) -> dict
         named = {"name": name, "model": bench.provider.model}
         changes["provider"] = judge.provider.model_copy(update=named)
     return changes
+
+
+def _takes_temperature(provider: Provider) -> bool:
+    """Claude and OpenAI's own newer models refuse one."""
+    if provider.name == "openai":
+        return not is_vendor(provider.base_url)
+    return provider.name != "anthropic"

@@ -29,7 +29,7 @@ from orchestry.config import BehaviorsConfig
 from orchestry.records import EpisodeRecord
 from orchestry.search.credit import blame
 from orchestry.seeds import derive
-from orchestry.types import AgentSpec, Frozen, Policy, Problem
+from orchestry.types import AgentSpec, Frozen, Policy, Problem, Turn
 
 BATCH = 8
 """Pairs played at once; the test looks after each of them."""
@@ -37,11 +37,10 @@ BATCH = 8
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One dev episode: its value in [0, 1], and what it took."""
+    """One dev episode: its value in [0, 1], and the turns that led there."""
 
     value: float
-    calls: int
-    usd: float
+    turns: tuple[Turn, ...]
 
 
 class Arena(Protocol):
@@ -159,7 +158,7 @@ class Learner:
         library = self._state.library
         arms = [library, *(self._with(candidate) for candidate in fresh)]
         bases, *others = await asyncio.gather(*(self._play(arm, draws) for arm in arms))
-        self._left -= sum(played.calls for arm in (bases, *others) for played in arm)
+        self._left -= cost([bases, *others])[0]
         for candidate, arm in zip(fresh, others, strict=True):
             lifts: dict[str, list[float]] = {}
             for (problem, _), base, own in zip(draws, bases, arm, strict=True):
@@ -199,14 +198,14 @@ class Learner:
         if trial.kind == "candidate":
             arms = self._with(behavior), library
         own, base = await asyncio.gather(*(self._play(arm, draws) for arm in arms))
-        calls = sum(played.calls for played in (*own, *base))
+        calls, usd = cost([own, base])
         self._left -= calls
         gains = (a.value - b.value for a, b in zip(own, base, strict=True))
         return trial.model_copy(
             update={
                 "differences": (*trial.differences, *gains),
                 "calls": trial.calls + calls,
-                "usd": trial.usd + sum(played.usd for played in (*own, *base)),
+                "usd": trial.usd + usd,
             }
         )
 
@@ -273,6 +272,21 @@ class Learner:
 
     def _set(self, **changes: object) -> None:
         self._state = self._state.model_copy(update=changes)
+
+
+def cost(arms: Sequence[Sequence[Played]]) -> tuple[int, float]:
+    """Calls and dollars of arms that play the same draws.
+
+    Up to the first agent whose prompt differs, the arms of a draw ask the same, and share the
+    answer: it is counted once, as it is paid once.
+    """
+    paid = {
+        (draw, place, turn.agent, turn.messages): turn.completion.usd
+        for arm in arms
+        for draw, played in enumerate(arm)
+        for place, turn in enumerate(played.turns)
+    }
+    return len(paid), sum(paid.values())
 
 
 def evidence_of(behavior: Behavior) -> Evidence:
