@@ -46,6 +46,8 @@ SIZES = (4, 8)
 REPEATS = (1, 2, 3, 4)
 GOAL, SHARE = 0.8, 0.5
 BYTES = 4
+DEARER = 5.0
+"""Price of an output token over that of an input token."""
 TEAM = (
     AgentSpec(role="writer", goal="Write a correct function."),
     AgentSpec(role="reviewer", goal="Find the bugs that tests would find."),
@@ -174,7 +176,8 @@ async def _size(count: int, size: int, seed: int) -> dict[str, Any]:
     ways = {name: await measure(groups, families, temper, ask) for name, ask in WAYS.items()}
     whole = ways["all pairs, both orders"]
     for found in ways.values():
-        found["share"] = (found["input"] + found["output"]) / (whole["input"] + whole["output"])
+        found["share"] = _cost(found, 1.0) / _cost(whole, 1.0)
+        found["share_usd"] = _cost(found, DEARER) / _cost(whole, DEARER)
     return {
         "noise": temper.noise,
         "bias": temper.bias,
@@ -186,6 +189,11 @@ async def _size(count: int, size: int, seed: int) -> dict[str, Any]:
             for shape in SHAPES
         },
     }
+
+
+def _cost(way: dict[str, Any], output: float) -> float:
+    """Tokens, those of answers counted `output` times."""
+    return float(way["input"] + output * way["output"])
 
 
 async def _shape(
@@ -269,7 +277,8 @@ def _setting(found: dict[str, Any]) -> str:
         f"A candidate, the problem and the one turn before have {TOKENS} tokens each. Tokens are "
         f"bytes over {BYTES} of the real prompts, JSON schemas and answers; a pairwise answer is "
         "only the label of the better one, a listwise one has three ratings and a sentence a "
-        "candidate. Rank correlation is Spearman's with the planted qualities: mean and 95 % "
+        f"candidate. Dollars are for output tokens at {DEARER:.0f} times the price of input tokens. "
+        "Rank correlation is Spearman's with the planted qualities: mean and 95 % "
         f"bootstrap interval over groups. The goal is at least {GOAL} with at most {SHARE:.0%} of "
         "the tokens of all pairs in both orders."
     )
@@ -278,13 +287,13 @@ def _setting(found: dict[str, Any]) -> str:
 def _table(size: str, one: dict[str, Any]) -> str:
     lines = [
         f"| {size} siblings | calls | input tokens | output tokens | share of tokens "
-        "| rank correlation |",
-        "|---|---|---|---|---|---|",
+        "| share of dollars | rank correlation |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, way in one["ways"].items():
         lines.append(
             f"| {name} | {way['calls']:.0f} | {way['input']:,.0f} | {way['output']:,.0f} "
-            f"| {way['share']:.0%} | {way['correlation']} |"
+            f"| {way['share']:.0%} | {way['share_usd']:.0%} | {way['correlation']} |"
         )
     good = [
         name
