@@ -91,13 +91,64 @@ class Rollout(Generic[StateT]):
         back_up(tree)
         return tree
 
+    async def go_on(
+        self, starts: Sequence[Trajectory[StateT]], seeds: Sequence[int], calls: int
+    ) -> list[Trajectory[StateT]]:
+        """Plays each trajectory on with one sample an agent and stage, all in step; unrated.
+
+        Samples are decided by a play's seed, the turns before them and what the agent sees: plays
+        with one seed go under common random numbers. At most `calls` calls are made; a play that
+        does not fit any more is given back where it stands, not ended.
+        """
+        plays, alive = list(starts), list(range(len(starts)))
+        for _ in range(MAX_STAGES):
+            alive, moving = self._affordable(plays, alive, calls)
+            if not moving:
+                return plays
+            calls -= len(moving)
+            requests = [self._request(plays[i], agent, seeds[i]) for i, agent in moving]
+            samples = await self.policy.sample(requests, 1)
+            moves: dict[int, list[Turn]] = {i: [] for i in alive}
+            for (i, agent), request, (answer,) in zip(moving, requests, samples, strict=True):
+                moves[i].append(Turn(agent=agent, messages=request.messages, completion=answer))
+            for i, turns in moves.items():
+                plays[i] = plays[i].extend(0, self.step(plays[i], turns), turns)
+        raise _endless(self.task, starts[0].problem)
+
+    def _affordable(
+        self, plays: Sequence[Trajectory[StateT]], alive: Sequence[int], calls: int
+    ) -> tuple[list[int], list[tuple[int, str]]]:
+        """Plays that go on and their next moves, first come first served."""
+        going, moving = list[int](), list[tuple[int, str]]()
+        for i in alive:
+            actors = self.actors(plays[i])
+            if actors and len(moving) + len(actors) <= calls:
+                going.append(i)
+                moving += [(i, agent) for agent in actors]
+        return going, moving
+
+    def step(self, node: Trajectory[StateT], turns: Sequence[Turn]) -> StateT:
+        """The state that the turns, one an acting agent, lead to."""
+        actions = {turn.agent: turn.completion.text for turn in turns}
+        with task_boundary(self.task, "step", node.problem):
+            return self.task.step(node.state, actions)
+
+    def actors(self, node: Trajectory[StateT]) -> tuple[str, ...]:
+        """Who acts next; () at the end."""
+        with task_boundary(self.task, "to_act", node.problem):
+            actors = self.task.to_act(node.state)
+        for role in actors:
+            if role not in self.team:
+                raise TaskError(unknown(f"agent from {self.task.name}.to_act", role, [*self.team]))
+        return actors
+
     def _settle(
         self, tree: Tree[StateT], nodes: Sequence[Trajectory[StateT]]
     ) -> list[Trajectory[StateT]]:
         """Puts finished trajectories among the leaves; returns those that go on."""
         alive = []
         for node in nodes:
-            if self._actors(node):
+            if self.actors(node):
                 alive.append(node)
             else:
                 tree.leaves.append(node.id)
@@ -109,13 +160,13 @@ class Rollout(Generic[StateT]):
     ) -> list[Trajectory[StateT]]:
         """All samples of one stage in one batch; returns the distinct children, scored."""
         n = self.schedule.samples(stage, len(pool))
-        requests = [self._request(node, agent) for node in pool for agent in self._actors(node)]
+        requests = [self._request(node, agent) for node in pool for agent in self.actors(node)]
         samples = await self.policy.sample(requests, n)
         tree.answers += [completion for one in samples for completion in one]
         answers = iter(zip(requests, samples, strict=True))
         children: list[Trajectory[StateT]] = []
         for node in pool:
-            moves = [next(answers) for _ in self._actors(node)]
+            moves = [next(answers) for _ in self.actors(node)]
             group, born = self._branch(node, moves)
             tree.groups.append(group)
             children += born
@@ -135,7 +186,7 @@ class Rollout(Generic[StateT]):
 
     def _siblings(self, tree: Tree[StateT], group: Group) -> Siblings[StateT]:
         children = tuple(tree.trajectories[child] for child in dict.fromkeys(group.children))
-        over = not any(self._actors(child) for child in children)
+        over = not any(self.actors(child) for child in children)
         return Siblings(tree.trajectories[group.parent], group.agents, children, over)
 
     def _branch(
@@ -149,24 +200,18 @@ class Rollout(Generic[StateT]):
                 Turn(agent=request.agent, messages=request.messages, completion=completion)
                 for (request, _), completion in zip(moves, joint, strict=True)
             ]
-            actions = {turn.agent: turn.completion.text for turn in turns}
-            with task_boundary(self.task, "step", node.problem):
-                state = self.task.step(node.state, actions)
+            state = self.step(node, turns)
+            with task_boundary(self.task, "step", node.problem):  # its states must be hashable
                 key: Any = state if self.schedule.collapse else index
                 child = born.setdefault(key, node.extend(index, state, turns))
             ids.append(child.id)
         agents = tuple(request.agent for request, _ in moves)
         return Group(parent=node.id, agents=agents, children=tuple(ids)), list(born.values())
 
-    def _actors(self, node: Trajectory[StateT]) -> tuple[str, ...]:
-        with task_boundary(self.task, "to_act", node.problem):
-            actors = self.task.to_act(node.state)
-        for role in actors:
-            if role not in self.team:
-                raise TaskError(unknown(f"agent from {self.task.name}.to_act", role, [*self.team]))
-        return actors
-
-    def _request(self, node: Trajectory[StateT], agent: str) -> Request:
+    def _request(
+        self, node: Trajectory[StateT], agent: str, play_seed: int | None = None
+    ) -> Request:
+        """`play_seed` takes the place of the episode's seed and of the node's id."""
         member = self.team[agent]
         with task_boundary(self.task, "observe", node.problem):
             observation = self.task.observe(node.state, agent)
@@ -182,7 +227,9 @@ class Rollout(Generic[StateT]):
             max_tokens=member.max_tokens,
             temperature=member.temperature,
             stop=member.stop,
-            seed=derive(node.seed, node.id, agent),
+            seed=derive(node.seed, node.id, agent)
+            if play_seed is None
+            else derive(play_seed, len(node.turns), agent),
         )
 
 

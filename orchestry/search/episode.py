@@ -13,9 +13,12 @@ from orchestry.types import Group, Score, Trajectory, Tree
 
 
 def episode_record(
-    tree: Tree[Any], episode: int, credits: Sequence[CreditRecord] = ()
+    tree: Tree[Any],
+    episode: int,
+    credits: Sequence[CreditRecord] = (),
+    credit_calls: int = 0,
 ) -> EpisodeRecord:
-    """Flattens one episode, with the credits that its agents were given."""
+    """Flattens one episode, with the credits that its agents were given and their calls."""
     root = tree.trajectories["0"]
     best = best_leaf(tree)
     return EpisodeRecord(
@@ -34,6 +37,7 @@ def episode_record(
         groups=tuple(_group(tree, group) for group in tree.groups),
         judgements=dict(sorted(Counter(tree.outcomes).items())),
         credits=tuple(credits),
+        credit_calls=credit_calls,
     )
 
 

@@ -1,0 +1,170 @@
+"""Credit by replay: plays on from stored states of a searched tree, where that tells most.
+
+Replay number j of any state draws its samples from the same seeds: common random numbers, so that
+the siblings that are compared meet the same luck.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import floor
+from typing import Any
+
+from orchestry.config import CreditConfig
+from orchestry.records import CreditRecord
+from orchestry.rollout import Rollout
+from orchestry.search.credit import Mixes, allocate, credits
+from orchestry.search.episode import best_leaf, worst_leaf
+from orchestry.search.shapley import Mix, draws
+from orchestry.search.worth import path
+from orchestry.seeds import derive
+from orchestry.types import Group, StateT, Trajectory, Tree, Turn
+
+ROUNDS = 2
+"""Waves of replays: the second goes where the variances look highest after the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credited:
+    """The credits of the best leaf's agents, then of the worst's, and what they cost in calls."""
+
+    records: tuple[CreditRecord, ...]
+    calls: int
+
+
+async def give_credit(
+    rollout: Rollout[StateT], tree: Tree[StateT], config: CreditConfig
+) -> Credited:
+    """Credits the agents for the best leaf and for the worst, if that is another.
+
+    Makes at most `config.share` times the episode's calls (None: none), for the purpose `credit`.
+    Deterministic, given the answers.
+    """
+    best, worst = best_leaf(tree).id, worst_leaf(tree).id
+    leaves = [best] if best == worst else [best, worst]
+    agents = [spec.role for spec in rollout.task.agents]
+    replays = Replays(replace(rollout, purpose="credit", judge=None), tree)
+    mixes: Mixes = {}
+    if config.method == "replay":
+        most = floor((config.share or 0.0) * len(tree.answers))
+        for wave in range(ROUNDS):
+            allowance = (most - replays.calls) // (ROUNDS - wave)
+            states = allocate(tree, leaves, agents, replays.returns, allowance)
+            await replays.play(states, allowance)
+        mixes = await replays.mix(leaves)
+    records = [
+        record
+        for leaf in leaves
+        for record in credits(tree, leaf, agents, replays.returns, config.method, mixes)
+    ]
+    return Credited(tuple(records), replays.calls)
+
+
+@dataclass(slots=True)
+class Replays:
+    """The plays that went on from the states of one tree, and what they returned."""
+
+    rollout: Rollout[Any]
+    tree: Tree[Any]
+    returns: dict[str, list[float]] = field(default_factory=dict)
+    calls: int = 0
+    _begun: Counter[str] = field(default_factory=Counter)
+    _first_moves: dict[str, list[tuple[Turn, ...]]] = field(default_factory=dict)
+
+    async def play(self, states: Sequence[str], calls: int) -> None:
+        """One play an entry of `states`, together; those that outgrow `calls` return nothing."""
+        starts, seeds = list[Trajectory[Any]](), list[int]()
+        for state in states:
+            node, number = self.tree.trajectories[state], self._begun[state]
+            self._begun[state] += 1
+            starts.append(replace(node, id=f"{state}.r{number}"))
+            seeds.append(derive(node.seed, "replay", number))
+        ends = await self.rollout.go_on(starts, seeds, calls)
+        self.calls += sum(
+            len(end.turns) - len(start.turns) for start, end in zip(starts, ends, strict=True)
+        )
+        whole = [
+            (state, end)
+            for state, end in zip(states, ends, strict=True)
+            if not self.rollout.actors(end)
+        ]
+        scores = await self.rollout.rate([end for _, end in whole])
+        for (state, end), score in zip(whole, scores, strict=True):
+            self.returns.setdefault(state, []).append(score.total)
+            self._first_moves.setdefault(state, []).append(end.turns)
+
+    async def mix(self, leaves: Sequence[str]) -> Mixes:
+        """Scores joint actions on the way to the leaves, mixed from all samples at hand.
+
+        No model is asked: the task steps and evaluates.
+        """
+        groups = {group.parent: group for group in self.tree.groups}
+        mixes: dict[str, list[Mix]] = {}
+        for state, child in _moves(leaves):
+            group = groups[state]
+            if len(group.agents) > 1:
+                mixes[child] = await self._mix(group, child)
+        return mixes
+
+    async def _mix(self, group: Group, child: str) -> list[Mix]:
+        """One joint action's coalitions, against draws of the samples of its state."""
+        pools, count = self._pools(group), len(group.agents)
+        node, own = self.tree.trajectories[group.parent], self._move(group, child)
+        drawn = draws(len(pools), count, derive(node.seed, "mix", node.id))
+        wanted = [
+            [
+                tuple(
+                    own[i] if coalition >> i & 1 else pools[index][i]
+                    for i, index in enumerate(draw)
+                )
+                for coalition in range(1 << count)
+            ]
+            for draw in drawn
+        ]
+        scores = await self._scores(node, group, [turns for row in wanted for turns in row])
+        totals = iter(scores)
+        return [Mix(draw, tuple(next(totals) for _ in range(1 << count))) for draw in drawn]
+
+    async def _scores(
+        self, node: Trajectory[Any], group: Group, wanted: Sequence[tuple[Turn, ...]]
+    ) -> list[float]:
+        """The task's score of each joint action; each state that they lead to is scored once."""
+        states = [self.rollout.step(node, turns) for turns in wanted]
+        known: dict[Any, float] = {}
+        for child in group.children:
+            sibling = self.tree.trajectories[child]
+            if sibling.score is not None:
+                known[sibling.state] = sibling.score.total
+        fresh: dict[Any, Trajectory[Any]] = {}
+        for state, turns in zip(states, wanted, strict=True):
+            if state not in known and state not in fresh:
+                born = node.extend(0, state, turns)
+                fresh[state] = replace(born, id=f"{node.id}.m{len(fresh)}")
+        rated = await self.rollout.rate([*fresh.values()])
+        known |= {state: score.total for state, score in zip(fresh, rated, strict=True)}
+        return [known[state] for state in states]
+
+    def _pools(self, group: Group) -> list[tuple[Turn, ...]]:
+        """The joint actions sampled in a state: the search's, then those of the replays."""
+        children, agents = group.children, len(group.agents)
+        if self.rollout.schedule.joint == "cross":  # its rows (j, j, ...) hold every sample once
+            samples = round(len(children) ** (1 / agents))
+            children = children[:: sum(samples**i for i in range(agents))]
+        before = len(self.tree.trajectories[group.parent].turns)
+        played = self._first_moves.get(group.parent, [])
+        return [
+            *(self._move(group, child) for child in children),
+            *(turns[before : before + agents] for turns in played),
+        ]
+
+    def _move(self, group: Group, child: str) -> tuple[Turn, ...]:
+        return self.tree.trajectories[child].turns[-len(group.agents) :]
+
+
+def _moves(leaves: Sequence[str]) -> dict[tuple[str, str], None]:
+    """Each stage on the way to the leaves once: the state, and the one that followed."""
+    paths = [path(leaf) for leaf in leaves]
+    return dict.fromkeys(step for states in paths for step in pairwise(states))
