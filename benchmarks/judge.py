@@ -277,8 +277,8 @@ def _setting(found: dict[str, Any]) -> str:
         f"A candidate, the problem and the one turn before have {TOKENS} tokens each. Tokens are "
         f"bytes over {BYTES} of the real prompts, JSON schemas and answers; a pairwise answer is "
         "only the label of the better one, a listwise one has three ratings and a sentence a "
-        f"candidate. Dollars are for output tokens at {DEARER:.0f} times the price of input tokens. "
-        "Rank correlation is Spearman's with the planted qualities: mean and 95 % "
+        f"candidate. Dollars are for output tokens at {DEARER:.0f} times the price of input "
+        "tokens. Rank correlation is Spearman's with the planted qualities: mean and 95 % "
         f"bootstrap interval over groups. The goal is at least {GOAL} with at most {SHARE:.0%} of "
         "the tokens of all pairs in both orders."
     )

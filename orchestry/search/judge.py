@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestry.config import JudgeConfig
-from orchestry.errors import ConfigError
 from orchestry.search import rating
 from orchestry.search.orders import Order, balanced
 from orchestry.search.ranking import fit
@@ -49,7 +48,7 @@ class ListwiseJudge:
     """A Judge over a policy: the run's own gateway, or another one.
 
     `agents` is the team, whose goals the judge is told. `calibrate` maps a number in [0, 1] to
-    what a person would have said. Raises ConfigError if no scale has weight.
+    what a person would have said.
     """
 
     def __init__(
@@ -177,10 +176,5 @@ def _read(order: Order, request: Request, answer: Completion) -> _Verdict:
 def _weights(config: JudgeConfig) -> dict[str, float]:
     """The weight of each scale, all together one."""
     weights = {scale: float(getattr(config, scale)) for scale in SCALES}
-    total = sum(weights.values())
-    if not total:
-        raise ConfigError(
-            f"judge.{', judge.'.join(SCALES)} are all zero, so the judge has nothing to say: give "
-            "one of them weight, or set judge.enabled=false"
-        )
+    total = sum(weights.values())  # above zero, as the config has checked
     return {scale: weight / total for scale, weight in weights.items()}

@@ -20,8 +20,8 @@ from orchestry.types import AgentSpec, Frozen, Message, Siblings, Trajectory, Tu
 TOP = 10
 """The highest rating; the lowest is 0."""
 CUT = " [cut]"
-MAX_FEEDBACK = 300
-"""Longest feedback that is kept, in characters."""
+MAX_FEEDBACK = 240
+"""Longest feedback, in characters; what a judge says beyond it is cut off."""
 _SYSTEM = """\
 You judge the work of a team of agents. You are shown the team, the problem, what was said so far, \
 and several candidates for the next move. The candidates stand in random order: their places say \
@@ -38,7 +38,8 @@ Use the whole scale, and tell better from worse wherever you can. Two candidates
 rating only if neither is better.
 
 Answer with one JSON object that has one key a candidate, its label, and nothing else:
-{{"A": {{"feedback": "...", "quality": 0, "collaboration": 0, "efficiency": 0}}, ...}}
+{{"A": {{"feedback": <text>, "quality": <0-10>, "collaboration": <0-10>, "efficiency": <0-10>}}, \
+...}}
 The feedback is one sentence of at most 25 words: what decides the candidate's ratings."""
 _REPAIR = "That is no valid verdict: {why}. Answer once more, with only the JSON object asked for."
 
@@ -78,9 +79,8 @@ def schema(size: int) -> dict[str, Any]:
     The feedback comes first, so that the numbers follow from it.
     """
     scale = {"type": "integer", "enum": list(range(TOP + 1))}
-    parts = {"feedback": {"type": "string"}} | dict.fromkeys(
-        ("quality", "collaboration", "efficiency"), scale
-    )
+    parts: dict[str, Any] = {"feedback": {"type": "string", "maxLength": MAX_FEEDBACK}}
+    parts |= dict.fromkeys(("quality", "collaboration", "efficiency"), scale)
     return _object(dict.fromkeys(labels(size), _object(parts)))
 
 

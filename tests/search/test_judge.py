@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from orchestry.config import FakeConfig, JudgeConfig
-from orchestry.errors import ConfigError
 from orchestry.journal import Answered
 from orchestry.providers.fake import FakeProvider
 from orchestry.rollout import Rollout, task_rater
@@ -148,11 +147,6 @@ def test_scales_are_weighted() -> None:
     policy = Scripted(lambda request: rated(request, lambda text, place: 2))
     found = numbers(ask(policy, family("a", "b"), quality=3.0, collaboration=1.0))
     assert found == pytest.approx([(3 * 0.2 + 1.0) / 4] * 2)
-
-
-def test_no_weight_at_all_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"judge\.quality.* are all zero"):
-        ask(Scripted(lambda request: ""), family("a", "b"), quality=0.0)
 
 
 def test_calibration_and_temperature_are_used() -> None:
