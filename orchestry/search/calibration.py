@@ -84,23 +84,27 @@ def agreement(pairs: Pairs) -> Agreement:
 
 
 def judged_pairs(records: Sequence[EpisodeRecord], ratings: Ratings) -> list[tuple[float, float]]:
-    """The judge's own number on each rated node, and the person's; in order of play.
+    """The judge's number for each rated node, and the person's; in order of play.
 
-    Where the judge did not rate the node, it is its number on the last move before it that it did:
-    by default it rates no leaves, and what it says of a move foretells what comes of it. A node
-    with no judged move on its way is left out.
+    Nodes for which the judge has none are left out.
     """
-    pairs = []
-    for record, node, rating in _rated(records, ratings):
-        said = [step.judged for step in record.path(node.id) if step.judged is not None]
-        if said:
-            pairs.append((said[-1], rating))
-    return pairs
+    found = [(judged(record, node), rating) for record, node, rating in _rated(records, ratings)]
+    return [(number, rating) for number, rating in found if number is not None]
 
 
 def reward_pairs(records: Sequence[EpisodeRecord], ratings: Ratings) -> list[tuple[float, float]]:
     """The task's reward of each rated node, and the person's rating; in order of play."""
     return [(reward(node), rating) for _, node, rating in _rated(records, ratings)]
+
+
+def judged(record: EpisodeRecord, node: NodeRecord) -> float | None:
+    """The judge's own number on the last move up to the node that it rated, in [0, 1].
+
+    By default it rates no leaves, but what it says of a move foretells what comes of it. None
+    where it rated no move on the way.
+    """
+    said = [move.judged for move in record.path(node.id) if move.judged is not None]
+    return said[-1] if said else None
 
 
 def reward(node: NodeRecord) -> float:
