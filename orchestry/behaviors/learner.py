@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, Protocol
 
-from orchestry.behaviors.contrast import contrasts
+from orchestry.behaviors.contrast import Contrast, contrasts
 from orchestry.behaviors.distil import distil
 from orchestry.behaviors.front import front
 from orchestry.behaviors.library import Behavior, Evidence, Library
@@ -124,9 +124,8 @@ class Learner:
     ) -> None:
         """Distils behaviours for the agent to blame, and screens what was never screened."""
         blamed = blame(block)
-        agent = max(sorted(blamed), key=lambda role: blamed[role], default=None)
-        found = contrasts(block, agent, self._config.top, ratings) if agent else ()
-        if agent and found:
+        agent, found = self._contrasted(block, blamed, ratings)
+        if found:
             distilled = await distil(
                 self._policy,
                 self._model,
@@ -149,6 +148,19 @@ class Learner:
                 "nothing to contrast: no two trajectories of a problem differ in value"
             )
         await self._screen([b for b in self._candidates() if not b.screened])
+
+    def _contrasted(
+        self,
+        block: Sequence[EpisodeRecord],
+        blamed: Mapping[str, float],
+        ratings: Mapping[tuple[int, str], float],
+    ) -> tuple[str, tuple[Contrast, ...]]:
+        """The agent to blame most among those who did different things in winners and losers."""
+        for agent in sorted(blamed, key=lambda role: (-blamed[role], role)):
+            found = contrasts(block, agent, self._config.top, ratings)
+            if found:
+                return agent, found
+        return "", ()
 
     async def _screen(self, fresh: Sequence[Behavior]) -> None:
         """Plays a few dev problems with each candidate and without, all on the same draws."""
