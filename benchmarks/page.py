@@ -20,6 +20,7 @@ SECTIONS = {
     "search": "Beam against best-of-n at equal calls",
     "judge": "The judge, planted with noise and bias",
     "prompt_cache": "k samples on a server with a prompt cache",
+    "acceptance": "Which prompt changes are accepted",
 }
 """Every section's name and heading, in the order of the page."""
 INTRO = (

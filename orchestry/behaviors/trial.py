@@ -236,12 +236,13 @@ def _refuted(differences_N: list[float], bets_N: list[float], middle: float) -> 
 
     Wealth falls in the mean bet against, also where a bet has to be cut so as not to go broke.
     """
-    low, high = -1.0, middle
+    low, high, largest = -1.0, middle, max(bets_N)
     while high - low > PRECISION:
         mean = (low + high) / 2.0
         most = LARGEST_BET / (1.0 + mean)
+        cut_N = bets_N if largest <= most else [min(bet, most) for bet in bets_N]  # noqa: N806
         wealth = math.prod(
-            [1.0 + min(b, most) * (d - mean) for d, b in zip(differences_N, bets_N, strict=True)]
+            [1.0 + bet * (d - mean) for d, bet in zip(differences_N, cut_N, strict=True)]
         )
         if wealth >= 2.0 / (1.0 - COVERAGE):
             low = mean
