@@ -69,9 +69,10 @@ def ratings_table(records: Sequence[EpisodeRecord], said: Mapping[tuple[int, str
 
 def agreement_panel(judge: Agreement, task: Agreement, fitted: Calibration) -> Panel:
     """How far the person agrees with judge and task, and what this makes of the judge."""
-    table = Table("you and", box=None, pad_edge=False, header_style="dim")
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("you and", no_wrap=True)
     for heading in ("rated", "pairs alike", "mean difference", "rank correlation"):
-        table.add_column(heading, justify="right", header_style="dim", no_wrap=True)
+        table.add_column(heading, justify="right")
     for name, found in (("the judge", judge), ("the reward", task)):
         alike = "-" if found.alike is None else f"{found.alike:.0%} of {found.pairs}"
         numbers = map(_number, (found.difference, found.spearman))
