@@ -5,7 +5,7 @@ starts at the trial's level; a bet b in [0, 1), fixed before the pair is seen, t
 w (1 + b d). Where the mean difference is at most 0, whatever its distribution, wealth is a
 non-negative supermartingale, so it ever reaches 1 with a chance of at most the level (Ville's
 inequality; Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
-JRSS B 2024, sections 3 and 4). So a look after every pair costs nothing, and a trial may pause.
+JRSS B 2024, section 4). So a look after every pair costs nothing, and a trial may pause.
 
 Most of the wealth bets for a date. Because the trial ends after N pairs, wealth is worth most if it
 copies an option that pays 1 where the sum of differences touches a line before then, as a
