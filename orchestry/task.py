@@ -64,6 +64,20 @@ class BaseTask(ABC, Generic[StateT]):
         """An answer for every agent that must score 1.0, or None; `tasks check` plays it."""
         return None
 
+    def graded(self, problem: Problem) -> Sequence[Mapping[str, str]]:
+        """Answers of different worth, each with a text for every agent, the best first.
+
+        `judge check` scores them by `evaluate` and has them judged. Without an override: the gold,
+        half of it, another problem's, and nothing; () where there is no gold.
+        """
+        gold = self.gold(problem)
+        if gold is None:
+            return ()
+        others = (self.gold(other) for other in self.problems(problem.split) if other != problem)
+        half = {agent: text[: len(text) // 2] for agent, text in gold.items()}
+        spoilt = [half, next(others, None) or {}, dict.fromkeys(gold, "")]
+        return [gold, *(answer for answer in spoilt if answer)]
+
     def score(self, *, feedback: str = "", tags: Sequence[str] = (), **values: float) -> Score:
         """A Score from part values in [0, 1], with the run's weights.
 

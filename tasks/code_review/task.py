@@ -20,9 +20,11 @@ from orchestry import (
 
 from . import reward
 from .extract import extract_code
+from .flaws import flaws, plain
 from .outcome import Outcome, chance, run_tests
 
 BANK = Path(__file__).with_name("problems.jsonl")
+FLAWED = 10  # codes with a bug that a judge's check may choose from; many are equally wrong
 MAX_REVIEW_CHARS = 1200  # what the refactorer sees of a review: small models have small contexts
 
 WRITER = AgentSpec(
@@ -90,12 +92,24 @@ class CodeReview(TeamTask):
         )
 
     def gold(self, problem: Problem) -> Mapping[str, str]:
-        block = f"```python\n{problem.data['reference']}```"
-        return {"writer": block, "reviewer": "LGTM", "refactorer": block}
+        return _delivered(problem.data["reference"].rstrip("\n"))
+
+    def graded(self, problem: Problem) -> Sequence[Mapping[str, str]]:
+        """The reference and codes with one bug each, all in one layout."""
+        reference = problem.data["reference"]
+        return [
+            _delivered(code) for code in (plain(reference), *flaws(reference, problem.id, FLAWED))
+        ]
 
     async def _outcome(self, state: Transcript, agent: str, tools: Tools) -> Outcome:
         code = extract_code(state.last(agent), state.problem.data["entry_point"])
         return await run_tests(state.problem, code, tools)
+
+
+def _delivered(code: str) -> Mapping[str, str]:
+    """What the team says where the writer's code stays as it is."""
+    block = f"```python\n{code}\n```"
+    return {"writer": block, "reviewer": "LGTM", "refactorer": block}
 
 
 def _ask(problem: Problem) -> str:
