@@ -14,7 +14,13 @@ from pathlib import Path
 
 import orchestry
 from benchmarks.peers import MAX_TOKENS, MODEL, Heat, compete
-from orchestry.config import CacheConfig, ProviderConfig, SamplingConfig, SearchConfig
+from orchestry.config import (
+    CacheConfig,
+    JudgeConfig,
+    ProviderConfig,
+    SamplingConfig,
+    SearchConfig,
+)
 
 CALLS_AN_EPISODE = 20  # k=4 of the writer, then k x W of the reviewer and of the refactorer
 
@@ -30,6 +36,7 @@ def play(heat: Heat) -> int:
         sampling=SamplingConfig(max_tokens=MAX_TOKENS),
         search=SearchConfig(concurrency=heat.concurrency),
         cache=CacheConfig(enabled=False),
+        judge=JudgeConfig(enabled=False),
     )
     with tempfile.TemporaryDirectory() as folder:
         orchestry.train(config, run_dir=Path(folder) / "run")

@@ -50,6 +50,7 @@ RUN = (
     *("--task", "relay", "--task-path", str(ROOT / "benchmarks" / "tasks"), "--episodes", "10"),
     *("--budget", str(CAP_USD), "--set", "sampling.max_tokens=64"),
     *("--set", "search.concurrency=6", "--set", "search.episodes_in_flight=2"),
+    *("--set", "judge.enabled=false"),
 )
 PATIENCE_S = 120.0
 """Longest life of one process."""

@@ -112,8 +112,9 @@ class JudgeConfig(Frozen):
     """`undecided`: siblings whose scores tie, before the end; `always`: also all others."""
     weight: Share = 0.5
     """Share of the judge in a judged value; the rest is the task's score."""
-    repeats: int = Field(1, ge=1, le=16)
-    """Calls a sibling set, in balanced orders; their ratings are combined by a fitted model."""
+    repeats: int = Field(2, ge=1, le=16)
+    """Calls a sibling set, in balanced orders; their ratings are combined by a fitted model. Two
+    cancel what a place in the list does (docs/benchmarks.md); one is half the price."""
     quality: Weight = 0.6
     """Weight of the quality rating in the judge's number."""
     collaboration: Weight = 0.3

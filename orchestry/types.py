@@ -179,10 +179,12 @@ Outcome = Literal["rated", "repaired", "malformed"]
 class Judgement(Frozen):
     """What a judge says of one sibling set: a value a child in their order; none if malformed.
 
-    `weight` is the judge's share in a node's value; the rest is the task's score.
+    `opinions` are the judge's own numbers, before people's ratings corrected them. `weight` is the
+    judge's share in a node's value; the rest is the task's score.
     """
 
-    values: tuple[Value, ...]
+    values: tuple[Value, ...] = ()
+    opinions: tuple[float, ...] = ()
     weight: float
     outcome: Outcome
 

@@ -22,6 +22,7 @@ from orchestry.providers import open_provider, resolve_name
 from orchestry.records import EpisodeRecord
 from orchestry.rollout import Member, Rate, Rollout
 from orchestry.search.beam import Chains, Schedule
+from orchestry.search.calibration import calibration, judged_pairs
 from orchestry.search.judge import ListwiseJudge
 from orchestry.services.gateway import Gateway, open_gateway
 from orchestry.services.prices import price_table
@@ -106,7 +107,7 @@ class ApiBackend:
         if self.bench.own:
             critic = self.gateway.beside(self.bench.provider, self.bench.prices)
         if self.config.judge.enabled:
-            self.judge = self._new_judge(task, critic)
+            self.judge = self._new_judge(task, critic, store)
         if self.config.behaviors.enabled:
             self.learner = self._new_learner(task, rate, critic, store.events)
 
@@ -173,14 +174,17 @@ class ApiBackend:
             )
         return library.transferred(task, model)
 
-    def _new_judge(self, task: BaseTask[Any], critic: Gateway) -> Judge:
-        judge = self.config.judge
+    def _new_judge(self, task: BaseTask[Any], critic: Gateway, store: Store) -> Judge:
+        """The judge, corrected by what people said in `orchestry rate` before this process."""
+        judge, rated = self.config.judge, journal.ratings(store.events)
+        records = [store.episodes[number] for number in sorted(store.episodes)]
         return ListwiseJudge(
             critic,
             self.bench.provider.model,
             judge,
             task.agents,
-            temperature=judge.temperature,
+            calibration(judged_pairs(records, rated)),
+            judge.temperature,
         )
 
     def _new_learner(

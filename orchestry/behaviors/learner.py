@@ -24,7 +24,7 @@ from orchestry.behaviors.contrast import Contrast, contrasts
 from orchestry.behaviors.distil import distil
 from orchestry.behaviors.front import front
 from orchestry.behaviors.library import Behavior, Evidence, Library
-from orchestry.behaviors.trial import Ruling, level, retire, rule
+from orchestry.behaviors.trial import LOSS_LEVEL, Ruling, level, retire, rule
 from orchestry.config import BehaviorsConfig
 from orchestry.records import EpisodeRecord
 from orchestry.search.credit import blame
@@ -226,7 +226,7 @@ class Learner:
         evidence = evidence_of(behavior).model_copy(
             update={
                 **ruling.model_dump(include={"pairs", "lift", "low", "high", "e_value"}),
-                "level": level(self._config.alpha, trial.number),
+                "level": self._level(trial),
                 "calls": trial.calls,
                 "usd": trial.usd,
                 "update": len(self.states),
@@ -251,7 +251,10 @@ class Learner:
     def _rule(self, trial: Trial) -> Ruling:
         if trial.kind == "retest":
             return retire(trial.differences, self._most)
-        return rule(trial.differences, level(self._config.alpha, trial.number), self._most)
+        return rule(trial.differences, self._level(trial), self._most)
+
+    def _level(self, trial: Trial) -> float:
+        return LOSS_LEVEL if trial.kind == "retest" else level(self._config.alpha, trial.number)
 
     def _draw(self, count: int) -> list[tuple[Problem, int]]:
         """Fresh dev problems, drawn evenly with replacement, each with its episode's seed."""

@@ -81,9 +81,8 @@ class ListwiseJudge:
         outcome: Outcome = "repaired" if any(verdict.fault for verdict in first) else "rated"
         usable = [verdict for verdict in verdicts if verdict.fault is None]
         if not usable:
-            return Judgement(values=(), weight=self._config.weight, outcome="malformed")
-        values = self._values(usable)
-        return Judgement(values=values, weight=self._config.weight, outcome=outcome)
+            return Judgement(weight=self._config.weight, outcome="malformed")
+        return self._judgement(usable, outcome)
 
     async def _ask(self, siblings: Siblings[Any]) -> list[_Verdict]:
         """All repeats in one batch."""
@@ -138,15 +137,21 @@ class ListwiseJudge:
             for order, request, (answer,) in zip(orders, requests, answers, strict=True)
         ]
 
-    def _values(self, usable: Sequence[_Verdict]) -> tuple[Value, ...]:
+    def _judgement(self, usable: Sequence[_Verdict], outcome: Outcome) -> Judgement:
         """One value a child, from all usable verdicts; feedback is the first one's."""
         ratings_R_G = [self._numbers(verdict) for verdict in usable]  # noqa: N806
         worths_G = fit(ratings_R_G, [verdict.order for verdict in usable])  # noqa: N806
         first = usable[0]
         said = {child: first.ratings[place].feedback for place, child in enumerate(first.order)}
-        return tuple(
+        values = tuple(
             Value(number=self._number(worth), source="judge", feedback=said[child])
             for child, worth in enumerate(worths_G)
+        )
+        return Judgement(
+            values=values,
+            opinions=tuple(worths_G),
+            weight=self._config.weight,
+            outcome=outcome,
         )
 
     def _number(self, worth: float) -> float:

@@ -23,10 +23,11 @@ def apply(tree: Tree[Any], siblings: Siblings[Any], judgement: Judgement) -> Non
     tree.outcomes.append(judgement.outcome)
     if judgement.outcome == "malformed":
         return
-    for child, said in zip(siblings.children, judgement.values, strict=True):
+    rated = zip(siblings.children, judgement.values, judgement.opinions, strict=True)
+    for child, said, opinion in rated:
         own = child.score.total if child.score else 0.0
         number = (1.0 - judgement.weight) * own + judgement.weight * said.number
-        tree.opinions[child.id] = said.number
+        tree.opinions[child.id] = opinion
         tree.judged[child.id] = Value(number=number, source="judge", feedback=said.feedback)
         tree.values[child.id] = tree.judged[child.id]
 

@@ -82,7 +82,9 @@ def length(text: str, place: int) -> float:
 
 def ask(policy: Policy, siblings: Siblings[Any], **config: Any) -> Judgement | None:
     only_quality = {"quality": 1.0, "collaboration": 0.0, "efficiency": 0.0}
-    judge = ListwiseJudge(policy, "m", JudgeConfig(**(only_quality | config)), TEAM)
+    judge = ListwiseJudge(
+        policy, "m", JudgeConfig(**({"repeats": 1} | only_quality | config)), TEAM
+    )
     return asyncio.run(judge.values(siblings))
 
 
@@ -151,7 +153,9 @@ def test_scales_are_weighted() -> None:
 
 def test_calibration_and_temperature_are_used() -> None:
     policy = Scripted(lambda request: rated(request, length))
-    judge = ListwiseJudge(policy, "m", JudgeConfig(), TEAM, lambda n: 2.0 - n, temperature=0.2)
+    judge = ListwiseJudge(
+        policy, "m", JudgeConfig(repeats=1), TEAM, lambda n: 2.0 - n, temperature=0.2
+    )
     judgement = asyncio.run(judge.values(family("a", "aa")))
     assert numbers(judgement) == [1.0, 1.0]
     assert policy.batches[0][0].temperature == 0.2
@@ -189,7 +193,7 @@ async def over_gateway(
     script.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
     run = Run(folder)
     async with run.open(FakeProvider(FakeConfig(script=script), 0, "m")) as gateway:
-        judge = ListwiseJudge(gateway, "m", JudgeConfig(**config), TEAM)
+        judge = ListwiseJudge(gateway, "m", JudgeConfig(**({"repeats": 1} | config)), TEAM)
         judgement = await judge.values(family("left", "right"))
         for row in gateway.usage():
             assert (row.agent, row.purpose) == ("judge", "judge")
@@ -212,7 +216,7 @@ async def test_a_malformed_verdict_is_repaired_once(tmp_path: Path) -> None:
 
 async def test_a_verdict_malformed_twice_is_left_out(tmp_path: Path) -> None:
     judgement, answers = await over_gateway(tmp_path, [MALFORMED], MALFORMED, repeats=3)
-    assert judgement == Judgement(values=(), weight=0.5, outcome="malformed")
+    assert judgement == Judgement(weight=0.5, outcome="malformed")
     assert len(answers) == 6
 
 
@@ -283,7 +287,7 @@ def act(request: Request) -> str:
 
 def test_the_judge_decides_a_tied_review() -> None:
     policy = Scripted(lambda request: rated(request, lambda text, place: 9 * (text == "bbb")))
-    tree = play(Scripted(act), ListwiseJudge(policy, "m", JudgeConfig(), Words.agents))
+    tree = play(Scripted(act), ListwiseJudge(policy, "m", JudgeConfig(repeats=1), Words.agents))
     assert tree.outcomes == ["rated"]
     (kept,) = [id for id in tree.survivors if id.count(".") == 2]
     assert tree.trajectories[kept].turns[-1].completion.text == "bbb"
@@ -293,7 +297,7 @@ def test_the_judge_decides_a_tied_review() -> None:
 
 
 def test_a_malformed_judge_leaves_the_tasks_score() -> None:
-    judge = ListwiseJudge(Scripted(lambda request: "?"), "m", JudgeConfig(), Words.agents)
+    judge = ListwiseJudge(Scripted(lambda request: "?"), "m", JudgeConfig(repeats=1), Words.agents)
     tree = play(Scripted(act), judge)
     assert tree.outcomes == ["malformed"]
     assert tree.judged == {}
