@@ -33,7 +33,7 @@ from benchmarks.planted_judge import (
     family,
     qualities,
 )
-from benchmarks.search import interval
+from benchmarks.stats import interval
 from orchestry.config import JudgeConfig
 from orchestry.search import rating
 from orchestry.search.judge import ListwiseJudge

@@ -12,16 +12,13 @@ all its seeds.
 from __future__ import annotations
 
 import argparse
-import random
-from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import page
+from benchmarks.stats import Rows, bounds, difference, interval, mean, tabulate
 from orchestry.config import validate
 from orchestry.engine import resume, train
-from orchestry.records import EpisodeRecord
 from orchestry.registry import load_task
 from orchestry.store import Run
 
@@ -31,9 +28,6 @@ STRATEGIES = {
     "fixed": "one sample",
 }
 MAX_TOKENS = 160
-DRAWS = 10_000
-Table = dict[str, dict[str, list[float]]]
-"""Strategy, then problem, then one figure a seed."""
 
 
 def main() -> None:
@@ -111,7 +105,7 @@ def report(runs: dict[str, list[Run]], episodes: int) -> str:
     return "\n".join([*lines, "", verdict(difference(reward["beam"], reward["best_of_n"]))])
 
 
-def verdict(gain: dict[str, list[float]]) -> str:
+def verdict(gain: Rows) -> str:
     """What the interval against best-of-n allows to say."""
     low, high = bounds(gain)
     if low > 0:
@@ -119,50 +113,6 @@ def verdict(gain: dict[str, list[float]]) -> str:
     if high < 0:
         return "At equal calls the beam finds worse trajectories than best-of-n."
     return "At equal calls this does not tell the beam from best-of-n: a null result."
-
-
-def tabulate(
-    runs: dict[str, list[Run]], episodes: int, figure: Callable[[EpisodeRecord], float]
-) -> Table:
-    """One figure of each of the first episodes, by strategy and problem."""
-    table: Table = {}
-    for strategy, seeds in runs.items():
-        rows: defaultdict[str, list[float]] = defaultdict(list)
-        for run in seeds:
-            for episode in run.episodes[:episodes]:
-                rows[episode.problem].append(figure(episode))
-        table[strategy] = dict(rows)
-    return table
-
-
-def difference(
-    first: dict[str, list[float]], second: dict[str, list[float]]
-) -> dict[str, list[float]]:
-    """Figures of one strategy less those of another, problem by problem and seed by seed."""
-    return {
-        problem: [a - b for a, b in zip(first[problem], second[problem], strict=True)]
-        for problem in first
-    }
-
-
-def mean(rows: dict[str, list[float]]) -> float:
-    """The mean over problems of the mean over seeds."""
-    return sum(sum(row) / len(row) for row in rows.values()) / len(rows)
-
-
-def bounds(rows: dict[str, list[float]], share: float = 0.95) -> tuple[float, float]:
-    """Percentile bootstrap over problems."""
-    rng = random.Random(0)
-    means = [sum(row) / len(row) for row in rows.values()]
-    draws = sorted(sum(rng.choices(means, k=len(means))) / len(means) for _ in range(DRAWS))
-    tail = (1 - share) / 2
-    return draws[int(tail * DRAWS)], draws[int((1 - tail) * DRAWS) - 1]
-
-
-def interval(rows: dict[str, list[float]]) -> str:
-    """Mean and interval as text."""
-    low, high = bounds(rows)
-    return f"{mean(rows):.3f} [{low:.3f}, {high:.3f}]"
 
 
 if __name__ == "__main__":
