@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, Protocol
 
-from orchestry.behaviors.contrast import Contrast, contrasts
+from orchestry.behaviors.contrast import contrasts
 from orchestry.behaviors.distil import distil
 from orchestry.behaviors.front import front
 from orchestry.behaviors.library import Behavior, Evidence, Library
@@ -122,45 +122,35 @@ class Learner:
     async def _propose(
         self, block: Sequence[EpisodeRecord], ratings: Mapping[tuple[int, str], float]
     ) -> None:
-        """Distils behaviours for the agent to blame, and screens what was never screened."""
+        """Distils behaviours for the agents to blame, and screens what was never screened."""
         blamed = blame(block)
-        agent, found = self._contrasted(block, blamed, ratings)
-        if found:
+        found = {role: contrasts(block, role, self._config.top, ratings) for role in blamed}
+        counts = shares(
+            {role: blamed[role] for role in blamed if found[role]}, self._config.candidates
+        )
+        for role, count in counts.items():
             distilled = await distil(
                 self._policy,
                 self._model,
                 self._agents,
                 self._state.library,
-                agent,
-                found,
+                role,
+                found[role],
                 blamed,
-                prompt=self._prompts[agent],
-                count=self._config.candidates,
+                prompt=self._prompts[role],
+                count=count,
                 update=len(self.states),
                 max_tokens=self._max_tokens,
-                seed=derive(self._seed, "distil", len(self.states)),
+                seed=derive(self._seed, "distil", len(self.states), role),
             )
             self._put(*distilled.behaviors)
             made = sum(b.status == "candidate" for b in distilled.behaviors)
-            self._notes.append(f"{made} candidates for {agent} (outcome: {distilled.outcome})")
-        else:
+            self._notes.append(f"{made} candidates for {role} (outcome: {distilled.outcome})")
+        if not counts:
             self._notes.append(
                 "nothing to contrast: no two trajectories of a problem differ in value"
             )
         await self._screen([b for b in self._candidates() if not b.screened])
-
-    def _contrasted(
-        self,
-        block: Sequence[EpisodeRecord],
-        blamed: Mapping[str, float],
-        ratings: Mapping[tuple[int, str], float],
-    ) -> tuple[str, tuple[Contrast, ...]]:
-        """The agent to blame most among those who did different things in winners and losers."""
-        for agent in sorted(blamed, key=lambda role: (-blamed[role], role)):
-            found = contrasts(block, agent, self._config.top, ratings)
-            if found:
-                return agent, found
-        return "", ()
 
     async def _screen(self, fresh: Sequence[Behavior]) -> None:
         """Plays a few dev problems with each candidate and without, all on the same draws."""
@@ -287,6 +277,22 @@ class Learner:
 
     def _set(self, **changes: object) -> None:
         self._state = self._state.model_copy(update=changes)
+
+
+def shares(blamed: Mapping[str, float], count: int) -> dict[str, int]:
+    """How many of `count` candidates each agent gets: in proportion to its blame, at least one in
+    all (largest remainders). A blame is an estimate from few episodes, so the second gets a chance.
+    """
+    weights = {role: max(0.0, blame) for role, blame in blamed.items()}
+    total = sum(weights.values())
+    if not total:  # all moves were worth the same: nobody is to blame more than another
+        weights, total = dict.fromkeys(weights, 1.0), float(len(weights))
+    parts = {role: count * weight / total for role, weight in weights.items()}
+    given = {role: int(part) for role, part in parts.items()}
+    ranked = sorted(parts, key=lambda role: (given[role] - parts[role], role))
+    for role in ranked[: count - sum(given.values())]:
+        given[role] += 1
+    return {role: number for role, number in given.items() if number}
 
 
 def cost(arms: Sequence[Sequence[Played]]) -> tuple[int, float]:

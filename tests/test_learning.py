@@ -1,0 +1,199 @@
+"""Runs that learn: on a real HTTP server whose answers depend on the prompt, and killed in between.
+
+The server's agents write more where their system prompt holds PLUS; the reward is the length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import orchestry
+from orchestry.behaviors.library import read_library
+from orchestry.config import RunConfig, resolve
+from orchestry.engine import prepare, resume
+from orchestry.errors import ConfigError
+from orchestry.journal import Answered, Learned, Rated, read
+from orchestry.records import EpisodeRecord
+from orchestry.store import Store
+from tests.providers.loopback import Server, reply, serving
+from tests.test_engine import PRICED, TASKS, artefacts, kill_at
+
+PLUS = "Write forty letters more than you think is enough."
+LEARN = (
+    *("task=words", f"task_path=[{TASKS}]", "episodes=12", "search.k_samples=3"),
+    *("behaviors.enabled=true", "behaviors.every=3", "behaviors.share=4", "cache.enabled=false"),
+)
+MODEL = ("provider.name=openai", "provider.model=m", "prices.m.input=1", "prices.m.output=5")
+
+
+def answer(body: dict[str, Any]) -> bytes:
+    """What the planted model says to one request."""
+    said = {"message": {"content": content(body)}, "finish_reason": "stop"}
+    return reply({"choices": [said], "usage": {"prompt_tokens": 10, "completion_tokens": 5}})
+
+
+def content(body: dict[str, Any]) -> str:
+    schema = body.get("response_format", {}).get("json_schema", {}).get("schema", {})
+    if "behaviors" in schema.get("properties", {}):
+        return json.dumps({"behaviors": [{"why": "they were short", "text": PLUS}]})
+    if schema:
+        rating = {"feedback": "Longer.", "quality": 7, "collaboration": 5, "efficiency": 5}
+        return json.dumps(dict.fromkeys(schema["properties"], rating))
+    digest = blake2b(json.dumps(body, sort_keys=True).encode(), digest_size=2).digest()
+    more = 40 if PLUS in body["messages"][0]["content"] else 0
+    return "x" * (10 + digest[0] % 20 + more)
+
+
+@contextmanager
+def model() -> Iterator[tuple[Server, tuple[str, ...]]]:
+    """The planted model behind a real server in a thread, and the settings that reach it."""
+    ready, done, held = threading.Event(), threading.Event(), list[Server]()
+
+    async def serve() -> None:
+        async with serving(lambda number: answer(held[0].bodies[number])) as server:
+            held.append(server)
+            ready.set()
+            while not done.is_set():
+                await asyncio.sleep(0.01)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    ready.wait(10)
+    try:
+        yield held[0], (*MODEL, f"provider.base_url={held[0].url}")
+    finally:
+        done.set()
+        thread.join(10)
+
+
+def config(*sets: str) -> RunConfig:
+    return resolve([], [*LEARN, *sets])
+
+
+def test_a_run_learns_what_helps_and_its_evaluation_uses_it(tmp_path: Path) -> None:
+    with model() as (server, where):
+        run = orchestry.train(config(*where), tmp_path / "run")
+        library = read_library(run.folder / "behaviors" / "library.yaml")
+        (learned,) = [b for b in library.behaviors if b.status == "accepted"]
+        assert learned.text == PLUS
+        first, last = run.episodes[0], run.episodes[-1]
+        assert not said(first, learned.agent, PLUS)
+        assert said(last, learned.agent, PLUS)
+        assert f"+- {PLUS}" in run.summary.prompt_diff
+        assert run.summary.updates == 4
+        assert run.summary.cost_by_use["learning"] > 0
+        assert sum(run.summary.cost_by_use.values()) == pytest.approx(run.summary.cost_usd)
+        purposes = {row.purpose for row in run.summary.usage}
+        assert purposes == {"act", "judge", "credit", "trial", "distil"}
+        found = orchestry.evaluate(run, "test")
+        assert found.folder.name == "test--update-4"
+        assert all(said(episode, learned.agent, PLUS) for episode in found.episodes)
+        assert {row.purpose for row in found.summary.usage} == {"act", "judge"}
+        calls = len(server.bodies)
+        assert resume(run.folder).summary.prompt_diff == run.summary.prompt_diff
+        assert len(server.bodies) == calls, "a finished run asks nothing"
+
+
+def said(record: EpisodeRecord, agent: str, text: str) -> bool:
+    """Whether the text stands in every system prompt of that agent's turns."""
+    turns = [turn for node in record.nodes for turn in node.turns if turn.agent == agent]
+    return all(text in turn.messages[0].content for turn in turns)
+
+
+def test_a_library_of_another_task_is_tested_and_one_of_this_task_is_used(tmp_path: Path) -> None:
+    with model() as (_, where):
+        first = orchestry.train(config(*where), tmp_path / "first").folder
+        library = first / "behaviors" / "library.yaml"
+        same = orchestry.train(
+            config(*where, f"behaviors.from={library}", "episodes=2"), tmp_path / "same"
+        )
+        (agent,) = [b.agent for b in read_library(library).behaviors if b.status == "accepted"]
+        assert all(said(episode, agent, PLUS) for episode in same.episodes)
+        foreign = tmp_path / "foreign.yaml"
+        foreign.write_text(library.read_text().replace("task: words", "task: other"))
+        moved = orchestry.train(
+            config(*where, f"behaviors.from={foreign}", "episodes=6"), tmp_path / "moved"
+        )
+        assert not said(moved.episodes[0], agent, PLUS)
+        assert f"+- {PLUS}" in moved.summary.prompt_diff
+        with pytest.raises(ConfigError, match="must be tested before it is used"):
+            prepare(config(*where, f"behaviors.from={foreign}", "behaviors.enabled=false"))
+
+
+FAKE = (*PRICED, "provider.name=fake", "judge.enabled=true", "provider.fake.latency_s=0.005")
+
+
+@pytest.mark.parametrize("mark", [b'"purpose":"trial"', b'"purpose":"distil"', b'"learned"'])
+def test_a_run_killed_while_it_learns_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, mark: bytes
+) -> None:
+    whole = orchestry.train(config(*FAKE), tmp_path / "whole")
+    folder = tmp_path / "killed"
+    sets = [word for item in (*LEARN, *FAKE) for word in ("--set", item)]
+    kill_at(mark, folder, "run", "--run-dir", str(folder), *sets)
+    resume(folder)
+    assert artefacts(folder) == artefacts(whole.folder)
+    name = "behaviors/library.yaml"
+    assert (folder / name).read_text() == (whole.folder / name).read_text()
+    events = list(read(folder / "journal.jsonl"))
+    keys = [event.key for event in events if isinstance(event, Answered)]
+    assert len(set(keys)) == len(keys), "an answer was paid twice"
+    assert [e.update for e in events if isinstance(e, Learned)] == [1, 2, 3, 4]
+
+
+def test_a_budget_that_ends_in_an_update_can_be_raised(tmp_path: Path) -> None:
+    whole = orchestry.train(config(*FAKE), tmp_path / "whole")
+    events = list(read(whole.folder / "journal.jsonl"))
+    spent, cap = 0.0, 0.0
+    for event in events:
+        if isinstance(event, Answered):
+            spent += event.completion.usd
+            if event.purpose == "trial" and not cap:
+                cap = spent + 0.003
+    run = orchestry.train(config(*FAKE, f"budget.usd={cap}"), tmp_path / "capped")
+    assert run.summary.stopped == "budget"
+    assert run.summary.updates == 0
+    done = resume(run.folder, {"budget": {"usd": 100.0}})
+    assert done.rewards == whole.rewards
+    assert done.summary.prompt_diff == whole.summary.prompt_diff
+
+
+def test_ratings_of_people_are_learned_from_on_a_resume(tmp_path: Path) -> None:
+    plain = orchestry.train(config(*FAKE, "episodes=3"), tmp_path / "plain")
+    rated = orchestry.train(config(*FAKE, "episodes=2"), tmp_path / "rated")
+    with Store(rated.folder) as store:
+        for record in rated.episodes:
+            for leaf in record.leaves():
+                flipped = 1.0 - (leaf.value or 0.0)
+                event = Rated(episode=record.episode, node=leaf.id, rating=flipped, at=0.0)
+                store.journal.append(event)
+    found = resume(rated.folder, {"episodes": 3})
+    asked = [distilled(run.folder) for run in (plain, found)]
+    assert asked[0] != asked[1]
+
+
+def distilled(folder: Path) -> list[str]:
+    """The keys of what was asked to distil, which hold the contrasts that were shown."""
+    events = read(folder / "journal.jsonl")
+    return [e.key for e in events if isinstance(e, Answered) and e.purpose == "distil"]
+
+
+def test_a_task_without_dev_problems_can_not_learn(tmp_path: Path) -> None:
+    folder = tmp_path / "tasks" / "lone"
+    folder.mkdir(parents=True)
+    text = (TASKS / "words" / "task.py").read_text()
+    text = text.replace('name: ClassVar[str] = "words"', 'name: ClassVar[str] = "lone"')
+    text = text.replace("for n in range(5)]", 'for n in range(5) if split == "train"]')
+    (folder / "task.py").write_text(text)
+    sets = ("task=lone", f"task_path=[{tmp_path / 'tasks'}]", *FAKE)
+    with pytest.raises(ConfigError, match="no dev problems"):
+        prepare(config(*sets))
