@@ -56,23 +56,24 @@ def content(body: dict[str, Any]) -> str:
 @contextmanager
 def model() -> Iterator[tuple[Server, tuple[str, ...]]]:
     """The planted model behind a real server in a thread, and the settings that reach it."""
-    ready, done, held = threading.Event(), threading.Event(), list[Server]()
+    ready, held = threading.Event(), list[Server]()
+    loop, done = asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
         async with serving(lambda number: answer(held[0].bodies[number])) as server:
             held.append(server)
             ready.set()
-            while not done.is_set():
-                await asyncio.sleep(0.01)
+            await done.wait()
 
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     ready.wait(10)
     try:
         yield held[0], (*MODEL, f"provider.base_url={held[0].url}")
     finally:
-        done.set()
+        loop.call_soon_threadsafe(done.set)
         thread.join(10)
+        loop.close()
 
 
 def config(*sets: str) -> RunConfig:
