@@ -164,8 +164,9 @@ class BehaviorsConfig(Frozen):
     """Most behaviours in one agent's prompt."""
     screen: int = Field(4, ge=1, le=1000)
     """Dev problems on which a fresh candidate is screened before one is put on trial."""
-    pairs: int = Field(400, ge=8, le=100_000)
-    """Most paired dev episodes in one trial; it may go on over several updates."""
+    pairs: int = Field(1000, ge=8, le=100_000)
+    """Most paired dev episodes in one trial, which plans for as many as the noise asks for and may
+    go on over several updates. Fewer find only gains larger than five points."""
     share: float = Field(1.0, gt=0.0, le=100.0)
     """Calls that an update may spend on dev, as a multiple of its episodes' calls."""
     alpha: float = Field(0.05, gt=0.0, lt=1.0)

@@ -22,7 +22,7 @@ from typing import Literal, Protocol
 
 from orchestry.behaviors.contrast import contrasts
 from orchestry.behaviors.distil import distil
-from orchestry.behaviors.front import front
+from orchestry.behaviors.front import best, front
 from orchestry.behaviors.library import Behavior, Evidence, Library
 from orchestry.behaviors.trial import LOSS_LEVEL, Ruling, level, retire, rule
 from orchestry.config import BehaviorsConfig
@@ -171,10 +171,9 @@ class Learner:
     def _begin(self) -> None:
         """Opens the next trial: the best of the front where it gained, else a retest."""
         gains = {b.id: b.screened for b in self._candidates() if b.screened}
-        mean = {id: fmean(gains[id].values()) for id in front(gains)}
-        chosen = min(mean, key=lambda id: (-mean[id], id), default=None)
+        chosen = best(gains, front(gains)) if gains else None
         number = self._state.rejections + 1
-        if chosen is not None and mean[chosen] > 0:
+        if chosen is not None and fmean(gains[chosen].values()) > 0:
             self._put(self._get(chosen).model_copy(update={"status": "trial"}))
             self._set(trial=Trial(behavior=chosen, kind="candidate", number=number))
             return
