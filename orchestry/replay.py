@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import floor
 from typing import Any
 
@@ -111,41 +111,37 @@ class Replays:
 
     async def _mix(self, group: Group, child: str) -> list[Mix]:
         """One joint action's coalitions, against draws of the samples of its state."""
-        pools, count = self._pools(group), len(group.agents)
+        pools, agents = self._pools(group), range(len(group.agents))
         node, own = self.tree.trajectories[group.parent], self._move(group, child)
-        drawn = draws(len(pools), count, derive(node.seed, "mix", node.id))
+        drawn = draws(len(pools), len(agents), derive(node.seed, "mix", node.id))
         wanted = [
-            [
-                tuple(
-                    own[i] if coalition >> i & 1 else pools[index][i]
-                    for i, index in enumerate(draw)
-                )
-                for coalition in range(1 << count)
-            ]
+            tuple(own[i] if kept >> i & 1 else pools[draw[i]][i] for i in agents)
             for draw in drawn
+            for kept in range(1 << len(agents))
         ]
-        scores = await self._scores(node, group, [turns for row in wanted for turns in row])
-        totals = iter(scores)
-        return [Mix(draw, tuple(next(totals) for _ in range(1 << count))) for draw in drawn]
+        totals = iter(await self._scores(node, group, wanted))
+        return [Mix(draw, tuple(islice(totals, 1 << len(agents)))) for draw in drawn]
 
     async def _scores(
         self, node: Trajectory[Any], group: Group, wanted: Sequence[tuple[Turn, ...]]
     ) -> list[float]:
-        """The task's score of each joint action; each state that they lead to is scored once."""
-        states = [self.rollout.step(node, turns) for turns in wanted]
-        known: dict[Any, float] = {}
-        for child in group.children:
-            sibling = self.tree.trajectories[child]
-            if sibling.score is not None:
-                known[sibling.state] = sibling.score.total
-        fresh: dict[Any, Trajectory[Any]] = {}
-        for state, turns in zip(states, wanted, strict=True):
-            if state not in known and state not in fresh:
-                born = node.extend(0, state, turns)
-                fresh[state] = replace(born, id=f"{node.id}.m{len(fresh)}")
-        rated = await self.rollout.rate([*fresh.values()])
+        """The task's score of each joint action; equal ones are made, equal states scored, once."""
+        known = {
+            sibling.state: sibling.score.total
+            for sibling in map(self.tree.trajectories.__getitem__, group.children)
+            if sibling.score is not None
+        }
+        said = [tuple(turn.completion.text for turn in turns) for turns in wanted]
+        distinct = dict(zip(said, wanted, strict=True))
+        states = {texts: self.rollout.step(node, turns) for texts, turns in distinct.items()}
+        fresh = {state: distinct[texts] for texts, state in states.items() if state not in known}
+        mixed = [
+            replace(node.extend(0, state, turns), id=f"{node.id}.m{number}")
+            for number, (state, turns) in enumerate(fresh.items())
+        ]
+        rated = await self.rollout.rate(mixed)
         known |= {state: score.total for state, score in zip(fresh, rated, strict=True)}
-        return [known[state] for state in states]
+        return [known[states[texts]] for texts in said]
 
     def _pools(self, group: Group) -> list[tuple[Turn, ...]]:
         """The joint actions sampled in a state: the search's, then those of the replays."""

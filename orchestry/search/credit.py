@@ -117,17 +117,17 @@ def settled(tree: Tree[Any], mixes: Mixes) -> dict[str, float]:
 def blame(records: Sequence[EpisodeRecord]) -> dict[str, float]:
     """How much of the loss each agent caused, in units of the return, as a mean over episodes.
 
-    The loss is what the best trajectory of a problem had and the team's ordinary play had not, and
-    what that had and the worst had not: an agent's part in it is its credit in the best leaf less
-    that in the worst. So an agent that often fails is found both where its failure cost the
-    return and where its rare success made it, and an agent whose moves change nothing has none.
-    What even the best trajectory lacks is nobody's.
+    The loss is what the best trajectory found has and the team's ordinary play lacks, its return
+    less V(root); the credits in the best leaf split it. An agent that mostly fails is high, since
+    its rare success makes the difference; one that fails rarely is low, since its success is the
+    rule. The worst leaf is left out on purpose: a good agent's one failure there weighs more than
+    the failure that everyone expects. What even the best trajectory lacks is nobody's.
     """
     total: dict[str, float] = {}
     for record in records:
         for credit in record.credits:
-            sign = 1.0 if credit.leaf == record.best else -1.0
-            total[credit.agent] = total.get(credit.agent, 0.0) + sign * credit.credit
+            if credit.leaf == record.best:
+                total[credit.agent] = total.get(credit.agent, 0.0) + credit.credit
     return {agent: value / len(records) for agent, value in total.items()}
 
 

@@ -11,7 +11,6 @@ without a return count in the error, and are those that a play helps most.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -21,7 +20,7 @@ from orchestry.types import Group, Tree
 
 PRIOR = 1.0 / 12.0
 """Variance of a return before anything is known: that of a number drawn evenly from [0, 1]."""
-PRIOR_SLOPE = 1.0
+PRIOR_SLOPE = 0.5
 PRIOR_SQUARE = 0.05
 """How far V follows a first value before anything is known, and the squares that this is worth."""
 PRIOR_FREEDOM = 1.0
@@ -57,12 +56,14 @@ class Worths:
         self._leaves = set(tree.leaves)
         self._memo: dict[str, Worth | None] = {}
         self.freedom = PRIOR_FREEDOM
-        """Degrees of freedom of all pooled variances together."""
+        """Degrees of freedom of one depth's variance: the mean over depths."""
         self._between: dict[int, float] = {}
         self._single: dict[int, float] = {}
         self._slope: dict[int, float] = {}
-        for level in sorted({depth(group.parent) for group in tree.groups}, reverse=True):
-            self._pool(level)
+        self._apart: dict[int, float] = {}
+        levels = {depth(group.parent) for group in tree.groups}
+        for level in sorted(levels, reverse=True):
+            self.freedom += self._pool(level) / len(levels)
 
     def group(self, node: str) -> Group:
         """The samples of a state that was gone on from."""
@@ -120,28 +121,48 @@ class Worths:
         return self._tree.values[leaf].number if score is None else score.total
 
     def _below(self, node: str) -> Worth | None:
-        """The mean over children; those without a return are taken to be like the others."""
+        """The mean over children.
+
+        What the search pruned by tells, together with the siblings that went on, what a child
+        without a return is worth; one with few returns is drawn towards that.
+        """
         if node not in self._groups:
             return None
         children = self._groups[node].children
-        found = [(child, worth) for child in children if (worth := self.worth(child))]
-        if not found:
+        found = {child: worth for child in children if (worth := self.worth(child))}
+        firm = [child for child in children if self._firm(child)] or [
+            child for child in children if child in found
+        ]
+        if not firm:
             return None
-        weights: defaultdict[str, float] = defaultdict(float)
-        for child, _ in found:
-            weights[child] += 1.0 / len(found)
-        level = depth(node)
-        gap = fmean(map(self._first_value, children)) - fmean(
-            self._first_value(child) for child, _ in found
-        )
-        mean = fmean(worth.mean for _, worth in found) + self._slope[level] * gap
-        between, missing = self._between[level], 1.0 - len(found) / len(children)
-        noise = sum(weight**2 * self.known(child).variance for child, weight in weights.items())
+        level, anchor = depth(node), fmean(found[child].mean for child in firm)
+        first = fmean(self._first_value(child) for child in firm)
+        mean, weights = 0.0, dict.fromkeys(found, 0.0)
+        for child in children:
+            own = found.get(child)
+            trust = 1.0 if child in firm else self._trust(own, level)
+            guess = anchor + self._slope[level] * (self._first_value(child) - first)
+            mean += (trust * own.mean if own else 0.0) + (1.0 - trust) * guess
+            if own:
+                weights[child] += trust / len(children)
+        borrowed = 1.0 - sum(weights.values())
+        for child in firm:
+            weights[child] += borrowed / len(firm)
+        noise = sum(weight**2 * found[child].variance for child, weight in weights.items())
+        drawn = self._between[level] / (len(children) * (1.0 - borrowed))
         return Worth(
-            self._settled.get(node, min(1.0, max(0.0, mean))),
-            between / len(found) + noise + missing**2 * between,
+            self._settled.get(node, min(1.0, max(0.0, mean / len(children)))),
+            drawn + noise + borrowed**2 * self._apart[level],
             weights,
         )
+
+    def _firm(self, node: str) -> bool:
+        """Whether the search itself went on from there to an end."""
+        return node in self._leaves or bool((worth := self.worth(node)) and worth.weights)
+
+    def _trust(self, own: Worth | None, level: int) -> float:
+        """The weight of a child's own returns beside what its siblings say of it."""
+        return self._apart[level] / (self._apart[level] + own.variance) if own else 0.0
 
     def _slope_at(self, level: int) -> float:
         """How far V follows what the search first took a sibling to be worth; least squares."""
@@ -165,24 +186,28 @@ class Worths:
             return self._tree.judged[node].number
         return self._return(node)
 
-    def _pool(self, level: int) -> None:
-        """The variances of one depth; those of greater depths are known."""
-        self._slope[level] = self._slope_at(level)
-        squares, freedom, after = 0.0, 0, self._single.get(level + 1, 0.0)
+    def _pool(self, level: int) -> int:
+        """Sets the variances of one depth, those of greater depths being known; returns their
+        degrees of freedom."""
+        slope = self._slope[level] = self._slope_at(level)
+        between, apart, freedom = 0.0, 0.0, 0
+        after = self._single.get(level + 1, 0.0)
         for group in self._tree.groups:
             if depth(group.parent) != level:
                 continue
-            found = [worth for child in group.children if (worth := self.worth(child))]
-            squares += _squares([worth.mean for worth in found])
-            squares -= sum(worth.variance for worth in found) * (1.0 - 1.0 / max(1, len(found)))
+            found = [(child, worth) for child in group.children if (worth := self.worth(child))]
+            noise = sum(worth.variance for _, worth in found) * (1.0 - 1.0 / max(1, len(found)))
+            between += _squares([worth.mean for _, worth in found]) - noise
+            apart += _squares([w.mean - slope * self._first_value(c) for c, w in found]) - noise
             freedom += max(0, len(found) - 1)
             played = self._returns.get(group.parent, ())
-            squares += _squares(played) - max(0, len(played) - 1) * after
-            freedom += max(0, len(played) - 1)
+            excess = _squares(played) - max(0, len(played) - 1) * after
+            between, freedom = between + excess, freedom + max(0, len(played) - 1)
         prior = PRIOR_FREEDOM * PRIOR / (1 + max(depth(leaf) for leaf in self._leaves))
-        self._between[level] = (max(0.0, squares) + prior) / (freedom + PRIOR_FREEDOM)
+        self._between[level] = (max(0.0, between) + prior) / (freedom + PRIOR_FREEDOM)
+        self._apart[level] = (max(0.0, apart) + prior) / (freedom + PRIOR_FREEDOM)
         self._single[level] = self._between[level] + after
-        self.freedom += freedom
+        return freedom
 
 
 def depth(node: str) -> int:
