@@ -37,8 +37,13 @@ SETTINGS = (
     CreditConfig(method="siblings"),
     *(CreditConfig(method="replay", share=share) for share in (0.0, 0.1, 0.25, 0.5, 1.0)),
 )
-KINDS = {True: "four agents at once", False: "three agents, four moves in order"}
-FAULTY = {True: "four agents at once", False: "four agents in order"}
+KINDS = {
+    "interacting {} 1": "four agents at once",
+    "interacting {} 0": "three agents, four moves in order",
+    "late {} 0": "the same, scored at the end only",
+}
+FAULTY = {"faulty {} 1": "four agents at once", "faulty {} 0": "four agents in order"}
+"""Names of games, with a place for the number, and what they are."""
 WINDOW = 5
 DRAWS = 2000
 GOAL_CORRELATION, GOAL_BLAME = 0.8, 0.9
@@ -64,9 +69,9 @@ async def play(name: str, seed: int, config: CreditConfig) -> tuple[Tree[Moves],
     return tree, await give_credit(rollout, tree, config)
 
 
-async def compare(joint: bool, number: int, seed: int, config: CreditConfig) -> Found:
+async def compare(kind: str, number: int, seed: int, config: CreditConfig) -> Found:
     """One game's credits beside the exact ones."""
-    name = f"interacting {derive(seed, number)} {int(joint)}"
+    name = kind.format(derive(seed, number))
     tree, credited = await play(name, number, config)
     game, pairs, covered = named(name), list[Pair](), 0
     for record in credited.records:
@@ -77,7 +82,7 @@ async def compare(joint: bool, number: int, seed: int, config: CreditConfig) -> 
     return Found(tuple(pairs), covered, len(tree.answers), credited.calls)
 
 
-async def names_the_faulty(joint: bool, window: int, seed: int, config: CreditConfig) -> float:
+async def names_the_faulty(kind: str, window: int, seed: int, config: CreditConfig) -> float:
     """Whether blame() puts the faulty agent first in one window, alone.
 
     Agents that tie for the first place share it.
@@ -85,8 +90,7 @@ async def names_the_faulty(joint: bool, window: int, seed: int, config: CreditCo
     agent = random.Random(derive(seed, "faulty", window)).randrange(4)
     records = []
     for place in range(WINDOW):
-        name = f"faulty {agent} {int(joint)}"
-        tree, credited = await play(name, derive(seed, window, place), config)
+        tree, credited = await play(kind.format(agent), derive(seed, window, place), config)
         records.append(episode_record(tree, place, credited.records, credited.calls))
     blamed = blame(records)
     top = [role for role, value in blamed.items() if value > max(blamed.values()) - 1e-9]
@@ -169,14 +173,14 @@ async def credit_table(episodes: int, seed: int) -> tuple[list[str], bool]:
         "|---|---|---|---|---|---|",
     ]
     met = True
-    for joint, kind in KINDS.items():
+    for kind, words in KINDS.items():
         for config in SETTINGS:
-            found = [await compare(joint, number, seed, config) for number in range(episodes)]
+            found = [await compare(kind, number, seed, config) for number in range(episodes)]
             pairs = [one.pairs for one in found]
             calls = ratio([(one.calls + one.extra, one.calls) for one in found])
             held = interval([(one.covered, len(one.pairs)) for one in found], ratio)
             lines.append(
-                f"| {kind} | {label(config)} | {calls:.2f} | {correlated(pairs)} "
+                f"| {words} | {label(config)} | {calls:.2f} | {correlated(pairs)} "
                 f"| {correlated(ranked(pairs))} | {held} |"
             )
             if config == SETTINGS[-1]:
@@ -189,11 +193,11 @@ async def blame_table(windows: int, seed: int) -> tuple[list[str], bool]:
     """A row a setting and kind of game; whether the goal is met at twice the calls."""
     lines = ["| game | credit | faulty agent named |", "|---|---|---|"]
     met = True
-    for joint, kind in FAULTY.items():
+    for kind, words in FAULTY.items():
         for config in SETTINGS:
-            named_it = [await names_the_faulty(joint, w, seed, config) for w in range(windows)]
+            named_it = [await names_the_faulty(kind, w, seed, config) for w in range(windows)]
             share = interval([(one, 1.0) for one in named_it], ratio)
-            lines.append(f"| {kind} | {label(config)} | {share} |")
+            lines.append(f"| {words} | {label(config)} | {share} |")
             if config == SETTINGS[-1]:
                 met = met and sum(named_it) / windows >= GOAL_BLAME
     return lines, met
@@ -210,7 +214,7 @@ async def section(episodes: int, windows: int, seed: int) -> str:
     credit, near = await credit_table(episodes, seed)
     named, right = await blame_table(windows, seed)
     goals = (
-        f"Goal, a correlation of {GOAL_CORRELATION:g} at no more than twice the calls in both "
+        f"Goal, a correlation of {GOAL_CORRELATION:g} at no more than twice the calls in all "
         f"kinds of game: {'met' if near else 'missed'}. Goal, the faulty agent named in "
         f"{GOAL_BLAME:.0%} of windows there: {'met' if right else 'missed'}."
     )

@@ -6,7 +6,7 @@ A game is a real task, and its policy a real Policy that draws from known chance
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
@@ -104,6 +104,13 @@ def interacting(seed: int, joint: bool, actions: int = 3) -> Game:
     return Game(roles, joint, chances, scores)
 
 
+def late(seed: int, joint: bool) -> Game:
+    """The same game, scored at its end only."""
+    game = interacting(seed, joint)
+    scores = {done: v if len(done) == len(game.roles) else 0.0 for done, v in game.scores.items()}
+    return Game(game.roles, joint, game.chances, scores)
+
+
 def faulty(agent: int, joint: bool) -> Game:
     """Four agents do their part right or wrong, one of them mostly wrong.
 
@@ -175,11 +182,16 @@ class Chances:
         return Completion(text=str(action), model=request.model)
 
 
+MAKERS: dict[str, Callable[[int, bool], Game]] = {
+    "interacting": interacting,
+    "late": late,
+    "faulty": faulty,
+}
 TEAM = {spec.role: Member(spec.role, "", "planted", 16) for spec in Play.agents}
 
 
 def problem(name: str) -> Problem:
-    """The problem of a game: `interacting SEED JOINT` or `faulty AGENT JOINT`."""
+    """The problem of a game: one of MAKERS, its seed or its faulty agent, and 1 if all act at once."""
     return Problem(id=name.replace(" ", "-"), prompt=name)
 
 
@@ -187,8 +199,7 @@ def problem(name: str) -> Problem:
 def named(name: str) -> Game:
     """The game of that name."""
     kind, number, joint = name.split()
-    make = interacting if kind == "interacting" else faulty
-    return make(int(number), joint=bool(int(joint)))
+    return MAKERS[kind](int(number), bool(int(joint)))
 
 
 def _chances(rng: random.Random, actions: int) -> tuple[float, ...]:

@@ -1,7 +1,8 @@
 """Credit by replay: plays on from stored states of a searched tree, where that tells most.
 
 Replay number j of any state draws its samples from the same seeds: common random numbers, so that
-the siblings that are compared meet the same luck.
+the siblings that are compared meet the same luck. They are other samples than the search's: seed
+and purpose of their requests differ from all of those.
 """
 
 from __future__ import annotations

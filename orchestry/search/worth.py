@@ -5,8 +5,11 @@ ways, combined by their precision: the mean over its children's own estimates, a
 of plays that went on from it. Errors follow from one variance a depth, pooled over all siblings
 of that depth: how much V differs between the children of one state.
 
-After pruning only survivors have leaves below them, so a mean over them is too high: children
-without a return count in the error, and are those that a play helps most.
+After pruning only survivors have leaves below them, so a mean over them is too high. But what the
+search pruned by is known of all siblings, and given that, which of them have leaves is chance: so
+V is regressed on these first values within families, a pruned child is taken to be worth what the
+regression says, and one with few returns is drawn towards it (empirical Bayes). Children without
+a return count in the error, and are among those that a play helps most.
 """
 
 from __future__ import annotations
