@@ -136,6 +136,7 @@ class Session:
     async def _learn(self, number: int, block: range) -> None:
         """One update of the backend, from the episodes of its block."""
         backend = self.plan.backend
+        self.watch.note(f"update {number}: learning from episodes {block[0]} to {block[-1]}")
         try:
             records = [self.store.episodes[episode] for episode in block]
             update = await backend.update(records, ratings(self.store.events))

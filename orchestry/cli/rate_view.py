@@ -9,6 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from orchestry.cli.show import plain
 from orchestry.journal import Rated
 from orchestry.ratings import Shown
 from orchestry.records import EpisodeRecord, NodeRecord
@@ -20,12 +21,12 @@ def work_panel(shown: Shown, title: str) -> Panel:
     path = shown.record.path(shown.node.id)
     rows: list[RenderableType] = [
         Text(f"the problem, as {path[0].turns[0].agent} saw it", style="dim"),
-        Text(_plain(_problem(path[0]))),
+        Text(plain(_problem(path[0]))),
     ]
     for node in path:
         for turn in node.turns:
             head = Text(turn.agent, style="bold cyan").append(f"  {node.id}", style="dim")
-            text = _plain(turn.completion.text)
+            text = plain(turn.completion.text)
             rows += [Text(), head, Text(text) if text else Text("(empty)", style="dim")]
     return Panel(Group(*rows), title=Text(f"{title}: episode {shown.record.episode}, {_id(shown)}"))
 
@@ -39,7 +40,7 @@ def numbers_panel(shown: Shown, rating: float | None) -> Panel:
     parts = "  ".join(f"{part.name} {part.value:.2f}" for part in shown.node.parts)
     facts.add_row("reward", Text.assemble((f"{shown.reward:.3f}", "bold"), f"  ({parts})"))
     if shown.node.feedback:
-        facts.add_row("", Text(_plain(shown.node.feedback), style="dim"))
+        facts.add_row("", Text(plain(shown.node.feedback), style="dim"))
     for node in shown.record.path(shown.node.id):
         if node.judged is not None:
             facts.add_row("judge", _judged(node))
@@ -63,7 +64,7 @@ def ratings_table(records: Sequence[EpisodeRecord], said: Mapping[tuple[int, str
             if event is not None:
                 numbers = (event.rating, reward(node), judged(record, node))
                 cells = (str(record.episode), node.id, record.problem, *map(_number, numbers))
-                table.add_row(*map(Text, cells), Text(_plain(event.comment)))
+                table.add_row(*map(Text, cells), Text(plain(event.comment)))
     return table
 
 
@@ -100,7 +101,7 @@ def _problem(first: NodeRecord) -> str:
 def _judged(node: NodeRecord) -> Text:
     movers = " and ".join(turn.agent for turn in node.turns)
     text = Text.assemble((f"{node.judged:.3f}", "bold"), f"  {movers}'s move {node.id}")
-    return text.append(f": {_plain(node.judge_feedback)}" if node.judge_feedback else "")
+    return text.append(f": {plain(node.judge_feedback)}" if node.judge_feedback else "")
 
 
 def _id(shown: Shown) -> str:
@@ -109,9 +110,3 @@ def _id(shown: Shown) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-def _plain(text: str) -> str:
-    """What models and tasks wrote, without characters that would steer the terminal."""
-    lines = text.strip("\n").expandtabs(4)
-    return "".join(char if char.isprintable() or char == "\n" else " " for char in lines).rstrip()

@@ -51,7 +51,7 @@ def summary_panel(summary: Summary) -> Panel:
 
 def diff_panel(summary: Summary) -> Panel:
     """What the library changed in the agents' prompts."""
-    diff = Syntax(summary.prompt_diff, "diff", background_color="default", word_wrap=True)
+    diff = Syntax(plain(summary.prompt_diff), "diff", background_color="default", word_wrap=True)
     return Panel(diff, title=f"learned: {summary.accepted} behaviours in the prompts", expand=False)
 
 
@@ -104,6 +104,12 @@ def usage_table(summary: Summary) -> Table:
     return table
 
 
+def plain(text: str) -> str:
+    """What models and tasks wrote, without characters that would steer the terminal."""
+    lines = text.strip("\n").expandtabs(4)
+    return "".join(char if char.isprintable() or char == "\n" else " " for char in lines).rstrip()
+
+
 def _next(summary: Summary) -> str:
     if summary.stopped == "done":
         return f"evaluate {summary.run_dir} --split test"
@@ -120,7 +126,7 @@ def best_panel(record: EpisodeRecord) -> Panel:
         rows += [_move(record, node), Text()]
     rows.append(Text(f"reward {record.reward:.3f}  ({parts})", style="bold"))
     if record.best_node.feedback:
-        rows.append(Text(record.best_node.feedback, style="dim"))
+        rows.append(Text(plain(record.best_node.feedback), style="dim"))
     credits = [credit for credit in record.credits if credit.leaf == record.best]
     if credits:
         rows += [Text(), Text("credit by agent, in units of the reward", style="dim")]
@@ -136,7 +142,7 @@ def _move(record: EpisodeRecord, node: NodeRecord) -> Group:
         f"advantage {group.advantages[place]:+.3f}"
     )
     siblings = " ".join(f"{advantage:+.2f}" for advantage in group.advantages)
-    texts = [Text(turn.completion.text.strip() or "(empty)") for turn in node.turns]
+    texts = [Text(plain(turn.completion.text).strip() or "(empty)") for turn in node.turns]
     return Group(
         Text(head, style="bold cyan"),
         Text(f"advantages of its group: {siblings}", style="dim"),
