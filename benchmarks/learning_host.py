@@ -1,0 +1,212 @@
+"""Plays the team for an optimiser in another process, and counts what it asks of the model.
+
+Teams are played, rewarded and paid for by the run's own parts (gateway, rollout, sandbox), as the
+dev trials of our own learner are: one chain a problem, without search. All plays of a problem go
+under one seed, so that candidates are compared on common draws, and what was asked once is free.
+The journal holds every answer and score: an optimiser that was cut off is started again and gets
+the same ones, which brings it to where it was at no cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.page import ROOT
+from orchestry.backends.api import ApiBackend
+from orchestry.config import RunConfig
+from orchestry.engine import prepare
+from orchestry.journal import Event, Opened, Stopped
+from orchestry.journal import read as read_journal
+from orchestry.records import UsageRecord
+from orchestry.rollout import Rate, Rollout, task_rater
+from orchestry.search.beam import Chains
+from orchestry.seeds import derive
+from orchestry.services.sandbox import open_sandbox
+from orchestry.store import Store
+from orchestry.task import BaseTask
+from orchestry.types import Frozen, Message, Problem, Request, Tools
+from orchestry.verdicts import Verdicts
+
+MAX_LINE = 1 << 24
+"""Bytes of one message."""
+RESULT = "result.json"
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+"""A second start has to ask the same; and nothing is fetched."""
+
+
+class Kept(Frozen):
+    """One candidate in the optimiser's pool: system prompts by role, mean reward on dev."""
+
+    prompts: Mapping[str, str]
+    dev: float
+
+
+class Optimised(Frozen):
+    """What an optimiser came to; the first of `kept` is what it started from."""
+
+    kept: tuple[Kept, ...]
+    best: int
+    asked: int
+    """Calls at which it was to stop."""
+    usage: tuple[UsageRecord, ...]
+    seconds: float
+
+    @property
+    def winner(self) -> Kept:
+        return self.kept[self.best]
+
+
+def optimise(config: RunConfig, folder: Path, calls: int, command: Sequence[str]) -> Optimised:
+    """Runs the optimiser `command` in a folder of its own, or reads what it came to before."""
+    result = folder / RESULT
+    if result.exists():
+        return Optimised.model_validate_json(result.read_bytes())
+    return asyncio.run(_optimise(config, folder, calls, command))
+
+
+async def _optimise(
+    config: RunConfig, folder: Path, calls: int, command: Sequence[str]
+) -> Optimised:
+    plan = prepare(config, _note)
+    backend, task = plan.backend, plan.task
+    with Store(folder) as store:
+        store.write("config.yaml", plan.config.to_yaml())
+        try:
+            async with open_sandbox(plan.config.sandbox) as sandbox:
+                rate = Verdicts(task_rater(task, Tools(sandbox)), store.journal, store.events)
+                await backend.open(store, task, rate, _note)
+                name, model = backend.provider.name, backend.provider.model
+                store.journal.append(Opened(at=time.time(), provider=name, model=model))
+                done = await Host(backend, task, rate, config).serve(command, calls)
+                store.journal.append(Stopped(reason="done", at=time.time()))
+        finally:
+            await backend.close()
+        usage, seconds = backend.gateway.usage(), wall_s(read_journal(store.journal.path))
+        found = Optimised(**done, asked=calls, usage=usage, seconds=seconds)
+        store.write(RESULT, found.model_dump_json(indent=2) + "\n")
+    return found
+
+
+def wall_s(events: Sequence[Event] | Any) -> float:
+    """Seconds from the opening to the last event of each process, all processes together."""
+    total, began, last = 0.0, 0.0, 0.0
+    for event in events:
+        if isinstance(event, Opened):
+            total, began, last = total + last - began, event.at, event.at
+        last = getattr(event, "at", last)
+    return total + last - began
+
+
+def calls_of(usage: Sequence[UsageRecord]) -> int:
+    """Answers asked for: those that an earlier run left in the cache count as well."""
+    return sum(row.calls + row.cache_hits for row in usage)
+
+
+def _note(text: str) -> None:
+    pass
+
+
+@dataclass(slots=True)
+class Host:
+    """Answers an optimiser's asks; see learning_gepa for the messages."""
+
+    backend: ApiBackend
+    task: BaseTask[Any]
+    rate: Rate
+    config: RunConfig
+    reflections: int = 0
+
+    async def serve(self, command: Sequence[str], calls: int) -> dict[str, Any]:
+        """Starts the optimiser, gives it its order, answers it until it is done.
+
+        Raises RuntimeError with its last words where it fails.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=MAX_LINE,
+            cwd=ROOT,
+            env={**os.environ, **ENVIRONMENT},
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        words = asyncio.create_task(process.stderr.read())
+        try:
+            reply: dict[str, Any] = self._order(calls)
+            while True:
+                process.stdin.write(json.dumps(reply).encode() + b"\n")
+                line = await process.stdout.readline()
+                if not line:
+                    said = (await words).decode("utf-8", "replace").strip()[-2000:]
+                    raise RuntimeError(f"the optimiser failed: {said}")
+                ask = json.loads(line)
+                if ask.pop("ask") == "done":
+                    return dict(ask)
+                reply = await self._answer(ask)
+        finally:
+            if process.returncode is None:
+                process.stdin.close()  # which ends it, if it has not ended already
+            await asyncio.gather(process.wait(), words)
+
+    def _order(self, calls: int) -> dict[str, Any]:
+        return {
+            "seed": self.config.seed,
+            "calls": calls,
+            "prompts": {m.role: m.system_prompt for m in self.backend.team(self.task).values()},
+            "train": [problem.id for problem in self.task.problems("train")],
+            "dev": [problem.id for problem in self.task.problems("dev")],
+        }
+
+    async def _answer(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+        if "prompt" in ask:
+            said: dict[str, Any] = {"text": await self._reflect(ask["prompt"])}
+        else:
+            known = {p.id: p for split in ("train", "dev") for p in self.task.problems(split)}
+            problems = [known[id] for id in ask["problems"]]
+            plays = (self._play(ask["prompts"], problem) for problem in problems)
+            said = {"plays": await asyncio.gather(*plays)}
+        return {**said, "calls": calls_of(self.backend.gateway.usage())}
+
+    async def _play(self, prompts: Mapping[str, str], problem: Problem) -> dict[str, Any]:
+        """One chain of the team with these system prompts."""
+        members = self.backend.team(self.task)
+        rollout = Rollout(
+            task=self.task,
+            team={r: replace(member, system_prompt=prompts[r]) for r, member in members.items()},
+            policy=self.backend.gateway,
+            rate=self.rate,
+            schedule=Chains(1),
+            purpose="trial",
+        )
+        tree = await rollout.play(problem, derive(self.config.seed, "common", problem.id))
+        leaf = tree.trajectories[tree.leaves[0]]
+        assert leaf.score is not None
+        moves = {
+            turn.agent: {"saw": turn.messages[-1].content, "answered": turn.completion.text}
+            for turn in leaf.turns
+        }
+        return {"reward": leaf.score.total, "feedback": leaf.score.feedback, "moves": moves}
+
+    async def _reflect(self, prompt: str) -> str:
+        """A reflection, with as many tokens as our own distillation may take."""
+        request = Request(
+            agent="reflection",
+            purpose="reflect",
+            model=self.backend.provider.model,
+            messages=(Message(role="user", content=prompt),),
+            max_tokens=self.config.judge.max_tokens,
+            seed=derive(self.config.seed, "reflect", self.reflections),
+        )
+        self.reflections += 1
+        ((answer,),) = await self.backend.gateway.sample([request], 1)
+        return answer.text
