@@ -191,7 +191,7 @@ TEAM = {spec.role: Member(spec.role, "", "planted", 16) for spec in Play.agents}
 
 
 def problem(name: str) -> Problem:
-    """The problem of a game: one of MAKERS, its seed or its faulty agent, and 1 if all act at once."""
+    """The problem of a game: one of MAKERS, its seed or faulty agent, and 1 if all act at once."""
     return Problem(id=name.replace(" ", "-"), prompt=name)
 
 

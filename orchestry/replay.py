@@ -73,6 +73,8 @@ class Replays:
     returns: dict[str, list[float]] = field(default_factory=dict)
     calls: int = 0
     _begun: Counter[str] = field(default_factory=Counter)
+    _scores_below: dict[str, dict[Any, float]] = field(default_factory=dict)
+    """Scores of the states that joint actions led to, by the state that they were made in."""
     _first_moves: dict[str, list[tuple[Turn, ...]]] = field(default_factory=dict)
 
     async def play(self, states: Sequence[str], calls: int) -> None:
@@ -127,18 +129,19 @@ class Replays:
         self, node: Trajectory[Any], group: Group, wanted: Sequence[tuple[Turn, ...]]
     ) -> list[float]:
         """The task's score of each joint action; equal ones are made, equal states scored, once."""
-        known = {
-            sibling.state: sibling.score.total
-            for sibling in map(self.tree.trajectories.__getitem__, group.children)
-            if sibling.score is not None
-        }
+        if node.id not in self._scores_below:
+            siblings = [self.tree.trajectories[child] for child in group.children]
+            self._scores_below[node.id] = {
+                one.state: one.score.total for one in siblings if one.score
+            }
+        known = self._scores_below[node.id]
         said = [tuple(turn.completion.text for turn in turns) for turns in wanted]
         distinct = dict(zip(said, wanted, strict=True))
         states = {texts: self.rollout.step(node, turns) for texts, turns in distinct.items()}
         fresh = {state: distinct[texts] for texts, state in states.items() if state not in known}
         mixed = [
             replace(node.extend(0, state, turns), id=f"{node.id}.m{number}")
-            for number, (state, turns) in enumerate(fresh.items())
+            for number, (state, turns) in enumerate(fresh.items(), start=len(known))
         ]
         rated = await self.rollout.rate(mixed)
         known |= {state: score.total for state, score in zip(fresh, rated, strict=True)}
