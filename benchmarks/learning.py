@@ -37,12 +37,12 @@ from orchestry.store import Run, load_run
 
 MAX_TOKENS = 128
 PROVIDER: Mapping[str, Any] = {"name": "embedded"}
-EPISODES = 12
+EPISODES = 8
 PLAY = {"k_samples": 2, "beam_width": 1}
 """6 calls a problem of three agents, in the test."""
-EXPLORE = {"k_samples": 2, "beam_width": 2}
-"""10 calls a problem, in training."""
-LEARNING = {"enabled": True, "every": 3, "share": 3.0, "pairs": 60}
+EXPLORE = {"k_samples": 4, "beam_width": 2}
+"""20 calls a problem, in training: with fewer, most problems show no contrast to learn from."""
+LEARNING = {"enabled": True, "every": 4, "share": 2.5, "pairs": 60}
 """Most of the calls go to trials, which decide what is accepted; a longer trial than 60 pairs could
 not be paid for, and one that knows it plans for the larger gain that 60 pairs can show."""
 Learner = Literal["none", "library", "gepa"]
@@ -159,6 +159,8 @@ def main() -> None:
     parser.add_argument("--only", choices=["train", "gepa", *ARMS], help="play that, then stop")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
+    if args.write and (args.only or args.provider == "fake"):
+        parser.error("--write is for whole runs of the embedded model")
     provider = {"name": args.provider}
     bench = Bench(args.folder, args.episodes, args.problems, provider)
     if args.only:

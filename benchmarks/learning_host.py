@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from benchmarks.page import ROOT
 from orchestry.backends.api import ApiBackend
 from orchestry.config import RunConfig
 from orchestry.engine import prepare
-from orchestry.journal import Event, Opened, Stopped
+from orchestry.journal import Answered, Event, Opened, Stopped
 from orchestry.journal import read as read_journal
 from orchestry.records import UsageRecord
 from orchestry.rollout import Rate, Rollout, task_rater
@@ -56,6 +57,8 @@ class Optimised(Frozen):
     asked: int
     """Calls at which it was to stop."""
     usage: tuple[UsageRecord, ...]
+    refused: int
+    """Prompts that the model's context could not hold, answered with nothing."""
     seconds: float
 
     @property
@@ -88,13 +91,19 @@ async def _optimise(
                 store.journal.append(Stopped(reason="done", at=time.time()))
         finally:
             await backend.close()
-        usage, seconds = backend.gateway.usage(), wall_s(read_journal(store.journal.path))
-        found = Optimised(**done, asked=calls, usage=usage, seconds=seconds)
+        events = list(read_journal(store.journal.path))
+        found = Optimised(
+            **done,
+            asked=calls,
+            usage=backend.gateway.usage(),
+            refused=sum(isinstance(e, Answered) and e.source == "refused" for e in events),
+            seconds=wall_s(events),
+        )
         store.write(RESULT, found.model_dump_json(indent=2) + "\n")
     return found
 
 
-def wall_s(events: Sequence[Event] | Any) -> float:
+def wall_s(events: Iterable[Event]) -> float:
     """Seconds from the opening to the last event of each process, all processes together."""
     total, began, last = 0.0, 0.0, 0.0
     for event in events:
@@ -110,7 +119,7 @@ def calls_of(usage: Sequence[UsageRecord]) -> int:
 
 
 def _note(text: str) -> None:
-    pass
+    print(text, file=sys.stderr)
 
 
 @dataclass(slots=True)

@@ -155,6 +155,7 @@ def _learners(results: Results) -> str:
         theirs = (
             f"{_by_purpose(other.usage)['reflect']} prompts proposed, {len(other.kept) - 1} kept, "
             f"best on dev {other.winner.dev:.3f} from {other.kept[0].dev:.3f}"
+            f"{f', {other.refused} prompts longer than the context' * bool(other.refused)}"
         )
         lines.append(_spent(seed, "GEPA", other.usage, other.seconds, theirs))
     return "\n".join(lines)
@@ -218,15 +219,15 @@ def _limits(results: Results, reward: Table) -> str:
         pairs = [e.pairs for e in evidence]
         margin = min(e.lift - e.low for e in evidence)
         said.append(
-            f" and {won} accepted; a trial got {min(pairs)} to {max(pairs)} pairs, and the tightest "
-            f"interval began {100 * margin:.0f} points below its lift, so no gain smaller than that "
-            "could be shown"
+            f" and {won} accepted; a trial got {min(pairs)} to {max(pairs)} pairs, and the "
+            f"tightest interval began {100 * margin:.0f} points below its lift, so no gain smaller "
+            "than that could be shown"
         )
     low, high = bounds(difference(reward["gepa"], reward["off"]))
     return (
         "".join(said)
         + f"; on test, the interval of GEPA's gain is {100 * (high - low):.0f} points wide; and "
-        f"{len(results.trained)} runs of a learner say little about how its runs differ, which "
-        "the intervals, over problems, leave out. Who writes the behaviours and the prompts is a "
+        f"the intervals, over problems, leave out how a learner's runs differ, of which there are "
+        f"{len(results.trained)}. Who writes the behaviours and the prompts is a "
         "model of 135 million parameters."
     )

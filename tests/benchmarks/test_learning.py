@@ -16,7 +16,7 @@ from benchmarks.page import ROOT
 from orchestry.backends.api import LIBRARY
 from orchestry.behaviors.library import Behavior, Evidence, read_library, to_yaml
 from orchestry.config import RunConfig, validate
-from orchestry.journal import Answered, Opened, Stopped
+from orchestry.journal import Answered, Event, Opened, Stopped
 from orchestry.store import load_run
 
 GEPA = ROOT / ".envs" / "gepa" / "bin" / "python"
@@ -90,8 +90,9 @@ def test_the_time_of_several_processes_is_added_without_the_gaps() -> None:
     def opened(at: float) -> Opened:
         return Opened(at=at, provider="fake", model="m")
 
-    events = [opened(10.0), Stopped(reason="failed", at=12.5), opened(100.0), opened(200.0)]
-    assert wall_s([*events, Stopped(reason="done", at=201.0)]) == pytest.approx(3.5)
+    events: list[Event] = [opened(10.0), Stopped(reason="failed", at=12.5), opened(100.0)]
+    events += [opened(200.0), Stopped(reason="done", at=201.0)]
+    assert wall_s(events) == pytest.approx(3.5)
 
 
 def test_the_whole_bench_from_training_to_report(provider: dict[str, Any], tmp_path: Path) -> None:
