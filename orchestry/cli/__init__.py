@@ -24,6 +24,7 @@ COMMANDS = {
     "rate": "Rate trajectories yourself: your word outranks the judge.",
     "tasks": "List, check and create tasks.",
     "behaviors": "List, show and compare what teams learned.",
+    "judge": "Measure a judge before trusting it.",
     "doctor": "Check this machine: providers, weights, sandbox, disk.",
 }
 

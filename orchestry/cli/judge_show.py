@@ -1,0 +1,162 @@
+"""What `orchestry judge check` shows: a bar while it asks, and a table at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from orchestry.cli.show import ENDINGS, EXIT_CODES
+from orchestry.cli.watch import Spending
+from orchestry.judging.check import CheckReport, Watcher
+from orchestry.judging.measures import Measures, Share, Sheet, measure
+from orchestry.session import Plan
+
+STYLES = {"trustworthy": "bold green", "usable": "green", "unsure": "yellow"}
+"""By level of advice; all others are red."""
+
+
+class Watch:
+    """A Watcher that draws on stderr."""
+
+    def __init__(self, console: Console, *, verbose: bool) -> None:
+        self.console, self.verbose = console, verbose
+        self.progress: Progress | None = None
+        self._bar = TaskID(0)
+
+    def note(self, text: str) -> None:
+        self.console.print(Text(f"· {text}", style="dim"), soft_wrap=True)
+
+    def started(self, folder: Path, plan: Plan) -> None:
+        provider, config = plan.backend.provider, plan.config
+        self.note(f"judge {provider.name}/{provider.model} on {config.task} -> {folder}")
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=10),
+            MofNCompleteColumn(),
+            Spending(plan.backend),
+            TextColumn("eta"),
+            TimeRemainingColumn(compact=True),
+            console=self.console,
+        )
+        self._bar = self.progress.add_task("scoring answers", total=config.episodes)
+        self.progress.start()
+
+    def scored(self) -> None:
+        if self.progress:
+            self.progress.advance(self._bar)
+
+    def asking(self, problems: int) -> None:
+        if self.progress:
+            self.progress.remove_task(self._bar)
+            self._bar = self.progress.add_task("asking the judge", total=problems)
+
+    def examined(self, sheet: Sheet) -> None:
+        if self.progress:
+            self.progress.advance(self._bar)
+        if self.verbose:
+            found = measure([sheet])
+            self.note(
+                f"{sheet.problem}  agreement {_percent(found.agreement)}  "
+                f"swaps alike {_percent(found.swap_consistency)}"
+            )
+
+    def close(self) -> None:
+        if self.progress:
+            self.progress.stop()
+
+
+@contextmanager
+def watching(*, verbose: bool) -> Iterator[Watcher]:
+    """A live view for the time of a check."""
+    watch = Watch(Console(stderr=True), verbose=verbose)
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def finish(report: CheckReport, *, as_json: bool) -> int:
+    """Shows what a check came to; returns the exit code."""
+    if as_json:
+        click.echo(report.model_dump_json())
+    else:
+        Console().print(panel(report))
+    return EXIT_CODES[report.stopped]
+
+
+def panel(report: CheckReport) -> Panel:
+    """Every figure with what it means, then the advice."""
+    advice = report.advice
+    verdict = Text(advice.text, style=STYLES.get(advice.level, "red"))
+    title = f"judge {report.provider}/{report.model} on {report.task}: {ENDINGS[report.stopped]}"
+    parts = Group(_figures(report.measures), Text(), _costs(report), Text(), verdict)
+    return Panel(parts, title=title, expand=False)
+
+
+def _figures(found: Measures) -> Table:
+    table = Table("", "found", "95 % interval", "pairs", box=None, padding=(0, 1))
+    rows = (
+        ("right about answers of different worth, one call", found.agreement),
+        ("the same, two calls in opposite orders", found.agreement_twice),
+        ("orders alike when the order shown is reversed", found.swap_consistency),
+        ("flips when the same question is asked again", found.repeat_flips),
+    )
+    for name, share in rows:
+        table.add_row(name, _percent(share), _interval(share), str(share.pairs if share else 0))
+    table.add_row("a tie between answers of different worth", _bare(found.tied))
+    table.add_row("rank correlation with worth, one call", _number(found.rank_correlation))
+    table.add_row("rank correlation, two calls", _number(found.rank_correlation_twice))
+    effect = found.position_effect
+    points = "-" if effect is None else f"{effect:+.2f}"
+    table.add_row("points (of 10) gained by standing first, not last", points)
+    return table
+
+
+def _costs(report: CheckReport) -> Table:
+    cap = "no cap" if report.budget_usd is None else f"of ${report.budget_usd:g}"
+    verdicts = "  ".join(f"{name} {n}" for name, n in report.measures.verdicts.items()) or "none"
+    tokens = f"{report.input_tokens:,} in, {report.output_tokens:,} out"
+    table = Table.grid(padding=(0, 2))
+    for name, value in (
+        ("problems", f"{report.problems} of {report.problems_asked}"),
+        ("answers", f"{report.candidates}"),
+        ("verdicts", verdicts),
+        ("calls", f"{report.calls}, and {report.cache_hits} from the cache"),
+        ("tokens", tokens),
+        ("cost", f"${report.cost_usd:.4f} {cap}"),
+        ("time", f"{report.seconds:.1f} s"),
+        ("results", report.run_dir),
+    ):
+        table.add_row(Text(name, style="dim"), value)
+    return table
+
+
+def _percent(share: Share | None) -> str:
+    return _bare(share.value if share else None)
+
+
+def _interval(share: Share | None) -> str:
+    return f"{share.low:.1%} to {share.high:.1%}" if share else "-"
+
+
+def _bare(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"

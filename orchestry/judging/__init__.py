@@ -1,0 +1,1 @@
+"""`orchestry judge check`: a judge, measured before a user trusts it."""
