@@ -21,6 +21,8 @@ SECTIONS = {
     "judge": "The judge, planted with noise and bias",
     "prompt_cache": "k samples on a server with a prompt cache",
     "acceptance": "Which prompt changes are accepted",
+    "credit": "Credit by agent in a planted game",
+    "learning": "What learning behaviours is worth",
 }
 """Every section's name and heading, in the order of the page."""
 INTRO = (
