@@ -2,7 +2,8 @@
 
 That is a maximum only where the answers don't decide how many calls an episode makes. Whether they
 do is looked for, with answers of many kinds; where they do, or where there is too much to look
-at, there is no maximum but the budget.
+at, there is no maximum but the budget. Nor is there one where behaviours are learned, since they
+lengthen the prompts.
 """
 
 from __future__ import annotations
@@ -11,19 +12,36 @@ import random
 import string
 from collections import Counter, defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from math import ceil, floor
 from typing import Any, TypeVar
 
+from orchestry.backends.simulated import simulated_score
 from orchestry.baselines import fixed, schedule
 from orchestry.errors import OrchestryError, TaskError
 from orchestry.prior import LONGEST_TOKEN, SHAPES
 from orchestry.rollout import Rate, Rollout, task_boundary
 from orchestry.search.beam import Candidate, Joint, Schedule
+from orchestry.search.judge import ListwiseJudge
+from orchestry.search.values import apply
 from orchestry.seeds import derive
 from orchestry.services.gateway import MAX_CHARS
 from orchestry.services.ledger import NANO, nano
 from orchestry.session import Plan
-from orchestry.types import Completion, Part, Policy, Request, Score, Trajectory, Tree
+from orchestry.types import (
+    Completion,
+    Group,
+    Judge,
+    Policy,
+    Problem,
+    Request,
+    Score,
+    Siblings,
+    Trajectory,
+    Tree,
+    Turn,
+)
 
 T = TypeVar("T")
 LOOKED_AT = 1000
@@ -40,6 +58,12 @@ CUES = (
 """Answers that a task may look for; probes also repeat the prompt, which may name the cue."""
 ECHOED = 500
 """Characters repeated of each message: whole prompts would double with every turn."""
+WIDE = "\U00010348"
+"""A character of four bytes: texts are cut by characters and billed, at worst, by bytes."""
+REASON = 1300
+"""Bytes of the fault that a repair names, at most: 300 characters and the candidate's label."""
+SHOWN = 8
+"""Candidates of the prompts that are built; larger sibling sets are billed in proportion."""
 Course = tuple[tuple[str, ...], ...]
 """Who acted on the way to a leaf, stage by stage."""
 
@@ -60,6 +84,10 @@ class Courses:
             parts = leaf.split(".")
             seen.add(tuple(acted[".".join(parts[:end])] for end in range(1, len(parts))))
 
+    def longest(self, tree: Tree[Any]) -> Course:
+        """The longest way from the state where the episode began."""
+        return max(self.by_state[tree.trajectories["0"].state], key=len)
+
     @property
     def fixed(self) -> bool:
         """Whether, as far as was seen, the answers decide nothing about who acts and how often."""
@@ -77,6 +105,8 @@ class Longest:
 
     def __init__(self, plan: Plan, shape: str) -> None:
         self.plan, self.shape, self.nano_usd, self.calls = plan, shape, 0, 0
+        self.dearest = 0
+        """Nano-dollars of the dearest of the calls."""
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         return [[self._answer(request, index) for index in range(n)] for request in requests]
@@ -87,10 +117,37 @@ class Longest:
         bound = backend.provider.input_bound(sample)
         once = backend.prices.worst(request.model, bound, request.max_tokens, shared=True)
         self.nano_usd += nano(once) * attempts
+        self.dearest = max(self.dearest, nano(once) * attempts)
         self.calls += 1
         size = min(request.max_tokens * LONGEST_TOKEN, 4 * MAX_CHARS)
         text = self.shape.format(f"{self.calls} ".ljust(size, "x"))  # no two answers are equal
         return Completion(text=text, model=request.model)
+
+
+class Rambling:
+    """A judge's policy whose verdicts are as long and as dear as they can be, and malformed.
+
+    `factor` is how many times larger the sibling set is than the one that it is shown.
+    """
+
+    def __init__(self, plan: Plan, factor: float) -> None:
+        self.plan, self.factor, self.nano_usd = plan, factor, 0
+
+    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
+        return [[self._answer(request) for _ in range(n)] for request in requests]
+
+    def _answer(self, request: Request) -> Completion:
+        bench, attempts = self.plan.backend.bench, self.plan.config.retry.attempts
+        bound = ceil((bench.provider.input_bound(request) + REASON) * self.factor)
+        once = bench.prices.worst(request.model, bound, request.max_tokens, shared=False)
+        self.nano_usd += nano(once) * attempts
+        text = wide(request.max_tokens, self.plan.config.judge.max_chars)
+        return Completion(text=text, model=request.model)
+
+
+def wide(tokens: int, chars: int) -> str:
+    """The text of most bytes that so many tokens can make, up to where it is cut."""
+    return WIDE * min(-(-tokens * LONGEST_TOKEN // len(WIDE.encode())), chars + 1)
 
 
 class Probe:
@@ -134,15 +191,20 @@ class Apart:
 def most(plan: Plan, courses: Courses) -> tuple[float, int]:
     """Dollars if every call of every episode takes its worst course, and the size of an episode.
 
-    The size is in calls, those of long ways counted more, since their prompts are longer too.
-    `courses` takes the ways that the episodes went: the dollars hold only if it stays fixed.
+    The size is in calls of the search, those of long ways counted more, since their prompts are
+    longer too. `courses` takes the ways that the episodes went: the dollars hold only if it stays
+    fixed, and nothing is learned.
     """
     total = calls = 0
+    judged: dict[tuple[Course, Schedule], int] = {}
     for place, (episode, count) in enumerate(_occurrences(plan, courses).items()):
-        worst, longest = max(_longest(plan, episode, shape, courses) for shape in SHAPES)
+        worst, longest, course = max(_longest(plan, episode, shape, courses) for shape in SHAPES)
         if place < PROBED:
             _probe(plan, episode, courses)
-        total += worst * count
+        way = course, schedule_of(plan, episode)
+        if way not in judged:
+            judged[way] = _judging(plan, *way)
+        total += (worst + judged[way]) * count
         calls = max(calls, longest)
     return total / NANO, calls * courses.stretch**2
 
@@ -160,7 +222,7 @@ def _occurrences(plan: Plan, courses: Courses) -> Mapping[int, int]:
     for episode in range(min(episodes, LOOKED_AT)):
         problem = plan.problem(episode)
         with task_boundary(plan.task, "reset", problem):
-            state = plan.task.reset(problem, _seed(plan, episode))
+            state = plan.task.reset(problem, seed_of(plan, episode))
             stand = first.setdefault(state, episode)
         stands[problem.id].add(stand)
         counts[stand] += 1
@@ -175,15 +237,84 @@ def _occurrences(plan: Plan, courses: Courses) -> Mapping[int, int]:
     return counts
 
 
-def _longest(plan: Plan, episode: int, shape: str, courses: Courses) -> tuple[int, int]:
-    """Nano-dollars and calls of an episode at its longest.
+def _longest(plan: Plan, episode: int, shape: str, courses: Courses) -> tuple[int, int, Course]:
+    """Nano-dollars, calls of the search and the way of an episode at its longest, replays included.
 
     Nothing collapses, though a task may take all these answers for the same, and nothing ties: a
-    stage without ties keeps the states from which the next one draws most.
+    stage without ties keeps the states from which the next one draws most. Replays ask the same
+    agents in states of the same kind, so that none of their calls is dearer than all of these.
     """
     policy, chosen = Longest(plan, shape), schedule_of(plan, episode)
-    courses.add(play(plan, policy, _all_different, episode, Apart(chosen)))
-    return policy.nano_usd, policy.calls
+    tree = play(plan, policy, _all_different, episode, Apart(chosen))
+    courses.add(tree)
+    credit = plan.config.credit
+    share = (credit.share or 0.0) if credit.method == "replay" else 0.0
+    replayed = floor(share * policy.calls) * policy.dearest
+    return policy.nano_usd + replayed, policy.calls, courses.longest(tree)
+
+
+def _judging(plan: Plan, course: Course, schedule: Schedule) -> int:
+    """Nano-dollars of the verdicts of an episode on that way, each malformed and repaired."""
+    judge = plan.config.judge
+    if not judge.enabled:
+        return 0
+    asked = len(course) - (judge.when == "undecided")  # which asks nothing once the work is over
+    most = judge.max_chars + 1
+    problem = max(plan.problems, key=lambda problem: len(problem.prompt[:most].encode()))
+    return sum(
+        max(
+            (
+                sets * _verdict(plan, problem, course[: stage + 1], size)
+                for size, sets in _families(schedule, stage, len(course[stage])).items()
+            ),
+            default=0,
+        )
+        for stage in range(asked)
+    )
+
+
+def _families(schedule: Schedule, stage: int, agents: int) -> dict[int, int]:
+    """Most sibling sets in a stage, by how many siblings they have."""
+    most: dict[int, int] = {}
+    for pool in range(1, schedule.breadth + 1 if stage else 2):
+        samples = schedule.samples(stage, pool)
+        size = samples**agents if schedule.joint == "cross" else samples
+        if size > 1:
+            most[size] = max(most.get(size, 0), pool)
+    return most
+
+
+def _verdict(plan: Plan, problem: Problem, course: Course, size: int) -> int:
+    """Nano-dollars of the verdict on siblings at the end of that way."""
+    shown = min(size, SHOWN)
+    policy, judge = Rambling(plan, size / shown), plan.config.judge
+    always = judge.model_copy(update={"when": "always"})
+    asked = ListwiseJudge(
+        policy,
+        plan.backend.bench.provider.model,
+        always,
+        plan.task.agents,
+        temperature=judge.temperature,
+    )
+    finish(asked.values(_widest(plan, problem, course, shown)))
+    return policy.nano_usd
+
+
+def _widest(plan: Plan, problem: Problem, course: Course, size: int) -> Siblings[Any]:
+    """Siblings whose every text is as long as the judge is shown, or as answers can be."""
+    most, team = plan.config.judge.max_chars, plan.backend.team(plan.task)
+
+    def moves(agents: Sequence[str]) -> list[Turn]:
+        texts = [(agent, wide(team[agent].max_tokens, most)) for agent in agents]
+        return [
+            Turn(agent=a, messages=(), completion=Completion(text=t, model="")) for a, t in texts
+        ]
+
+    *before, acting = course
+    parent = Trajectory("0", problem, 0, None, turns=tuple(moves([*chain(*before)])))
+    said = Score(parts=(), feedback=WIDE * (most + 1))
+    children = [replace(parent.extend(i, None, moves(acting)), score=said) for i in range(size)]
+    return Siblings(parent, acting, tuple(children), over=False)
 
 
 def _probe(plan: Plan, episode: int, courses: Courses) -> None:
@@ -199,30 +330,50 @@ async def _all_different(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
     return [simulated_score(place / len(nodes)) for place in range(1, len(nodes) + 1)]
 
 
-def simulated_score(value: float) -> Score:
-    """A score of one part."""
-    return Score(parts=(Part(name="simulated", value=value),))
-
-
 def schedule_of(plan: Plan, episode: int) -> Schedule:
     """The schedule that the real run would follow."""
     return schedule(plan.config.search, plan.task, plan.problem(episode))
 
 
-def _seed(plan: Plan, episode: int) -> int:
+def seed_of(plan: Plan, episode: int) -> int:
+    """The seed that the real run would give the episode."""
     return derive(plan.config.seed, "episode", episode)
 
 
+class InTurn(Rollout[Any]):
+    """A rollout that needs no event loop: its judge is asked about one sibling set at a time."""
+
+    async def _judge(self, tree: Tree[Any], groups: Sequence[Group], judge: Judge) -> None:
+        for group in groups:
+            family = self._siblings(tree, group)
+            if len(family.children) > 1 and (found := await judge.values(family)) is not None:
+                apply(tree, family, found)
+
+
 def play(plan: Plan, policy: Policy, rate: Rate, episode: int, schedule: Schedule) -> Tree[Any]:
-    """One episode of the plan, with that policy in place of the provider."""
-    rollout = Rollout(
+    """One episode of the plan, with that policy in place of the provider, and without a judge."""
+    rollout = rollout_of(plan, policy, rate, schedule)
+    return finish(rollout.play(plan.problem(episode), seed_of(plan, episode)))
+
+
+def rollout_of(
+    plan: Plan,
+    policy: Policy,
+    rate: Rate,
+    schedule: Schedule,
+    judge: Judge | None = None,
+    purpose: str = "act",
+) -> Rollout[Any]:
+    """The rollout that the real run would take, with that policy in place of the provider."""
+    return InTurn(
         task=plan.task,
         team=plan.backend.team(plan.task),
         policy=policy,
         rate=rate,
         schedule=schedule,
+        judge=judge,
+        purpose=purpose,
     )
-    return finish(rollout.play(plan.problem(episode), _seed(plan, episode)))
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:

@@ -1,7 +1,9 @@
 """The dry run: what a resolved config will cost, before a cent is spent and without any network.
 
-The real task is played on the real schedule, with answers of a length drawn from a prior and
-rewards drawn at random; each simulated call is priced as a paid one would be. The hard maximum is
+The real task is played on the real schedule, with the real judge and replays, with answers of a
+length drawn from a prior and rewards drawn at random; each simulated call is priced as a paid one
+would be. Of the updates of a run that learns, only the number of calls is simulated, and their
+price is that of a few; that learned behaviours lengthen prompts is left out. The hard maximum is
 that of bound.py, or the budget.
 
 What the answers will be like is not known, so the spreads below say how unsure we are; nothing of
@@ -15,30 +17,26 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist, fmean
-from typing import Any
 
-from orchestry.bound import Courses, most, play, schedule_of, simulated_score
+from orchestry.backends.simulated import Rewards, Simulated, Tallies, Tally
+from orchestry.baselines import fixed
+from orchestry.behaviors.contrast import contrasts
+from orchestry.behaviors.distil import distil
+from orchestry.behaviors.learner import BATCH
+from orchestry.behaviors.trial import FIRST
+from orchestry.bound import Courses, finish, most, rollout_of, schedule_of, seed_of
 from orchestry.config import RunConfig
 from orchestry.engine import prepare
-from orchestry.prior import (
-    AGENT_SIGMA,
-    BYTES_PER_TOKEN,
-    INPUT_SIGMA,
-    LOST_SHARE,
-    MODEL_SIGMA,
-    MOST_REPEATS,
-    SHAPES,
-    VERBOSITY,
-    clip_tokens,
-    filler,
-    output_prior,
-)
-from orchestry.rollout import Rate
+from orchestry.prior import LEAST_PROMISE, MODEL_SIGMA, VERBOSITY
+from orchestry.records import EpisodeRecord
+from orchestry.replay import give_credit
+from orchestry.search.credit import blame
+from orchestry.search.episode import episode_record
+from orchestry.search.judge import ListwiseJudge
 from orchestry.seeds import derive
 from orchestry.session import Plan
-from orchestry.types import Completion, Frozen, Request, Score, Trajectory
+from orchestry.types import Frozen
 
 _normal = NormalDist().inv_cdf
 FLOAT_NOISE = 1e-9
@@ -47,8 +45,15 @@ SIMULATIONS = (20, 100)
 """Fewest and most runs simulated; a wide search gets fewer, so that a dry run takes seconds."""
 SIMULATED_CALLS = 40_000
 """Calls that all simulations together are to make."""
+CREDIT_WORK = 2
+"""How many times longer an episode takes to simulate where replays are placed in its tree."""
 EPISODES_EACH = 4
 """Most episodes played in a simulated run, whose cost is then scaled to all of them."""
+UPDATES_EACH = 50
+"""Most updates walked through in a simulated run."""
+
+PURPOSES = ("act", "judge", "credit", "distil", "trial")
+"""In the order of the rows."""
 
 
 class Row(Frozen):
@@ -66,7 +71,8 @@ class Dollars(Frozen):
     """The cost of the run: 5th and 95th percentile, mean, and what it can never pass.
 
     `max` is None where nothing bounds the run: how many calls it makes depends on the answers, or
-    it has too many different first states to walk, and it has no budget.
+    it learns behaviours, which depend on them and lengthen its prompts, or it has too many
+    different first states to walk, and it has no budget.
     """
 
     p5: float
@@ -89,91 +95,6 @@ class Estimate(Frozen):
     usage: tuple[Row, ...]
 
 
-@dataclass(slots=True)
-class Tally:
-    """Sums of simulated calls, each with its share in the mean."""
-
-    calls: float = 0.0
-    input_tokens: float = 0.0
-    output_tokens: float = 0.0
-    usd: float = 0.0
-
-    def add(self, completion: Completion, share: float) -> None:
-        self.calls += share
-        self.input_tokens += completion.input_tokens * share
-        self.output_tokens += completion.output_tokens * share
-        self.usd += completion.usd * share
-
-
-Tallies = defaultdict[tuple[str, str], Tally]
-
-
-class Simulated:
-    """A policy that answers with filler of a random length and knows what it would have cost.
-
-    `verbosity` multiplies the length of all answers of the run.
-    """
-
-    def __init__(
-        self, plan: Plan, rng: random.Random, verbosity: float, tallies: Tallies, share: float
-    ) -> None:
-        self.plan, self.rng, self.tallies, self.share = plan, rng, tallies, share
-        self.input_factor = rng.lognormvariate(0.0, INPUT_SIGMA)
-        self.repeats = rng.uniform(0.0, MOST_REPEATS)
-        self.lost_share = min(0.5, rng.expovariate(1 / LOST_SHARE))
-        self.factors: defaultdict[str, float] = defaultdict(
-            lambda: verbosity * rng.lognormvariate(0.0, AGENT_SIGMA)
-        )
-        self.usd = 0.0
-        self.dearest = 0.0
-        """The most that one call of the run reserves, in dollars."""
-
-    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        return [self._samples(request, n) for request in requests]
-
-    def _samples(self, request: Request, n: int) -> list[Completion]:
-        provider, drawn = self.plan.backend.provider, list[Completion]()
-        shared = n > 1 and provider.leads(request)
-        bound = provider.input_bound(request)
-        worst = self.plan.backend.prices.worst(request.model, bound, request.max_tokens, shared)
-        self.dearest = max(self.dearest, worst)
-        prompt = self._tokens(request, bound)
-        for index in range(n):
-            completion = self._answer(request, prompt, index if shared else None)
-            if drawn and self.rng.random() < self.repeats:  # equal answers meet in one state
-                completion = completion.model_copy(update={"text": drawn[-1].text})
-            drawn.append(completion)
-            self.usd += completion.usd + self._lost() * worst
-            self.tallies[request.agent, request.purpose].add(completion, self.share)
-        return drawn
-
-    def _tokens(self, request: Request, bound: int) -> int:
-        sent = sum(len(message.content.encode()) for message in request.messages)
-        return max(1, min(bound, round(sent / BYTES_PER_TOKEN * self.input_factor)))
-
-    def _answer(self, request: Request, prompt: int, place: int | None) -> Completion:
-        """`place` is the sample's among those that share a prompt in the vendor's cache."""
-        mu, sigma = output_prior(request.max_tokens)
-        length = self.rng.lognormvariate(mu, sigma) * self.factors[request.agent]
-        output = clip_tokens(length, request.max_tokens)
-        completion = Completion(
-            text=SHAPES[1].format(filler(max(1, output - 4), self.rng)),  # a fence is four tokens
-            model=request.model,
-            input_tokens=prompt,
-            cache_write_tokens=prompt if place == 0 else 0,
-            cached_tokens=prompt if place else 0,
-            output_tokens=output,
-        )
-        return completion.model_copy(update={"usd": self.plan.backend.prices.cost(completion)})
-
-    def _lost(self) -> int:
-        """Attempts before the one that is answered."""
-        lost = 0
-        while lost < self.plan.config.retry.attempts - 1 and self.rng.random() < self.lost_share:
-            lost += 1
-        return lost
-
-
 def estimate(
     config: RunConfig,
     environ: Mapping[str, str] = os.environ,
@@ -188,7 +109,10 @@ def estimate(
     courses, tallies = Courses(), Tallies(Tally)
     worst, calls = most(plan, courses)
     totals = sorted(simulate(plan, calls, tallies, courses))
-    rows = tuple(_row(key, tally) for key, tally in tallies.items())
+    roles = ["judge", *(spec.role for spec in plan.task.agents)]
+    ordered = sorted(tallies, key=lambda key: (PURPOSES.index(key[1]), roles.index(key[0])))
+    rows = tuple(_row(key, tallies[key]) for key in ordered if tallies[key].calls)
+    bounded = courses.fixed and not _updates(plan)
     return Estimate(
         task=config.task,
         provider=plan.backend.provider.name,
@@ -197,7 +121,7 @@ def estimate(
         calls=round(sum(row.calls for row in rows)),
         input_tokens=round(sum(row.input_tokens for row in rows)),
         output_tokens=round(sum(row.output_tokens for row in rows)),
-        cost_usd=_dollars(totals, worst if courses.fixed else None, config.budget.usd),
+        cost_usd=_dollars(totals, worst if bounded else None, config.budget.usd),
         usage=rows,
     )
 
@@ -227,6 +151,7 @@ def simulate(plan: Plan, calls: int, tallies: Tallies, courses: Courses) -> list
     quantiles; what is left to chance then moves the percentiles little.
     """
     fewest, largest = SIMULATIONS
+    calls *= CREDIT_WORK if plan.config.credit.share else 1
     count = max(fewest, min(largest, SIMULATED_CALLS // calls))
     episodes = plan.config.episodes
     played = max(1, min(episodes, EPISODES_EACH, SIMULATED_CALLS // (calls * count)))
@@ -234,12 +159,119 @@ def simulate(plan: Plan, calls: int, tallies: Tallies, courses: Courses) -> list
     for index in range(count):
         rng = random.Random(derive("estimate", index))
         verbosity = VERBOSITY * math.exp(MODEL_SIGMA * _normal((index + 0.5) / count))
-        policy = Simulated(plan, rng, verbosity, tallies, episodes / played / count)
-        for episode in rng.sample(range(episodes), played):
-            tree = play(plan, policy, _at_random(rng), episode, schedule_of(plan, episode))
-            courses.add(tree)
-        totals.append(_capped(plan, policy.usd * episodes / played, policy.dearest, rng))
+        policy, rewards = Simulated(plan.backend, rng, verbosity), Rewards(rng)
+        records = [
+            _episode(plan, policy, rewards, episode, courses)
+            for episode in rng.sample(range(episodes), played)
+        ]
+        times: defaultdict[str, float] = defaultdict(lambda: episodes / played)
+        if _updates(plan):
+            times |= _learning(plan, policy, rewards, records)
+        for key, tally in policy.books.tallies.items():
+            tallies[key].add(tally, times[key[1]] / count)
+        spent = sum(usd * times[purpose] for purpose, usd in policy.books.spent.items())
+        totals.append(_capped(plan, spent, policy.books.dearest, rng))
     return totals
+
+
+def _episode(
+    plan: Plan, policy: Simulated, rewards: Rewards, episode: int, courses: Courses
+) -> EpisodeRecord:
+    """Plays one, with judge and replays as the real run would."""
+    judge, settings = None, plan.config.judge
+    if settings.enabled:
+        model, temperature = plan.backend.bench.provider.model, settings.temperature
+        judge = ListwiseJudge(
+            policy.critic(), model, settings, plan.task.agents, temperature=temperature
+        )
+    rollout = rollout_of(plan, policy, rewards.of_episode(), schedule_of(plan, episode), judge)
+    tree = finish(rollout.play(plan.problem(episode), seed_of(plan, episode)))
+    courses.add(tree)
+    if not plan.config.credit.share and not _updates(plan):
+        return episode_record(tree, episode)
+    credited = finish(give_credit(rollout, tree, plan.config.credit))
+    return episode_record(tree, episode, credited.records, credited.calls)
+
+
+def _updates(plan: Plan) -> int:
+    """How often the run learns: after every whole block of episodes."""
+    return plan.config.episodes // plan.backend.every if plan.backend.every else 0
+
+
+def _learning(
+    plan: Plan, policy: Simulated, rewards: Rewards, records: Sequence[EpisodeRecord]
+) -> dict[str, float]:
+    """Makes one call that distils and plays one episode of a trial; how often each would be made,
+    by purpose, over all updates of the run. None is where no two trajectories differ in value.
+    """
+    if not _distil(plan, policy, records):
+        return {}
+    rng = policy.rng
+    rollout = rollout_of(plan, policy, rewards.of_episode(), fixed.schedule(), purpose="trial")
+    finish(rollout.play(rng.choice(plan.task.problems("dev")), rng.getrandbits(32)))
+    chain = policy.books.calls("trial")
+    settings = plan.config.behaviors
+    allowance = settings.share * settings.every * fmean(record.calls for record in records)
+    calls, asked = _trials(plan, rng, allowance, round(chain))
+    return {"trial": calls / chain, "distil": asked}
+
+
+def _distil(plan: Plan, policy: Simulated, records: Sequence[EpisodeRecord]) -> bool:
+    """Distils once from these episodes; False where an update would find nothing to contrast.
+
+    In a block with more episodes than problems, episodes of one problem are contrasted.
+    """
+    settings, blamed = plan.config.behaviors, blame(records)
+    agent = max(sorted(blamed), key=lambda role: blamed[role])
+    found = contrasts(records, agent, settings.top)
+    if not found and settings.every > len(plan.problems):
+        problem = {"problem": records[0].problem}
+        alike = [record.model_copy(update=problem) for record in records]
+        found = contrasts(alike, agent, settings.top)
+    if not found:
+        return False
+    work = distil(
+        policy.critic(),
+        plan.backend.bench.provider.model,
+        plan.task.agents,
+        plan.backend.library,
+        agent,
+        found,
+        blamed,
+        prompt=plan.backend.team(plan.task)[agent].system_prompt,
+        count=settings.candidates,
+        update=1,
+        max_tokens=plan.config.judge.max_tokens,
+        seed=0,
+    )
+    finish(work)
+    return True
+
+
+def _trials(plan: Plan, rng: random.Random, allowance: float, chain: int) -> tuple[float, float]:
+    """Calls of trials, and times that candidates are distilled, over all updates of the run.
+
+    An update spends its allowance, and as much more as its last batch of pairs takes; `chain` is
+    the calls of an episode without search. Plays of one draw share the calls before the agent
+    whose prompt differs. How soon a trial is decided is drawn between its fewest and most pairs.
+    """
+    settings, updates = plan.config.behaviors, _updates(plan)
+    walked, promise = min(updates, UPDATES_EACH), rng.uniform(LEAST_PROMISE, 1.0)
+    calls = asked = pairs = common = 0
+    for _ in range(walked):
+        left = allowance
+        if not pairs:
+            asked, common = asked + 1, rng.randrange(chain)
+            arms = 1 + rng.randint(1, settings.candidates + 1)
+            paid = settings.screen * (common + arms * (chain - common))
+            left, calls = left - paid, calls + paid
+            if rng.random() < promise:
+                pairs = round(math.exp(rng.uniform(math.log(FIRST), math.log(settings.pairs))))
+        while pairs and left > 0:
+            batch = min(BATCH, pairs)
+            paid = batch * (2 * chain - common)
+            pairs, left, calls = pairs - batch, left - paid, calls + paid
+    return calls * updates / walked, asked * updates / walked
 
 
 def _capped(plan: Plan, total: float, dearest: float, rng: random.Random) -> float:
@@ -248,13 +280,6 @@ def _capped(plan: Plan, total: float, dearest: float, rng: random.Random) -> flo
     if cap is None:
         return total
     return min(total, max(0.0, cap - dearest * rng.random()))
-
-
-def _at_random(rng: random.Random) -> Rate:
-    async def rate(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
-        return [simulated_score(rng.choice((0.0, 0.25, 0.5, 0.75, 1.0))) for _ in nodes]
-
-    return rate
 
 
 def _row(key: tuple[str, str], tally: Tally) -> Row:

@@ -33,6 +33,15 @@ MOST_REPEATS = 0.4
 LOST_SHARE = 0.02
 """Share of attempts that are charged at their worst case and never answered: the mean of an
 exponential, one draw a run."""
+STRUCTURED_CENTRE, STRUCTURED_SIGMA = 1.4, 0.4
+"""Factor by which structured answers are longer than random ones of the same schema: a lognormal,
+one draw a run. A verdict with sentences of 25 words is twice as long as one of the random words
+that `fake` answers with."""
+MALFORMED_SHARE = 0.03
+"""Share of structured answers that can't be read: the mean of an exponential, one draw a run."""
+LEAST_PROMISE = 0.3
+"""Share of updates whose candidates show a gain on screening, so that one goes on trial: evenly
+drawn above this, once a run."""
 LONGEST_TOKEN = 16
 """Bytes of text that a token of an answer brings into later prompts at most, over an answer.
 Longer tokens exist (rows of spaces), but they are read back as few tokens as they were written."""

@@ -32,8 +32,9 @@ def _kind(top: float | None, cap: float | None) -> str:
     """What makes the maximum one."""
     if top is None:
         return (
-            "There is no maximum without a budget: how many calls are made depends on the answers, "
-            "or there are too many problems to walk. Set one with --budget."
+            "There is no maximum without a budget: the answers decide how many calls are made, or "
+            "behaviours are learned from them, which lengthen the prompts, or there are too many "
+            "problems to walk. Set one with --budget."
         )
     if top == cap:
         return "The maximum is the budget: no call is sent that could pass it."
