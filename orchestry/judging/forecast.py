@@ -79,6 +79,7 @@ def forecast(
     """What the check would ask and cost; raises ConfigError as the check itself would, save for a
     missing key."""
     plan = prepare(settled(config, problems), note, environ, need_key=False)
+    note(f"scoring the answers of {problems} problems in the sandbox; no model is asked")
     policy = asyncio.run(_asked(plan))
     worst, cap = policy.nano_usd / NANO, plan.config.budget.usd
     return Forecast(

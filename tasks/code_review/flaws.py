@@ -44,12 +44,16 @@ _CONFUSED = dict(
 )
 
 
+LOOPED = 3
+"""Most flaws in a `while`: they are apt to make it endless, which takes seconds to find out."""
+
+
 def flaws(reference: str, seed: str, count: int) -> list[str]:
     """At most `count` codes with one slip each, none equal to another or to the reference.
 
     Kinds of slips take turns, so that no kind outnumbers the others while these last; slips in a
-    `while` come last, as they are apt to make it endless, which takes long to find out. Layout is
-    that of `plain(reference)`: nothing but the slip tells a flawed code from a good one.
+    `while` come last, LOOPED of them. Layout is that of `plain(reference)`: nothing but the slip
+    tells a flawed code from a good one.
     """
     rng, tree = random.Random(seed), ast.parse(reference)
     whiles = [node for node in ast.walk(tree) if isinstance(node, ast.While)]
@@ -60,9 +64,11 @@ def flaws(reference: str, seed: str, count: int) -> list[str]:
     rng.shuffle(kinds)
     longest = max(map(len, kinds))
     turns = [mutants[turn] for turn in range(longest) for mutants in kinds if turn < len(mutants)]
-    fresh = dict.fromkeys(code for _, code in sorted(turns, key=lambda mutant: mutant[0]))
-    fresh.pop(plain(reference), None)
-    return list(fresh)[:count]
+    outside = [code for in_while, code in turns if not in_while]
+    inside = list(dict.fromkeys(code for in_while, code in turns if in_while))
+    found = dict.fromkeys([*outside, *inside[:LOOPED]])
+    found.pop(plain(reference), None)
+    return list(found)[:count]
 
 
 def plain(code: str) -> str:
