@@ -68,14 +68,14 @@ def test_flaws_are_code_of_one_layout_and_all_different(problem: Problem) -> Non
     assert all(FLAWS.plain(code) == code for code in found)
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.text(), count=st.integers(0, 12))
 def test_a_seed_chooses_among_the_same_flaws(seed: str, count: int) -> None:
-    reference = PROBLEMS["roman_to_int"].data["reference"]
-    found = FLAWS.flaws(reference, seed, count)
-    assert found == FLAWS.flaws(reference, seed, count)
+    code = "def f(a, b):\n    return [x for x in a[1:b] if x < max(a, b) + 2 and not x % 3]"
+    found = FLAWS.flaws(code, seed, count)
+    assert found == FLAWS.flaws(code, seed, count)
     assert len(found) == count
-    assert set(found) <= set(FLAWS.flaws(reference, "another", ALL))
+    assert set(found) <= set(FLAWS.flaws(code, "another", ALL))
 
 
 def test_kinds_take_turns_and_loops_come_last() -> None:
