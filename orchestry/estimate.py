@@ -159,7 +159,8 @@ def simulate(plan: Plan, calls: int, tallies: Tallies, courses: Courses) -> list
     for index in range(count):
         rng = random.Random(derive("estimate", index))
         verbosity = VERBOSITY * math.exp(MODEL_SIGMA * _normal((index + 0.5) / count))
-        policy, rewards = Simulated(plan.backend, rng, verbosity), Rewards(rng)
+        policy = Simulated(plan.backend, rng, verbosity)
+        rewards = Rewards(rng, [spec.role for spec in plan.task.agents])
         records = [
             _episode(plan, policy, rewards, episode, courses)
             for episode in rng.sample(range(episodes), played)

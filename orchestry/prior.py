@@ -29,7 +29,8 @@ ten of 76 runs whose seeds benchmarks/dry_run.py does not use."""
 AGENT_SIGMA = 0.35
 """Spread of the mean length of answers between the agents of one run."""
 MOST_REPEATS = 0.4
-"""Share of samples that repeat the one before: evenly drawn below this."""
+"""Share of samples that repeat the one before: none in half of the runs, else evenly drawn below
+this. Siblings in equal states are one in a beam; independent chains tie and are judged."""
 LOST_SHARE = 0.02
 """Share of attempts that are charged at their worst case and never answered: the mean of an
 exponential, one draw a run."""
@@ -39,7 +40,7 @@ one draw a run. A verdict with sentences of 25 words is twice as long as one of 
 that `fake` answers with."""
 MALFORMED_SHARE = 0.03
 """Share of structured answers that can't be read: the mean of an exponential, one draw a run."""
-LEAST_PROMISE = 0.3
+LEAST_PROMISE = 0.5
 """Share of updates whose candidates show a gain on screening, so that one goes on trial: evenly
 drawn above this, once a run."""
 LONGEST_TOKEN = 16

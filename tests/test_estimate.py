@@ -6,8 +6,9 @@ import asyncio
 import json
 import socket
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
+from random import Random
 from typing import Any
 from zlib import crc32
 
@@ -16,11 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import orchestry
-from orchestry.bound import LOOKED_AT, Courses, finish, most
+from orchestry.backends.simulated import Tally
+from orchestry.behaviors.learner import BATCH
+from orchestry.bound import LOOKED_AT, Courses, _verdict, finish, most
 from orchestry.config import RunConfig, resolve
 from orchestry.engine import prepare
 from orchestry.errors import ConfigError
-from orchestry.estimate import Dollars, Estimate, Tally, _dollars, estimate, simulate
+from orchestry.estimate import Dollars, Estimate, _dollars, _trials, estimate, simulate
 from orchestry.journal import Reserved, read
 from orchestry.rollout import count_stages
 from orchestry.session import Plan
@@ -30,6 +33,7 @@ FOLDERS = f"task_path=[{ROOT / 'tests' / 'fixtures' / 'tasks'}, {ROOT / 'benchma
 BASE = ("task=words", FOLDERS, "provider.name=fake", "episodes=3", "budget.usd=null")
 PRICED = ("prices.fake-1.input=1", "prices.fake-1.output=5")
 CLAUDE = ("provider.name=anthropic", "provider.model=claude-sonnet-5")
+JUDGED = ("judge.enabled=true", "behaviors.enabled=false")
 NO_WAIT = ("retry.base_s=0", "provider.fake.fault_rate=0.3", "provider.fake.faults=[drop]")
 
 
@@ -41,6 +45,7 @@ def plan_of(*sets: str) -> Plan:
     return prepare(config(*sets), environ={}, need_key=False)
 
 
+LEARNS = plan_of("behaviors.enabled=true", "behaviors.every=1", "episodes=10")
 SETTINGS = st.fixed_dictionaries(
     {
         "task": st.sampled_from(["words", "relay", "duet"]),
@@ -53,6 +58,12 @@ SETTINGS = st.fixed_dictionaries(
         "sampling.max_tokens": st.sampled_from([1, 16, 400]),
         "retry.attempts": st.integers(1, 3),
         "prices.fake-1.cache_write": st.sampled_from(["null", "1.25"]),
+        "judge.enabled": st.booleans(),
+        "judge.when": st.sampled_from(["undecided", "always"]),
+        "judge.repeats": st.integers(1, 2),
+        "judge.max_tokens": st.sampled_from([64, 1024]),
+        "credit.share": st.sampled_from([0.0, 0.5]),
+        "behaviors.enabled": st.just(False),
     }
 )
 
@@ -89,6 +100,135 @@ def test_no_real_run_passes_the_maximum_though_its_calls_are_lost(
     top = estimate(chosen).cost_usd.max
     assert top is not None
     assert 0 < run.summary.lost_usd < run.summary.cost_usd <= top
+
+
+@pytest.mark.parametrize("when", ["undecided", "always"])
+@pytest.mark.parametrize("task", ["words", "duet"])
+def test_no_real_run_passes_the_maximum_though_all_its_verdicts_are_cut(
+    tmp_path: Path, task: str, when: str
+) -> None:
+    chosen = config(
+        *JUDGED,
+        f"task={task}",
+        f"judge.when={when}",
+        "judge.max_tokens=64",
+        "judge.repeats=2",
+        "credit.share=0.5",
+        "provider.fake.output_tokens=500",
+        *NO_WAIT,
+    )
+    run = orchestry.train(chosen, tmp_path / "run")
+    top = estimate(chosen).cost_usd.max
+    used = run.summary.cost_by_use
+    assert top is not None
+    assert run.summary.cost_usd <= top
+    assert used["credit"] > 0
+    if task == "words" or when == "always":  # the duet's scores seldom tie
+        assert set(run.summary.judgements) == {"malformed"}
+        assert used["judge"] > 0
+
+
+@pytest.mark.parametrize("task", ["words", "duet"])
+def test_calls_of_each_purpose_are_foretold(tmp_path: Path, task: str) -> None:
+    chosen = config(
+        *JUDGED, f"task={task}", "judge.when=always", "credit.share=0.5", "provider.fake.faults=[]"
+    )
+    run = orchestry.train(chosen, tmp_path / "run")
+    foretold = estimate(chosen)
+    real, expected = Counter[str](), Counter[str]()
+    for used in run.summary.usage:
+        real[used.purpose] += used.calls
+    for row in foretold.usage:
+        expected[row.purpose] += round(row.calls)
+    assert real.keys() == expected.keys() == {"act", "judge", "credit"}
+    for purpose, calls in real.items():
+        assert calls == pytest.approx(expected[purpose], rel=0.25), purpose
+    assert foretold.cost_usd.p5 <= run.summary.cost_usd <= foretold.cost_usd.p95
+
+
+def test_the_judge_is_priced_at_its_own_models_price() -> None:
+    own = ("judge.provider.name=fake", "judge.provider.model=wise", "prices.wise.input=2")
+    free = config(
+        *JUDGED, *own, "prices.wise.output=3", "prices.fake-1.input=0", "prices.fake-1.output=0"
+    )
+    usd = {row.purpose: row.usd for row in estimate(free).usage}
+    assert usd["act"] == 0
+    assert usd["judge"] > 0
+    top = estimate(free).cost_usd.max
+    assert top is not None
+    assert top > estimate(free).cost_usd.p95 > 0
+
+
+def test_the_maximum_takes_a_verdict_for_each_sibling_set_that_the_judge_may_see() -> None:
+    base = ("task=relay", "search.k_samples=4", "search.beam_width=2", "episodes=2")
+    off, on, always, twice, alone = (
+        most(plan_of(*base, "behaviors.enabled=false", *sets), Courses())[0]
+        for sets in (
+            ("judge.enabled=false",),
+            ("judge.enabled=true", "judge.repeats=1"),
+            ("judge.enabled=true", "judge.repeats=1", "judge.when=always"),
+            ("judge.enabled=true", "judge.repeats=2"),
+            ("judge.enabled=true", "search.strategy=fixed"),
+        )
+    )
+    assert on > off
+    assert always > on
+    assert twice - off == pytest.approx(2 * (on - off))
+    single = plan_of(*base, "judge.enabled=false", "search.strategy=fixed")
+    assert alone == most(single, Courses())[0]  # a chain has no siblings
+
+
+@pytest.mark.parametrize("size", [9, 27, 60])
+def test_large_sibling_sets_are_billed_no_less_than_their_prompt(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Claude's bound counts bytes, so that longer labels would show."""
+    plan = plan_of(*CLAUDE, *JUDGED, "judge.max_chars=200")
+    course, problem = (("writer",), ("reviewer",)), plan.problem(0)
+    scaled = _verdict(plan, problem, course, size)
+    monkeypatch.setattr("orchestry.bound.SHOWN", size)
+    whole = _verdict(plan, problem, course, size)
+    assert whole <= scaled <= 1.5 * whole
+
+
+def test_replays_are_part_of_the_maximum() -> None:
+    none, all_ = (
+        most(plan_of("task=relay", "episodes=1", f"credit.share={share}"), Courses())[0]
+        for share in (0, 1)
+    )
+    assert 2 * none < all_
+
+
+def test_learning_has_rows_and_no_maximum_but_the_budget() -> None:
+    learns = ("behaviors.enabled=true", "behaviors.every=2", "credit.share=0.2", "episodes=6")
+    found = estimate(config(*learns))
+    rows = {(row.agent, row.purpose): row for row in found.usage}
+    assert {purpose for _, purpose in rows} == {"act", "credit", "distil", "trial"}
+    assert all(rows[agent, "trial"].usd > 0 for agent in ("writer", "reviewer", "refactorer"))
+    assert 0 < sum(row.calls for (_, purpose), row in rows.items() if purpose == "distil") <= 6
+    assert found.cost_usd.max is None
+
+
+@given(st.integers(0, 1000), st.integers(1, 10_000), st.integers(1, 6))
+def test_updates_spend_what_they_may_and_at_most_one_batch_more(
+    seed: int, allowance: int, chain: int
+) -> None:
+    calls, asked = _trials(LEARNS, Random(seed), allowance, chain)
+    updates, settings_ = 10, LEARNS.config.behaviors
+    screen, batch = settings_.screen * (settings_.candidates + 2) * chain, BATCH * 2 * chain
+    assert 1 <= asked <= updates
+    assert 0 < calls <= updates * (max(allowance, screen) + batch)
+
+
+def test_a_larger_allowance_is_spent_on_trials() -> None:
+    little, much = (_trials(LEARNS, Random(0), left, 3)[0] for left in (50, 2000))
+    assert much > 3 * little
+
+
+def test_a_run_too_short_to_learn_has_its_maximum() -> None:
+    found = estimate(config("behaviors.enabled=true", "behaviors.every=5", "episodes=4"))
+    assert found.cost_usd.max is not None
+    assert "trial" not in {row.purpose for row in found.usage}
 
 
 def test_the_maximum_is_reached_where_a_run_leaves_nothing_to_chance(tmp_path: Path) -> None:
@@ -250,7 +390,7 @@ def test_an_estimate_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*args: object, **kwargs: object) -> None:
         raise AssertionError("the dry run opened a socket")
 
-    chosen = config(*CLAUDE)
+    chosen = config(*CLAUDE)  # judges and learns
     monkeypatch.setattr(socket, "socket", forbidden)
     monkeypatch.setattr(socket, "socketpair", forbidden)
     monkeypatch.setattr(socket, "getaddrinfo", forbidden)

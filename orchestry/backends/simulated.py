@@ -80,7 +80,7 @@ class Simulated:
         self._provider, self._prices, self._bench = backend.provider, backend.prices, backend.bench
         self._attempts = backend.config.retry.attempts
         self._input_factor = rng.lognormvariate(0.0, INPUT_SIGMA)
-        self._repeats = rng.uniform(0.0, MOST_REPEATS)
+        self._repeats = max(0.0, rng.uniform(-MOST_REPEATS, MOST_REPEATS))
         self._lost_share = min(0.5, rng.expovariate(1 / LOST_SHARE))
         self._malformed = min(0.5, rng.expovariate(1 / MALFORMED_SHARE))
         self._wordy = STRUCTURED_CENTRE * rng.lognormvariate(0.0, STRUCTURED_SIGMA)
@@ -160,15 +160,15 @@ class Rewards:
     """Scores of one run's simulated states.
 
     Nobody knows how often siblings tie, which decides how often the judge is asked. So what an
-    agent's moves do to the score is drawn once for each agent: nothing (a review leaves the code
-    as it is), or another score a state, of few (tests that pass) or of many.
+    agent's moves do to the score is drawn once for each agent, though not for all: nothing (a
+    review leaves the code as it is), or another score a state, of few (tests that pass) or of many.
     """
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, roles: Sequence[str]) -> None:
         self._rng = rng
         self._fine = rng.random() < 0.5
-        share = rng.random()
-        self._idle: defaultdict[str, bool] = defaultdict(lambda: rng.random() < share)
+        share, matters = rng.random(), rng.choice(roles)
+        self._idle = {role: rng.random() < share and role != matters for role in roles}
 
     def of_episode(self) -> Rate:
         """Rates the nodes of one episode."""
