@@ -121,9 +121,12 @@ class Bench:
         place = self._place(name, config)
         if not (place / "journal.jsonl").exists():
             print(f"{place.name} begins", file=sys.stderr)
-            return train(validate(config), place, Notes())
-        run = load_run(place)
-        return run if _done(run) else resume(place, observer=Notes())
+            run = train(validate(config), place, Notes())
+        elif not _done(run := load_run(place)):
+            run = resume(place, observer=Notes())
+        if not _done(run):  # Ctrl-C: what depends on it would be learned from half of it
+            raise SystemExit(f"{place} stopped before its end: the same command goes on")
+        return run
 
     def _config(self, seed: int, changes: Mapping[str, Any]) -> dict[str, Any]:
         plain: dict[str, Any] = {
