@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from benchmarks.learning_host import Optimised, calls_of, wall_s
 from benchmarks.stats import Rows, Table, bounds, difference, interval, mean, tabulate
@@ -175,15 +176,33 @@ def _by_purpose(usage: Iterable[UsageRecord]) -> Counter[str]:
 
 
 def _trials(results: Results) -> str:
-    """Every behaviour that was put on trial, and why it passed or not."""
+    """Every behaviour that was put on trial, and why it passed or not; and why others were not."""
     lines = ["| seed | agent | kind | lift on dev | verdict |", "|---|---|---|---|---|"]
     for seed, library in enumerate(results.libraries):
         for b in tried(library):
             why = f"{b.status}{': ' * bool(b.note)}{b.note}"
             lines.append(f"| {seed} | {b.agent} | {b.kind} | {b.evidence} | {why} |")
     if len(lines) == 2:
-        return "No behaviour gained when it was screened, so none was put on trial."
-    return "\n".join(lines)
+        lines = ["No behaviour was put on trial."]
+    return "\n".join([*lines, *_screened(results)])
+
+
+def _screened(results: Results) -> list[str]:
+    """What the behaviours that never came to a trial gained when they were screened."""
+    gains = [
+        100 * fmean(b.screened.values())
+        for library in results.libraries
+        for b in library.behaviors
+        if b.screened and b not in tried(library)
+    ]
+    if not gains:
+        return []
+    return [
+        "",
+        f"{len(gains)} more were screened on a few dev problems and not tried: they gained "
+        f"{min(gains):+.1f} to {max(gains):+.1f} points there, and only the best one that gained "
+        "at all goes on trial.",
+    ]
 
 
 def _prompts(results: Results) -> str:

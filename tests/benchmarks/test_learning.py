@@ -117,7 +117,8 @@ def test_an_accepted_behaviour_is_played_and_reported(
     place = bench.train(0).folder / LIBRARY
     won = Evidence(pairs=40, lift=0.2, low=0.05, high=0.35, e_value=50.0, level=0.025)
     behavior = Behavior(agent="writer", text="Handle `[]`\nfirst.", status="accepted", evidence=won)
-    place.write_text(to_yaml(read_library(place).put(behavior)))
+    other = Behavior(agent="reviewer", text="Be kind.", screened={"is_even": -0.1, "x": 0.3})
+    place.write_text(to_yaml(read_library(place).put(behavior).put(other)))
     found = results(bench, seeds=1)
     system = found.tested["on"][0].episodes[0].best_node
     first = found.tested["on"][0].episodes[0].path(system.id)[0].turns[0].messages[0].content
@@ -125,6 +126,7 @@ def test_an_accepted_behaviour_is_played_and_reported(
     body = report(found)
     assert "- Seed 0, accepted for the writer: `Handle '[]' first.`" in body
     assert "| 0 | writer | rule | +20.0 points [+5.0, +35.0] on 40 pairs | accepted |" in body
+    assert "1 more were screened on a few dev problems and not tried: they gained +10.0" in body
     assert "the tightest interval began 15 points below its lift" in body
     assert "null result" not in body
 
