@@ -31,3 +31,12 @@ def test_the_text_says_what_makes_the_maximum_one(cli: CommandLine) -> None:
     assert "no maximum without a budget" in free
     shown = cli("run", *FAKE, *until, *priced, "--set", "budget.usd=null", "--json").out
     assert json.loads(shown)["cost_usd"]["max"] is None
+
+
+def test_learning_is_shown_by_purpose_and_has_no_maximum_without_a_budget(cli: CommandLine) -> None:
+    learns = ("--set", "behaviors.enabled=true", "--set", "behaviors.every=1")
+    priced = ("--set", "prices.fake-1.input=1", "--set", "prices.fake-1.output=5", "--dry-run")
+    shown = cli("run", *FAKE, *learns, *priced, "--set", "budget.usd=null").out
+    assert "trial" in shown
+    assert "distil" in shown
+    assert "behaviours are learned from them, which lengthen the prompts" in " ".join(shown.split())
