@@ -98,7 +98,7 @@ def optimise(line: Line) -> None:
         return str(line.ask(ask="reflect", prompt=prompt)["text"])
 
     def spent(state: Any) -> bool:
-        return line.calls >= order["calls"]
+        return bool(line.calls >= order["calls"])
 
     result = gepa.optimize(
         seed_candidate=order["prompts"],
