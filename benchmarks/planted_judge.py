@@ -139,7 +139,7 @@ def family(number: int, size: int) -> Siblings[Any]:
         )
         for item in range(size)
     )
-    return Siblings(parent, ("reviewer",), children, over=False)
+    return Siblings(parent, ("reviewer",), children, ended=frozenset())
 
 
 def _turn(agent: str, text: str) -> Turn:

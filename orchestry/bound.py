@@ -314,7 +314,7 @@ def _widest(plan: Plan, problem: Problem, course: Course, size: int) -> Siblings
     parent = Trajectory("0", problem, 0, None, turns=tuple(moves([*chain(*before)])))
     said = Score(parts=(), feedback=WIDE * (most + 1))
     children = [replace(parent.extend(i, None, moves(acting)), score=said) for i in range(size)]
-    return Siblings(parent, acting, tuple(children), over=False)
+    return Siblings(parent, acting, tuple(children), ended=frozenset())
 
 
 def _probe(plan: Plan, episode: int, courses: Courses) -> None:

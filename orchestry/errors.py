@@ -42,6 +42,10 @@ class Interrupted(OrchestryError):
     exit_code = 130
 
 
+class Abandoned(OrchestryError):
+    """Another call of the same batch failed for good, so this one was not begun."""
+
+
 class SandboxError(OrchestryError):
     """The sandbox itself failed; a candidate's failure is a verdict, never this."""
 

@@ -6,7 +6,6 @@ scores the children, and lets the schedule say which of them live on.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from orchestry.search.beam import Candidate, Schedule
 from orchestry.search.values import apply, back_up
 from orchestry.seeds import derive
 from orchestry.task import BaseTask
+from orchestry.together import together
 from orchestry.types import (
     Completion,
     Group,
@@ -179,15 +179,15 @@ class Rollout(Generic[StateT]):
     async def _judge(self, tree: Tree[StateT], groups: Sequence[Group], judge: Judge) -> None:
         """Lets the judge rate the sibling sets of a stage, all at once."""
         families = [self._siblings(tree, group) for group in groups if len(set(group.children)) > 1]
-        judgements = await asyncio.gather(*(judge.values(family) for family in families))
+        judgements = await together(judge.values(family) for family in families)
         for family, judgement in zip(families, judgements, strict=True):
             if judgement is not None:
                 apply(tree, family, judgement)
 
     def _siblings(self, tree: Tree[StateT], group: Group) -> Siblings[StateT]:
         children = tuple(tree.trajectories[child] for child in dict.fromkeys(group.children))
-        over = not any(self.actors(child) for child in children)
-        return Siblings(tree.trajectories[group.parent], group.agents, children, over)
+        ended = frozenset(child.id for child in children if not self.actors(child))
+        return Siblings(tree.trajectories[group.parent], group.agents, children, ended)
 
     def _branch(
         self, node: Trajectory[StateT], moves: Sequence[tuple[Request, Sequence[Completion]]]
@@ -275,7 +275,7 @@ def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
         return score
 
     async def rate(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
-        return list(await asyncio.gather(*(one(node) for node in nodes)))
+        return await together(one(node) for node in nodes)
 
     return rate
 

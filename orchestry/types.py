@@ -180,12 +180,14 @@ class Judgement(Frozen):
     """What a judge says of one sibling set: a value a child in their order; none if malformed.
 
     `opinions` are the judge's own numbers, before people's ratings corrected them. `weight` is the
-    judge's share in a node's value; the rest is the task's score.
+    judge's share in a node's value; the rest is the task's score. Where the judge is asked about
+    some sibling sets only, its values are `relative`: good for comparing siblings, not sets.
     """
 
     values: tuple[Value, ...] = ()
     opinions: tuple[float, ...] = ()
     weight: float
+    relative: bool = False
     outcome: Outcome
 
 
@@ -197,8 +199,13 @@ class Siblings(Generic[StateT]):
     agents: tuple[str, ...]
     """Who moved."""
     children: tuple[Trajectory[StateT], ...]
-    over: bool
-    """Whether the episode ends with all of them, so that evaluate() has had the last word."""
+    ended: frozenset[str]
+    """Ids of the children with which the episode ends: of these evaluate() had the last word."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode ends with all of them."""
+        return len(self.ended) == len(self.children)
 
 
 @dataclass(slots=True)

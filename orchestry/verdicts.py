@@ -6,13 +6,13 @@ finish on another; so a score is part of the record like an answer is.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
 
 from orchestry.journal import Event, Journal, Scored
 from orchestry.rollout import Rate
+from orchestry.together import together
 from orchestry.types import Score, Trajectory
 
 
@@ -25,7 +25,7 @@ class Verdicts:
         self._known = {event.key: event.score for event in events if isinstance(event, Scored)}
 
     async def __call__(self, nodes: Sequence[Trajectory[Any]]) -> list[Score]:
-        return list(await asyncio.gather(*(self._one(node) for node in nodes)))
+        return await together(self._one(node) for node in nodes)
 
     async def _one(self, node: Trajectory[Any]) -> Score:
         key = state_key(node)

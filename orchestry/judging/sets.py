@@ -137,7 +137,7 @@ def _as_siblings(ways: Sequence[tuple[Way, float]]) -> GradedSet | None:
             parent = ways[0][0][stage - 1]
             children = tuple(way[stage] for way, _ in moves.values())
             movers = tuple(turn.agent for turn in children[0].turns[len(parent.turns) :])
-            siblings = Siblings(parent, movers, children, over=False)
+            siblings = Siblings(parent, movers, children, ended=frozenset())
             return GradedSet(siblings, tuple(worth for _, worth in moves.values()))
         if len(moves) > 1:  # they part here, and those that differ in worth do not
             return None

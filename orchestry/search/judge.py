@@ -151,6 +151,7 @@ class ListwiseJudge:
             values=values,
             opinions=tuple(worths_G),
             weight=self._config.weight,
+            relative=self._config.when == "undecided",
             outcome=outcome,
         )
 

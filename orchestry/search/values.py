@@ -4,30 +4,40 @@ makes of it, else the task's own score of the work so far.
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 from orchestry.types import Group, Judgement, Siblings, Source, Tree, Value
 
 
 def undecided(siblings: Siblings[Any]) -> bool:
-    """Whether the task's scores leave two siblings tied while the episode still goes on."""
-    scores = [child.score.total for child in siblings.children if child.score]
-    return not siblings.over and len(set(scores)) < len(scores)
+    """Whether the task's scores leave two siblings tied with whom the episode goes on."""
+    going = [child for child in siblings.children if child.id not in siblings.ended]
+    scores = [child.score.total for child in going if child.score]
+    return len(set(scores)) < len(scores)
 
 
 def apply(tree: Tree[Any], siblings: Siblings[Any], judgement: Judgement) -> None:
     """Mixes the judge's numbers with the task's scores into the siblings' values.
 
-    A malformed judgement leaves them as they are.
+    Relative numbers are shifted so that the set's mean stays that of its scores: sets that the
+    judge saw are then pruned beside sets that it did not, and a strict judge costs nobody a place.
+    They leave children that ended to evaluate(). A malformed judgement changes nothing.
     """
     tree.outcomes.append(judgement.outcome)
     if judgement.outcome == "malformed":
         return
-    rated = zip(siblings.children, judgement.values, judgement.opinions, strict=True)
-    for child, said, opinion in rated:
-        own = child.score.total if child.score else 0.0
-        number = (1.0 - judgement.weight) * own + judgement.weight * said.number
+    scores = [child.score.total if child.score else 0.0 for child in siblings.children]
+    shift = 0.0
+    if judgement.relative:
+        shift = fmean(scores) - fmean(value.number for value in judgement.values)
+    rated = zip(siblings.children, scores, judgement.values, judgement.opinions, strict=True)
+    for child, own, said, opinion in rated:
         tree.opinions[child.id] = opinion
+        if judgement.relative and child.id in siblings.ended:
+            continue
+        mixed = (1.0 - judgement.weight) * own + judgement.weight * (said.number + shift)
+        number = min(1.0, max(0.0, mixed))
         tree.judged[child.id] = Value(number=number, source="judge", feedback=said.feedback)
         tree.values[child.id] = tree.judged[child.id]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
@@ -16,7 +17,7 @@ from functools import partial
 
 from orchestry.config import RunConfig
 from orchestry.errors import (
-    BudgetExceeded,
+    Abandoned,
     Interrupted,
     OrchestryError,
     PromptTooLong,
@@ -33,15 +34,12 @@ from orchestry.services.ledger import Ledger, nano, replay
 from orchestry.services.prices import PriceTable
 from orchestry.services.retry import persist, retrying
 from orchestry.services.usage import Meter
+from orchestry.together import together
 from orchestry.types import Completion, Provider, Request
 
 MAX_CHARS = 200_000
 """A longer answer is cut: no max_tokens that a run can ask for makes one."""
 LONGEST_WHY = 300
-
-
-class Abandoned(OrchestryError):
-    """Another call of the same batch failed for good, so this one was not begun."""
 
 
 class Gateway:
@@ -61,8 +59,7 @@ class Gateway:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.ledger = ledger
-        self.in_flight = 0
-        """Calls sent and not yet answered."""
+        self._open = Counter[str]()
         self._provider = provider
         self._prices = prices
         self._cache = cache
@@ -88,6 +85,11 @@ class Gateway:
         other._provider, other._prices = provider, prices
         other._slots = asyncio.Semaphore(self._concurrency)
         return other
+
+    @property
+    def in_flight(self) -> int:
+        """Calls sent and not yet answered, of all gateways beside each other."""
+        return self._open["sent"]
 
     def usage(self) -> tuple[UsageRecord, ...]:
         """What the run's calls came to, over all its processes."""
@@ -124,11 +126,7 @@ class Gateway:
             for samples, leader in zip(groups, leaders, strict=True)
             for call in self._calls(samples, leader, door)
         ]
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        if errors:
-            raise _gravest(errors)
-        answers = [outcome for outcome in outcomes if isinstance(outcome, Completion)]
+        answers = await together(calls)
         return [answers[i * n : (i + 1) * n] for i in range(len(requests))]
 
     def _leader(self, samples: Sequence[Request]) -> int | None:
@@ -250,7 +248,7 @@ class Gateway:
         self, call: int, request: Request, shared: bool, started: Callable[[], None] | None
     ) -> Completion:
         """The provider's answer; a failure ends the reservation."""
-        self.in_flight += 1
+        self._open["sent"] += 1
         try:
             return await self._provider.complete(request, shared=shared, started=started)
         except ProviderError as error:
@@ -260,7 +258,7 @@ class Gateway:
             self._fail(call, self._provider.bills_unanswered, type(error).__name__)
             raise
         finally:
-            self.in_flight -= 1
+            self._open["sent"] -= 1
 
     def _fail(self, call: int, billed: bool, why: str) -> None:
         end = self.ledger.lose if billed else self.ledger.release
@@ -360,12 +358,3 @@ def _utf8(text: str) -> str:
 def _sample(request: Request, index: int) -> Request:
     seed = derive(request.seed, index)
     return request.model_copy(update={"sample_index": index, "seed": seed})
-
-
-def _gravest(errors: Sequence[BaseException]) -> BaseException:
-    """The one that says best why the batch failed."""
-    for kind in (Interrupted, BudgetExceeded):
-        for error in errors:
-            if isinstance(error, kind):
-                return error
-    return next((e for e in errors if not isinstance(e, Abandoned)), errors[0])

@@ -51,7 +51,7 @@ def family(*texts: str, totals: tuple[float, ...] = (), over: bool = False) -> S
         total = totals[index] if totals else 0.5
         score = Score(parts=(Part(name="quality", value=total),))
         children.append(Trajectory(f"0.{index}", PROBLEM, 5, text, "0", (said,), score))
-    return Siblings(root, ("writer",), tuple(children), over)
+    return Siblings(root, ("writer",), tuple(children), frozenset(c.id for c in children if over))
 
 
 def rated(request: Request, number: Callable[[str, int], float]) -> str:

@@ -53,7 +53,7 @@ def family(*texts: str, feedback: str = "") -> Siblings[Any]:
     for index, text in enumerate(texts):
         child = parent.extend(index, text, [turn("reviewer", text)])
         children.append(Trajectory(child.id, PROBLEM, 5, text, parent.id, child.turns, score))
-    return Siblings(parent, ("reviewer",), tuple(children), over=False)
+    return Siblings(parent, ("reviewer",), tuple(children), ended=frozenset())
 
 
 def asked(
@@ -86,7 +86,7 @@ def test_a_joint_move_shows_every_mover() -> None:
     children = tuple(
         ROOT.extend(n, n, [turn("left", f"l{n}"), turn("right", f"r{n}")]) for n in range(2)
     )
-    _, user = asked(Siblings(ROOT, ("left", "right"), children, over=True), order=(0, 1))
+    _, user = asked(Siblings(ROOT, ("left", "right"), children, frozenset(c.id for c in children)), order=(0, 1))
     assert "a next move by left and right" in user
     assert "begin candidate B, by left]\nl1\n" in user
     assert "begin candidate B, by right]\nr1\n" in user
