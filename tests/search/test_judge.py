@@ -291,7 +291,8 @@ def test_the_judge_decides_a_tied_review() -> None:
     assert tree.outcomes == ["rated"]
     (kept,) = [id for id in tree.survivors if id.count(".") == 2]
     assert tree.trajectories[kept].turns[-1].completion.text == "bbb"
-    assert tree.judged[kept].number == pytest.approx(0.5 * 0.3 + 0.5 * tree.opinions[kept])
+    lead = tree.opinions[kept] - sum(tree.opinions.values()) / len(tree.opinions)
+    assert tree.judged[kept].number == pytest.approx(0.3 + 0.5 * lead)
     assert tree.judged[kept].feedback == "About bbb."
     assert all(tree.opinions[kept] > n for id, n in tree.opinions.items() if id != kept)
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry.search.values import back_up, group_values
-from orchestry.types import Group, Part, Problem, Score, Trajectory, Tree, Value
+from orchestry.search.values import apply, back_up, group_values, undecided
+from orchestry.types import (
+    Group,
+    Judgement,
+    Part,
+    Problem,
+    Score,
+    Siblings,
+    Trajectory,
+    Tree,
+    Value,
+)
 
 PROBLEM = Problem(id="p", prompt="p")
 
@@ -101,3 +111,62 @@ def test_a_tree_of_ones_is_worth_one(ones: list[float]) -> None:
     tree, _ = planted(Node(0.0, False, tuple(range(len(children))), children))
     back_up(tree)
     assert tree.values["0"].number == 1.0
+
+
+# --- the judge's part -----------------------------------------------------------------------------
+
+
+def siblings(scores: list[float], ended: Collection[int] = ()) -> Siblings[str]:
+    root = Trajectory("0", PROBLEM, 0, "root")
+    children = tuple(
+        Trajectory(f"0.{i}", PROBLEM, 0, str(i), "0", score=Score(parts=(Part(name="q", value=s),)))
+        for i, s in enumerate(scores)
+    )
+    return Siblings(root, ("a",), children, frozenset(f"0.{i}" for i in ended))
+
+
+def judged(numbers: list[float], weight: float, relative: bool) -> Judgement:
+    values = tuple(Value(number=n, source="judge", feedback=f"says {n}") for n in numbers)
+    return Judgement(
+        values=values, opinions=tuple(numbers), weight=weight, relative=relative, outcome="rated"
+    )
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.3, 0.7), st.floats(0, 1)), min_size=2, max_size=6),
+    st.floats(0, 0.4),
+)
+def test_a_judge_of_some_sets_moves_no_set_as_a_whole(
+    drawn: list[tuple[float, float]], weight: float
+) -> None:
+    scores, numbers = [score for score, _ in drawn], [number for _, number in drawn]
+    tree: Tree[str] = Tree()
+    apply(tree, siblings(scores), judged(numbers, weight, relative=True))
+    values = [tree.values[f"0.{i}"].number for i in range(len(drawn))]
+    if all(0.0 < value < 1.0 for value in values):
+        assert sum(values) == pytest.approx(sum(scores))
+    first, second = sorted(range(len(drawn)), key=lambda i: numbers[i])[:2]
+    if scores[first] == scores[second]:
+        assert values[first] <= values[second]
+
+
+def test_a_judge_of_all_sets_is_mixed_by_weight() -> None:
+    tree: Tree[str] = Tree()
+    apply(tree, siblings([0.2, 1.0], {1}), judged([1.0, 0.5], 0.25, relative=False))
+    assert tree.values["0.0"].number == pytest.approx(0.75 * 0.2 + 0.25)
+    assert tree.values["0.1"].number == pytest.approx(0.75 + 0.125)
+    assert tree.opinions == {"0.0": 1.0, "0.1": 0.5}
+
+
+def test_a_trajectory_that_ended_is_left_to_the_task() -> None:
+    tree: Tree[str] = Tree()
+    apply(tree, siblings([1.0, 1.0, 1.0], {0}), judged([0.1, 0.9, 0.5], 0.5, relative=True))
+    assert "0.0" not in tree.values
+    assert tree.values["0.1"].number > tree.values["0.2"].number
+
+
+def test_ties_count_only_among_those_that_go_on() -> None:
+    assert undecided(siblings([0.5, 0.5]))
+    assert not undecided(siblings([0.5, 0.5], {0}))
+    assert not undecided(siblings([0.5, 0.5], {0, 1}))
+    assert not undecided(siblings([0.4, 0.5]))
