@@ -4,6 +4,7 @@ makes of it, else the task's own score of the work so far.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -20,26 +21,41 @@ def undecided(siblings: Siblings[Any]) -> bool:
 def apply(tree: Tree[Any], siblings: Siblings[Any], judgement: Judgement) -> None:
     """Mixes the judge's numbers with the task's scores into the siblings' values.
 
-    Relative numbers are shifted so that the set's mean stays that of its scores: sets that the
-    judge saw are then pruned beside sets that it did not, and a strict judge costs nobody a place.
-    They leave children that ended to evaluate(). A malformed judgement changes nothing.
+    A relative judgement leaves children that ended to evaluate(). A malformed one changes nothing.
     """
     tree.outcomes.append(judgement.outcome)
     if judgement.outcome == "malformed":
         return
-    scores = [child.score.total if child.score else 0.0 for child in siblings.children]
-    shift = 0.0
+    rated = list(zip(siblings.children, judgement.values, judgement.opinions, strict=True))
+    tree.opinions |= {child.id: opinion for child, _, opinion in rated}
     if judgement.relative:
-        shift = fmean(scores) - fmean(value.number for value in judgement.values)
-    rated = zip(siblings.children, scores, judgement.values, judgement.opinions, strict=True)
-    for child, own, said, opinion in rated:
-        tree.opinions[child.id] = opinion
-        if judgement.relative and child.id in siblings.ended:
-            continue
-        mixed = (1.0 - judgement.weight) * own + judgement.weight * (said.number + shift)
-        number = min(1.0, max(0.0, mixed))
+        rated = [each for each in rated if each[0].id not in siblings.ended]
+    scores = [child.score.total if child.score else 0.0 for child, _, _ in rated]
+    numbers = mix(scores, [said.number for _, said, _ in rated], judgement)
+    for (child, said, _), number in zip(rated, numbers, strict=True):
         tree.judged[child.id] = Value(number=number, source="judge", feedback=said.feedback)
         tree.values[child.id] = tree.judged[child.id]
+
+
+def mix(
+    scores_G: Sequence[float],  # noqa: N803
+    judged_G: Sequence[float],  # noqa: N803
+    judgement: Judgement,
+) -> list[float]:
+    """The values of one sibling set, in [0, 1]; shapes (G,) and (G,) to (G,).
+
+    Relative ones are shifted so that their mean is that of the scores, or as near to it as [0, 1]
+    allows: sets that the judge saw are pruned beside sets that it did not see, and a strict judge
+    costs nobody a place.
+    """
+    weight = judgement.weight
+    pairs = zip(scores_G, judged_G, strict=True)
+    mixed_G = [(1.0 - weight) * score + weight * number for score, number in pairs]  # noqa: N806
+    if not (judgement.relative and mixed_G):
+        return mixed_G
+    shift = fmean(scores_G) - fmean(mixed_G)
+    shift = max(-min(mixed_G), min(shift, 1.0 - max(mixed_G)))
+    return [min(1.0, max(0.0, number + shift)) for number in mixed_G]
 
 
 def back_up(tree: Tree[Any]) -> None:
