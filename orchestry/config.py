@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from orchestry.errors import ConfigError, unknown
+from orchestry.errors import ConfigError
+from orchestry.explain import explain
 from orchestry.types import Frozen, Limits, Split
 
 BackendName = Literal["api", "local"]
@@ -278,7 +279,7 @@ def validate(raw: Mapping[str, Any]) -> RunConfig:
     except RecursionError:
         raise ConfigError("a YAML alias in the config lies inside its own anchor") from None
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(item) for item in error.errors())) from None
+        raise ConfigError("; ".join(explain(item, RunConfig) for item in error.errors())) from None
 
 
 def looks_like_key(text: str) -> bool:
@@ -300,11 +301,15 @@ def _refuse_secrets(value: Any, key: str) -> None:
             f"config key '{key}' holds what looks like an API key: no config key takes one; "
             "export ANTHROPIC_API_KEY or OPENAI_API_KEY instead"
         )
-    elif isinstance(value, str) and key == "provider.base_url" and set("@?") & set(value):
+    elif isinstance(value, str) and _is_address(key) and set("@?") & set(value):
         raise ConfigError(
-            "config key 'provider.base_url' holds a user, password or query, and would be written "
-            "to disk: give the bare address"
+            f"config key '{key}' holds a user, password or query, and would be written to disk: "
+            "give the bare address"
         )
+
+
+def _is_address(key: str) -> bool:
+    return f".{key}".endswith(".provider.base_url")  # the run's provider, and the judge's
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -353,35 +358,3 @@ def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = value
     return merged
-
-
-def _explain(item: Any) -> str:
-    """One pydantic error in the words of the person who wrote the config."""
-    path = [str(part) for part in item["loc"]]
-    if item["type"] == "extra_forbidden":
-        return unknown("config key", ".".join(path), _keys_beside(path))
-    return f"config key '{'.'.join(path)}' is {item['input']!r}: {item['msg']}"
-
-
-def _keys_beside(path: Sequence[str]) -> list[str]:
-    """The known keys at the place where an unknown one was found, dotted."""
-    model: type[BaseModel] = RunConfig
-    prefix: list[str] = []
-    for name in path[:-1]:
-        prefix.append(name)
-        if name not in model.model_fields:  # a key of a mapping: agents.<role>, prices.<model>
-            continue
-        inner = _model_in(model.model_fields[name].annotation)
-        if inner is None:
-            return []
-        model = inner
-    return [".".join([*prefix, f.alias or key]) for key, f in model.model_fields.items()]
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model that a field holds, directly or as the values of a mapping."""
-    candidates = (annotation, *get_args(annotation))
-    return next(
-        (c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)),
-        None,
-    )

@@ -43,10 +43,27 @@ def test_a_resolved_config_is_rerunnable(tmp_path: Path) -> None:
         ("prices.m.inputs=1", "did you mean 'prices.m.input'"),
         ("budgt.usd=3", "did you mean 'budget'"),
         ("episodes=zero", "'episodes' is 'zero'"),
-        ("search.k_samples=0", "'search.k_samples' is 0"),
+        ("search.k_samples=0", "'search.k_samples' is 0: give a number >= 1 and <= 64"),
         ("provider.name=claude", "'provider.name' is 'claude'"),
         ("search.k_samples", "--set takes key=value"),
-        ("episodes.x=1", "unknown|valid integer"),
+        ("episodes.x=1", "'episodes' is {'x': 1}: give a whole number"),
+        ("judge=true", "'judge' is True: it holds keys, such as judge.enabled=true"),
+        ("judge.provider=7", "'judge.provider' is 7: it holds keys, such as judge.provider.name"),
+        ("provider=null", "'provider' is None: it holds keys, such as provider.name=auto"),
+        ("agents=3", "it holds keys, such as agents.NAME.model=VALUE"),
+        ("agents.writer=3", "it holds keys, such as agents.writer.model=VALUE"),
+        ("weights=1", "it holds keys, such as weights.NAME=VALUE"),
+        ("behaviors.alpha=.nan", "'behaviors.alpha' is nan: give a number > 0 and < 1"),
+        ("agents.writer.max_tokens=0", "give a number >= 1 and <= 1000000"),
+        ("search.k_samples=1.5", "'search.k_samples' is 1.5: give a whole number"),
+        ("search.exploration=.nan", "give a number >= 0 and <= 1"),
+        ("credit.share=2", "'credit.share' is 2: give a number <= 1"),
+        ("prices.m.input=.inf", "'prices.m.input' is inf: give a finite number"),
+        ("judge.enabled=maybe", "'judge.enabled' is 'maybe': give true or false"),
+        ("split=tst", "'split' is 'tst': give 'train', 'dev' or 'test'"),
+        ("sampling.stop=x", "'sampling.stop' is 'x': give a list, such as .a, b."),
+        ("judge={quality: 0, collaboration: 0, efficiency: 0}", "0}: quality, .* are all zero"),
+        (f"judge.rubric={'x' * 10_001}", r"xxx\.\.\.: give at most 10000 characters"),
         ("search=[", "is no YAML value"),
     ],
 )
@@ -54,6 +71,8 @@ def test_faults_name_the_key_and_the_nearest(item: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         resolve([], [item])
     assert "\n" not in str(caught.value)
+    assert "Input should" not in str(caught.value)
+    assert "Value error" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

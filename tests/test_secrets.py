@@ -92,6 +92,8 @@ def test_no_password_of_an_address(
         f"provider.base_url={SECRET}",
         f"provider.base_url=http://user:{MARK}@127.0.0.1:9",
         f"provider.base_url=http://127.0.0.1:9/?key={MARK}",
+        f"judge.provider.base_url=http://user:{MARK}@127.0.0.1:9",
+        f"judge.provider={{name: fake, base_url: 'http://127.0.0.1:9/?key={MARK}'}}",
         f"agents.writer.system_prompt=the key is {SECRET}",
         f"task={SECRET}",
         f"{SECRET}=1",
