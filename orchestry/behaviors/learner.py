@@ -1,8 +1,8 @@
 """The learner: what an update makes of the episodes before it.
 
-An update contrasts winners with losers of the same problems, distils behaviours for the agent who
-caused most of the loss, screens them on dev, puts the best of the front on trial, and lets the
-trial's sequential test decide. A trial may need more pairs than one update may pay for; it then
+An update contrasts winners with losers of the same problems, distils behaviours for the agents who
+caused the loss, screens them on dev, puts the best of the front on trial, and lets the trial's
+sequential test decide. A trial may need more pairs than one update may pay for; it then
 goes on in the next one, since its test is valid at any time. With nothing to try, the accepted
 behaviour whose evidence is the oldest is tested again, and retired where it no longer helps.
 
@@ -13,7 +13,6 @@ same result.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,10 +28,14 @@ from orchestry.config import BehaviorsConfig
 from orchestry.records import EpisodeRecord
 from orchestry.search.credit import blame
 from orchestry.seeds import derive
+from orchestry.together import together
 from orchestry.types import AgentSpec, Frozen, Policy, Problem, Turn
 
 BATCH = 8
 """Pairs played at once; the test looks after each of them."""
+DOUBT = 0.05
+"""A candidate that lost less than this in its screening may go on trial: a screening is short, and
+it is the trial that decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,10 @@ class Trial(Frozen):
 
     behavior: str
     kind: Literal["candidate", "retest"]
-    number: int
-    """1 and the rejections before it: it sets the test's level."""
+    level: float
+    """Chance of a false acceptance, or of a false loss in a retest."""
+    most: int
+    """Most pairs. Like the level it stays what it was at the first pair."""
     differences: tuple[float, ...] = ()
     calls: int = 0
     usd: float = 0.0
@@ -97,21 +102,25 @@ class Learner:
         self._dev, self._arena, self._policy = dev, arena, policy
         self._model, self._max_tokens = model, max_tokens
         self._state = self.states[-1]
-        self._most = config.pairs
         self._left = 0.0
         self._notes: list[str] = []
 
     async def update(
-        self, block: Sequence[EpisodeRecord], ratings: Mapping[tuple[int, str], float]
+        self,
+        block: Sequence[EpisodeRecord],
+        ratings: Mapping[tuple[int, str], float],
+        again: Sequence[EpisodeRecord] = (),
     ) -> list[str]:
         """Learns from the episodes of a block; returns lines for the user.
 
-        Spends about `share` times the calls of these episodes on dev.
+        Earlier episodes that people rated since the last update come `again`. Spends about `share`
+        times the calls of the block on dev.
         """
         self._left = self._config.share * sum(record.calls for record in block)
         self._notes = []
         if self._state.trial is None:
-            await self._propose(block, ratings)
+            await self._propose([*block, *again], ratings)
+            await self._race()
             self._begin()
         if self._state.trial is not None:
             await self._go_on(self._state.trial)
@@ -150,44 +159,58 @@ class Learner:
             self._notes.append(
                 "nothing to contrast: no two trajectories of a problem differ in value"
             )
-        await self._screen([b for b in self._candidates() if not b.screened])
 
-    async def _screen(self, fresh: Sequence[Behavior]) -> None:
+    async def _race(self) -> None:
+        """Screens what is new, drops what is off the front, and looks at the front once more."""
+        await self._screen([b for b in self._candidates() if not b.screened])
+        gains = self._gains()
+        kept = front(gains)
+        for id in gains.keys() - set(kept):
+            changed = {"status": "rejected", "note": "off the front of its screening"}
+            self._put(self._get(id).model_copy(update=changed))
+        ranked = sorted(kept, key=lambda id: (-fmean(gains[id].values()), id))
+        if len(kept) > 1 and self._left > 0:
+            await self._screen([self._get(id) for id in ranked[: self._config.candidates]])
+
+    async def _screen(self, candidates: Sequence[Behavior]) -> None:
         """Plays a few dev problems with each candidate and without, all on the same draws."""
-        if not fresh:
+        if not candidates:
             return
         draws = self._draw(self._config.screen)
-        library = self._state.library
-        arms = [library, *(self._with(candidate) for candidate in fresh)]
-        bases, *others = await asyncio.gather(*(self._play(arm, draws) for arm in arms))
+        arms = [self._state.library, *(self._with(candidate) for candidate in candidates)]
+        bases, *others = await together(self._play(arm, draws) for arm in arms)
         self._left -= cost([bases, *others])[0]
-        for candidate, arm in zip(fresh, others, strict=True):
-            lifts: dict[str, list[float]] = {}
+        for candidate, arm in zip(candidates, others, strict=True):
+            found: dict[str, list[float]] = {id: [gain] for id, gain in candidate.screened.items()}
             for (problem, _), base, own in zip(draws, bases, arm, strict=True):
-                lifts.setdefault(problem.id, []).append(own.value - base.value)
-            screened = {problem: sum(each) / len(each) for problem, each in lifts.items()}
+                found.setdefault(problem.id, []).append(own.value - base.value)
+            screened = {problem: fmean(gains) for problem, gains in found.items()}
             self._put(candidate.model_copy(update={"screened": screened}))
 
     def _begin(self) -> None:
-        """Opens the next trial: the best of the front where it gained, else a retest."""
-        gains = {b.id: b.screened for b in self._candidates() if b.screened}
-        chosen = best(gains, front(gains)) if gains else None
-        number = self._state.rejections + 1
-        if chosen is not None and fmean(gains[chosen].values()) > 0:
+        """Opens the next trial: the best of the front where it may gain, else a retest."""
+        gains = self._gains()
+        chosen = best(gains, gains) if gains else None
+        if chosen is not None and fmean(gains[chosen].values()) > -DOUBT:
             self._put(self._get(chosen).model_copy(update={"status": "trial"}))
-            self._set(trial=Trial(behavior=chosen, kind="candidate", number=number))
+            granted = level(self._config.alpha, self._state.rejections + 1)
+            self._open(chosen, "candidate", granted)
             return
         accepted = [b for b in self._state.library.behaviors if b.status == "accepted"]
-        oldest = min(accepted, key=lambda b: (evidence_of(b).update, b.id), default=None)
+        oldest = min(accepted, key=lambda b: (b.tested, b.id), default=None)
         if oldest is not None:
-            self._set(trial=Trial(behavior=oldest.id, kind="retest", number=number))
+            self._open(oldest.id, "retest", LOSS_LEVEL)
+
+    def _open(self, behavior: str, kind: Literal["candidate", "retest"], granted: float) -> None:
+        most = self._config.pairs
+        self._set(trial=Trial(behavior=behavior, kind=kind, level=granted, most=most))
 
     async def _go_on(self, trial: Trial) -> None:
         """Plays pairs until the trial is decided or the update's calls are used up."""
         behavior = self._get(trial.behavior)
         ruling = self._rule(trial)
         while ruling.verdict == "open" and self._left > 0:
-            trial = await self._pairs(trial, behavior, min(BATCH, self._most - ruling.pairs))
+            trial = await self._pairs(trial, behavior, min(BATCH, trial.most - ruling.pairs))
             ruling = self._rule(trial)
         self._set(trial=trial if ruling.verdict == "open" else None)
         self._settle(trial, behavior, ruling)
@@ -198,7 +221,7 @@ class Learner:
         arms = library, library.put(behavior.model_copy(update={"status": "retired"}))
         if trial.kind == "candidate":
             arms = self._with(behavior), library
-        own, base = await asyncio.gather(*(self._play(arm, draws) for arm in arms))
+        own, base = await together(self._play(arm, draws) for arm in arms)
         calls, usd = cost([own, base])
         self._left -= calls
         gains = (a.value - b.value for a, b in zip(own, base, strict=True))
@@ -212,17 +235,17 @@ class Learner:
 
     def _settle(self, trial: Trial, behavior: Behavior, ruling: Ruling) -> None:
         """Writes what a trial showed so far into the library, and acts on its end."""
-        evidence = evidence_of(behavior).model_copy(
-            update={
-                **ruling.model_dump(include={"pairs", "lift", "low", "high", "e_value"}),
-                "level": self._level(trial),
-                "calls": trial.calls,
-                "usd": trial.usd,
-                "update": len(self.states),
-            }
-        )
-        tested = behavior.model_copy(update={"evidence": evidence})
-        lost = "rejected" if trial.kind == "candidate" else "retired"
+        if not ruling.pairs:
+            return
+        shown = ruling.model_dump(include={"pairs", "lift", "low", "high", "e_value"})
+        shown |= {"level": trial.level, "calls": trial.calls, "usd": trial.usd}
+        shown["update"] = len(self.states)
+        if trial.kind == "retest":
+            evidence = Evidence(**shown)
+            tested, lost = behavior.model_copy(update={"retest": evidence}), "retired"
+        else:
+            evidence = (behavior.evidence or Evidence()).model_copy(update=shown)
+            tested, lost = behavior.model_copy(update={"evidence": evidence}), "rejected"
         if ruling.verdict == "reject":
             self._put(tested.model_copy(update={"status": lost, "note": ruling.why}))
             self._set(rejections=self._state.rejections + (lost == "rejected"))
@@ -231,19 +254,16 @@ class Learner:
             self._set(library=library)
         else:
             self._put(tested)
-        word = {"accept": "kept" if lost == "retired" else "accepted", "reject": lost}
-        verdict = word.get(ruling.verdict, "goes on")
+        kept = "accepted" if trial.kind == "candidate" else "kept"
+        verdict = {"accept": kept, "reject": lost}.get(ruling.verdict, "goes on")
         self._notes.append(
             f"{trial.kind} {behavior.id} for {behavior.agent}: {evidence}, {verdict}"
         )
 
     def _rule(self, trial: Trial) -> Ruling:
         if trial.kind == "retest":
-            return retire(trial.differences, self._most)
-        return rule(trial.differences, self._level(trial), self._most)
-
-    def _level(self, trial: Trial) -> float:
-        return LOSS_LEVEL if trial.kind == "retest" else level(self._config.alpha, trial.number)
+            return retire(trial.differences, trial.most)
+        return rule(trial.differences, trial.level, trial.most)
 
     def _draw(self, count: int) -> list[tuple[Problem, int]]:
         """Fresh dev problems, drawn evenly with replacement, each with its episode's seed."""
@@ -254,14 +274,17 @@ class Learner:
         return [(random.Random(seed).choice(self._dev), seed) for seed in seeds]
 
     async def _play(self, library: Library, draws: Sequence[tuple[Problem, int]]) -> list[Played]:
-        plays = (self._arena.play(library, problem, seed) for problem, seed in draws)
-        return await asyncio.gather(*plays)
+        return await together(self._arena.play(library, problem, seed) for problem, seed in draws)
 
     def _with(self, behavior: Behavior) -> Library:
         return self._state.library.accept(behavior, self._config.max_per_agent)
 
     def _candidates(self) -> list[Behavior]:
         return [b for b in self._state.library.behaviors if b.status == "candidate"]
+
+    def _gains(self) -> dict[str, Mapping[str, float]]:
+        """By candidate that was screened: its mean gain on each dev problem."""
+        return {b.id: b.screened for b in self._candidates() if b.screened}
 
     def _get(self, id: str) -> Behavior:
         found = self._state.library.find(id)
@@ -307,8 +330,3 @@ def cost(arms: Sequence[Sequence[Played]]) -> tuple[int, float]:
         for place, turn in enumerate(played.turns)
     }
     return len(paid), sum(paid.values())
-
-
-def evidence_of(behavior: Behavior) -> Evidence:
-    """What is known of it so far."""
-    return behavior.evidence or Evidence()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
@@ -41,6 +41,12 @@ MAX_FILE = 16 << 20
 NEAR = 0.6
 """Jaccard index from which two texts are near-duplicates. In pairs of rules written for code
 review, rewordings came to 0.68 to 0.86, and different rules on one subject to 0.09 to 0.45."""
+IN_RUN = Path("behaviors", "library.yaml")
+"""Where a run keeps its library."""
+_STEERING = ("Cc", "Cf")
+"""Unicode categories that may steer a terminal, or hide what a text says: controls, formats."""
+_HARMLESS = "\n\t\u200c\u200d"
+"""Of these also the joiners, without which some scripts and emoji can't be written."""
 HEADING = "## Learned from earlier episodes"
 _NEGATIONS = {
     "no",
@@ -60,8 +66,8 @@ def _plain(text: str) -> str:
     """Refuses what may neither reach a terminal nor a file."""
     if looks_like_key(text):
         raise ValueError("holds what looks like an API key: remove it")
-    if any(unicodedata.category(char) == "Cc" for char in text if char not in "\n\t"):
-        raise ValueError("holds a control character: remove it")
+    if any(unicodedata.category(char) in _STEERING for char in text if char not in _HARMLESS):
+        raise ValueError("holds a control or an invisible character: remove it")
     return text
 
 
@@ -81,7 +87,8 @@ class Evidence(Frozen):
     """Lower end of the lift's interval."""
     high: Reward = 1.0
     e_value: float = Field(1.0, ge=0.0, allow_inf_nan=False)
-    """Evidence against `no gain`: at least 1/level accepts."""
+    """Evidence against `no gain`: at least 1/level accepts. In a retest, against `no harm`, where
+    1/level retires."""
     level: float = Field(0.0, ge=0.0, le=1.0)
     """Chance of a false acceptance that this trial was given; 0 before it began."""
     update: int = Field(0, ge=0)
@@ -93,11 +100,26 @@ class Evidence(Frozen):
     usd: float = Field(0.0, ge=0.0, allow_inf_nan=False)
 
     def __str__(self) -> str:
-        """In points, hundredths of the reward."""
+        """In points, hundredths of the reward.
+
+        The interval is two-sided and holds wherever the trial stops, so it is wider than what the
+        verdict needs: the e-value decides, and stands beside the one that does.
+        """
         if not self.pairs:
             return "not tried yet"
         low, high = 100 * self.low, 100 * self.high
-        return f"{100 * self.lift:+.1f} points [{low:+.1f}, {high:+.1f}] on {self.pairs} pairs"
+        pairs = f"{self.pairs} pair" if self.pairs == 1 else f"{self.pairs} pairs"
+        lift = f"{100 * self.lift:+.1f} points [{low:+.1f}, {high:+.1f}] on {pairs}"
+        return (
+            f"{lift}, e-value {self.e_value:.4g} ({self.needed:.4g} decides)"
+            if self.level
+            else lift
+        )
+
+    @property
+    def needed(self) -> float:
+        """The e-value that decides the trial; infinite before it began."""
+        return 1.0 / self.level if self.level else float("inf")
 
 
 class Behavior(Frozen):
@@ -115,8 +137,10 @@ class Behavior(Frozen):
     born: int = Field(0, ge=0)
     """Number of the update that made it."""
     evidence: Evidence | None = None
-    screened: Mapping[Name, Reward] = Field(default_factory=dict)
-    """Reward by dev problem when it was screened."""
+    retest: Evidence | None = None
+    """What was found when it was tested again, once accepted."""
+    screened: Mapping[str, Reward] = Field(default_factory=dict)
+    """Mean gain by dev problem when it was screened."""
     note: Text = ""
     """Why it has its status, where that needs saying."""
 
@@ -132,6 +156,11 @@ class Behavior(Frozen):
                 "edited behaviour is a new one, so remove its id, evidence and status"
             )
         return {**raw, "id": id}
+
+    @property
+    def tested(self) -> int:
+        """The update at which it was tested last."""
+        return max(e.update if e else 0 for e in (self.evidence, self.retest))
 
 
 def behavior_id(agent: str, kind: str, text: str) -> str:
@@ -200,6 +229,27 @@ class Library(Frozen):
             changed = {"status": "retired", "note": f"gave way to {behavior.id}"}
             library = library.put(b.model_copy(update=changed))
         return library.put(behavior.model_copy(update={"status": "accepted"}))
+
+    def adopted(self) -> Library:
+        """The start of another run of the same task and model: accepted ones stay accepted.
+
+        Numbers of updates are the new run's own, and a trial that was open begins anew.
+        """
+        kept = []
+        for b in self.behaviors:
+            changes: dict[str, Any] = {"born": 0}
+            if b.status == "trial":
+                changes |= {"status": "candidate", "evidence": None, "screened": {}}
+            elif b.evidence:
+                changes["evidence"] = b.evidence.model_copy(update={"update": 0})
+            if b.retest:
+                changes["retest"] = b.retest.model_copy(update={"update": 0})
+            kept.append(b.model_copy(update=changes))
+        return Library(task=self.task, model=self.model, behaviors=tuple(kept))
+
+    def of(self, agents: Collection[str]) -> Library:
+        """Only what is for these agents."""
+        return self._with(tuple(b for b in self.behaviors if b.agent in agents))
 
     def transferred(self, task: str, model: str) -> Library:
         """What was accepted here, as candidates of a run on another task, or with another model.
@@ -317,8 +367,14 @@ def _dump(data: Any) -> str:
 
 
 def read_library(path: Path) -> Library:
-    """The library in a file; raises ConfigError that names the file and what is wrong with it."""
+    """The library in a file, or of a run directory.
+
+    Raises ConfigError that names the file and what is wrong with it.
+    """
+    fix = "correct the file"
     try:
+        if path.is_dir():
+            path = path / IN_RUN
         with path.open("rb") as file:
             data = file.read(MAX_FILE + 1)
         if len(data) > MAX_FILE:
@@ -328,11 +384,12 @@ def read_library(path: Path) -> Library:
             raise ValueError("it holds no keys and values")
         return Library.model_validate(raw)
     except ValidationError as error:
-        why = reason(error)
+        why = reason(error).replace("Value error, ", "", 1)
     except RecursionError:
         why = "it is nested too deeply"
     except OSError as error:
         why = error.strerror or str(error)
+        fix = f"give a library's YAML file, such as RUN/{IN_RUN.as_posix()}, or a run that learned"
     except (ValueError, yaml.YAMLError) as error:
         why = " ".join(str(error).split())[:300]
-    raise ConfigError(f"{path} is no library of behaviours: {why}: correct the file")
+    raise ConfigError(f"{path} is no library of behaviours: {why}: {fix}")

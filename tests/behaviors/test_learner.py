@@ -12,7 +12,7 @@ import pytest
 
 import orchestry
 from orchestry.behaviors.learner import Learner, Played, State, cost
-from orchestry.behaviors.library import Behavior, Library
+from orchestry.behaviors.library import Behavior, Evidence, Library
 from orchestry.config import BehaviorsConfig, resolve
 from orchestry.records import EpisodeRecord
 from orchestry.seeds import derive
@@ -53,6 +53,9 @@ def planted(text: str) -> float:
 
 VERBS = ("check", "count", "name", "quote", "sort", "split", "start", "trace", "weigh")
 GOOD, BAD = "check every line twice 0.2", "name no variable at all -0.2"
+
+
+WON = Evidence(pairs=50, lift=0.2, low=0.1, high=0.3, e_value=40.0, level=0.025, calls=300)
 
 
 def texts(*effects: float) -> Iterator[str]:
@@ -169,7 +172,7 @@ async def test_a_state_from_the_journal_goes_on_as_the_one_in_memory(
 
 
 async def test_what_stopped_helping_is_retired(block: Sequence[EpisodeRecord]) -> None:
-    accepted = Behavior(agent="writer", text=GOOD, status="accepted")
+    accepted = Behavior(agent="writer", text=GOOD, status="accepted", evidence=WON)
     library = Library(task="words", model="m", behaviors=(accepted,))
     arena = Planted({GOOD: -0.2})
     subject = learner(texts(*[-0.3] * 9), arena, [State(library=library)], share=5.0)
@@ -177,9 +180,10 @@ async def test_what_stopped_helping_is_retired(block: Sequence[EpisodeRecord]) -
         await subject.update(block, {})
     (found,) = [b for b in subject.states[-1].library.behaviors if b.text == GOOD]
     assert found.status == "retired"
-    assert found.evidence is not None
-    assert found.evidence.lift < -0.1
+    assert found.retest is not None
+    assert found.retest.lift < -0.1
     assert found.note == "clear loss"
+    assert found.evidence == WON, "what it was accepted for stays on record"
 
 
 async def test_what_still_helps_stays(block: Sequence[EpisodeRecord]) -> None:
@@ -203,6 +207,48 @@ async def test_a_transferred_library_is_tested_before_it_is_used(
     for _ in range(2):
         await subject.update(block, {})
     assert rules(subject.states[-1].library, "accepted") == [GOOD]
+
+
+async def test_what_is_off_the_front_is_not_tried(block: Sequence[EpisodeRecord]) -> None:
+    found = [
+        Behavior(agent="writer", text=f"{verb} it {effect}")
+        for verb, effect in zip(VERBS, (0.3, -0.3, -0.35, -0.4), strict=False)
+    ]
+    library = Library(task="words", model="m", behaviors=tuple(found))
+    subject = learner(texts(), Planted(), [State(library=library)], share=4.0)
+    await subject.update(block, {})
+    after = {b.text: b.status for b in subject.states[-1].library.behaviors}
+    assert after[found[0].text] in ("trial", "accepted")
+    assert [after[b.text] for b in found[1:]] == ["rejected"] * 3
+    assert subject.states[-1].rejections == 0, "no trial was lost, so no level was used up"
+
+
+async def test_an_update_without_calls_left_writes_no_evidence(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    accepted = Behavior(agent="writer", text=GOOD, status="accepted", evidence=WON)
+    library = Library(task="words", model="m", behaviors=(accepted,))
+    subject = learner(texts(*[-0.3] * 9), Planted(), [State(library=library)], share=0.01)
+    await subject.update(block, {})
+    found = subject.states[-1].library.find(accepted.id)
+    assert found is not None
+    assert found.evidence == WON
+    assert found.retest is None
+
+
+def test_a_library_that_another_run_starts_from_brings_no_open_trial_and_no_dates() -> None:
+    dated = WON.model_copy(update={"update": 40})
+    behaviors = (
+        Behavior(agent="writer", text=GOOD, status="accepted", evidence=dated, born=9),
+        Behavior(agent="writer", text=BAD, status="trial", evidence=dated, born=39),
+    )
+    adopted = Library(task="t", model="m", update=40, behaviors=behaviors).adopted()
+    assert adopted.update == 0
+    good, bad = (adopted.find(b.id) for b in behaviors)
+    assert good is not None
+    assert bad is not None
+    assert (good.status, good.evidence, good.tested, good.born) == ("accepted", WON, 0, 0)
+    assert (bad.status, bad.evidence) == ("candidate", None)
 
 
 def test_arms_pay_once_for_what_they_ask_alike() -> None:
