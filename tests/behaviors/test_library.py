@@ -80,7 +80,8 @@ def library(*behaviors: Behavior) -> Library:
 
 texts = st.text(
     st.one_of(
-        st.characters(exclude_categories=("Cs", "Cc")), st.sampled_from("\n\t #:-|>'\"\u2028\ufeff")
+        st.characters(exclude_categories=("Cs", "Cc", "Cf")),
+        st.sampled_from("\n\t #:-|>'\"\u2028\u200c\u200d"),
     ),
     max_size=60,
 )
@@ -253,9 +254,11 @@ KEY = "sk-" + "a1b2c3d4e5f6g7h8"
         ("task: t\nmodel: m\nbehaviors: [{agent: w, text: ''}]", "behaviors.0.text"),
         (f"task: t\nmodel: m\nbehaviors: [{{agent: w, text: {'x ' * MAX_TEXT}}}]", "at most 2000"),
         (f"task: t\nmodel: m\nbehaviors: [{{agent: w, text: {KEY}}}]", "looks like an API key"),
-        (f"task: t\nmodel: {KEY}", "model: Value error, holds what looks like an API key"),
+        (f"task: t\nmodel: {KEY}", "model: holds what looks like an API key"),
         ("task: t\nmodel: m\nbehaviors: [{agent: w, text: a, id: '1'}]", "another text"),
-        ('task: t\nmodel: m\nbehaviors: [{agent: w, text: "\\e[2J"}]', "control character"),
+        ('task: t\nmodel: m\nbehaviors: [{agent: w, text: "\\e[2J"}]', "control or an invisible"),
+        ('task: t\nmodel: m\nbehaviors: [{agent: w, text: "a\\u202eb"}]', "an invisible character"),
+        ('task: t\nmodel: m\nbehaviors: [{agent: w, text: "a\\u200bb"}]', "an invisible character"),
         ("task: t\nmodel: m\nbehaviors: [{agent: w, text: a}, {agent: w, text: a}]", "twice"),
         (
             "task: t\nmodel: m\nbehaviors: [{agent: w, text: a, evidence: {e_value: .inf}}]",
@@ -277,8 +280,11 @@ def test_a_file_that_is_wrong_is_named_with_its_fault(
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none.yaml .*No such file"):
+    fix = "give a library's YAML file, such as RUN/behaviors/library.yaml"
+    with pytest.raises(ConfigError, match=f"none.yaml .*No such file or directory: {fix}"):
         read_library(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match=f"behaviors/library.yaml .*No such file.*{fix}"):
+        read_library(tmp_path)
     (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"bad.yaml .*can't decode"):
         read_library(tmp_path / "bad.yaml")
@@ -286,6 +292,24 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         file.truncate((16 << 20) + 1)
     with pytest.raises(ConfigError, match=r"larger than 16 MiB"):
         read_library(tmp_path / "big.yaml")
+
+
+def test_a_run_directory_stands_for_its_library(tmp_path: Path) -> None:
+    lib = library(rule("Say a."))
+    (tmp_path / "behaviors").mkdir()
+    (tmp_path / "behaviors" / "library.yaml").write_text(to_yaml(lib))
+    assert read_library(tmp_path) == lib
+
+
+def test_evidence_names_what_decided_beside_an_interval_that_holds_zero() -> None:
+    won = Evidence(pairs=19, lift=0.392, low=-0.096, high=0.883, e_value=41.53, level=0.025)
+    assert str(won) == "+39.2 points [-9.6, +88.3] on 19 pairs, e-value 41.53 (40 decides)"
+    assert str(Evidence(pairs=1, lift=0.5)) == "+50.0 points [-100.0, +100.0] on 1 pair"
+    assert str(Evidence()) == "not tried yet"
+
+
+def test_joiners_are_letters_of_some_scripts() -> None:
+    assert rule("\u0645\u06cc\u200c\u0631\u0648\u062f \U0001f468\u200d\U0001f469").text
 
 
 def test_an_error_shows_no_key() -> None:

@@ -125,7 +125,8 @@ def test_an_accepted_behaviour_is_played_and_reported(
     assert "Handle `[]`" in first
     body = report(found)
     assert "- Seed 0, accepted for the writer: `Handle '[]' first.`" in body
-    assert "| 0 | writer | rule | +20.0 points [+5.0, +35.0] on 40 pairs | accepted |" in body
+    lift = "+20.0 points [+5.0, +35.0] on 40 pairs, e-value 50 (40 decides)"
+    assert f"| 0 | writer | rule | {lift} | accepted |" in body
     assert "1 more were screened on a few dev problems and not tried: they gained +10.0" in body
     assert "the tightest interval began 15 points below its lift" in body
     assert "null result" not in body
