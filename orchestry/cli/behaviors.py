@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from orchestry.behaviors.library import Behavior, Library
+    from orchestry.behaviors.library import Behavior, Evidence, Library
 
-KEPT = Path("behaviors", "library.yaml")
-"""Where a run keeps its library."""
 SUFFIXES = (".yaml", ".yml")
+STYLES = {"accepted": "green", "trial": "yellow", "candidate": "yellow"}
+"""By status; all others are dim."""
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 where_argument = click.argument("where", required=False, type=click.Path(path_type=Path))
 
@@ -91,15 +91,18 @@ def _libraries(where: Path | None) -> dict[Path, Library]:
 
 
 def _default_files() -> list[Path]:
-    runs = sorted(Path("runs").glob(f"*/{KEPT}"), key=lambda path: path.stat().st_mtime)
+    from orchestry.behaviors.library import IN_RUN
+
+    runs = sorted(Path("runs").glob(f"*/{IN_RUN}"), key=lambda path: path.stat().st_mtime)
     return [*_yaml_files(Path("behaviors")), *runs[-1:]]
 
 
 def _files(where: Path) -> list[Path]:
+    from orchestry.behaviors.library import IN_RUN
     from orchestry.errors import ConfigError
 
-    if (where / "journal.jsonl").exists() or (where / KEPT).exists():
-        return [where / KEPT] if (where / KEPT).exists() else []
+    if (where / "journal.jsonl").exists() or (where / IN_RUN).exists():
+        return [where / IN_RUN] if (where / IN_RUN).exists() else []
     if where.is_dir():
         return _yaml_files(where)
     if not where.exists():
@@ -116,6 +119,9 @@ def _found(id: str, libraries: dict[Path, Library]) -> tuple[Path, Behavior]:
     from orchestry.errors import ConfigError, unknown
 
     everything = {b.id: (path, b) for path, one in libraries.items() for b in one.behaviors}
+    if not everything:
+        files = ", ".join(map(str, libraries))
+        raise ConfigError(f"there is no behaviour '{id}': {files} holds none yet, give another")
     fitting = [found for key, found in everything.items() if key.startswith(id)]
     if not fitting:
         raise ConfigError(unknown("behaviour", id, [*everything]))
@@ -141,9 +147,15 @@ def _run_diff(folder: Path) -> str:
     from orchestry.backends.team import base_prompt
     from orchestry.behaviors.library import Library, prompt_diff
     from orchestry.config import validate
+    from orchestry.errors import ConfigError
     from orchestry.registry import load_task
     from orchestry.store import load_run
 
+    if folder.is_file():
+        raise ConfigError(
+            f"{folder} is one library: give a run, to see its prompts before and after "
+            "(`behaviors diff RUN`), or two libraries (`behaviors diff A B`)"
+        )
     config = validate(load_run(folder).config)
     after = _one(folder)
     task = load_task(config.task, config.task_path, config.weights, warn=_warn)
@@ -172,35 +184,31 @@ def _plain(path: Path, library: Library) -> dict[str, Any]:
 
 
 def _print_library(path: Path, library: Library) -> None:
+    """Three lines a behaviour, so that 80 columns are enough: what it is, evidence, text."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
+
+    from orchestry.cli.show import plain
 
     console = Console()
     head = f"{path}: task {library.task}, model {library.model}, after update {library.update}"
-    console.print(Text(head, "bold"), soft_wrap=True)
+    console.print(Text(plain(head), "bold"), soft_wrap=True)
     if not library.behaviors:
         console.print(Text("  nothing yet", "dim"))
-        return
-    table = Table(box=None, pad_edge=False, expand=True)
-    for heading in ("id", "agent", "kind", "status"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("points", "interval", "pairs"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
+    agents = max((len(b.agent) for b in library.behaviors), default=0)
     for b in library.behaviors:
-        cells = (b.agent, b.kind, b.status, *_lift(b), " ".join(b.text.split()))
-        table.add_row(Text(b.id, "bold"), *(Text(cell) for cell in cells))
-    console.print(table)
+        line = Text(b.id, "bold").append(f"  {plain(b.agent):{agents}}  {b.kind:7}  ", "")
+        console.print(line.append(b.status, STYLES.get(b.status, "dim")), soft_wrap=True)
+        console.print(Text(f"    {'; '.join(_tests(b))}"), soft_wrap=True)
+        text = Text(f"    {plain(' '.join(b.text.split()))}", "dim")
+        console.print(text, no_wrap=True, overflow="ellipsis")
 
 
-def _lift(behavior: Behavior) -> tuple[str, str, str]:
-    """Lift, its interval and the pairs behind it, in points."""
-    evidence = behavior.evidence
-    if evidence is None or not evidence.pairs:
-        return "-", "-", "0"
-    low, high = 100 * evidence.low, 100 * evidence.high
-    return f"{100 * evidence.lift:+.1f}", f"{low:+.1f} to {high:+.1f}", f"{evidence.pairs}"
+def _tests(behavior: Behavior) -> Iterator[str]:
+    """What its trial found, and the last test since."""
+    yield str(behavior.evidence or "not tried yet")
+    if behavior.retest:
+        yield f"again: {behavior.retest}"
 
 
 def _print_behavior(path: Path, behavior: Behavior) -> None:
@@ -208,13 +216,15 @@ def _print_behavior(path: Path, behavior: Behavior) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from orchestry.cli.show import plain
+
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(path, behavior):
-        facts.add_row(Text(name, "dim"), Text(value))
+        facts.add_row(Text(name, "dim"), Text(plain(value)))
     console = Console()
     console.print(facts)
     console.print()
-    console.print(Text(behavior.text), soft_wrap=True)
+    console.print(Text(plain(behavior.text)), soft_wrap=True)
 
 
 def _facts(path: Path, behavior: Behavior) -> Sequence[tuple[str, str]]:
@@ -229,11 +239,9 @@ def _facts(path: Path, behavior: Behavior) -> Sequence[tuple[str, str]]:
     ]
     if (evidence := behavior.evidence) is not None:
         episodes = ", ".join(map(str, evidence.episodes)) or "none"
-        facts += [
-            ("e-value", f"{evidence.e_value:.3g}, at a level of {evidence.level:.3g}"),
-            ("cost", f"{evidence.calls} calls, ${evidence.usd:.4f}"),
-            ("episodes", episodes),
-        ]
+        facts += [("e-value", _decided(evidence)), *_spent(evidence), ("episodes", episodes)]
+    if (again := behavior.retest) is not None:
+        facts += [("again", str(again)), *_spent(again)]
     if behavior.screened:
         scores = (f"{problem} {score:.2f}" for problem, score in behavior.screened.items())
         facts.append(("screened", "  ".join(scores)))
@@ -241,12 +249,28 @@ def _facts(path: Path, behavior: Behavior) -> Sequence[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
+def _decided(evidence: Evidence) -> str:
+    """Why a trial ended as it did, which the two-sided interval does not say."""
+    if not evidence.level:
+        return "none: it had no trial"
+    return (
+        f"{evidence.e_value:.4g}; {evidence.needed:.4g} accepts, at this trial's level of "
+        f"{evidence.level:.3g}. It decides, not the 95 % interval, which is two-sided"
+    )
+
+
+def _spent(evidence: Evidence) -> list[tuple[str, str]]:
+    return [("cost", f"{evidence.calls} calls, ${evidence.usd:.4f}")]
+
+
 def _print_diff(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from orchestry.cli.show import plain
+
     styles = {"+": "green", "-": "red", "@": "cyan"}
     console = Console()
-    for line in text.splitlines():
+    for line in plain(text).splitlines():
         style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], "")
         console.print(Text(line, style), soft_wrap=True)

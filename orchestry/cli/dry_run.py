@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import click
 from rich.console import Console
 from rich.table import Table
 
+from orchestry.cli.show import counted
 from orchestry.cli.watch import Watch
 from orchestry.config import RunConfig
 from orchestry.estimate import Estimate, estimate
@@ -15,7 +19,7 @@ def show(config: RunConfig, *, as_json: bool) -> None:
     """Prints what the run would cost; makes no call and writes nothing."""
     found = estimate(config, note=Watch(Console(stderr=True), verbose=False).note)
     if as_json:
-        click.echo(found.model_dump_json())
+        click.echo(json.dumps(_plain(found)))
         return
     console = Console()
     console.print(table(found))
@@ -26,6 +30,14 @@ def show(config: RunConfig, *, as_json: bool) -> None:
         f"hard maximum {top}"
     )
     console.print(_kind(usd.max, config.budget.usd), style="dim")
+
+
+def _plain(found: Estimate) -> dict[str, Any]:
+    """As JSON takes it; sums of shares without the noise in their last digits."""
+    plain = found.model_dump(mode="json")
+    for row in plain["usage"]:
+        row |= {key: round(row[key], 2) for key in ("calls", "input_tokens", "output_tokens")}
+    return plain
 
 
 def _kind(top: float | None, cap: float | None) -> str:
@@ -46,7 +58,7 @@ def _kind(top: float | None, cap: float | None) -> str:
 
 def table(found: Estimate) -> Table:
     """Expected calls, tokens and dollars by agent and purpose."""
-    title = f"{found.task}, {found.episodes} episodes on {found.provider}/{found.model}"
+    title = f"{found.task}, {counted(found.episodes, 'episode')} on {found.provider}/{found.model}"
     out = Table("agent", "purpose", title=title, title_justify="left")
     for heading in ("calls", "tokens in", "tokens out", "dollars"):
         out.add_column(heading, justify="right")

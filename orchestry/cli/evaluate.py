@@ -13,7 +13,7 @@ from orchestry.types import SPLITS, Split
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True)
 @click.option("--budget", type=float, metavar="USD", help="Hard cap of this evaluation.")
-@click.option("--show-best", is_flag=True, help="Show the best trajectory, with advantages.")
+@click.option("--show-best", is_flag=True, help="Show the best trajectory: advantages, credits.")
 @click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
@@ -21,7 +21,8 @@ def command(
 ) -> int:
     """Score a run's configuration on held-out problems, every one once.
 
-    Results lie in RUN/evaluations/<split>; a second call goes on where the first stopped.
+    Results lie in RUN/evaluations/<split>, after N updates of what the team learned in
+    RUN/evaluations/<split>--update-N; a second call goes on where the first stopped.
     """
     from orchestry.cli.show import finish
     from orchestry.cli.watch import watching

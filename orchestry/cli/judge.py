@@ -101,9 +101,12 @@ def asked_of(config: RunConfig, provider: str | None, model: str | None) -> RunC
 
 
 def _forecast(found: Forecast) -> str:
+    from orchestry.cli.show import counted
+
     cap = "no budget" if found.budget_usd is None else f"of the budget of ${found.budget_usd:g}"
+    problems, calls = counted(found.problems, "problem"), counted(found.calls, "call")
     return (
-        f"judge check of {found.provider}/{found.model} on {found.task}: {found.problems} problems"
-        f"\n{found.calls} calls, {found.most_calls} if every verdict needs a repair; about "
+        f"judge check of {found.provider}/{found.model} on {found.task}: {problems}"
+        f"\n{calls}, {found.most_calls} if every verdict needs a repair; about "
         f"{found.input_tokens:,} tokens in\nat most ${found.worst_usd:.4f}, {cap}"
     )

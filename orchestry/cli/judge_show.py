@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestry.cli.show import ENDINGS, EXIT_CODES
-from orchestry.cli.watch import Spending
+from orchestry.cli.watch import Spending, say
 from orchestry.judging.check import CheckReport, Watcher
 from orchestry.judging.measures import Measures, Share, Sheet, measure
 from orchestry.session import Plan
@@ -39,7 +39,7 @@ class Watch:
         self._bar = TaskID(0)
 
     def note(self, text: str) -> None:
-        self.console.print(Text(f"· {text}", style="dim"), soft_wrap=True)
+        say(self.console, text)
 
     def started(self, folder: Path, plan: Plan) -> None:
         provider, config = plan.backend.provider, plan.config

@@ -12,7 +12,7 @@ import click
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--budget", type=float, metavar="USD", help="A new hard cap for the whole run.")
 @click.option("--episodes", type=int, metavar="N", help="A new number of episodes in all.")
-@click.option("--show-best", is_flag=True, help="Show the best trajectory, with advantages.")
+@click.option("--show-best", is_flag=True, help="Show the best trajectory: advantages, credits.")
 @click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(

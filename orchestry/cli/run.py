@@ -16,7 +16,7 @@ from orchestry.cli.options import config_from, run_options
     "--run-dir", type=click.Path(path_type=Path), help="The run's directory itself.  [runs/...]"
 )
 @click.option("--dry-run", is_flag=True, help="Print calls, tokens and dollars; spend nothing.")
-@click.option("--show-best", is_flag=True, help="Show the best trajectory, with advantages.")
+@click.option("--show-best", is_flag=True, help="Show the best trajectory: advantages, credits.")
 @click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
@@ -28,6 +28,11 @@ def command(
     **flags: Any,
 ) -> int:
     """Search or train on a task; writes a run directory.
+
+    With a model that can judge, a judge rates what the reward leaves tied, and behaviours learned
+    from the episodes enter the prompts once they passed a test: judge.*, credit.* and behaviors.*,
+    explained in docs/learning.md; --dry-run shows what they cost, judge.enabled=false and
+    behaviors.enabled=false do without.
 
     Every config key has its line in orchestry/config.py; `--set key=value` reaches all of them.
     Exit codes: 0 done, 1 failed, 2 bad usage, 3 stopped at the budget, 130 interrupted.

@@ -52,7 +52,8 @@ def summary_panel(summary: Summary) -> Panel:
 def diff_panel(summary: Summary) -> Panel:
     """What the library changed in the agents' prompts."""
     diff = Syntax(plain(summary.prompt_diff), "diff", background_color="default", word_wrap=True)
-    return Panel(diff, title=f"learned: {summary.accepted} behaviours in the prompts", expand=False)
+    learned = counted(summary.accepted, "behaviour")
+    return Panel(diff, title=f"learned: {learned} in the prompts", expand=False)
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
@@ -82,7 +83,8 @@ def _uses(summary: Summary) -> list[tuple[str, str]]:
         counts = summary.judgements.items()
         lines.append(("judge", "  ".join(f"{outcome} {count}" for outcome, count in counts)))
     if summary.updates:
-        lines.append(("library", f"{summary.updates} updates, {summary.accepted} accepted"))
+        updates = counted(summary.updates, "update")
+        lines.append(("library", f"{updates}, {summary.accepted} accepted"))
     return lines
 
 
@@ -102,6 +104,15 @@ def usage_table(summary: Summary) -> Table:
             f"{row.usd:.4f}",
         )
     return table
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun in the right form.
+
+    >>> counted(1, "update"), counted(2, "update")
+    ('1 update', '2 updates')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def plain(text: str) -> str:

@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.text import Text
 
 from orchestry.backends.api import ApiBackend
+from orchestry.cli.show import counted
 from orchestry.records import EpisodeRecord
 from orchestry.session import Observer, Plan
 
@@ -35,12 +36,14 @@ class Watch:
         self._count = 0
 
     def note(self, text: str) -> None:
-        self.console.print(Text(f"· {text}", style="dim"), soft_wrap=True)
+        say(self.console, text)
 
     def started(self, folder: Path, plan: Plan, done: int) -> None:
         provider, config = plan.backend.provider, plan.config
-        went_on = f", {done} episodes done before" if done else ""
+        went_on = f", {counted(done, 'episode')} done before" if done else ""
         self.note(f"{config.task} on {provider.name}/{provider.model} -> {folder}{went_on}")
+        if done >= config.episodes:
+            return  # nothing to play: a bar would show no reward
         self.progress = Progress(
             BarColumn(bar_width=10),
             MofNCompleteColumn(),
@@ -87,6 +90,11 @@ class Spending(ProgressColumn):
         hits = sum(row.cache_hits for row in self.backend.gateway.usage())
         flying = self.backend.gateway.in_flight
         return Text(f"${ledger.spent:.3f}{of} {hits} cached {flying} open", style="cyan")
+
+
+def say(console: Console, text: str) -> None:
+    """A note; a terminal gets lines broken between words, a file gets it whole."""
+    console.print(Text(f"· {text}", style="dim"), soft_wrap=not console.is_terminal)
 
 
 @contextmanager

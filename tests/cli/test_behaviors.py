@@ -39,19 +39,44 @@ def run(cli: CommandLine, folder: str, *behaviors: Behavior) -> Path:
     return write(Path(folder) / "behaviors" / "library.yaml", *behaviors)
 
 
-def test_list_shows_status_lift_and_a_line_of_text(cli: CommandLine) -> None:
+def test_list_shows_status_evidence_and_a_line_of_text_in_80_columns(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     write(Path("mine.yaml"), OTHER, RULE)
     result = cli("behaviors", "list", "mine.yaml")
     assert result.code == 0
-    head, columns, first, second = (line.rstrip() for line in result.out.splitlines()[:4])
-    assert head == "mine.yaml: task words, model fake-1, after update 2"
-    assert columns.split() == [
-        *("id", "agent", "kind", "status", "points", "interval", "pairs", "text")
+    lines = [line.rstrip() for line in result.out.splitlines()]
+    assert lines[:6] == [
+        "mine.yaml: task words, model fake-1, after update 2",
+        f"{RULE.id}  writer    rule     accepted",
+        "    +5.2 points [+1.1, +9.3] on 120 pairs, e-value 41.5 (40 decides)",
+        "    Write one word. Then stop [now].",
+        f"{OTHER.id}  reviewer  rule     rejected",
+        "    not tried yet",
     ]
-    assert first.split()[:4] == [RULE.id, "writer", "rule", "accepted"]
-    assert first.split()[4:9] == ["+5.2", "+1.1", "to", "+9.3", "120"]
-    assert first.split()[9] == "Write"
-    assert second.split()[:4] == [OTHER.id, "reviewer", "rule", "rejected"]
+    assert lines[6].startswith("    Praise very very very")
+    assert len(lines[6]) == 80
+
+
+def test_what_a_later_test_found_is_shown_too(cli: CommandLine) -> None:
+    again = {"pairs": 1, "lift": 0.5, "e_value": 0.25, "level": 0.05, "calls": 6}
+    path = write(Path("mine.yaml"), Behavior.model_validate({**RULE.model_dump(), "retest": again}))
+    retest = "+50.0 points [-100.0, +100.0] on 1 pair, e-value 0.25 (20 decides)"
+    assert f"(40 decides); again: {retest}" in cli("behaviors", "list", path).out
+    assert retest in cli("behaviors", "show", RULE.id, path).out
+
+
+def test_nothing_steers_the_terminal(cli: CommandLine, tmp_path: Path) -> None:
+    path = write(Path("dlrow\u202eolleh.yaml"), RULE)
+    assert "\u202e" not in cli("behaviors", "list", path).out
+    assert "\u202e" not in cli("behaviors", "show", RULE.id, path).out
+    own = ("--set", 'agents.writer.system_prompt="Be \\u202eterse \\e[2Jnow."')
+    assert cli("run", *FAKE, *own, "--run-dir", "a-run").code == 0
+    write(Path("a-run/behaviors/library.yaml"), RULE)
+    shown = cli("behaviors", "diff", "a-run").out
+    assert "\n Be  terse  [2Jnow.\n" in shown
+    assert not {"\u202e", "\x1b"} & set(shown)
 
 
 def test_list_as_json_is_everything(cli: CommandLine) -> None:
@@ -88,8 +113,8 @@ def test_show_has_the_whole_text_and_the_evidence(cli: CommandLine) -> None:
     assert "Write one word.\nThen stop [now].\n" in out
     for found in (
         "accepted",
-        "+5.2 points [+1.1, +9.3] on 120 pairs",
-        "41.5, at a level of 0.025",
+        "+5.2 points [+1.1, +9.3] on 120 pairs, e-value 41.5 (40 decides)",
+        "41.5; 40 accepts, at this trial's level of 0.025.",
         "240 calls, $0.1200",
         "3, 4",
         "dev-1 0.50",
@@ -126,6 +151,7 @@ def test_diff_of_two_needs_no_task(cli: CommandLine) -> None:
     assert "\n+- Write one word.\n" in cli("behaviors", "diff", two, one).out
     assert cli("behaviors", "diff", one, one).out == "No prompt is changed.\n"
     assert json.loads(cli("behaviors", "diff", one, one, "--json").out) == {"diff": ""}
+    cli("behaviors", "diff", one).failed(2, "one.yaml is one library: give a run", "diff A B")
 
 
 def test_what_is_not_there_is_one_line_and_code_2(cli: CommandLine) -> None:
@@ -149,6 +175,8 @@ def test_an_id_must_be_known_and_clear(cli: CommandLine) -> None:
     path = write(Path("mine.yaml"), *(Behavior(agent="writer", text=text) for text in texts))
     cli("behaviors", "show", "zzz", path).failed(2, "unknown behaviour 'zzz'")
     cli("behaviors", "show", "", path).failed(2, "begins several ids")
+    empty = write(Path("empty.yaml"))
+    cli("behaviors", "show", "abc", empty).failed(2, "no behaviour 'abc': empty.yaml holds none")
 
 
 @pytest.mark.parametrize("columns", ["12", "400"])

@@ -40,3 +40,11 @@ def test_learning_is_shown_by_purpose_and_has_no_maximum_without_a_budget(cli: C
     assert "trial" in shown
     assert "distil" in shown
     assert "behaviours are learned from them, which lengthen the prompts" in " ".join(shown.split())
+
+
+def test_figures_have_no_noise_in_their_last_digits(cli: CommandLine) -> None:
+    shown = cli("run", *FAKE, "--dry-run", "--json", "--episodes", 7).out
+    for row in json.loads(shown)["usage"]:
+        for key in ("calls", "input_tokens", "output_tokens"):
+            assert row[key] == round(row[key], 2)
+    assert "words, 1 episode on" in cli("run", *FAKE, "--dry-run", "--episodes", 1).out

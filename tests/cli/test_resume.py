@@ -74,6 +74,15 @@ def test_one_process_a_run_directory(cli: CommandLine) -> None:
     assert cli("resume", "run").code == 0
 
 
+def test_a_finished_run_shows_its_numbers_and_no_empty_bar(cli: CommandLine) -> None:
+    assert cli("run", *FAKE, "--run-dir", "run").code == 0
+    again = cli("resume", "run")
+    assert again.code == 0
+    assert "3 episodes done before" in again.err
+    assert "reward -" not in again.err
+    assert "3 of 3" in again.out
+
+
 def test_the_budget_stops_with_code_3_and_a_higher_one_goes_on(cli: CommandLine) -> None:
     args = (*FAKE, *PRICED, "--run-dir", "run", "--json", "--show-best")
     stopped = cli("run", *args, "--budget", 0.03, "--set", "search.episodes_in_flight=1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -9,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from orchestry.cli.watch import say
 from tests.cli.support import FAKE, CommandLine
 
 RUN = (sys.executable, "-m", "orchestry", "run", *map(str, FAKE), "--run-dir", "run")
@@ -43,6 +46,22 @@ def test_a_dry_run_is_one_object_and_makes_nothing(cli: CommandLine) -> None:
     assert result.code == 0
     assert {"p5", "expected", "p95", "max"} == json.loads(result.out)["cost_usd"].keys()
     assert not list(Path().iterdir())
+
+
+def test_help_names_what_is_on_by_itself(cli: CommandLine) -> None:
+    text = " ".join(cli("run", "--help").out.split())
+    for said in ("judge.enabled=false", "behaviors.enabled=false", "docs/learning.md", "credits"):
+        assert said in text
+    assert "<split>--update-N" in cli("evaluate", "--help").out
+
+
+def test_notes_break_between_words_on_a_terminal_and_stay_whole_in_a_file() -> None:
+    note = "candidate 0123456789 is accepted after a long and patient trial on dev problems"
+    for terminal, lines in ((True, 3), (False, 1)):
+        out = io.StringIO()
+        say(Console(file=out, force_terminal=terminal, width=30, color_system=None), note)
+        assert len(out.getvalue().splitlines()) == lines
+        assert {"accepted", "0123456789"} <= set(out.getvalue().split())
 
 
 def test_a_traceback_comes_only_with_verbose(cli: CommandLine) -> None:
