@@ -80,8 +80,8 @@ def _openai(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
     model = config.model or environ.get("OPENAI_MODEL")
     if not model:
         raise ConfigError(
-            "provider openai has no default model: name one with --model, provider.model or "
-            "OPENAI_MODEL"
+            "provider openai has no default model: name one with --model, provider.model (for a "
+            "judge of its own judge.provider.model) or OPENAI_MODEL"
         )
     return OpenAIProvider(endpoint, model)
 
@@ -118,7 +118,8 @@ def _key(environ: Mapping[str, str], variable: str, placeholder: str | None = No
     key = environ.get(variable, "").strip() or placeholder
     if key is None:
         raise ConfigError(
-            f"{variable} is not set: export it, or use --provider embedded (free, on this machine)"
+            f"{variable} is not set: export it, or let provider.name (or judge.provider.name, where "
+            "the judge wants it) be another, such as embedded (free, on this machine)"
         )
     if not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigError(f"{variable} holds a character that no key has: copy the key again")

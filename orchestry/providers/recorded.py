@@ -75,8 +75,9 @@ class RecordedProvider:
         return ProviderError(
             f"{self.path} holds no answer to {request.agent}'s request (purpose "
             f"'{request.purpose}', model '{request.model}', sample {request.sample_index}): use "
-            "the task, split, seed, episodes, model, search.* and sampling.* of the recorded "
-            f"run's config.yaml; {len(self._answers)} answers are recorded",
+            "the task, split, seed, episodes, model and agents, search.*, sampling.*, judge.*, "
+            "credit.* and behaviors.* of the recorded run, which --config RUN/config.yaml gives; "
+            f"{len(self._answers)} answers are recorded",
             transient=False,
             billed=False,
         )

@@ -52,6 +52,7 @@ def test_models_and_addresses_come_from_config_then_environment_then_default() -
         ({"name": "anthropic"}, {}, "ANTHROPIC_API_KEY is not set"),
         ({"name": "anthropic"}, {"ANTHROPIC_API_KEY": "sk-ż\u200b"}, "copy the key again"),
         ({"name": "openai", "model": "m"}, {}, "OPENAI_API_KEY is not set"),
+        ({"name": "openai", "model": "m"}, {}, "judge.provider.name"),
         ({"name": "openai"}, KEYS, "OPENAI_MODEL"),
         ({"name": "openai", "base_url": "localhost:80"}, KEYS, "provider.base_url is"),
         ({"name": "anthropic"}, {**KEYS, "ANTHROPIC_BASE_URL": "ftp://x"}, "ANTHROPIC_BASE_URL is"),

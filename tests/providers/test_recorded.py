@@ -66,8 +66,10 @@ async def test_the_first_of_two_answers_counts(tmp_path: Path) -> None:
 async def test_an_unknown_request_says_how_to_match(tmp_path: Path) -> None:
     await record(tmp_path, [request()])
     provider = RecordedProvider(tmp_path)
-    with pytest.raises(ProviderError, match=r"sample 9.*config.yaml; 1 answers") as info:
+    with pytest.raises(ProviderError, match=r"sample 9.*config.yaml gives; 1 ans") as info:
         await provider.complete(request(sample_index=9))
+    for keys in ("judge.*", "credit.*", "behaviors.*"):
+        assert keys in str(info.value)
     assert not info.value.transient
     assert not info.value.billed
 
