@@ -205,10 +205,14 @@ def _print_library(path: Path, library: Library) -> None:
 
 
 def _tests(behavior: Behavior) -> Iterator[str]:
-    """What its trial found, and the last test since."""
+    """What its trial found, the last test since, and why it has its status."""
+    from orchestry.cli.show import plain
+
     yield str(behavior.evidence or "not tried yet")
     if behavior.retest:
         yield f"again: {behavior.retest}"
+    if behavior.note:
+        yield plain(" ".join(behavior.note.split()))
 
 
 def _print_behavior(path: Path, behavior: Behavior) -> None:

@@ -60,6 +60,8 @@ def test_list_shows_status_evidence_and_a_line_of_text_in_80_columns(
 
 
 def test_what_a_later_test_found_is_shown_too(cli: CommandLine) -> None:
+    write(Path("off.yaml"), OTHER.model_copy(update={"note": "off the front"}))
+    assert "    not tried yet; off the front\n" in cli("behaviors", "list", "off.yaml").out
     again = {"pairs": 1, "lift": 0.5, "e_value": 0.25, "level": 0.05, "calls": 6}
     path = write(Path("mine.yaml"), Behavior.model_validate({**RULE.model_dump(), "retest": again}))
     retest = "+50.0 points [-100.0, +100.0] on 1 pair, e-value 0.25 (20 decides)"
