@@ -41,6 +41,7 @@ RULES = {
     "gold": "gold answers score 1.0",
     "nothing": "empty answers earn less than 1.0",
     "no leak": "no agent is shown the gold answer",
+    "graded": "graded answers can be played, and none scores more than the first",
 }
 
 HOSTILE = (
@@ -114,8 +115,8 @@ async def check_task(
     """Plays the task with hostile, empty and gold answers; one finding a rule, in a fixed order.
 
     Each of `seeds` is one game of hostile answers for each of `problems_per_split` problems of a
-    split, spread evenly. Gold is played on every problem, or on 200 spread evenly. Raises
-    SandboxError where the sandbox itself fails.
+    split, spread evenly; their graded answers are played too. Gold is played on every problem, or
+    on 200 spread evenly. Raises SandboxError where the sandbox itself fails.
     """
     case = _Case(task)
     splits = _check_problems(case)
@@ -127,6 +128,8 @@ async def check_task(
     await _check_empty(case, tools, sampled, seeds[0])
     everything = [problem for split in splits.values() for problem in split]
     await _check_gold(case, tools, _spread(everything, MAX_GOLD), seeds[0])
+    for problem in sampled:
+        await _check_graded(case, tools, problem, seeds[0])
     return case.findings()
 
 
@@ -284,6 +287,36 @@ async def _check_gold(case: _Case, tools: Tools, problems: Sequence[Problem], se
         if score is not None and score.total < 1.0 - 1e-9:
             parts = ", ".join(f"{part.name} {part.value:g}" for part in score.parts)
             case.fail("gold", f"gold of problem '{problem.id}' scores {score.total:g} ({parts})")
+
+
+async def _check_graded(case: _Case, tools: Tools, problem: Problem, seed: int) -> None:
+    """`judge check` takes the scores of these answers for the truth, the first for the best."""
+    answers: list[Mapping[str, str]] = []
+    with case.blaming("graded", f"graded of problem '{problem.id}'"):
+        answers = list(case.task.graded(problem))
+        if not answers and case.task.gold(problem) is not None:
+            case.fail("graded", f"problem '{problem.id}' has gold and no graded answer")
+    ends: list[Met] = []
+    for place, answer in enumerate(answers):
+        if fault := _unplayable(case, answer):
+            case.fail("graded", f"answer {place} {fault} ({problem.id})")
+            return
+        ends += _play(case, problem, seed, answer.__getitem__, "graded")[-1:]
+    totals = [score.total for score in await _evaluate(case, tools, ends) if score is not None]
+    if len(totals) == len(answers) > 0 and max(totals) > totals[0] + 1e-9:
+        place = totals.index(max(totals))
+        worth = f"answer {place} scores {totals[place]:g}, the first {totals[0]:g}"
+        case.fail("graded", f"{worth}, on problem '{problem.id}'")
+
+
+def _unplayable(case: _Case, answer: object) -> str:
+    """Why a team can't say this; '' where it can."""
+    if not isinstance(answer, Mapping):
+        return f"is a {type(answer).__name__}, no mapping from role to text"
+    for agent in case.task.agents:
+        if not isinstance(answer.get(agent.role), str):
+            return f"has no text for '{agent.role}'"
+    return ""
 
 
 def _check_leak(case: _Case, problem: Problem, gold: Mapping[str, str], seed: int) -> None:

@@ -93,6 +93,13 @@ async def test_the_bundled_task_breaks_no_rule() -> None:
     assert await broken_rules(load_task("code_review")) == {}
 
 
+async def test_graded_answers_come_best_first() -> None:
+    broken = type("Broken", (Doubling,), {"graded": worst_first})
+    found = await broken_rules(broken())
+    assert [*found] == ["graded"]
+    assert "scores 1, the first 0, on problem 'train-2'" in found["graded"]
+
+
 def constant(total: float) -> Callable[..., Any]:
     async def evaluate(self: TeamTask, state: Transcript, tools: Tools) -> Score:
         return self.score(quality=total)
@@ -134,6 +141,14 @@ def mutating(self: TeamTask, state: Transcript, actions: Mapping[str, str]) -> T
     return state
 
 
+def worst_first(self: Doubling, problem: Problem) -> Sequence[Mapping[str, str]]:
+    return TeamTask.graded(self, problem)[::-1]
+
+
+def silent(self: Doubling, problem: Problem) -> Sequence[Mapping[str, str]]:
+    return [{"coder": "def f(x): return x"}]
+
+
 FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "same id in all splits": ({"problems": one}, "splits", "id 'same' is in train and in dev"),
     "no problems": ({"problems": lambda *_: ()}, "splits", "problems('train') is empty"),
@@ -155,6 +170,11 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "moody": ({"evaluate": growing}, "deterministic", "scored"),
     "generous": ({"evaluate": constant(1.0)}, "nothing", "empty answers score 1.0"),
     "mean": ({"evaluate": constant(0.5)}, "gold", "scores 0.5 (quality 0.5)"),
+    "no graded": ({"graded": lambda *_: ()}, "graded", "has gold and no graded answer"),
+    "graded raises": ({"graded": lambda *_: 1 / 0}, "graded", "raised ZeroDivisionError"),
+    "graded is none": ({"graded": lambda *_: None}, "graded", "raised TypeError"),
+    "graded texts": ({"graded": lambda *_: ["x"]}, "graded", "answer 0 is a str, no mapping"),
+    "graded for one": ({"graded": silent}, "graded", "answer 0 has no text for 'planner'"),
     "gold of one": ({"gold": lambda *_: {"coder": ""}}, "gold", "raised KeyError: 'planner'"),
 }
 
