@@ -38,6 +38,7 @@ from orchestry.config import JudgeConfig
 from orchestry.search import rating
 from orchestry.search.judge import ListwiseJudge
 from orchestry.search.orders import balanced
+from orchestry.search.structured import fence_code
 from orchestry.seeds import derive
 from orchestry.types import AgentSpec, Message, Request, Siblings
 
@@ -122,7 +123,7 @@ async def _duel(
     policy: Planted, siblings: Siblings[Any], duels: Sequence[tuple[int, int]], repeat: int
 ) -> list[bool]:
     """Whether the one shown first wins, a duel each."""
-    code, config = rating.fence_code(0), JudgeConfig()
+    code, config = fence_code(0), JudgeConfig()
     scene = rating.scene(siblings, TEAM, config, code)
     system = Message(role="system", content=PAIR_SYSTEM.format(code=code))
     requests = []

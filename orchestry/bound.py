@@ -22,6 +22,7 @@ from orchestry.baselines import fixed, schedule
 from orchestry.errors import OrchestryError, TaskError
 from orchestry.prior import LONGEST_TOKEN, SHAPES
 from orchestry.rollout import Rate, Rollout, task_boundary
+from orchestry.search import rating
 from orchestry.search.beam import Candidate, Joint, Schedule
 from orchestry.search.judge import ListwiseJudge
 from orchestry.search.values import apply
@@ -127,11 +128,12 @@ class Longest:
 class Rambling:
     """A judge's policy whose verdicts are as long and as dear as they can be, and malformed.
 
-    `factor` is how many times larger the sibling set is than the one that it is shown.
+    The sibling set has `size` members; of a larger one `shown` are in the prompts that it sees.
     """
 
-    def __init__(self, plan: Plan, factor: float) -> None:
-        self.plan, self.factor, self.nano_usd = plan, factor, 0
+    def __init__(self, plan: Plan, size: int, shown: int) -> None:
+        self.plan, self.factor, self.nano_usd = plan, size / shown, 0
+        self.most = rating.limit(size, plan.config.judge)
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         return [[self._answer(request) for _ in range(n)] for request in requests]
@@ -139,7 +141,7 @@ class Rambling:
     def _answer(self, request: Request) -> Completion:
         bench, attempts = self.plan.backend.bench, self.plan.config.retry.attempts
         bound = ceil((bench.provider.input_bound(request) + REASON) * self.factor)
-        once = bench.prices.worst(request.model, bound, request.max_tokens, shared=False)
+        once = bench.prices.worst(request.model, bound, self.most, shared=False)
         self.nano_usd += nano(once) * attempts
         text = wide(request.max_tokens, self.plan.config.judge.max_chars)
         return Completion(text=text, model=request.model)
@@ -287,7 +289,7 @@ def _families(schedule: Schedule, stage: int, agents: int) -> dict[int, int]:
 def _verdict(plan: Plan, problem: Problem, course: Course, size: int) -> int:
     """Nano-dollars of the verdict on siblings at the end of that way."""
     shown = min(size, SHOWN)
-    policy, judge = Rambling(plan, size / shown), plan.config.judge
+    policy, judge = Rambling(plan, size, shown), plan.config.judge
     always = judge.model_copy(update={"when": "always"})
     asked = ListwiseJudge(
         policy,

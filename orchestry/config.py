@@ -125,7 +125,8 @@ class JudgeConfig(Frozen):
     rubric: str = Field("", max_length=10_000)
     """What good work is in this task, for the judge to read; '' leaves it to the agents' goals."""
     max_tokens: int = Field(1024, ge=64, le=MAX_TOKENS)
-    """Longest verdict, in tokens."""
+    """Longest verdict, or answer of who distils, in tokens. More is allowed where the answer needs
+    it: 64 and, for each sibling to rate, 120, for each behaviour to distil, 320."""
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     """None: 0 where the provider takes a temperature."""
     max_chars: int = Field(6000, ge=200, le=1_000_000)
@@ -160,7 +161,7 @@ class BehaviorsConfig(Frozen):
     top: Share = 0.2
     """Share of an update's trajectories that count as winners."""
     candidates: int = Field(3, ge=1, le=16)
-    """Behaviours distilled in an update, for the agent who caused most of the loss."""
+    """Behaviours distilled in an update, shared out among the agents by the loss they caused."""
     max_per_agent: int = Field(3, ge=1, le=20)
     """Most behaviours in one agent's prompt."""
     screen: int = Field(4, ge=1, le=1000)

@@ -103,12 +103,18 @@ def test_no_real_run_passes_the_maximum_though_its_calls_are_lost(
 def test_no_real_run_passes_the_maximum_though_all_its_verdicts_are_cut(
     tmp_path: Path, task: str, when: str
 ) -> None:
+    script = tmp_path / "verdicts.jsonl"
+    script.write_text('{"agent": "judge", "text": "{", "output_tokens": 100000}', encoding="utf-8")
     chosen = config(
         *JUDGED,
         f"task={task}",
         f"judge.when={when}",
         "judge.max_tokens=64",
         "judge.repeats=2",
+        "judge.provider.name=fake",
+        f"judge.provider.fake.script={script}",
+        "judge.provider.fake.fault_rate=0.3",
+        "judge.provider.fake.faults=[drop]",
         "credit.share=0.5",
         "provider.fake.output_tokens=500",
         *NO_WAIT,

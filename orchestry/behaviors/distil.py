@@ -1,9 +1,8 @@
 """Distils candidate behaviours from contrasts: rules by one structured call, an example without.
 
-What agents and earlier distillations wrote is shown between fences that carry a code their authors
-could not know, as material. Contrasting good with bad work in words, and proposing instructions
-from it, follows the textual gradients of ProTeGi (arXiv 2305.03495); that a proposal is worth
-nothing until a trial says so is what is added here.
+Contrasting good with bad work in words, and proposing instructions from it, follows the textual
+gradients of ProTeGi (arXiv 2305.03495); that a proposal is worth nothing until a trial says so is
+what is added here.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from pydantic import ConfigDict, Field, ValidationError
 from orchestry.behaviors.contrast import Contrast, Side, varied
 from orchestry.behaviors.library import Behavior, Evidence, Library, Text
 from orchestry.errors import reason
-from orchestry.search.rating import fence_code
+from orchestry.search import structured
+from orchestry.search.structured import Malformed, closed, ends, fence_code, fenced
 from orchestry.seeds import derive
 from orchestry.types import AgentSpec, Completion, Frozen, Message, Outcome, Policy, Request
 
@@ -25,6 +25,9 @@ PURPOSE = "distil"
 MAX_WORDS = 60
 MAX_RULE = 600
 """Longest rule, in characters, where the provider can enforce it: MAX_WORDS long words."""
+_TOKENS_EACH = 2 * MAX_RULE // 4 + 20
+"""Tokens that one rule takes in an answer, at most: the longest text and why, at four characters a
+token, and their keys."""
 MAX_EXAMPLE = 1500
 """Longest example: it is paid for in every prompt of its agent."""
 MAX_CONTRASTS = 3
@@ -33,7 +36,6 @@ MAX_PIECE = 1200
 """Characters that are shown of one piece of material: small models have small contexts."""
 MAX_PROMPT = 4000
 """Characters that are shown of the present prompt, and of what was tried before."""
-_CUT = "\n[cut]\n"
 _SYSTEM = """\
 You improve the system prompts of a team of language-model agents. You are shown the team, the \
 prompt of one agent, and moves of that agent: some in trajectories that went well, some in \
@@ -51,7 +53,6 @@ have made the bad moves like the good ones.
 Answer with one JSON object and nothing else:
 {{"behaviors": [{{"why": "...", "text": "..."}}, ...]}}
 The text is the instruction. The why is one sentence: what went wrong that it puts right."""
-_REPAIR = "That is no valid answer: {why}. Answer once more, with only the JSON object asked for."
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,8 @@ async def distil(
     """At most `count` rules and one example that would make the agent's bad moves like its good.
 
     `prompt` is the agent's system prompt before anything was learned; `blame` is the loss that
-    each agent caused. A malformed answer is repaired once, else there are no rules. Raises what
-    the policy raises.
+    each agent caused. The answer may take `max_tokens`, or more where so many rules need it. A
+    malformed one is repaired once, else there are no rules. Raises what the policy raises.
     """
     if not contrasts:
         return Distilled((), None)
@@ -103,11 +104,12 @@ async def distil(
         purpose=PURPOSE,
         model=model,
         messages=_question(agents, library, agent, shown, blame, prompt, count, seed),
-        max_tokens=max_tokens,
+        max_tokens=structured.room(max_tokens, count, _TOKENS_EACH),
         seed=derive(seed, PURPOSE),
         response_schema=_schema(count),
     )
-    rules, outcome = await _ask(policy, request)
+    replies = await structured.ask(policy, [request], _read, noun="answer", clip=_clip)
+    rules = replies[0].value or ()
     sources = tuple(sorted({side.episode for c in shown for side in (c.winner, c.loser)}))
     born: dict[str, Any] = {
         "agent": agent,
@@ -115,35 +117,15 @@ async def distil(
         "evidence": Evidence(episodes=sources),
     }
     candidates = [Behavior(text=rule.text, why=rule.why, **born) for rule in rules[:count]]
-    return Distilled(_novel(library, [*candidates, *_examples(contrasts, born)]), outcome)
+    found = _novel(library, [*candidates, *_examples(contrasts, born)])
+    return Distilled(found, structured.outcome(replies))
 
 
-async def _ask(policy: Policy, request: Request) -> tuple[tuple[_Rule, ...], Outcome]:
-    """The rules of a valid answer, the first one or the second."""
-    answer = await _one(policy, request)
+def _read(answer: Completion) -> tuple[_Rule, ...]:
     try:
-        return _Answer.model_validate_json(answer.text).behaviors, "rated"
+        return _Answer.model_validate_json(answer.text).behaviors
     except ValidationError as error:
-        why = reason(error)
-    if answer.stop == "too_long":  # the prompt was: the next one would be longer
-        return (), "malformed"
-    said = _clip(answer.text.strip()) or "(nothing)"  # vendors refuse an empty message
-    messages = (
-        *request.messages,
-        Message(role="assistant", content=said),
-        Message(role="user", content=_REPAIR.format(why=why)),
-    )
-    again = {"messages": messages, "seed": derive(request.seed, "repair")}
-    answer = await _one(policy, request.model_copy(update=again))
-    try:
-        return _Answer.model_validate_json(answer.text).behaviors, "repaired"
-    except ValidationError:
-        return (), "malformed"
-
-
-async def _one(policy: Policy, request: Request) -> Completion:
-    ((answer,),) = await policy.sample([request], 1)
-    return answer
+        raise Malformed(reason(error)) from None
 
 
 def _novel(library: Library, proposed: Sequence[Behavior]) -> tuple[Behavior, ...]:
@@ -186,17 +168,8 @@ def _schema(count: int) -> dict[str, Any]:
     texts = {"why": {"type": "string", "maxLength": MAX_RULE}} | {
         "text": {"type": "string", "maxLength": MAX_RULE}
     }
-    rules = {"type": "array", "items": _object(texts), "minItems": 1, "maxItems": count}
-    return _object({"behaviors": rules})
-
-
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    rules = {"type": "array", "items": closed(texts), "minItems": 1, "maxItems": count}
+    return closed({"behaviors": rules})
 
 
 def _question(
@@ -217,7 +190,7 @@ def _question(
     parts = [
         f"The team:\n{goals}",
         f"Reward lost through each agent's moves, so that the {agent} is to change:\n{losses}",
-        _fenced(f"system prompt of the {agent}", present, code, MAX_PROMPT),
+        _shown(f"system prompt of the {agent}", present, code, MAX_PROMPT),
         *_earlier(library, agent, code),
         *(_pair(number, contrast, code) for number, contrast in enumerate(shown, start=1)),
         f"Write {count} behaviours for the {agent}.",
@@ -237,7 +210,7 @@ def _earlier(library: Library, agent: str, code: str) -> list[str]:
         return []
     lines = (f"- {b.status}, {b.evidence or 'not tried yet'}: {b.text}" for b in latest)
     return [
-        _fenced("behaviours tried before: do not repeat them", "\n".join(lines), code, MAX_PROMPT)
+        _shown("behaviours tried before: do not repeat them", "\n".join(lines), code, MAX_PROMPT)
     ]
 
 
@@ -253,22 +226,20 @@ def _pair(number: int, contrast: Contrast, code: str) -> str:
 
 def _move(name: str, side: Side, code: str, known: str | None = None) -> list[str]:
     """A move and what was said of it; what it saw, unless that is `known`."""
-    parts = [] if side.saw == known else [_fenced(f"{name}: what it saw", side.saw, code)]
-    parts.append(_fenced(f"{name}: what it answered", side.answered, code))
+    parts = [] if side.saw == known else [_shown(f"{name}: what it saw", side.saw, code)]
+    parts.append(_shown(f"{name}: what it answered", side.answered, code))
     said = [side.feedback] if side.feedback else []
     said += [f"tags: {', '.join(side.tags)}"] if side.tags else []
     said += [f"the agent's credit: {side.credit:+.3f}"] if side.credit is not None else []
     if said:
-        parts.append(_fenced(f"{name}: what was said of it", "\n".join(said), code))
+        parts.append(_shown(f"{name}: what was said of it", "\n".join(said), code))
     return parts
 
 
-def _fenced(name: str, text: str, code: str, most: int = MAX_PIECE) -> str:
-    return f"[{code} begin {name}]\n{_clip(text, most)}\n[{code} end {name}]"
+def _shown(name: str, text: str, code: str, most: int = MAX_PIECE) -> str:
+    return fenced(name, _clip(text, most), code)
 
 
 def _clip(text: str, most: int = MAX_PIECE) -> str:
     """Head and tail: what a review said stands at the end of what its reader saw."""
-    if len(text) <= most:
-        return text
-    return f"{text[: most // 2]}{_CUT}{text[-most // 2 :]}"
+    return ends(text, most)

@@ -289,7 +289,9 @@ def _bullet(text: str) -> str:
 
 
 def _example(text: str) -> str:
-    return f"An example of good work, on another problem:\n<example>\n{text.strip()}\n</example>"
+    """In tags that the text can't end: its own ones of that name are no tags any more."""
+    inside = re.sub(r"<(?=[\s/]*example\b)", "&lt;", text.strip(), flags=re.IGNORECASE)
+    return f"An example of good work, on another problem:\n<example>\n{inside}\n</example>"
 
 
 def similarity(one: str, other: str) -> float:

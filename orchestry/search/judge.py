@@ -7,14 +7,15 @@ their places did to the ratings out again (orders.py, ranking.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from orchestry.config import JudgeConfig
-from orchestry.search import rating
+from orchestry.search import rating, structured
 from orchestry.search.orders import Order, balanced
 from orchestry.search.ranking import fit
-from orchestry.search.rating import Malformed, Rating
+from orchestry.search.rating import Rating
+from orchestry.search.structured import Malformed
 from orchestry.search.values import undecided
 from orchestry.seeds import derive
 from orchestry.types import (
@@ -31,17 +32,8 @@ from orchestry.types import (
 
 AGENT = PURPOSE = "judge"
 SCALES = ("quality", "collaboration", "efficiency")
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """What one call came to: ratings by place, or the fault that left it without."""
-
-    order: Order
-    request: Request
-    answer: Completion
-    ratings: tuple[Rating, ...] = ()
-    fault: Malformed | None = None
+_Verdict = tuple[Order, tuple[Rating, ...]]
+"""In which order one call showed the siblings, and its ratings by place there."""
 
 
 class ListwiseJudge:
@@ -76,16 +68,23 @@ class ListwiseJudge:
         """
         if self._config.when == "undecided" and not undecided(siblings):
             return None
-        first = await self._ask(siblings)
-        verdicts = await self._repaired(first)
-        outcome: Outcome = "repaired" if any(verdict.fault for verdict in first) else "rated"
-        usable = [verdict for verdict in verdicts if verdict.fault is None]
-        if not usable:
-            return Judgement(weight=self._config.weight, outcome="malformed")
-        return self._judgement(usable, outcome)
+        orders, requests = self._questions(siblings)
+        replies = await structured.ask(
+            self._policy,
+            requests,
+            partial(self._read, len(siblings.children)),
+            noun="verdict",
+            clip=partial(structured.head, most=self._config.max_chars),
+        )
+        found = sorted(zip(orders, replies, strict=True), key=lambda pair: not pair[1].at_once)
+        verdicts = [(order, reply.value) for order, reply in found if reply.value is not None]
+        outcome = structured.outcome(replies)
+        if not verdicts:
+            return Judgement(weight=self._config.weight, outcome=outcome)
+        return self._judgement(verdicts, outcome)
 
-    async def _ask(self, siblings: Siblings[Any]) -> list[_Verdict]:
-        """All repeats in one batch."""
+    def _questions(self, siblings: Siblings[Any]) -> tuple[Sequence[Order], list[Request]]:
+        """The orders in which the siblings are shown, and a request each."""
         parent, config = siblings.parent, self._config
         seed = derive("judge", parent.problem.id, parent.seed, parent.id)
         orders = balanced(len(siblings.children), config.repeats, seed)
@@ -97,26 +96,7 @@ class ListwiseJudge:
             )
             for repeat, order in enumerate(orders)
         ]
-        return await self._sample(orders, requests)
-
-    async def _repaired(self, verdicts: Sequence[_Verdict]) -> list[_Verdict]:
-        """The verdicts, those with a fault asked for once more in one batch."""
-        faulty = [
-            (verdict, fault)
-            for verdict in verdicts
-            if (fault := verdict.fault) and verdict.answer.stop != "too_long"  # it would be longer
-        ]
-        requests = [
-            self._request(
-                rating.repair(verdict.request.messages, verdict.answer.text, fault, self._config),
-                len(verdict.order),
-                derive(verdict.request.seed, "repair"),
-            )
-            for verdict, fault in faulty
-        ]
-        orders = [verdict.order for verdict, _ in faulty]
-        again = await self._sample(orders, requests) if requests else []
-        return [*(verdict for verdict in verdicts if verdict.fault is None), *again]
+        return orders, requests
 
     def _request(self, messages: tuple[Message, ...], size: int, seed: int) -> Request:
         return Request(
@@ -124,25 +104,26 @@ class ListwiseJudge:
             purpose=PURPOSE,
             model=self._model,
             messages=messages,
-            max_tokens=self._config.max_tokens,
+            max_tokens=rating.limit(size, self._config),
             temperature=self._temperature,
             seed=seed,
             response_schema=rating.schema(size),
         )
 
-    async def _sample(self, orders: Sequence[Order], requests: Sequence[Request]) -> list[_Verdict]:
-        answers = await self._policy.sample(requests, 1)
-        return [
-            _read(order, request, answer)
-            for order, request, (answer,) in zip(orders, requests, answers, strict=True)
-        ]
+    def _read(self, size: int, answer: Completion) -> tuple[Rating, ...]:
+        try:
+            return rating.parse(answer.text, size)
+        except Malformed:
+            if answer.stop != "length":
+                raise
+            most = rating.limit(size, self._config)
+            raise Malformed(f"it was cut off after {most} tokens: be brief") from None
 
-    def _judgement(self, usable: Sequence[_Verdict], outcome: Outcome) -> Judgement:
-        """One value a child, from all usable verdicts; feedback is the first one's."""
-        ratings_R_G = [self._numbers(verdict) for verdict in usable]  # noqa: N806
-        worths_G = fit(ratings_R_G, [verdict.order for verdict in usable])  # noqa: N806
-        first = usable[0]
-        said = {child: first.ratings[place].feedback for place, child in enumerate(first.order)}
+    def _judgement(self, verdicts: Sequence[_Verdict], outcome: Outcome) -> Judgement:
+        """One value a child, from all verdicts; feedback is the first one's."""
+        ratings_R_G = [self._numbers(*verdict) for verdict in verdicts]  # noqa: N806
+        worths_G = fit(ratings_R_G, [order for order, _ in verdicts])  # noqa: N806
+        said = {child: rated.feedback for child, rated in zip(*verdicts[0], strict=True)}
         values = tuple(
             Value(number=self._number(worth), source="judge", feedback=said[child])
             for child, worth in enumerate(worths_G)
@@ -158,25 +139,15 @@ class ListwiseJudge:
     def _number(self, worth: float) -> float:
         return min(1.0, max(0.0, self._calibrate(worth)))
 
-    def _numbers(self, verdict: _Verdict) -> list[float]:
+    def _numbers(self, order: Order, ratings: Sequence[Rating]) -> list[float]:
         """The weighted mean of a verdict's scales, in [0, 1], by child."""
-        numbers = [0.0] * len(verdict.order)
-        for child, rated in zip(verdict.order, verdict.ratings, strict=True):
+        numbers = [0.0] * len(order)
+        for child, rated in zip(order, ratings, strict=True):
             numbers[child] = sum(
                 weight * getattr(rated, scale) / rating.TOP
                 for scale, weight in self._weights.items()
             )
         return numbers
-
-
-def _read(order: Order, request: Request, answer: Completion) -> _Verdict:
-    try:
-        ratings = rating.parse(answer.text, len(order))
-    except Malformed as error:
-        cut = Malformed(f"it was cut off after {request.max_tokens} tokens: be brief")
-        fault = cut if answer.stop == "length" else error
-        return _Verdict(order, request, answer, fault=fault)
-    return _Verdict(order, request, answer, ratings)
 
 
 def _weights(config: JudgeConfig) -> dict[str, float]:

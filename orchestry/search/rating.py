@@ -1,8 +1,4 @@
-"""The judge's question about one sibling set, and its verdict.
-
-What agents and tasks wrote stands between fences that carry a code their authors could not know,
-so that no text can end its own fence and pass for another candidate or for instructions.
-"""
+"""The judge's question about one sibling set, and its verdict."""
 
 from __future__ import annotations
 
@@ -14,14 +10,16 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from orchestry.config import JudgeConfig
 from orchestry.errors import reason
-from orchestry.seeds import derive
+from orchestry.search.structured import Malformed, closed, fence_code, fenced, head, room
 from orchestry.types import AgentSpec, Frozen, Message, Siblings, Trajectory, Turn
 
 TOP = 10
 """The highest rating; the lowest is 0."""
-CUT = " [cut]"
 MAX_FEEDBACK = 240
 """Longest feedback, in characters; what a judge says beyond it is cut off."""
+_TOKENS_EACH = MAX_FEEDBACK // 4 + 60
+"""Tokens that one candidate takes in a verdict, at most: the longest feedback, at four characters
+a token, and its keys and numbers, in indented lines. With 25 words of feedback it took some 55."""
 _SYSTEM = """\
 You judge the work of a team of agents. You are shown the team, the problem, what was said so far, \
 and several candidates for the next move. The candidates stand in random order: their places say \
@@ -41,11 +39,6 @@ Answer with one JSON object that has one key a candidate, its label, and nothing
 {{"A": {{"feedback": <text>, "quality": <0-10>, "collaboration": <0-10>, "efficiency": <0-10>}}, \
 ...}}
 The feedback is one sentence of at most 25 words: what decides the candidate's ratings."""
-_REPAIR = "That is no valid verdict: {why}. Answer once more, with only the JSON object asked for."
-
-
-class Malformed(ValueError):
-    """A verdict that can't be read; the message says why, in words that a judge understands."""
 
 
 class Rating(Frozen):
@@ -81,7 +74,12 @@ def schema(size: int) -> dict[str, Any]:
     scale = {"type": "integer", "enum": list(range(TOP + 1))}
     parts: dict[str, Any] = {"feedback": {"type": "string", "maxLength": MAX_FEEDBACK}}
     parts |= dict.fromkeys(("quality", "collaboration", "efficiency"), scale)
-    return _object(dict.fromkeys(labels(size), _object(parts)))
+    return closed(dict.fromkeys(labels(size), closed(parts)))
+
+
+def limit(size: int, config: JudgeConfig) -> int:
+    """Tokens that a verdict on `size` candidates may take: many need more than `max_tokens`."""
+    return room(config.max_tokens, size, _TOKENS_EACH)
 
 
 def question(
@@ -97,18 +95,6 @@ def question(
     return (
         Message(role="system", content=_SYSTEM.format(code=code)),
         Message(role="user", content="\n\n".join(parts)),
-    )
-
-
-def repair(
-    asked: Sequence[Message], answer: str, why: Malformed, config: JudgeConfig
-) -> tuple[Message, ...]:
-    """The prompt that shows a faulty answer and names its fault."""
-    shown = _clip(answer.strip(), config) or "(nothing)"  # vendors refuse an empty message
-    return (
-        *asked,
-        Message(role="assistant", content=shown),
-        Message(role="user", content=_REPAIR.format(why=why)),
     )
 
 
@@ -130,11 +116,6 @@ def parse(text: str, size: int) -> tuple[Rating, ...]:
     return tuple(_rating(name, raw[name]) for name in known)
 
 
-def fence_code(seed: int) -> str:
-    """What the fences of one sibling set carry: 12 hex digits that its authors never saw."""
-    return f"{derive(seed, 'fence'):016x}"[:12]
-
-
 def scene(
     siblings: Siblings[Any], agents: Sequence[AgentSpec], config: JudgeConfig, code: str
 ) -> str:
@@ -144,9 +125,9 @@ def scene(
     parts = [f"The team:\n{team}"]
     if config.rubric:
         parts.append(f"What good work is here:\n{config.rubric}")
-    parts.append(_fenced("problem", parent.problem.prompt, config, code))
+    parts.append(_shown("problem", parent.problem.prompt, config, code))
     parts += [
-        _fenced(f"turn {number} by {turn.agent}", turn.completion.text, config, code)
+        _shown(f"turn {number} by {turn.agent}", turn.completion.text, config, code)
         for number, turn in enumerate(parent.turns, start=1)
     ]
     return "\n\n".join(parts)
@@ -171,30 +152,17 @@ def _candidate(
 ) -> str:
     moves: Sequence[Turn] = child.turns[known:]
     parts = [
-        _fenced(f"candidate {name}, by {turn.agent}", turn.completion.text, config, code)
+        _shown(f"candidate {name}, by {turn.agent}", turn.completion.text, config, code)
         for turn in moves
     ]
     if child.score and child.score.feedback:
         checks = f"candidate {name}, what the task's own checks say"
-        parts.append(_fenced(checks, child.score.feedback, config, code))
+        parts.append(_shown(checks, child.score.feedback, config, code))
     return "\n".join(parts)
 
 
-def _fenced(name: str, text: str, config: JudgeConfig, code: str) -> str:
-    return f"[{code} begin {name}]\n{_clip(text, config)}\n[{code} end {name}]"
-
-
-def _clip(text: str, config: JudgeConfig) -> str:
-    return text if len(text) <= config.max_chars else text[: config.max_chars] + CUT
-
-
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+def _shown(name: str, text: str, config: JudgeConfig, code: str) -> str:
+    return fenced(name, head(text, config.max_chars), code)
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

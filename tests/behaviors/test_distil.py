@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestry.behaviors.contrast import Contrast, Side
-from orchestry.behaviors.distil import MAX_EXAMPLE, Distilled, distil
+from orchestry.behaviors.distil import MAX_EXAMPLE, MAX_RULE, Distilled, distil
 from orchestry.behaviors.library import Behavior, Library
 from orchestry.config import FakeConfig
 from orchestry.errors import ProviderError
@@ -184,10 +184,10 @@ async def test_the_question_shows_team_prompt_history_and_pairs() -> None:
         raw = {"agent": "writer", "text": text, "status": status, "evidence": evidence}
         library = library.put(Behavior.model_validate(raw))
     policy = says(answer("Say b."))
-    await ask(policy, library=library)
+    await ask(policy, library=library, max_tokens=2000)
     ((request,),) = policy.batches
     system, user = (message.content for message in request.messages)
-    assert (request.agent, request.purpose, request.max_tokens) == ("writer", "distil", 600)
+    assert (request.agent, request.purpose, request.max_tokens) == ("writer", "distil", 2000)
     assert "Write 3 behaviours for the writer" in system
     assert "- refactorer: improve" in user
     assert "- writer: +0.250\n- reviewer: -0.010" in user
@@ -196,6 +196,18 @@ async def test_the_question_shows_team_prompt_history_and_pairs() -> None:
     assert user.count("Sort xs.") == 1  # both saw the same
     for shown in ("def f(): sort", "def f(): pass", "2 of 3 tests", "tags: solved", "+0.100"):
         assert shown in user
+
+
+@pytest.mark.parametrize("count", [1, 3, 16])
+async def test_the_longest_answer_fits_its_limit(count: int) -> None:
+    rule = {"why": "x" * MAX_RULE, "text": "y" * MAX_RULE}
+    text = json.dumps({"behaviors": [rule] * count}, indent=4)
+    policy = says(text)
+    assert (await ask(policy, count=count, max_tokens=64)).outcome == "rated"
+    ((request,),) = policy.batches
+    assert len(text) / 4 < request.max_tokens
+    await ask(policy := says(text), count=count, max_tokens=9000)
+    assert policy.batches[0][0].max_tokens == 9000
 
 
 async def test_material_cannot_end_its_fence_and_is_clipped() -> None:

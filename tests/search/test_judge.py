@@ -261,6 +261,13 @@ def test_a_verdict_cut_off_is_told_so() -> None:
     assert "cut off after 1024 tokens: be brief" in policy.asked[1].messages[-1].content
 
 
+def test_a_large_set_has_room_for_its_verdict() -> None:
+    policy = Cut("length")
+    ask(policy, family(*map(str, range(20))))
+    assert [request.max_tokens for request in policy.asked] == [2464, 2464]
+    assert "cut off after 2464 tokens" in policy.asked[1].messages[-1].content
+
+
 def test_a_prompt_too_long_is_not_made_longer() -> None:
     policy = Cut("too_long")
     judgement = ask(policy, family("a", "b"))

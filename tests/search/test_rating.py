@@ -12,18 +12,16 @@ from hypothesis import strategies as st
 
 from orchestry.config import JudgeConfig
 from orchestry.search.rating import (
-    CUT,
     MAX_FEEDBACK,
-    Malformed,
     Rating,
-    fence_code,
     label,
     labels,
+    limit,
     parse,
     question,
-    repair,
     schema,
 )
+from orchestry.search.structured import CUT, Malformed, fence_code
 from orchestry.types import (
     AgentSpec,
     Completion,
@@ -86,7 +84,9 @@ def test_a_joint_move_shows_every_mover() -> None:
     children = tuple(
         ROOT.extend(n, n, [turn("left", f"l{n}"), turn("right", f"r{n}")]) for n in range(2)
     )
-    _, user = asked(Siblings(ROOT, ("left", "right"), children, frozenset(c.id for c in children)), order=(0, 1))
+    _, user = asked(
+        Siblings(ROOT, ("left", "right"), children, frozenset(c.id for c in children)), order=(0, 1)
+    )
     assert "a next move by left and right" in user
     assert "begin candidate B, by left]\nl1\n" in user
     assert "begin candidate B, by right]\nr1\n" in user
@@ -122,11 +122,6 @@ def test_no_text_can_leave_its_fence(text: str, other: int) -> None:
     assert code in system
 
 
-def test_the_code_differs_between_sibling_sets() -> None:
-    assert len({fence_code(seed) for seed in range(500)}) == 500
-    assert re.fullmatch(r"[0-9a-f]{12}", fence_code(0))
-
-
 def test_labels_go_on_after_z() -> None:
     assert labels(28)[24:] == ["Y", "Z", "AA", "AB"]
     assert label(26 * 27) == "AAA"
@@ -142,6 +137,21 @@ def test_a_schema_names_every_label_and_stays_in_the_vendors_subset() -> None:
         assert part["additionalProperties"] is False
         assert part["required"] == [*Rating.model_fields]
         assert part["properties"]["quality"] == {"type": "integer", "enum": list(range(11))}
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 9, 20, 64])
+def test_the_longest_verdict_fits_its_limit(size: int) -> None:
+    """At four characters a token, and in indented lines, which some models write."""
+    scales = dict.fromkeys(("quality", "collaboration", "efficiency"), 10)
+    longest = {"feedback": "x" * MAX_FEEDBACK, **scales}
+    text = json.dumps(dict.fromkeys(labels(size), longest), indent=4)
+    assert len(parse(text, size)) == size
+    assert len(text) / 4 < limit(size, JudgeConfig(max_tokens=64))
+    assert limit(size, JudgeConfig(max_tokens=9000)) == 9000
+
+
+def test_a_few_siblings_leave_the_limit_as_it_is() -> None:
+    assert [limit(size, JudgeConfig()) for size in (2, 8, 9)] == [1024, 1024, 1144]
 
 
 def verdict(**numbers: int) -> dict[str, Any]:
@@ -202,14 +212,3 @@ def test_feedback_is_one_bounded_printable_line() -> None:
     assert rating.feedback.startswith("Fails on [31m empty. xxx")
     assert len(rating.feedback) == MAX_FEEDBACK
     rating.feedback.encode()
-
-
-def test_a_repair_shows_the_faulty_answer_and_its_fault() -> None:
-    first = question(family("a", "b"), (0, 1), TEAM, JudgeConfig(), 3)
-    again = repair(first, " {oops ", Malformed("it is not one JSON object"), JudgeConfig())
-    assert again[:2] == first
-    assert [m.role for m in again[2:]] == ["assistant", "user"]
-    assert again[2].content == "{oops"
-    assert "it is not one JSON object" in again[3].content
-    empty = repair(first, "\n", Malformed("x"), JudgeConfig())
-    assert empty[2].content == "(nothing)"
