@@ -101,7 +101,7 @@ async def ask(
         except Malformed as why:
             replies.append(Reply(None, at_once=False))
             if answer.stop != "too_long":  # the prompt was: the next one would be longer
-                repairs[place] = repair(request, clip(answer.text.strip()), noun, why)
+                repairs[place] = _repair(request, clip(answer.text.strip()), noun, why)
     again = await _batch(policy, [*repairs.values()]) if repairs else []
     for place, answer in zip(repairs, again, strict=True):
         try:
@@ -111,7 +111,7 @@ async def ask(
     return replies
 
 
-def repair(request: Request, shown: str, noun: str, why: Malformed) -> Request:
+def _repair(request: Request, shown: str, noun: str, why: Malformed) -> Request:
     """The request that shows a faulty answer, or what is left of it, and names its fault."""
     messages = (
         *request.messages,
