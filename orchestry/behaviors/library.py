@@ -368,6 +368,11 @@ def _dump(data: Any) -> str:
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
 
 
+def file_of(place: Path) -> Path:
+    """The library's file, where `place` may also be a run directory."""
+    return place / IN_RUN if place.is_dir() else place
+
+
 def read_library(path: Path) -> Library:
     """The library in a file, or of a run directory.
 
@@ -375,8 +380,7 @@ def read_library(path: Path) -> Library:
     """
     fix = "correct the file"
     try:
-        if path.is_dir():
-            path = path / IN_RUN
+        path = file_of(path)
         with path.open("rb") as file:
             data = file.read(MAX_FILE + 1)
         if len(data) > MAX_FILE:
