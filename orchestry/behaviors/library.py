@@ -49,16 +49,7 @@ _HARMLESS = "\n\t\u200c\u200d"
 """Of these also the joiners, without which some scripts and emoji can't be written."""
 HEADING = "## Learned from earlier episodes"
 _NEGATIONS = {
-    "no",
-    "not",
-    "never",
-    "none",
-    "nothing",
-    "neither",
-    "nor",
-    "without",
-    "avoid",
-    "cannot",
+    *("no", "not", "never", "none", "nothing", "neither", "nor", "without", "avoid", "cannot")
 }
 
 
@@ -110,11 +101,8 @@ class Evidence(Frozen):
         low, high = 100 * self.low, 100 * self.high
         pairs = f"{self.pairs} pair" if self.pairs == 1 else f"{self.pairs} pairs"
         lift = f"{100 * self.lift:+.1f} points [{low:+.1f}, {high:+.1f}] on {pairs}"
-        return (
-            f"{lift}, e-value {self.e_value:.4g} ({self.needed:.4g} decides)"
-            if self.level
-            else lift
-        )
+        decided = f", e-value {self.e_value:.4g} ({self.needed:.4g} decides)"
+        return lift + decided if self.level else lift
 
     @property
     def needed(self) -> float:
