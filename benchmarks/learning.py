@@ -27,7 +27,7 @@ from typing import Any, Literal
 from benchmarks import learning_report, page
 from benchmarks.learning_host import Optimised, calls_of, optimise
 from benchmarks.overhead import python_of
-from orchestry.backends.api import LIBRARY
+from orchestry.behaviors.library import IN_RUN
 from orchestry.config import validate
 from orchestry.engine import resume, train
 from orchestry.errors import StoreError
@@ -42,9 +42,9 @@ PLAY = {"k_samples": 2, "beam_width": 1}
 """6 calls a problem of three agents, in the test."""
 EXPLORE = {"k_samples": 4, "beam_width": 2}
 """20 calls a problem, in training: with fewer, most problems show no contrast to learn from."""
-LEARNING = {"enabled": True, "every": 4, "share": 3.0, "pairs": 100}
-"""Most of the calls go to trials, which decide what is accepted; a longer trial than 100 pairs could
-not be paid for, and one that knows it plans for the larger gain that 100 pairs can show."""
+LEARNING = {"enabled": True, "every": 4, "share": 3.0, "screen": 6, "pairs": 100}
+"""Most of the calls go to trials, which decide what is accepted; a longer trial than 100 pairs
+could not be paid for, and one that knows it plans for the larger gain that 100 pairs can show."""
 Learner = Literal["none", "library", "gepa"]
 
 
@@ -109,7 +109,7 @@ class Bench:
             "search": {**PLAY, "strategy": arm.strategy},
         }
         if arm.learner == "library":
-            changes["behaviors"] = {"enabled": False, "from": self.train(seed).folder / LIBRARY}
+            changes["behaviors"] = {"enabled": False, "from": self.train(seed).folder / IN_RUN}
         if arm.learner == "gepa":
             prompts = self.gepa(seed).winner.prompts
             changes["agents"] = {role: {"system_prompt": text} for role, text in prompts.items()}

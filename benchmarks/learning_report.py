@@ -9,8 +9,7 @@ from statistics import fmean
 
 from benchmarks.learning_host import Optimised, calls_of, wall_s
 from benchmarks.stats import Rows, Table, bounds, difference, interval, mean, tabulate
-from orchestry.backends.api import LIBRARY
-from orchestry.behaviors.library import Behavior, Library, read_library
+from orchestry.behaviors.library import IN_RUN, Behavior, Library, read_library
 from orchestry.records import UsageRecord
 from orchestry.store import Run
 
@@ -31,7 +30,7 @@ class Results:
 
     @property
     def libraries(self) -> list[Library]:
-        return [read_library(run.folder / LIBRARY) for run in self.trained]
+        return [read_library(run.folder / IN_RUN) for run in self.trained]
 
     @property
     def problems(self) -> int:

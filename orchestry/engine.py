@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestry.backends import open_backend
-from orchestry.backends.api import LIBRARY
+from orchestry.backends.api import START
+from orchestry.behaviors.library import IN_RUN, file_of, read_library
 from orchestry.config import RunConfig, merge, validate
-from orchestry.errors import ConfigError, OrchestryError
+from orchestry.errors import ConfigError, OrchestryError, StoreError
 from orchestry.journal import Learned, Opened, Stopped
 from orchestry.registry import load_task
 from orchestry.rollout import count_stages, task_boundary, task_rater
@@ -27,6 +28,7 @@ from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Observer, Plan, Session, Silent
 from orchestry.store import Run, Store, existing, load_run, read_config
 from orchestry.summary import stop_reason, summarise, write_manifest
+from orchestry.task import BaseTask
 from orchestry.types import Split, Tools
 from orchestry.verdicts import Verdicts
 
@@ -58,7 +60,15 @@ def resume(
 ) -> Run:
     """Goes on with a run; `changes` (nested like the config) may raise its budget or episodes."""
     watch, place = observer or Silent(), existing(Path(folder))
-    config = validate(merge(read_config(place), changes or {}))
+    if "behaviors" in (changes or {}):
+        raise ConfigError(
+            "behaviors can't be changed on a resume: what was tested depends on them: begin "
+            "another run with behaviors.from"
+        )
+    kept: dict[str, Any] = dict(changes or {})
+    if (place / START).exists():  # wherever the run was moved to
+        kept["behaviors"] = {"from": str(place / START)}
+    config = validate(merge(read_config(place), kept))
     return _run(prepare(config, watch.note), place, watch)
 
 
@@ -74,8 +84,10 @@ def evaluate(
     `budget_usd` is the evaluation's own cap; None keeps the run's.
     """
     source = load_run(run.folder if isinstance(run, Run) else run)
-    library = source.folder / LIBRARY
+    library = source.folder / IN_RUN
     watch, folder = observer or Silent(), source.folder / "evaluations" / _evaluation(split, source)
+    if (folder / START).exists():
+        library = folder / START
     changes: dict[str, Any] = {"split": split, "credit": {"share": 0.0}}
     changes["behaviors"] = {"enabled": False, "from": str(library) if library.exists() else None}
     if budget_usd is not None:
@@ -88,7 +100,14 @@ def evaluate(
 def _evaluation(split: Split, source: Run) -> str:
     """A folder for each library that the run came to: a later one is another team."""
     updates = [event.update for event in source.events if isinstance(event, Learned)]
-    return f"{split}--update-{updates[-1]}" if updates else split
+    if not updates:
+        return split
+    if read_library(source.folder / IN_RUN).update != updates[-1]:
+        raise StoreError(
+            f"{source.folder / IN_RUN} is not that of update {updates[-1]}: the run was cut off; "
+            f"`orchestry resume {source.folder}` mends it"
+        )
+    return f"{split}--update-{updates[-1]}"
 
 
 def prepare(
@@ -108,16 +127,23 @@ def prepare(
             "another with --set split=..."
         )
     count_stages(task, problems[0])  # a task that never ends would spend without end
-    backend = open_backend(config, environ, need_key)
-    backend.team(task)
-    if backend.every is not None and not task.problems("dev"):
-        raise ConfigError(
-            f"task {config.task} has no dev problems, on which behaviours are tested: add some, or "
-            "set behaviors.enabled=false"
-        )
+    backend = open_backend(_learning(config, task, note), environ, need_key)
+    backend.meet(task)
     for text in backend.notes:
         note(text)
     return Plan(backend.config, task, problems, backend)
+
+
+def _learning(config: RunConfig, task: BaseTask[Any], note: Callable[[str], None]) -> RunConfig:
+    """Switches learning off, where nobody asked for it, for a task that has nothing to test on."""
+    if config.behaviors.enabled is False or task.problems("dev"):
+        return config
+    lacks = f"task {config.task} has no dev problems, on which behaviours are tested"
+    if config.behaviors.enabled:
+        raise ConfigError(f"{lacks}: add some, or set behaviors.enabled=false")
+    note(f"{lacks}: nothing is learned")
+    off = config.behaviors.model_copy(update={"enabled": False})
+    return config.model_copy(update={"behaviors": off})
 
 
 def _refuse_keys(config: RunConfig, environ: Mapping[str, str]) -> None:
@@ -164,7 +190,7 @@ async def _drive(plan: Plan, folder: Path, watch: Observer) -> OrchestryError | 
     """Opens all that a run holds, plays it, and leaves a summary whatever stopped it."""
     start = time.monotonic()
     with Store(folder) as store:
-        store.write("config.yaml", plan.config.to_yaml())
+        store.write("config.yaml", _own(plan.config, store).to_yaml())
         try:
             failure = await _play(plan, store, watch)
             reason = stop_reason(failure)
@@ -180,12 +206,32 @@ async def _drive(plan: Plan, folder: Path, watch: Observer) -> OrchestryError | 
     return failure
 
 
+def _own(config: RunConfig, store: Store) -> RunConfig:
+    """The config with the library that the run starts from in the run itself, so that nobody can
+    change it between two processes.
+    """
+    source, kept = config.behaviors.source, store.folder.absolute() / START
+    if source is None:
+        return config
+    if source != kept:
+        store.write(START, file_of(source).read_text(encoding="utf-8"))
+    learning = config.behaviors.model_copy(update={"source": kept})
+    return config.model_copy(update={"behaviors": learning})
+
+
 async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | None:
     provider = plan.backend.provider
     async with open_sandbox(plan.config.sandbox) as sandbox:
         rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events)
         await plan.backend.open(store, plan.task, rate, watch.note)
-        store.journal.append(Opened(at=time.time(), provider=provider.name, model=provider.model))
+        store.journal.append(
+            Opened(
+                at=time.time(),
+                provider=provider.name,
+                model=provider.model,
+                calibration=plan.backend.corrects,
+            )
+        )
         for name, text in plan.backend.files().items():
             store.write(name, text)
         write_manifest(store, plan, sandbox.level)

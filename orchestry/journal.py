@@ -31,6 +31,8 @@ class Opened(Frozen):
     provider: str
     model: str
     """Which model answered by default; a replay asks for the same one."""
+    calibration: tuple[float, float] = (1.0, 0.0)
+    """Slope and intercept by which this process corrects the judge's numbers."""
 
 
 class Reserved(Frozen):

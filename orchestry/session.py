@@ -138,12 +138,15 @@ class Session:
         backend = self.plan.backend
         self.watch.note(f"update {number}: learning from episodes {block[0]} to {block[-1]}")
         try:
-            records = [self.store.episodes[episode] for episode in block]
-            update = await backend.update(records, ratings(self.store.events))
-            for name, text in update.files.items():
-                self.store.write(name, text)
+            episodes, said = self.store.episodes, ratings(self.store.events)
+            rated = sorted({number for number, _ in said} & episodes.keys() - set(block))
+            update = await backend.update(
+                [episodes[number] for number in block], said, [episodes[n] for n in rated]
+            )
             learned = Learned(update=number, state=dict(update.state), at=time.time())
             self.store.journal.append(learned)
+            for name, text in update.files.items():
+                self.store.write(name, text)
             for note in update.notes:
                 self.watch.note(note)
         except Exception as error:
@@ -163,8 +166,7 @@ class Session:
     async def _episode(self, episode: int) -> EpisodeRecord:
         plan, problem = self.plan, self.plan.problem(episode)
         way = schedule(plan.config.search, plan.task, problem)
-        update = episode // plan.backend.every if plan.backend.every else 0
-        rollout = plan.backend.rollout(plan.task, self.rate, way, update)
+        rollout = plan.backend.rollout(plan.task, self.rate, way, episode)
         tree = await rollout.play(problem, derive(plan.config.seed, "episode", episode))
         credited = await give_credit(rollout, tree, plan.config.credit)
         return episode_record(tree, episode, credited.records, credited.calls)

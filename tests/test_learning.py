@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import orchestry
-from orchestry.behaviors.library import read_library
+from orchestry.behaviors.library import Behavior, Library, read_library, to_yaml
 from orchestry.config import RunConfig, resolve
 from orchestry.engine import prepare, resume
-from orchestry.errors import ConfigError
+from orchestry.errors import ConfigError, StoreError
 from orchestry.journal import Answered, Learned, Rated, read
 from orchestry.records import EpisodeRecord
 from orchestry.store import Store
@@ -198,3 +198,98 @@ def test_a_task_without_dev_problems_can_not_learn(tmp_path: Path) -> None:
     sets = ("task=lone", f"task_path=[{tmp_path / 'tasks'}]", *FAKE)
     with pytest.raises(ConfigError, match="no dev problems"):
         prepare(config(*sets))
+    notes = list[str]()
+    plan = prepare(config(*sets, "behaviors.enabled=null"), notes.append)
+    assert plan.backend.every is None
+    assert "nothing is learned" in notes[0]
+
+
+# --- the library that a run starts from -----------------------------------------------------------
+
+
+def library_file(path: Path, text: str, agent: str = "writer", **changes: Any) -> Path:
+    """A library of the planted model with one accepted behaviour."""
+    behavior = Behavior(agent=agent, text=text, status="accepted")
+    path.write_text(
+        to_yaml(Library(task="words", model="fake-1", behaviors=(behavior,), **changes))
+    )
+    return path
+
+
+PLAIN = (*(item for item in LEARN if "enabled" not in item), "provider.name=fake", "episodes=2")
+
+
+def test_the_library_at_the_start_is_part_of_the_run(tmp_path: Path) -> None:
+    path = library_file(tmp_path / "lib.yaml", "FIRST")
+    run = orchestry.train(
+        config(*PLAIN, f"behaviors.from={path}", "behaviors.enabled=false"), tmp_path / "run"
+    )
+    assert said(run.episodes[0], "writer", "FIRST")
+    library_file(path, "SECOND")
+    assert said(resume(run.folder, {"episodes": 3}).episodes[2], "writer", "FIRST")
+    path.unlink()
+    moved = run.folder.rename(tmp_path / "moved")
+    assert said(resume(moved, {"episodes": 4}).episodes[3], "writer", "FIRST")
+    found = orchestry.evaluate(moved, "test")
+    assert all(said(episode, "writer", "FIRST") for episode in found.episodes)
+    assert said(orchestry.evaluate(moved, "test").episodes[0], "writer", "FIRST")
+
+
+def test_behaviours_for_agents_that_the_task_lacks_are_left_out_and_said(tmp_path: Path) -> None:
+    path = library_file(tmp_path / "lib.yaml", "FIRST", agent="nobody")
+    plan = prepare(config(*PLAIN, f"behaviors.from={path}", "behaviors.enabled=false"))
+    assert not plan.backend.library.behaviors
+    (note,) = [note for note in plan.backend.notes if "nobody" in note]
+    assert "writer" in note
+
+
+def test_what_was_accepted_on_some_dev_draws_is_not_tested_on_them_again(tmp_path: Path) -> None:
+    path = library_file(tmp_path / "lib.yaml", "FIRST")
+    first = orchestry.train(config(*FAKE, "episodes=3"), tmp_path / "first")
+    second = orchestry.train(
+        config(*FAKE, "episodes=3", f"behaviors.from={path}"), tmp_path / "second"
+    )
+    seen = [trial_keys(run.folder, "refactorer") for run in (first, second)]
+    assert all(seen)
+    assert not seen[0] & seen[1]
+
+
+def trial_keys(folder: Path, agent: str) -> set[str]:
+    events = read(folder / "journal.jsonl")
+    return {
+        e.key
+        for e in events
+        if isinstance(e, Answered) and (e.agent, e.purpose) == (agent, "trial")
+    }
+
+
+def test_what_people_rated_is_contrasted_after_its_block_too(tmp_path: Path) -> None:
+    spare = ("behaviors.pairs=8", "behaviors.share=20")  # no trial is open when an update ends
+    run = orchestry.train(config(*FAKE, *spare, "episodes=3"), tmp_path / "run")
+    with Store(run.folder) as store:
+        for leaf, rating in zip(run.episodes[0].leaves(), (1.0, 0.0), strict=False):
+            event = Rated(episode=0, node=leaf.id, rating=rating, at=0.0)
+            store.journal.append(event)
+    resume(run.folder, {"episodes": 6})
+    born = [b for b in last_learned(run.folder)["library"]["behaviors"] if b["born"] == 2]
+    assert any(0 in b["evidence"]["episodes"] for b in born if b["evidence"])
+
+
+def last_learned(folder: Path) -> dict[str, Any]:
+    return [e.state for e in read(folder / "journal.jsonl") if isinstance(e, Learned)][-1]
+
+
+def test_what_is_learned_by_can_not_change_on_a_resume(tmp_path: Path) -> None:
+    run = orchestry.train(config(*FAKE, "episodes=3"), tmp_path / "run")
+    with pytest.raises(ConfigError, match="can't be changed on a resume"):
+        resume(run.folder, {"behaviors": {"every": 2}})
+
+
+def test_an_evaluation_of_a_run_cut_off_in_an_update_asks_for_a_resume(tmp_path: Path) -> None:
+    run = orchestry.train(config(*FAKE, "episodes=3"), tmp_path / "run")
+    path = run.folder / "behaviors" / "library.yaml"
+    path.write_text(path.read_text().replace("update: 1\n", "update: 0\n", 1))
+    with pytest.raises(StoreError, match="is not that of update 1"):
+        orchestry.evaluate(run.folder)
+    resume(run.folder)
+    assert orchestry.evaluate(run.folder).folder.name == "test--update-1"

@@ -12,27 +12,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestry import journal
-from orchestry.backends import judging
+from orchestry.backends.judging import NOISE, open_bench
+from orchestry.backends.settling import settled
 from orchestry.backends.team import base_prompt, team
 from orchestry.behaviors.learner import Learner, Played, State
-from orchestry.behaviors.library import Library, prompt_diff, read_library, to_yaml
+from orchestry.behaviors.library import IN_RUN, Library, prompt_diff, read_library, to_yaml
 from orchestry.config import RunConfig
 from orchestry.errors import ConfigError
 from orchestry.providers import open_provider, resolve_name
 from orchestry.records import EpisodeRecord
 from orchestry.rollout import Member, Rate, Rollout
 from orchestry.search.beam import Chains, Schedule
-from orchestry.search.calibration import calibration, judged_pairs
+from orchestry.search.calibration import Calibration, calibration, judged_pairs
 from orchestry.search.judge import ListwiseJudge
+from orchestry.seeds import derive
 from orchestry.services.gateway import Gateway, open_gateway
 from orchestry.services.prices import price_table
 from orchestry.store import Store
 from orchestry.task import BaseTask
-from orchestry.types import Judge, Problem, Provider
+from orchestry.types import Judge, Problem
 
 NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-for-a-dry-run")
-LIBRARY = "behaviors/library.yaml"
-"""Where a run keeps its library."""
+START = "behaviors/from.yaml"
+"""Where a run keeps the library that it started from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +58,24 @@ class ApiBackend:
     """Provider and gateway of one run. Built: checked, nothing spent. `open`: calls can be made."""
 
     gateway: Gateway
-    judge: Judge | None = None
+    calibration = Calibration()
+    """What people's ratings correct the judge's numbers by."""
     learner: Learner | None = None
 
     def __init__(self, config: RunConfig, environ: Mapping[str, str], need_key: bool) -> None:
         name, note = resolve_name(config.provider, environ)
         self.notes = [note] if note else []
-        named = config.provider.model_copy(update={"name": name})
+        config = config.model_copy(
+            update={"provider": config.provider.model_copy(update={"name": name})}
+        )
         if not need_key:
             environ = {**NO_KEYS, **environ}
-        self.provider = open_provider(named, config.seed, environ)
+        self.provider = open_provider(config.provider, config.seed, environ)
         self.prices = price_table(self.provider, config)
-        self.bench = judging.open_bench(config, self.provider, self.prices, environ)
-        self.config = judging.settled(_settled(config, name, self.provider), self.bench, environ)
+        self.bench = open_bench(config, self.provider, self.prices, environ)
+        self.config = settled(config, self.provider, self.bench.provider)
         if config.judge.enabled is None and self.bench.provider.name == "embedded":
-            self.notes.append(judging.NOISE)
-        _check_temperatures(self.config, self.bench.provider.name)
+            self.notes.append(NOISE)
         self.library = self._first_library()
         self._stack = AsyncExitStack()
 
@@ -79,6 +83,11 @@ class ApiBackend:
     def every(self) -> int | None:
         """Episodes between two updates; None where nothing is learned."""
         return self.config.behaviors.every if self.config.behaviors.enabled else None
+
+    @property
+    def corrects(self) -> tuple[float, float]:
+        """Slope and intercept by which the judge's numbers are corrected."""
+        return self.calibration.slope, self.calibration.intercept
 
     @property
     def updates(self) -> int:
@@ -103,49 +112,77 @@ class ApiBackend:
         )
         for provider in (self.provider, *others):
             await self._stack.enter_async_context(provider)
-        critic = self.gateway
+        self._critic, self._agents = self.gateway, task.agents
         if self.bench.own:
-            critic = self.gateway.beside(self.bench.provider, self.bench.prices)
-        if self.config.judge.enabled:
-            self.judge = self._new_judge(task, critic, store)
+            self._critic = self.gateway.beside(self.bench.provider, self.bench.prices)
+        self.calibration = _calibration(store)
+        self._calibrations = _calibrations(store)
         if self.config.behaviors.enabled:
-            self.learner = self._new_learner(task, rate, critic, store.events)
+            self.learner = self._new_learner(task, rate, store.events)
 
     async def close(self) -> None:
         await self._stack.aclose()
+
+    def meet(self, task: BaseTask[Any]) -> None:
+        """Checks that the run's settings fit the task; raises ConfigError, or adds notes."""
+        self.team(task)
+        self._keep_roles(task)
 
     def team(self, task: BaseTask[Any], library: Library | None = None) -> dict[str, Member]:
         """The task's agents as this run asks them; raises ConfigError for a role it lacks."""
         return team(task, self.config, self.provider.model, library or self.library)
 
     def rollout(
-        self, task: BaseTask[Any], rate: Rate, schedule: Schedule, update: int = 0
+        self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
     ) -> Rollout[Any]:
-        """How an episode is played with what was learned by that update."""
-        library = self.learner.states[update].library if self.learner else self.library
+        """How that episode is played: with what was learned, and known of the judge, before it."""
+        library = self.library
+        if self.learner is not None and self.every is not None:
+            library = self.learner.states[episode // self.every].library
         return Rollout(
             task=task,
             team=self.team(task, library),
             policy=self.gateway,
             rate=rate,
             schedule=schedule,
-            judge=self.judge,
+            judge=self._judge(episode),
+        )
+
+    def _judge(self, episode: int) -> Judge | None:
+        """Nobody where nothing is pruned and no finished trajectory is to be judged."""
+        judge = self.config.judge
+        idle = self.config.search.strategy != "beam" and judge.when == "undecided"
+        if not judge.enabled or idle:
+            return None
+        return ListwiseJudge(
+            self._critic,
+            self.bench.provider.model,
+            judge,
+            self._agents,
+            self._calibrations.get(episode, self.calibration),
+            judge.temperature,
         )
 
     async def update(
-        self, block: Sequence[EpisodeRecord], ratings: Mapping[tuple[int, str], float]
+        self,
+        block: Sequence[EpisodeRecord],
+        ratings: Mapping[tuple[int, str], float],
+        again: Sequence[EpisodeRecord] = (),
     ) -> Update:
-        """Learns from the episodes since the last update; `ratings` are people's, by node."""
+        """Learns from the episodes since the last update; `ratings` are people's, by node, and
+        `again` the earlier episodes that they rated.
+        """
         assert self.learner is not None, "only a backend that learns is asked to"
-        notes = await self.learner.update(block, ratings)
+        notes = await self.learner.update(block, ratings, again)
         state = self.learner.states[-1].model_dump(mode="json")
         return Update(state, self.files(), notes)
 
     def files(self) -> dict[str, str]:
-        """What was learned, as files of the run by name."""
-        if self.learner is None:
+        """The library in use, as a file of the run by name."""
+        library = self.learner.states[-1].library if self.learner else self.library
+        if self.learner is None and not library.behaviors:
             return {}
-        return {LIBRARY: to_yaml(self.learner.states[-1].library)}
+        return {IN_RUN.as_posix(): to_yaml(library)}
 
     def learned(self, task: BaseTask[Any]) -> Learned:
         """What stands in the prompts now, beside what the task itself says."""
@@ -166,7 +203,7 @@ class ApiBackend:
             return Library(task=task, model=model)
         library = read_library(source)
         if (library.task, library.model) == (task, model):
-            return library
+            return library.adopted()
         if not self.config.behaviors.enabled:
             raise ConfigError(
                 f"{source} was learned on {library.task} with {library.model}, not on {task} with "
@@ -174,31 +211,31 @@ class ApiBackend:
             )
         return library.transferred(task, model)
 
-    def _new_judge(self, task: BaseTask[Any], critic: Gateway, store: Store) -> Judge:
-        """The judge, corrected by what people said in `orchestry rate` before this process."""
-        judge, rated = self.config.judge, journal.ratings(store.events)
-        records = [store.episodes[number] for number in sorted(store.episodes)]
-        return ListwiseJudge(
-            critic,
-            self.bench.provider.model,
-            judge,
-            task.agents,
-            calibration(judged_pairs(records, rated)),
-            judge.temperature,
-        )
+    def _keep_roles(self, task: BaseTask[Any]) -> None:
+        """Leaves out, with a note, what the library holds for agents that the task lacks."""
+        roles = {spec.role for spec in task.agents}
+        strangers = sorted({b.agent for b in self.library.behaviors} - roles)
+        if strangers:
+            self.library = self.library.of(roles)
+            self.notes.append(
+                f"behaviors.from has behaviours for {', '.join(strangers)}, whom task {task.name} "
+                f"lacks (it has {', '.join(sorted(roles))}): they are left out"
+            )
 
     def _new_learner(
-        self, task: BaseTask[Any], rate: Rate, critic: Gateway, events: Sequence[journal.Event]
+        self, task: BaseTask[Any], rate: Rate, events: Sequence[journal.Event]
     ) -> Learner:
+        """Dev draws also depend on the library at the start: what was accepted on some draws is
+        not tested on them again."""
         learned = [event for event in events if isinstance(event, journal.Learned)]
         return Learner(
             self.config.behaviors,
-            self.config.seed,
+            derive(self.config.seed, *(b.id for b in self.library.behaviors)),
             task.agents,
             prompts=self._prompts(task),
             dev=task.problems("dev"),
             arena=_Dev(self, task, rate),
-            policy=critic,
+            policy=self._critic,
             model=self.bench.provider.model,
             max_tokens=self.config.judge.max_tokens,
             states=[State(library=self.library), *(State.model_validate(e.state) for e in learned)],
@@ -227,38 +264,18 @@ class _Dev:
         return Played(tree.values[leaf.id].number, leaf.turns)
 
 
-def _settled(config: RunConfig, name: str, provider: Provider) -> RunConfig:
-    """The config with provider, model, address and paths as found.
-
-    So a resume asks the same ones, from any folder. An address with a password stays in the
-    environment.
-    """
-    asked, cache = config.provider, config.cache
-    settled: dict[str, Any] = {"name": name, "model": provider.model}
-    if name in ("anthropic", "openai") and not set("@?") & set(provider.base_url):
-        settled["base_url"] = provider.base_url
-    if asked.recording:
-        settled["recording"] = asked.recording.absolute()
-    if asked.fake.script:
-        script = asked.fake.script.absolute()
-        settled["fake"] = asked.fake.model_copy(update={"script": script})
-    changed: dict[str, Any] = {"provider": asked.model_copy(update=settled)}
-    if cache.dir:
-        changed["cache"] = cache.model_copy(update={"dir": cache.dir.absolute()})
-    learning = config.behaviors
-    if learning.source:
-        source = learning.source.absolute()
-        changed["behaviors"] = learning.model_copy(update={"source": source})
-    changed["task_path"] = tuple(path.absolute() for path in config.task_path)
-    return config.model_copy(update=changed)
+def _calibration(store: Store) -> Calibration:
+    """From all that people rated before this process."""
+    records = [store.episodes[number] for number in sorted(store.episodes)]
+    return calibration(judged_pairs(records, journal.ratings(store.events)))
 
 
-def _check_temperatures(config: RunConfig, critic: str) -> None:
-    """Raises ConfigError for a temperature that no one would read; `critic` judges."""
-    set_ones = [config.sampling.temperature, *(own.temperature for own in config.agents.values())]
-    asked = config.provider.name == "anthropic" and any(t is not None for t in set_ones)
-    if asked or (critic == "anthropic" and config.judge.temperature is not None):
-        raise ConfigError(
-            "Claude takes no temperature, and one is set in sampling, agents or judge: remove it; "
-            "its samples differ by an angle at the end of the prompt"
-        )
+def _calibrations(store: Store) -> dict[int, Calibration]:
+    """Of the finished episodes that were lost: the calibration of the process that played them."""
+    then, found = Calibration(), dict[int, Calibration]()
+    for event in store.events:
+        if isinstance(event, journal.Opened):
+            then = Calibration(*event.calibration)
+        elif isinstance(event, journal.Committed) and event.episode in store.lost:
+            found[event.episode] = then
+    return found

@@ -113,8 +113,8 @@ class Learner:
     ) -> list[str]:
         """Learns from the episodes of a block; returns lines for the user.
 
-        Earlier episodes that people rated since the last update come `again`. Spends about `share`
-        times the calls of the block on dev.
+        Earlier episodes that people rated come `again`, for their word is rare and worth most.
+        Spends about `share` times the calls of the block on dev.
         """
         self._left = self._config.share * sum(record.calls for record in block)
         self._notes = []
@@ -154,7 +154,8 @@ class Learner:
             )
             self._put(*distilled.behaviors)
             made = sum(b.status == "candidate" for b in distilled.behaviors)
-            self._notes.append(f"{made} candidates for {role} (outcome: {distilled.outcome})")
+            plural = "" if made == 1 else "s"
+            self._notes.append(f"{made} candidate{plural} for {role} ({distilled.outcome})")
         if not counts:
             self._notes.append(
                 "nothing to contrast: no two trajectories of a problem differ in value"

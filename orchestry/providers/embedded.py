@@ -168,7 +168,9 @@ def _threads() -> int:
 def _busy_cores() -> float:
     """How many cores were used in a short look; where the system has no such books, the load."""
     try:
-        (used, idle), _, (later, rest) = _cpu_ticks(), time.sleep(_LOOK_S), _cpu_ticks()
+        used, idle = _cpu_ticks()
+        time.sleep(_LOOK_S)
+        later, rest = _cpu_ticks()
     except OSError:
         return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     share = (later - used) / max(1, later - used + rest - idle)

@@ -13,8 +13,7 @@ from benchmarks.learning import ARMS, Bench, results
 from benchmarks.learning_host import Optimised, calls_of, optimise, wall_s
 from benchmarks.learning_report import report
 from benchmarks.page import ROOT
-from orchestry.backends.api import LIBRARY
-from orchestry.behaviors.library import Behavior, Evidence, read_library, to_yaml
+from orchestry.behaviors.library import IN_RUN, Behavior, Evidence, read_library, to_yaml
 from orchestry.config import RunConfig, validate
 from orchestry.journal import Answered, Event, Opened, Stopped
 from orchestry.store import load_run
@@ -114,7 +113,7 @@ def test_an_accepted_behaviour_is_played_and_reported(
     provider: dict[str, Any], tmp_path: Path
 ) -> None:
     bench = Bench(tmp_path / "bench", episodes=3, problems=1, provider=provider, peer=peer())
-    place = bench.train(0).folder / LIBRARY
+    place = bench.train(0).folder / IN_RUN
     won = Evidence(pairs=40, lift=0.2, low=0.05, high=0.35, e_value=50.0, level=0.025)
     behavior = Behavior(agent="writer", text="Handle `[]`\nfirst.", status="accepted", evidence=won)
     other = Behavior(agent="reviewer", text="Be kind.", screened={"is_even": -0.1, "x": 0.3})

@@ -143,7 +143,7 @@ def test_a_judge_of_some_sets_moves_no_set_as_a_whole(
     tree: Tree[str] = Tree()
     apply(tree, siblings(scores), judged(numbers, weight, relative=True))
     values = [tree.values[f"0.{i}"].number for i in range(len(drawn))]
-    if 0.0 < min(values) and max(values) < 1.0:
+    if min(values) > 0.0 and max(values) < 1.0:
         assert sum(values) == pytest.approx(sum(scores))
     first, second = sorted(range(len(drawn)), key=lambda i: numbers[i])[:2]
     if scores[first] == scores[second]:

@@ -1,0 +1,96 @@
+"""A config with its open questions answered: who is asked, where, and from which files.
+
+So a resume asks the same ones, from any folder. An address with a password stays in the
+environment.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from orchestry.config import CreditConfig, JudgeConfig, ProviderConfig, RunConfig
+from orchestry.errors import ConfigError
+from orchestry.providers.openai import is_vendor
+from orchestry.types import Provider
+
+SHARE = 0.1
+"""Calls for replays where behaviours are learned, as a share of an episode's."""
+
+
+def settled(config: RunConfig, provider: Provider, critic: Provider) -> RunConfig:
+    """The config as it is run with this provider, and this one for the judge.
+
+    Raises ConfigError for a temperature that no one would read.
+    """
+    judge = settled_judge(config.judge, critic)
+    learns = config.behaviors.enabled
+    learns = bool(judge.enabled) if learns is None else learns
+    source = config.behaviors.source
+    found = config.model_copy(
+        update={
+            "provider": settled_provider(config.provider, provider),
+            "judge": judge,
+            "credit": _credit(config.credit, learns),
+            "behaviors": config.behaviors.model_copy(
+                update={"enabled": learns, "source": source.absolute() if source else None}
+            ),
+            "cache": config.cache.model_copy(update=_absolute(dir=config.cache.dir)),
+            "task_path": tuple(path.absolute() for path in config.task_path),
+        }
+    )
+    _check_temperatures(found, provider, critic)
+    return found
+
+
+def settled_provider(asked: ProviderConfig, provider: Provider) -> ProviderConfig:
+    """With name, model, address and paths as found."""
+    changes: dict[str, Any] = {"name": provider.name, "model": provider.model}
+    if provider.name in ("anthropic", "openai") and not set("@?") & set(provider.base_url):
+        changes["base_url"] = provider.base_url
+    changes |= _absolute(recording=asked.recording)
+    changes["fake"] = asked.fake.model_copy(update=_absolute(script=asked.fake.script))
+    return asked.model_copy(update=changes)
+
+
+def settled_judge(judge: JudgeConfig, critic: Provider) -> JudgeConfig:
+    """On by default for models that can judge, those behind an API; at temperature 0."""
+    changes: dict[str, Any] = {}
+    if judge.temperature is None and _takes_temperature(critic):
+        changes["temperature"] = 0.0
+    if judge.enabled is None:
+        changes["enabled"] = critic.name in ("anthropic", "openai")
+    if judge.provider is not None:
+        changes["provider"] = settled_provider(judge.provider, critic)
+    return judge.model_copy(update=changes)
+
+
+def _credit(credit: CreditConfig, learns: bool) -> CreditConfig:
+    """Where nothing is learned from them, credits are made of the samples at hand."""
+    if credit.share is not None:
+        return credit
+    if learns:
+        return credit.model_copy(update={"share": SHARE})
+    method = "siblings" if credit.method == "replay" else credit.method
+    return credit.model_copy(update={"share": 0.0, "method": method})
+
+
+def _absolute(**paths: Path | None) -> dict[str, Path]:
+    return {name: path.absolute() for name, path in paths.items() if path}
+
+
+def _takes_temperature(provider: Provider) -> bool:
+    """Claude and OpenAI's own newer models refuse one."""
+    if provider.name == "openai":
+        return not is_vendor(provider.base_url)
+    return provider.name != "anthropic"
+
+
+def _check_temperatures(config: RunConfig, provider: Provider, critic: Provider) -> None:
+    set_ones = [config.sampling.temperature, *(own.temperature for own in config.agents.values())]
+    asked = provider.name == "anthropic" and any(t is not None for t in set_ones)
+    if asked or (critic.name == "anthropic" and config.judge.temperature is not None):
+        raise ConfigError(
+            "Claude takes no temperature, and one is set in sampling, agents or judge: remove it; "
+            "its samples differ by an angle at the end of the prompt"
+        )
