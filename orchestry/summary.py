@@ -44,7 +44,7 @@ def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summa
     tags: Counter[str] = sum((record.tags() for record in records), Counter())
     judgements: Counter[str] = sum((Counter(record.judgements) for record in records), Counter())
     usage = gateway.usage()
-    learned = plan.backend.learned(plan.task)
+    learned = plan.backend.prompt_change(plan.task)
     return Summary(
         run_dir=str(store.folder),
         task=plan.config.task,

@@ -47,7 +47,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class PromptChange:
     """What the library came to: accepted behaviours, and the prompts' diff from the task's own."""
 
     accepted: int
@@ -179,17 +179,20 @@ class ApiBackend:
 
     def files(self) -> dict[str, str]:
         """The library in use, as a file of the run by name."""
-        library = self.learner.states[-1].library if self.learner else self.library
-        if self.learner is None and not library.behaviors:
+        if self.learner is None and not self.library.behaviors:
             return {}
-        return {IN_RUN.as_posix(): to_yaml(library)}
+        return {IN_RUN.as_posix(): to_yaml(self._latest)}
 
-    def learned(self, task: BaseTask[Any]) -> Learned:
+    def prompt_change(self, task: BaseTask[Any]) -> PromptChange:
         """What stands in the prompts now, beside what the task itself says."""
-        library = self.learner.states[-1].library if self.learner else self.library
+        library = self._latest
         bare = Library(task=library.task, model=library.model)
         accepted = sum(len(library.accepted(spec.role)) for spec in task.agents)
-        return Learned(accepted, prompt_diff(bare, library, self._prompts(task)))
+        return PromptChange(accepted, prompt_diff(bare, library, self._prompts(task)))
+
+    @property
+    def _latest(self) -> Library:
+        return self.learner.states[-1].library if self.learner else self.library
 
     def _prompts(self, task: BaseTask[Any]) -> dict[str, str]:
         return {spec.role: base_prompt(spec, self.config) for spec in task.agents}
