@@ -19,16 +19,16 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist, fmean
 
+from orchestry.backends.foretold import Chain, Walk
 from orchestry.backends.simulated import Rewards, Simulated, Tallies, Tally
 from orchestry.baselines import fixed
-from orchestry.behaviors.contrast import contrasts
+from orchestry.behaviors.contrast import Contrast, contrasts
 from orchestry.behaviors.distil import distil
-from orchestry.behaviors.learner import BATCH
-from orchestry.behaviors.trial import FIRST
-from orchestry.bound import Courses, finish, most, rollout_of, schedule_of, seed_of
+from orchestry.behaviors.learner import shares
+from orchestry.bound import Courses, asks_judge, finish, most, rollout_of, schedule_of, seed_of
 from orchestry.config import RunConfig
 from orchestry.engine import prepare
-from orchestry.prior import LEAST_PROMISE, MODEL_SIGMA, VERBOSITY
+from orchestry.prior import MODEL_SIGMA, VERBOSITY
 from orchestry.records import EpisodeRecord
 from orchestry.replay import give_credit
 from orchestry.search.credit import blame
@@ -49,7 +49,7 @@ CREDIT_WORK = 2
 """How many times longer an episode takes to simulate where replays are placed in its tree."""
 EPISODES_EACH = 4
 """Most episodes played in a simulated run, whose cost is then scaled to all of them."""
-UPDATES_EACH = 50
+UPDATES_EACH = 30
 """Most updates walked through in a simulated run."""
 
 PURPOSES = ("act", "judge", "credit", "distil", "trial")
@@ -180,7 +180,7 @@ def _episode(
 ) -> EpisodeRecord:
     """Plays one, with judge and replays as the real run would."""
     judge, settings = None, plan.config.judge
-    if settings.enabled:
+    if asks_judge(plan.config):
         model, temperature = plan.backend.bench.provider.model, settings.temperature
         judge = ListwiseJudge(
             policy.critic(), model, settings, plan.task.agents, temperature=temperature
@@ -202,77 +202,90 @@ def _updates(plan: Plan) -> int:
 def _learning(
     plan: Plan, policy: Simulated, rewards: Rewards, records: Sequence[EpisodeRecord]
 ) -> dict[str, float]:
-    """Makes one call that distils and plays one episode of a trial; how often each would be made,
-    by purpose, over all updates of the run. None is where no two trajectories differ in value.
+    """Distils as one update would, and plays one episode of a trial; how often each would be done,
+    by purpose, over all updates of the run.
+
+    None is where no two trajectories differ in value and no library waits to be tested.
     """
-    if not _distil(plan, policy, records):
+    settings, rng = plan.config.behaviors, policy.rng
+    found = _contrasts(plan, records)
+    if not found and not plan.backend.library.behaviors:
         return {}
-    rng = policy.rng
-    rollout = rollout_of(plan, policy, rewards.of_episode(), fixed.schedule(), purpose="trial")
-    finish(rollout.play(rng.choice(plan.task.problems("dev")), rng.getrandbits(32)))
-    chain = policy.books.calls("trial")
-    settings = plan.config.behaviors
+    made = _distil(plan, policy, found, blame(records))
+    chain = _chain(plan, policy, rewards)
+    dev = [problem.id for problem in plan.task.problems("dev")]
+    examples = fmean(made) if made else 0.0
+    walk = Walk(settings, rng, chain, dev, plan.backend.library, examples)
     allowance = settings.share * settings.every * fmean(record.calls for record in records)
-    calls, asked = _trials(plan, rng, allowance, round(chain))
-    return {"trial": calls / chain, "distil": asked}
+    updates = _updates(plan)
+    walked = min(updates, UPDATES_EACH)
+    for _ in range(walked):
+        blamed = blame(rng.choices(records, k=min(settings.every, len(records))))
+        walk.update(allowance, _counts(plan, found, blamed))
+    times = updates / walked
+    return {
+        "trial": walk.calls * times / chain.calls,
+        "distil": walk.distilled * times / max(1, len(made)),
+    }
 
 
-def _distil(plan: Plan, policy: Simulated, records: Sequence[EpisodeRecord]) -> bool:
-    """Distils once from these episodes; False where an update would find nothing to contrast.
+def _contrasts(plan: Plan, records: Sequence[EpisodeRecord]) -> dict[str, tuple[Contrast, ...]]:
+    """By agent to blame, where an update would find any.
 
     In a block with more episodes than problems, episodes of one problem are contrasted.
     """
-    settings, blamed = plan.config.behaviors, blame(records)
-    agent = max(sorted(blamed), key=lambda role: blamed[role])
-    found = contrasts(records, agent, settings.top)
-    if not found and settings.every > len(plan.problems):
-        problem = {"problem": records[0].problem}
-        alike = [record.model_copy(update=problem) for record in records]
-        found = contrasts(alike, agent, settings.top)
-    if not found:
-        return False
-    work = distil(
-        policy.critic(),
-        plan.backend.bench.provider.model,
-        plan.task.agents,
-        plan.backend.library,
-        agent,
-        found,
-        blamed,
-        prompt=plan.backend.team(plan.task)[agent].system_prompt,
-        count=settings.candidates,
-        update=1,
-        max_tokens=plan.config.judge.max_tokens,
-        seed=0,
-    )
-    finish(work)
-    return True
+    settings = plan.config.behaviors
+    alike = [record.model_copy(update={"problem": records[0].problem}) for record in records]
+    kinds = (records, alike) if settings.every > len(plan.problems) else (records,)
+    found = {}
+    for agent in blame(records):
+        ways = (contrasts(kind, agent, settings.top) for kind in kinds)
+        if shown := next(filter(None, ways), None):
+            found[agent] = shown
+    return found
 
 
-def _trials(plan: Plan, rng: random.Random, allowance: float, chain: int) -> tuple[float, float]:
-    """Calls of trials, and times that candidates are distilled, over all updates of the run.
+def _counts(
+    plan: Plan, found: Mapping[str, Sequence[Contrast]], blamed: Mapping[str, float]
+) -> dict[str, int]:
+    """How many behaviours each agent to blame gets, of those with something to contrast."""
+    shown = {role: loss for role, loss in blamed.items() if role in found}
+    return shares(shown, plan.config.behaviors.candidates) if shown else {}
 
-    An update spends its allowance, and as much more as its last batch of pairs takes; `chain` is
-    the calls of an episode without search. Plays of one draw share the calls before the agent
-    whose prompt differs. How soon a trial is decided is drawn between its fewest and most pairs.
-    """
-    settings, updates = plan.config.behaviors, _updates(plan)
-    walked, promise = min(updates, UPDATES_EACH), rng.uniform(LEAST_PROMISE, 1.0)
-    calls = asked = pairs = common = 0
-    for _ in range(walked):
-        left = allowance
-        if not pairs:
-            asked, common = asked + 1, rng.randrange(chain)
-            arms = 1 + rng.randint(1, settings.candidates + 1)
-            paid = settings.screen * (common + arms * (chain - common))
-            left, calls = left - paid, calls + paid
-            if rng.random() < promise:
-                pairs = round(math.exp(rng.uniform(math.log(FIRST), math.log(settings.pairs))))
-        while pairs and left > 0:
-            batch = min(BATCH, pairs)
-            paid = batch * (2 * chain - common)
-            pairs, left, calls = pairs - batch, left - paid, calls + paid
-    return calls * updates / walked, asked * updates / walked
+
+def _distil(
+    plan: Plan,
+    policy: Simulated,
+    found: Mapping[str, Sequence[Contrast]],
+    blamed: Mapping[str, float],
+) -> list[bool]:
+    """Distils for each agent that gets a share; whether each had an example."""
+    team, made = plan.backend.team(plan.task), list[bool]()
+    for role, count in _counts(plan, found, blamed).items():
+        work = distil(
+            policy.critic(),
+            plan.backend.bench.provider.model,
+            plan.task.agents,
+            plan.backend.library,
+            role,
+            found[role],
+            blamed,
+            prompt=team[role].system_prompt,
+            count=count,
+            update=1,
+            max_tokens=plan.config.judge.max_tokens,
+            seed=0,
+        )
+        made.append(any(b.kind == "example" for b in finish(work).behaviors))
+    return made
+
+
+def _chain(plan: Plan, policy: Simulated, rewards: Rewards) -> Chain:
+    """Plays one episode of a trial."""
+    rng = policy.rng
+    rollout = rollout_of(plan, policy, rewards.of_episode(), fixed.schedule(), purpose="trial")
+    tree = finish(rollout.play(rng.choice(plan.task.problems("dev")), rng.getrandbits(32)))
+    return Chain.of(tree.groups)
 
 
 def _capped(plan: Plan, total: float, dearest: float, rng: random.Random) -> float:

@@ -40,9 +40,9 @@ one draw a run. A verdict with sentences of 25 words is twice as long as one of 
 that `fake` answers with."""
 MALFORMED_SHARE = 0.03
 """Share of structured answers that can't be read: the mean of an exponential, one draw a run."""
-LEAST_PROMISE = 0.5
-"""Share of updates whose candidates show a gain on screening, so that one goes on trial: evenly
-drawn above this, once a run."""
+MOST_LIFT = 0.1
+"""Most that a candidate gains or loses, in the mean of the episodes in which it changes anything:
+evenly drawn between the two for each candidate."""
 LONGEST_TOKEN = 16
 """Bytes of text that a token of an answer brings into later prompts at most, over an answer.
 Longer tokens exist (rows of spaces), but they are read back as few tokens as they were written."""

@@ -37,6 +37,19 @@ def test_the_maximum_takes_a_verdict_for_each_sibling_set_that_the_judge_may_see
     assert alone == most(single, Courses())[0]  # a chain has no siblings
 
 
+def test_the_maximum_has_no_verdict_where_nothing_is_pruned() -> None:
+    base = ("task=relay", "search.strategy=best_of_n", "episodes=2", "behaviors.enabled=false")
+    off, idle, always = (
+        most(plan_of(*base, *sets), Courses())[0]
+        for sets in (
+            ("judge.enabled=false",),
+            ("judge.enabled=true",),
+            ("judge.enabled=true", "judge.when=always"),
+        )
+    )
+    assert off == idle < always
+
+
 @pytest.mark.parametrize("size", [9, 27, 60])
 def test_large_sibling_sets_are_billed_no_less_than_their_prompt(
     monkeypatch: pytest.MonkeyPatch, size: int
