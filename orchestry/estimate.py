@@ -49,8 +49,8 @@ CREDIT_WORK = 2
 """How many times longer an episode takes to simulate where replays are placed in its tree."""
 EPISODES_EACH = 4
 """Most episodes played in a simulated run, whose cost is then scaled to all of them."""
-UPDATES_EACH = 30
-"""Most updates walked through in a simulated run."""
+UPDATES_EACH = 20
+"""Most updates walked through in a simulated run; trials are what takes the time."""
 
 PURPOSES = ("act", "judge", "credit", "distil", "trial")
 """In the order of the rows."""
