@@ -47,7 +47,11 @@ FAULTY = {"faulty {} 1": "four agents at once", "faulty {} 0": "four agents in o
 WINDOW = 5
 DRAWS = 2000
 GOAL_CORRELATION, GOAL_BLAME = 0.8, 0.9
+DEFAULT, LARGEST = 0.1, 1.0
+"""Shares whose figures are held against the goals: where behaviours are learned, and all played."""
 Pair = tuple[float, float]
+Reached = dict[CreditConfig, list[float]]
+"""By setting, a figure for every kind of game."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +170,13 @@ def ratio(rows: Sequence[tuple[float, ...]]) -> float:
     return sum(row[0] for row in rows) / sum(row[1] for row in rows)
 
 
-async def credit_table(episodes: int, seed: int) -> tuple[list[str], bool]:
-    """A row a setting and kind of game; whether the goal is met at twice the calls."""
+async def credit_table(episodes: int, seed: int) -> tuple[list[str], Reached]:
+    """A row a setting and kind of game; the correlations, 0 above twice the calls."""
     lines = [
         "| game | credit | calls / base | Pearson | Spearman | intervals that hold |",
         "|---|---|---|---|---|---|",
     ]
-    met = True
+    reached: Reached = {config: [] for config in SETTINGS}
     for kind, words in KINDS.items():
         for config in SETTINGS:
             found = [await compare(kind, number, seed, config) for number in range(episodes)]
@@ -183,24 +187,35 @@ async def credit_table(episodes: int, seed: int) -> tuple[list[str], bool]:
                 f"| {words} | {label(config)} | {calls:.2f} | {correlated(pairs)} "
                 f"| {correlated(ranked(pairs))} | {held} |"
             )
-            if config == SETTINGS[-1]:
-                reached = correlation([pair for one in pairs for pair in one])
-                met = met and calls <= 2.0 and reached >= GOAL_CORRELATION
-    return lines, met
+            near = correlation([pair for one in pairs for pair in one])
+            reached[config].append(near if calls <= 2.0 else 0.0)
+    return lines, reached
 
 
-async def blame_table(windows: int, seed: int) -> tuple[list[str], bool]:
-    """A row a setting and kind of game; whether the goal is met at twice the calls."""
+async def blame_table(windows: int, seed: int) -> tuple[list[str], Reached]:
+    """A row a setting and kind of game; the shares of windows named right."""
     lines = ["| game | credit | faulty agent named |", "|---|---|---|"]
-    met = True
+    reached: Reached = {config: [] for config in SETTINGS}
     for kind, words in FAULTY.items():
         for config in SETTINGS:
             named_it = [await names_the_faulty(kind, w, seed, config) for w in range(windows)]
             share = interval([(one, 1.0) for one in named_it], ratio)
             lines.append(f"| {words} | {label(config)} | {share} |")
-            if config == SETTINGS[-1]:
-                met = met and sum(named_it) / windows >= GOAL_BLAME
-    return lines, met
+            reached[config].append(sum(named_it) / windows)
+    return lines, reached
+
+
+def verdict(reached: Reached, goal: float) -> str:
+    """Whether all kinds of game reach the goal, at the largest share and at the default."""
+    said = []
+    for share in (LARGEST, DEFAULT):
+        found = reached[CreditConfig(method="replay", share=share)]
+        met = "met" if min(found) >= goal else "missed"
+        kind = ", the default" if share == DEFAULT else ""
+        said.append(
+            f"{met} at share {share:g}{kind} ({min(found):.2f} to {max(found):.2f} by kind of game)"
+        )
+    return "; ".join(said)
 
 
 def label(config: CreditConfig) -> str:
@@ -211,12 +226,12 @@ def label(config: CreditConfig) -> str:
 async def section(episodes: int, windows: int, seed: int) -> str:
     """The section's body."""
     began = time.perf_counter()
-    credit, near = await credit_table(episodes, seed)
-    named, right = await blame_table(windows, seed)
+    credit, credit_reached = await credit_table(episodes, seed)
+    named, blame_reached = await blame_table(windows, seed)
     goals = (
         f"Goal, a correlation of {GOAL_CORRELATION:g} at no more than twice the calls in all "
-        f"kinds of game: {'met' if near else 'missed'}. Goal, the faulty agent named in "
-        f"{GOAL_BLAME:.0%} of windows there: {'met' if right else 'missed'}."
+        f"kinds of game: {verdict(credit_reached, GOAL_CORRELATION)}. Goal, the faulty agent named "
+        f"in {GOAL_BLAME:.0%} of windows: {verdict(blame_reached, GOAL_BLAME)}."
     )
     return "\n".join(
         [

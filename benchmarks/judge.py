@@ -151,6 +151,7 @@ def _request(
 
 Ask = Callable[[Planted, Siblings[Any]], Coroutine[Any, Any, list[float]]]
 JUDGE: dict[str, Ask] = {f"listwise, repeats {n}": partial(listwise, repeats=n) for n in REPEATS}
+DEFAULT = f"listwise, repeats {JudgeConfig().repeats}"
 WAYS: dict[str, Ask] = {
     "all pairs, both orders": partial(pairs, both=True),
     "all pairs, one order": partial(pairs, both=False),
@@ -199,12 +200,9 @@ def _cost(way: dict[str, Any], output: float) -> float:
 
 async def _shape(
     groups: Sequence[Group], families: Sequence[Siblings[Any]], temper: Temper
-) -> dict[str, str]:
-    """Rank correlation by repeats, for one form of the bias."""
-    return {
-        name: (await measure(groups, families, temper, ask))["correlation"]
-        for name, ask in JUDGE.items()
-    }
+) -> dict[str, dict[str, Any]]:
+    """What is measured by repeats, for one form of the bias."""
+    return {name: await measure(groups, families, temper, ask) for name, ask in JUDGE.items()}
 
 
 async def measure(
@@ -313,8 +311,26 @@ def _shapes(found: dict[str, Any]) -> str:
     ]
     for size, one in found.items():
         for shape, row in one["shapes"].items():
-            lines.append(f"| {size} | {SHAPE_NAMES[shape]} | {' | '.join(row.values())} |")
-    return "\n".join(lines)
+            cells = " | ".join(way["correlation"] for way in row.values())
+            lines.append(f"| {size} | {SHAPE_NAMES[shape]} | {cells} |")
+    return "\n".join([*lines, "", _verdict(found)])
+
+
+def _verdict(found: dict[str, Any]) -> str:
+    """The default against the goal, at the form of the bias that it copes with least."""
+    shares = [one["ways"][DEFAULT]["share"] for one in found.values()]
+    rows = [
+        (row[DEFAULT]["mean"], row[DEFAULT]["correlation"], size, SHAPE_NAMES[shape])
+        for size, one in found.items()
+        for shape, row in one["shapes"].items()
+    ]
+    low, text, size, shape = min(rows)
+    met = low >= GOAL and max(shares) <= SHARE
+    return (
+        f"Goal, for the default ({DEFAULT}), at every form of the bias and with "
+        f"{' and '.join(f'{share:.0%}' for share in shares)} of the tokens: "
+        f"{'met' if met else 'missed'}. The weakest is {text}, with {size} siblings where {shape}."
+    )
 
 
 def main() -> None:

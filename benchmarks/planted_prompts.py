@@ -16,6 +16,23 @@ from statistics import stdev
 from orchestry.behaviors.front import best, front
 from orchestry.seeds import derive
 
+ALPHA = 0.05
+"""Chance of a false acceptance in a run, at most."""
+MOST = 1000
+"""Cap on a trial's pairs."""
+UPDATES = 10
+"""Candidates that a run puts on trial, each to its end."""
+MINIBATCH = 3
+"""Pairs that GEPA's rule looks at first."""
+T_PAIRS, T_CRITICAL = 100, 1.660
+"""Pairs of the fixed test, and the 95th percentile of t at 99 degrees of freedom."""
+LOSS = -0.02
+"""Below it, no candidate should be accepted."""
+GAIN = 0.05
+"""Effect that should be found."""
+NUMBERS = (1, 3, 8)
+"""Places of the trials whose power is measured; as many less one were rejected before."""
+CAPS = (200, 400, 600, 1000, 1500)
 PROBLEMS = 40
 """Dev problems of a world."""
 SPREAD = 0.05

@@ -18,8 +18,8 @@ from benchmarks.acceptance import (
     sequential,
     spent,
     t_test,
-    wilson,
 )
+from benchmarks.acceptance_report import wilson
 from benchmarks.planted_prompts import NOISES, Candidate, World, new_world, propose
 
 

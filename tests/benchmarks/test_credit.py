@@ -7,8 +7,9 @@ from itertools import product
 
 import pytest
 
-from benchmarks.credit import SETTINGS, blame_table, correlation, credit_table, ranks
+from benchmarks.credit import SETTINGS, blame_table, correlation, credit_table, ranks, verdict
 from benchmarks.games import Game, faulty, interacting, named
+from orchestry.config import CreditConfig
 
 
 @pytest.mark.parametrize("joint", [True, False])
@@ -55,3 +56,14 @@ async def test_small_tables_have_a_row_a_setting() -> None:
     assert len(credit) == 2 + 3 * len(SETTINGS)
     blamed, _ = await blame_table(2, seed=0)
     assert len(blamed) == 2 + 2 * len(SETTINGS)
+
+
+def test_the_verdict_names_the_share_and_the_default() -> None:
+    reached = {
+        CreditConfig(method="replay", share=1.0): [0.9, 0.8],
+        CreditConfig(method="replay", share=0.1): [0.79, 0.95],
+    }
+    assert verdict(reached, 0.8) == (
+        "met at share 1 (0.80 to 0.90 by kind of game); "
+        "missed at share 0.1, the default (0.79 to 0.95 by kind of game)"
+    )
