@@ -23,11 +23,11 @@ from orchestry.types import AgentSpec, Completion, Frozen, Message, Outcome, Pol
 
 PURPOSE = "distil"
 MAX_WORDS = 60
-MAX_RULE = 600
-"""Longest rule, in characters, where the provider can enforce it: MAX_WORDS long words."""
-_TOKENS_EACH = 2 * MAX_RULE // 4 + 20
-"""Tokens that one rule takes in an answer, at most: the longest text and why, at four characters a
-token, and their keys."""
+MAX_RULE, MAX_WHY = 400, 160
+"""Longest rule and reason, in characters, where the provider can enforce it."""
+_TOKENS_EACH = MAX_RULE + MAX_WHY + 40
+"""Tokens that one rule takes in an answer, at most: the longest text and why, and their keys. A
+small model that rambles makes a token of each character."""
 MAX_EXAMPLE = 1500
 """Longest example: it is paid for in every prompt of its agent."""
 MAX_CONTRASTS = 3
@@ -165,8 +165,9 @@ def _examples(contrasts: Sequence[Contrast], born: Mapping[str, Any]) -> list[Be
 
 
 def _schema(count: int) -> dict[str, Any]:
-    texts = {"why": {"type": "string", "maxLength": MAX_RULE}} | {
-        "text": {"type": "string", "maxLength": MAX_RULE}
+    texts: dict[str, Any] = {
+        "why": {"type": "string", "maxLength": MAX_WHY},
+        "text": {"type": "string", "maxLength": MAX_RULE},
     }
     rules = {"type": "array", "items": closed(texts), "minItems": 1, "maxItems": count}
     return closed({"behaviors": rules})
