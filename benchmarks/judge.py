@@ -33,7 +33,7 @@ from benchmarks.planted_judge import (
     family,
     qualities,
 )
-from benchmarks.stats import interval
+from benchmarks.stats import bounds
 from orchestry.config import JudgeConfig
 from orchestry.search import rating
 from orchestry.search.judge import ListwiseJudge
@@ -213,12 +213,14 @@ async def measure(
     rows = [
         spearman(await ask(policy, family), q) for q, family in zip(groups, families, strict=True)
     ]
+    low, high = bounds({str(number): [row] for number, row in enumerate(rows)})
     return {
         "calls": policy.calls / len(groups),
         "input": policy.asked / BYTES / len(groups),
         "output": policy.answered / BYTES / len(groups),
         "mean": fmean(rows),
-        "correlation": interval({str(number): [row] for number, row in enumerate(rows)}),
+        "low": low,
+        "correlation": f"{fmean(rows):.3f} [{low:.3f}, {high:.3f}]",
     }
 
 
@@ -320,16 +322,18 @@ def _verdict(found: dict[str, Any]) -> str:
     """The default against the goal, at the form of the bias that it copes with least."""
     shares = [one["ways"][DEFAULT]["share"] for one in found.values()]
     rows = [
-        (row[DEFAULT]["mean"], row[DEFAULT]["correlation"], size, SHAPE_NAMES[shape])
+        (row[DEFAULT]["mean"], row[DEFAULT]["low"], row[DEFAULT]["correlation"], size, shape)
         for size, one in found.items()
         for shape, row in one["shapes"].items()
     ]
-    low, text, size, shape = min(rows)
-    met = low >= GOAL and max(shares) <= SHARE
+    weakest, low, text, size, shape = min(rows)
+    met = weakest >= GOAL and max(shares) <= SHARE
+    doubt = "" if low >= GOAL else f", whose interval reaches below {GOAL}"
     return (
         f"Goal, for the default ({DEFAULT}), at every form of the bias and with "
         f"{' and '.join(f'{share:.0%}' for share in shares)} of the tokens: "
-        f"{'met' if met else 'missed'}. The weakest is {text}, with {size} siblings where {shape}."
+        f"{'met' if met else 'missed'}. The weakest is {text}{doubt}, with {size} "
+        f"siblings where {SHAPE_NAMES[shape]}."
     )
 
 

@@ -79,3 +79,4 @@ def test_the_section_shows_every_way_and_form() -> None:
     text = section(play(4, seed=2))
     for name in [*WAYS, *SHAPE_NAMES.values(), "Within the goal", "4 siblings", "8 siblings"]:
         assert name in text
+    assert "Goal, for the default (listwise, repeats 2), at every form of the bias" in text
