@@ -164,7 +164,7 @@ class BehaviorsConfig(Frozen):
     """Behaviours distilled in an update, shared out among the agents by the loss they caused."""
     max_per_agent: int = Field(3, ge=1, le=20)
     """Most behaviours in one agent's prompt."""
-    screen: int = Field(4, ge=1, le=1000)
+    screen: int = Field(8, ge=1, le=1000)
     """Dev problems on which a fresh candidate is screened before one is put on trial."""
     pairs: int = Field(1000, ge=8, le=100_000)
     """Most paired dev episodes in one trial, which plans for as many as the noise asks for and may

@@ -144,7 +144,7 @@ async def test_an_update_spends_its_share_and_at_most_a_batch_more(
     block: Sequence[EpisodeRecord],
 ) -> None:
     arena = Planted()
-    subject = learner(texts(0.01), arena, share=0.5)
+    subject = learner(texts(0.01), arena, share=0.5, screen=2)
     await subject.update(block, {})
     trial = subject.states[-1].trial
     assert trial is not None
