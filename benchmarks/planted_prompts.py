@@ -37,7 +37,7 @@ PROBLEMS = 40
 """Dev problems of a world."""
 SPREAD = 0.05
 """Sd of an effect from problem to problem."""
-SCREENED, SCREEN = 3, 4
+SCREENED, SCREEN = 3, 8
 """Candidates screened an update, and the dev problems on which they are."""
 EFFECT_SD = 0.04
 """Sd of the effects of drawn candidates."""
