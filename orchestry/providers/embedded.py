@@ -114,6 +114,10 @@ class EmbeddedProvider:
 
 
 def _load(cancelled: threading.Event, key: str) -> Any:
+    # Its threads meet some hundred times a token. Left to spin there, a thread that waits keeps the
+    # one it waits for off the core as soon as others use the machine: two threads then made 1 token
+    # a second, and 46 asleep. OpenMP reads this once, when the library is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
     xllamacpp: Any = import_module("xllamacpp")  # its types are not published
 
     with progress_bar() as draw:
@@ -157,9 +161,9 @@ def _greet(url: str) -> None:
 def _threads() -> int:
     """The cores that nobody uses right now, at least one, capped.
 
-    Its threads wait for each other by spinning, so one that shares its core with other work stops
-    them all: on two busy cores, two threads are slower than one; on two idle ones, faster. The
-    load average would do, but remembers for minutes what has ended, an earlier run of ours too.
+    Its threads wait for each other, so one that shares its core with other work stops them all: on
+    two busy cores, two threads are slower than one; on two idle ones, faster. The load average
+    would do, but remembers for minutes what has ended, an earlier run of ours too.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min((cores or 1) - round(_busy_cores()), _MOST_THREADS))
