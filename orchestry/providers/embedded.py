@@ -114,9 +114,9 @@ class EmbeddedProvider:
 
 
 def _load(cancelled: threading.Event, key: str) -> Any:
-    # Its threads meet some hundred times a token. Left to spin there, a thread that waits keeps the
-    # one it waits for off the core as soon as others use the machine: two threads then made 1 token
-    # a second, and 46 asleep. OpenMP reads this once, when the library is loaded.
+    # Its threads meet hundreds of times a token. One that spins while it waits keeps the one it
+    # waits for off the core as soon as others use the machine, and answers all but stop; so they
+    # sleep. OpenMP reads this once, when the library is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     xllamacpp: Any = import_module("xllamacpp")  # its types are not published
 
