@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 from orchestry.backends.simulated import simulated_score
 from orchestry.baselines import fixed, schedule
-from orchestry.config import RunConfig
 from orchestry.errors import OrchestryError, TaskError
 from orchestry.prior import LONGEST_TOKEN, SHAPES
 from orchestry.rollout import Rate, Rollout, task_boundary
@@ -259,7 +258,7 @@ def _longest(plan: Plan, episode: int, shape: str, courses: Courses) -> tuple[in
 def _judging(plan: Plan, course: Course, schedule: Schedule) -> int:
     """Nano-dollars of the verdicts of an episode on that way, each malformed and repaired."""
     judge = plan.config.judge
-    if not asks_judge(plan.config):
+    if not plan.backend.judges:
         return 0
     asked = len(course) - (judge.when == "undecided")  # which asks nothing once the work is over
     most = judge.max_chars + 1
@@ -274,14 +273,6 @@ def _judging(plan: Plan, course: Course, schedule: Schedule) -> int:
         )
         for stage in range(asked)
     )
-
-
-def asks_judge(config: RunConfig) -> bool:
-    """Whether the real run has a judge: not where nothing is pruned and no finished trajectory is
-    to be judged.
-    """
-    judge = config.judge
-    return bool(judge.enabled) and (config.search.strategy == "beam" or judge.when == "always")
 
 
 def _families(schedule: Schedule, stage: int, agents: int) -> dict[int, int]:

@@ -25,7 +25,7 @@ from orchestry.baselines import fixed
 from orchestry.behaviors.contrast import Contrast, contrasts
 from orchestry.behaviors.distil import distil
 from orchestry.behaviors.learner import shares
-from orchestry.bound import Courses, asks_judge, finish, most, rollout_of, schedule_of, seed_of
+from orchestry.bound import Courses, finish, most, rollout_of, schedule_of, seed_of
 from orchestry.config import RunConfig
 from orchestry.engine import prepare
 from orchestry.prior import MODEL_SIGMA, VERBOSITY
@@ -180,7 +180,7 @@ def _episode(
 ) -> EpisodeRecord:
     """Plays one, with judge and replays as the real run would."""
     judge, settings = None, plan.config.judge
-    if asks_judge(plan.config):
+    if plan.backend.judges:
         model, temperature = plan.backend.bench.provider.model, settings.temperature
         judge = ListwiseJudge(
             policy.critic(), model, settings, plan.task.agents, temperature=temperature

@@ -85,6 +85,14 @@ class ApiBackend:
         return self.config.behaviors.every if self.config.behaviors.enabled else None
 
     @property
+    def judges(self) -> bool:
+        """Whether a judge is asked: not where nothing is pruned and no finished trajectory is to
+        be judged.
+        """
+        judge, prunes = self.config.judge, self.config.search.strategy == "beam"
+        return bool(judge.enabled) and (prunes or judge.when == "always")
+
+    @property
     def corrects(self) -> tuple[float, float]:
         """Slope and intercept by which the judge's numbers are corrected."""
         return self.calibration.slope, self.calibration.intercept
@@ -149,11 +157,9 @@ class ApiBackend:
         )
 
     def _judge(self, episode: int) -> Judge | None:
-        """Nobody where nothing is pruned and no finished trajectory is to be judged."""
-        judge = self.config.judge
-        idle = self.config.search.strategy != "beam" and judge.when == "undecided"
-        if not judge.enabled or idle:
+        if not self.judges:
             return None
+        judge = self.config.judge
         return ListwiseJudge(
             self._critic,
             self.bench.provider.model,
