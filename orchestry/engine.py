@@ -43,7 +43,7 @@ def train(
     directory that can be resumed. Works inside a running event loop (notebooks).
     """
     watch = observer or Silent()
-    folder = Path(run_dir) if run_dir else new_folder(config)
+    folder = Path(run_dir) if run_dir else new_folder(f"{config.task}--{config.backend}")
     _check_name(folder)
     journal = folder / "journal.jsonl"
     if journal.exists() and journal.stat().st_size:
@@ -155,10 +155,10 @@ def _refuse_keys(config: RunConfig, environ: Mapping[str, str]) -> None:
             raise ConfigError(f"the config holds the value of {name}: no config key takes a key")
 
 
-def new_folder(config: RunConfig, root: Path = Path("runs")) -> Path:
-    """`runs/<task>--<backend>--<UTC time>--<id>`."""
+def new_folder(name: str, root: Path = Path("runs")) -> Path:
+    """`runs/<name>--<UTC time>--<id>`."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    return root / f"{config.task}--{config.backend}--{stamp}--{secrets.token_hex(2)}"
+    return root / f"{name}--{stamp}--{secrets.token_hex(2)}"
 
 
 def _check_name(folder: Path) -> None:

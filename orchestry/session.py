@@ -10,10 +10,8 @@ episodes are committed, and the run directory is left ready for `orchestry resum
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +26,7 @@ from orchestry.replay import give_credit
 from orchestry.rollout import Rate
 from orchestry.search.episode import episode_record
 from orchestry.seeds import derive, shuffled
+from orchestry.signals import heeding
 from orchestry.store import Store
 from orchestry.task import BaseTask
 from orchestry.types import Problem
@@ -105,7 +104,7 @@ class Session:
 
     async def play(self) -> OrchestryError | None:
         """Plays all that is left; returns what stopped it, or None."""
-        with _signals(self._interrupt):
+        with heeding(self._interrupt):
             for update, block in enumerate(self._blocks()):
                 await self._play(block)
                 if self.failure:
@@ -205,20 +204,3 @@ class Session:
         self._asked_to_stop = True
         self.watch.note("stopping: calls in flight may finish; press Ctrl-C again to give them up")
         self._fail(Interrupted(f"interrupted: `orchestry resume {self.store.folder}` goes on"))
-
-
-@contextmanager
-def _signals(handler: Callable[[], None]) -> Iterator[None]:
-    """Calls `handler` at Ctrl-C and at a polite kill, where this thread may receive them."""
-    loop, held = asyncio.get_running_loop(), list[signal.Signals]()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        try:
-            loop.add_signal_handler(number, handler)
-            held.append(number)
-        except (ValueError, RuntimeError, NotImplementedError):
-            break  # not the main thread (a notebook), or a system without them
-    try:
-        yield
-    finally:
-        for number in held:
-            loop.remove_signal_handler(number)

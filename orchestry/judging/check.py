@@ -7,19 +7,16 @@ that a run would use, through gateway, ledger, cache and journal.
 from __future__ import annotations
 
 import asyncio
-import secrets
-import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from orchestry.config import BehaviorsConfig, CreditConfig, RunConfig, SamplingConfig
-from orchestry.engine import prepare
+from orchestry.engine import new_folder, prepare
 from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError, fault
 from orchestry.journal import Opened, Stopped
 from orchestry.judging.advice import Advice, advise
@@ -27,14 +24,15 @@ from orchestry.judging.folder import keep_config
 from orchestry.judging.measures import Measures, Reading, Sheet, measure
 from orchestry.judging.sets import GradedSet, graded_sets
 from orchestry.rollout import task_rater
-from orchestry.search.judge import ListwiseJudge
+from orchestry.search.judge import ListwiseJudge, seed_of
 from orchestry.search.orders import Order, balanced
-from orchestry.seeds import derive
 from orchestry.services.gateway import Gateway
 from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Plan
+from orchestry.signals import heeding
 from orchestry.store import Store
 from orchestry.summary import stop_reason
+from orchestry.together import together
 from orchestry.types import Completion, Frozen, Policy, Request, Siblings, Tools
 from orchestry.verdicts import Verdicts
 
@@ -121,14 +119,8 @@ def check(config: RunConfig, problems: int, run_dir: Path | None, watch: Watcher
     spent; any other OrchestryError leaves a directory that can be gone on with.
     """
     plan = prepare(settled(config, problems), watch.note)
-    folder = run_dir or new_folder(plan.config.task)
+    folder = run_dir or new_folder(f"judge-check--{plan.config.task}")
     return asyncio.run(_drive(plan, folder, watch))
-
-
-def new_folder(task: str, root: Path = Path("runs")) -> Path:
-    """`runs/judge-check--<task>--<UTC time>--<id>`."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    return root / f"judge-check--{task}--{stamp}--{secrets.token_hex(2)}"
 
 
 async def _drive(plan: Plan, folder: Path, watch: Watcher) -> CheckReport:
@@ -138,7 +130,7 @@ async def _drive(plan: Plan, folder: Path, watch: Watcher) -> CheckReport:
         async with _opened(plan, store, watch) as sets:
             exam = Exam(plan, watch)
             watch.asking(len(sets))
-            with _signals(lambda: exam.interrupt(folder)):
+            with heeding(lambda: exam.interrupt(folder)):
                 await exam.sit(sets)
             failure, done = exam.failure, exam.in_order(sets)
             if failure is not None and stop_reason(failure) == "failed":
@@ -185,6 +177,7 @@ class Exam:
     watch: Watcher
     failure: OrchestryError | None = None
     _sheets: dict[str, Sheet] = field(default_factory=dict)
+    _workers: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def sit(self, sets: Sequence[GradedSet]) -> None:
         """Examines all sets; what stops it stands in `failure`.
@@ -196,7 +189,7 @@ class Exam:
         queue = iter(sets)
         async with asyncio.TaskGroup() as group:
             for _ in range(min(places, len(sets))):
-                group.create_task(self._work(queue))
+                self._workers.append(group.create_task(self._work(queue)))
 
     def in_order(self, sets: Sequence[GradedSet]) -> list[Sheet]:
         """The finished sheets in the order of their sets."""
@@ -204,7 +197,11 @@ class Exam:
         return [self._sheets[name] for name in names if name in self._sheets]
 
     def interrupt(self, folder: Path) -> None:
-        """Calls in flight may finish, and no more are made."""
+        """First time: calls in flight may finish. Second time: they are given up."""
+        if isinstance(self.failure, Interrupted):
+            for worker in self._workers:
+                worker.cancel()
+            return
         self.watch.note("stopping: calls in flight may finish; press Ctrl-C again to give them up")
         self._fail(Interrupted(f"interrupted: the same command with --run-dir {folder} goes on"))
 
@@ -233,11 +230,7 @@ async def examine(plan: Plan, gateway: Gateway, each: GradedSet) -> Sheet:
     own = first_order(each.siblings)
     shown = list(product(DRAWS, (own, own[::-1])))
     asked = [_read(plan, Redrawn(gateway, draw), each, own, order, draw) for draw, order in shown]
-    outcomes = await asyncio.gather(*asked, return_exceptions=True)
-    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-    if errors:  # a stop at the cap only where nothing worse happened
-        raise min(errors, key=lambda error: isinstance(error, BudgetExceeded))
-    readings = tuple(outcome for outcome in outcomes if isinstance(outcome, Reading))
+    readings = tuple(await together(asked))
     return Sheet(each.siblings.parent.problem.id, each.worths_G, readings)
 
 
@@ -250,14 +243,9 @@ class Redrawn:
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """The samples n * draw to n * draw + n - 1."""
-        indices = range(n * self.draw, n * self.draw + n)
-        return [[await self._one(request, index) for index in indices] for request in requests]
-
-    async def _one(self, request: Request, index: int) -> Completion:
-        seed = derive(request.seed, index)
-        return await self.gateway.answer(
-            request.model_copy(update={"sample_index": index, "seed": seed})
-        )
+        from_there = {"sample_index": n * self.draw}
+        redrawn = [request.model_copy(update=from_there) for request in requests]
+        return await self.gateway.sample(redrawn, n)
 
 
 def judge_of(plan: Plan, policy: Policy) -> ListwiseJudge:
@@ -274,9 +262,7 @@ def judge_of(plan: Plan, policy: Policy) -> ListwiseJudge:
 
 def first_order(siblings: Siblings[Any]) -> Order:
     """The order in which ListwiseJudge shows a set when it asks once."""
-    parent = siblings.parent
-    seed = derive("judge", parent.problem.id, parent.seed, parent.id)
-    return balanced(len(siblings.children), 1, seed)[0]
+    return balanced(len(siblings.children), 1, seed_of(siblings))[0]
 
 
 async def _read(
@@ -333,26 +319,3 @@ def _stopped_note(report: CheckReport) -> str:
         f"{report.problems} of {report.problems_asked} problems are measured: the same command "
         f"with --run-dir {report.run_dir}{more} goes on, and pays for no answer twice"
     )
-
-
-@contextmanager
-def _signals(handler: Callable[[], None]) -> Iterator[None]:
-    """Calls `handler` at the first Ctrl-C or polite kill, where this thread may receive them."""
-    loop, held = asyncio.get_running_loop(), list[signal.Signals]()
-
-    def once() -> None:
-        while held:
-            loop.remove_signal_handler(held.pop())
-        handler()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        try:
-            loop.add_signal_handler(number, once)
-            held.append(number)
-        except (ValueError, RuntimeError, NotImplementedError):
-            break
-    try:
-        yield
-    finally:
-        while held:
-            loop.remove_signal_handler(held.pop())

@@ -85,8 +85,7 @@ class ListwiseJudge:
 
     def _questions(self, siblings: Siblings[Any]) -> tuple[Sequence[Order], list[Request]]:
         """The orders in which the siblings are shown, and a request each."""
-        parent, config = siblings.parent, self._config
-        seed = derive("judge", parent.problem.id, parent.seed, parent.id)
+        config, seed = self._config, seed_of(siblings)
         orders = balanced(len(siblings.children), config.repeats, seed)
         requests = [
             self._request(
@@ -148,6 +147,12 @@ class ListwiseJudge:
                 for scale, weight in self._weights.items()
             )
         return numbers
+
+
+def seed_of(siblings: Siblings[Any]) -> int:
+    """What the orders and fences of a sibling set are drawn from."""
+    parent = siblings.parent
+    return derive("judge", parent.problem.id, parent.seed, parent.id)
 
 
 def _weights(config: JudgeConfig) -> dict[str, float]:

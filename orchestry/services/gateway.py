@@ -355,6 +355,7 @@ def _utf8(text: str) -> str:
     return text
 
 
-def _sample(request: Request, index: int) -> Request:
-    seed = derive(request.seed, index)
-    return request.model_copy(update={"sample_index": index, "seed": seed})
+def _sample(request: Request, number: int) -> Request:
+    """The number-th sample from the request's own on."""
+    index = request.sample_index + number
+    return request.model_copy(update={"sample_index": index, "seed": derive(request.seed, index)})
