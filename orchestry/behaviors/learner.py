@@ -132,7 +132,7 @@ class Learner:
     async def _propose(
         self, block: Sequence[EpisodeRecord], ratings: Mapping[tuple[int, str], float]
     ) -> None:
-        """Distils behaviours for the agents to blame, and screens what was never screened."""
+        """Distils behaviours for the agents to blame."""
         blamed = blame(block)
         found = {role: contrasts(block, role, self._config.top, ratings) for role in blamed}
         counts = shares(
