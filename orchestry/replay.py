@@ -56,12 +56,8 @@ async def give_credit(
             states = allocate(tree, leaves, agents, replays.returns, allowance)
             await replays.play(states, allowance)
         mixes = await replays.mix(leaves)
-    records = [
-        record
-        for leaf in leaves
-        for record in credits(tree, leaf, agents, replays.returns, config.method, mixes)
-    ]
-    return Credited(tuple(records), replays.calls)
+    records = credits(tree, leaves, agents, replays.returns, config.method, mixes)
+    return Credited(records, replays.calls)
 
 
 @dataclass(slots=True)

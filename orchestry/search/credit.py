@@ -48,13 +48,13 @@ class Sum:
 
 def credits(
     tree: Tree[Any],
-    leaf_id: str,
+    leaves: Sequence[str],
     agents: Sequence[str],
     returns: Returns,
     method: Method = "replay",
     mixes: Mixes | None = None,
 ) -> tuple[CreditRecord, ...]:
-    """One record an agent, in the order of `agents`, for the trajectory that ends at the leaf.
+    """One record an agent, in the order of `agents`, for each trajectory that ends at a leaf.
 
     The interval is Student's: variances are pooled over the siblings of a depth with a prior
     (search/worth.py), their degrees of freedom taken together; what is estimated from one sample
@@ -63,16 +63,30 @@ def credits(
     """
     mixes = mixes or {} if method == "replay" else {}
     worths = Worths(tree, returns if method == "replay" else {}, settled(tree, mixes))
-    freedom = worths.freedom
+    found = list[CreditRecord]()
+    for leaf in leaves:
+        sums, freedom = _sums(tree, worths, leaf, agents, method, mixes)
+        width = student_95(freedom)
+        found += [_record(agent, leaf, sums[agent], width) for agent in agents]
+    return tuple(found)
+
+
+def _sums(
+    tree: Tree[Any],
+    worths: Worths,
+    leaf: str,
+    agents: Sequence[str],
+    method: Method,
+    mixes: Mixes,
+) -> tuple[dict[str, Sum], float]:
+    """Credits by agent for one trajectory, and the degrees of freedom of their variances."""
     if method == "siblings":
-        sums, freedom = _siblings(tree, worths, leaf_id, agents)
-    elif method == "equal":
-        sums = _equal(worths, leaf_id, agents)
-    else:
-        sums = _telescoped(worths, leaf_id, agents)
-        _add_uneven(sums, tree, worths, leaf_id, mixes)
-    width = student_95(freedom)
-    return tuple(_record(agent, leaf_id, sums[agent], width) for agent in agents)
+        return _siblings(tree, worths, leaf, agents)
+    if method == "equal":
+        return _equal(worths, leaf, agents), worths.freedom
+    sums = _telescoped(worths, leaf, agents)
+    _add_uneven(sums, tree, worths, leaf, mixes)
+    return sums, worths.freedom
 
 
 def allocate(

@@ -51,19 +51,19 @@ def by_agent(records: tuple[CreditRecord, ...]) -> dict[str, float]:
 
 
 def test_credits_are_differences_of_mean_leaves() -> None:
-    found = credits(pruned(), "0.0.0", ["b", "a"], {})
+    found = credits(pruned(), ["0.0.0"], ["b", "a"], {})
     assert [record.agent for record in found] == ["b", "a"]
     assert by_agent(found) == {"a": pytest.approx(0.3), "b": pytest.approx(0.2)}
 
 
 def test_replays_of_pruned_siblings_lower_what_the_survivors_promise() -> None:
-    before = by_agent(credits(pruned(), "0.0.0", ["a", "b"], {}))
+    before = by_agent(credits(pruned(), ["0.0.0"], ["a", "b"], {}))
     low = {"0.2": [0.0] * 40, "0.3": [0.0] * 40}
-    after = by_agent(credits(pruned(), "0.0.0", ["a", "b"], low))
+    after = by_agent(credits(pruned(), ["0.0.0"], ["a", "b"], low))
     assert after["a"] > before["a"] + 0.2
     assert after["b"] == pytest.approx(before["b"])
     many = {state: [0.1] * 4000 for state in ("0.2", "0.3")}
-    assert by_agent(credits(pruned(), "0.0.0", ["a", "b"], many))["a"] == pytest.approx(
+    assert by_agent(credits(pruned(), ["0.0.0"], ["a", "b"], many))["a"] == pytest.approx(
         0.8 - (0.8 + 0.2 + 0.1 + 0.1) / 4, abs=0.01
     )
 
@@ -71,21 +71,21 @@ def test_replays_of_pruned_siblings_lower_what_the_survivors_promise() -> None:
 def test_a_pruned_siblings_first_score_tells_what_it_is_worth() -> None:
     scores = {"0.0": 0.9, "0.1": 0.9, "0.2": 0.1, "0.3": 0.1, "0.0.0": 0.9, "0.1.0": 0.9}
     tree = tree_of({"0": ("a",), "0.0": ("b",), "0.1": ("b",)}, scores, ["0.0.0", "0.1.0"])
-    (credit,) = (r for r in credits(tree, "0.0.0", ["a", "b"], {}) if r.agent == "a")
+    (credit,) = (r for r in credits(tree, ["0.0.0"], ["a", "b"], {}) if r.agent == "a")
     assert credit.credit == pytest.approx(0.5 * 0.4)  # half the gap of the mean first scores
 
 
 def test_siblings_are_told_from_their_mean_and_equal_shares_the_rest() -> None:
-    siblings = by_agent(credits(pruned(), "0.0.0", ["a", "b", "c"], {}, "siblings"))
+    siblings = by_agent(credits(pruned(), ["0.0.0"], ["a", "b", "c"], {}, "siblings"))
     assert siblings == {"a": 0.0, "b": pytest.approx(0.2), "c": 0.0}  # by one source: all tie
-    equal = by_agent(credits(pruned(), "0.0.0", ["a", "b", "c"], {}, "equal"))
+    equal = by_agent(credits(pruned(), ["0.0.0"], ["a", "b", "c"], {}, "equal"))
     assert equal == {"a": pytest.approx(0.25), "b": pytest.approx(0.25), "c": 0.0}
 
 
 def test_only_replay_reads_the_returns() -> None:
     extra = {"0.2": [0.0, 0.1]}
     for method in METHODS:
-        with_, without = (credits(pruned(), "0.1.1", ["a", "b"], r, method) for r in (extra, {}))
+        with_, without = (credits(pruned(), ["0.1.1"], ["a", "b"], r, method) for r in (extra, {}))
         assert (with_ == without) == (method != "replay")
 
 
@@ -106,19 +106,19 @@ def test_credits_add_up_and_intervals_hold_them(
     scores = dict(zip(names, [*values[:4], *last], strict=True))
     tree = tree_of({"0": ("a",), "0.0": ("b",), "0.1": ("b",)}, scores, tree.leaves)
     for leaf in tree.leaves:
-        found = credits(tree, leaf, ["a", "b"], returns)
+        found = credits(tree, [leaf], ["a", "b"], returns)
         root = Worths(tree, returns).known("0").mean
         assert sum(record.credit for record in found) == pytest.approx(scores[leaf] - root)
         for method in METHODS:
-            for record in credits(tree, leaf, ["a", "b"], returns, method):
+            for record in credits(tree, [leaf], ["a", "b"], returns, method):
                 assert -1.0 <= record.low <= record.credit <= record.high <= 1.0
                 assert record.low < record.high
-        assert found == credits(tree, leaf, ["a", "b"], returns)
+        assert found == credits(tree, [leaf], ["a", "b"], returns)
 
 
 def test_a_tree_of_one_chain_says_that_it_knows_nothing() -> None:
     tree = tree_of({"0": ("a",), "0.0": ("b",)}, {"0.0": 0.2, "0.0.0": 0.7}, ["0.0.0"])
-    for record in credits(tree, "0.0.0", ["a", "b"], {}):
+    for record in credits(tree, ["0.0.0"], ["a", "b"], {}):
         assert record.credit == pytest.approx(0.0)
         assert record.high - record.low > 1.0
 
@@ -127,7 +127,7 @@ def test_more_returns_narrow_the_interval() -> None:
     widths = []
     for count in (1, 4, 16):
         returns = {state: [0.2, 0.4] * count for state in ("0", "0.2", "0.3")}
-        record = credits(pruned(), "0.0.0", ["a", "b"], returns)[0]
+        record = credits(pruned(), ["0.0.0"], ["a", "b"], returns)[0]
         widths.append(record.high - record.low)
     assert widths == sorted(widths, reverse=True)
 
@@ -135,10 +135,10 @@ def test_more_returns_narrow_the_interval() -> None:
 def test_agents_at_once_share_by_their_shapley_values() -> None:
     tree = tree_of({"0": ("a", "b")}, {"0.0": 1.0, "0.1": 0.0}, ["0.0", "0.1"])
     only_a = [Mix(draw, (0.5 * (1 - draw[0]), 1.0, 0.5, 1.0)) for draw in draws(2, 2, 0)]
-    found = credits(tree, "0.0", ["a", "b"], {}, mixes={"0.0": only_a})
+    found = credits(tree, ["0.0"], ["a", "b"], {}, mixes={"0.0": only_a})
     assert sum(record.credit for record in found) == pytest.approx(1.0 - 0.25)
     assert found[0].credit == pytest.approx((0.75 + 0.5) / 2)
-    even = credits(tree, "0.0", ["a", "b"], {})
+    even = credits(tree, ["0.0"], ["a", "b"], {})
     assert even[0].credit == even[1].credit == pytest.approx(0.25)
     assert even[0].high - even[0].low > 1.0
 
