@@ -239,28 +239,35 @@ class Learner:
         """Writes what a trial showed so far into the library, and acts on its end."""
         if not ruling.pairs:
             return
+        tested, evidence = self._tested(trial, behavior, ruling)
+        candidate = trial.kind == "candidate"
+        kept, lost = ("accepted", "rejected") if candidate else ("kept", "retired")
+        if ruling.verdict == "reject":
+            self._put(tested.model_copy(update={"status": lost, "note": ruling.why}))
+            self._set(rejections=self._state.rejections + candidate)
+        elif ruling.verdict == "accept" and candidate:
+            self._set(library=self._state.library.accept(tested, self._config.max_per_agent))
+        else:
+            self._put(tested)
+        verdict = {"accept": kept, "reject": lost}.get(ruling.verdict, "goes on")
+        self._notes.append(
+            f"{trial.kind} {behavior.id} for {behavior.agent}: {evidence}, {verdict}"
+        )
+
+    def _tested(
+        self, trial: Trial, behavior: Behavior, ruling: Ruling
+    ) -> tuple[Behavior, Evidence]:
+        """The behaviour with what its trial showed so far; a retest leaves what it was accepted
+        for on record.
+        """
         shown = ruling.model_dump(include={"pairs", "lift", "low", "high", "e_value"})
         shown |= {"level": trial.level, "calls": trial.calls, "usd": trial.usd}
         shown["update"] = len(self.states)
         if trial.kind == "retest":
             evidence = Evidence(**shown)
-            tested, lost = behavior.model_copy(update={"retest": evidence}), "retired"
-        else:
-            evidence = (behavior.evidence or Evidence()).model_copy(update=shown)
-            tested, lost = behavior.model_copy(update={"evidence": evidence}), "rejected"
-        if ruling.verdict == "reject":
-            self._put(tested.model_copy(update={"status": lost, "note": ruling.why}))
-            self._set(rejections=self._state.rejections + (lost == "rejected"))
-        elif ruling.verdict == "accept" and trial.kind == "candidate":
-            library = self._state.library.accept(tested, self._config.max_per_agent)
-            self._set(library=library)
-        else:
-            self._put(tested)
-        kept = "accepted" if trial.kind == "candidate" else "kept"
-        verdict = {"accept": kept, "reject": lost}.get(ruling.verdict, "goes on")
-        self._notes.append(
-            f"{trial.kind} {behavior.id} for {behavior.agent}: {evidence}, {verdict}"
-        )
+            return behavior.model_copy(update={"retest": evidence}), evidence
+        evidence = (behavior.evidence or Evidence()).model_copy(update=shown)
+        return behavior.model_copy(update={"evidence": evidence}), evidence
 
     def _rule(self, trial: Trial) -> Ruling:
         if trial.kind == "retest":
