@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from orchestry.config import RunConfig
-from orchestry.errors import ConfigError, StoreError
+from orchestry.config import RunConfig, read_yaml
+from orchestry.errors import ConfigError
 from orchestry.store import Store
 
 NAME = "check.yaml"
@@ -29,7 +29,7 @@ def keep_config(store: Store, config: RunConfig) -> None:
     if not path.exists() and store.events:
         raise ConfigError(f"{store.folder} holds a run, no judge check: choose another --run-dir")
     if path.exists():
-        before, now = _leaves(_read(store)), _leaves(yaml.safe_load(config.to_yaml()))
+        before, now = _leaves(read_yaml(path)), _leaves(yaml.safe_load(config.to_yaml()))
         for key in sorted(before.keys() | now.keys()):
             if key.split(".")[0] not in FREE and before.get(key) != now.get(key):
                 raise ConfigError(
@@ -37,19 +37,6 @@ def keep_config(store: Store, config: RunConfig) -> None:
                     f"{now.get(key)}: give the settings of then, or choose another --run-dir"
                 )
     store.write(NAME, config.to_yaml())
-
-
-def _read(store: Store) -> Mapping[str, Any]:
-    path = store.folder / NAME
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise StoreError(
-            f"{path} can't be read ({' '.join(str(error).split())}): choose another --run-dir"
-        ) from None
-    if not isinstance(data, dict):
-        raise StoreError(f"{path} holds no keys and values: choose another --run-dir")
-    return data
 
 
 def _leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
