@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from itertools import combinations, permutations
@@ -38,6 +37,7 @@ from orchestry.config import JudgeConfig
 from orchestry.search import rating
 from orchestry.search.judge import ListwiseJudge
 from orchestry.search.orders import balanced
+from orchestry.search.ranks import spearman
 from orchestry.search.structured import fence_code
 from orchestry.seeds import derive
 from orchestry.types import AgentSpec, Message, Request, Siblings
@@ -238,19 +238,6 @@ async def confirm(
         "flips": fmean(a != b for a, b in zip(once, twice, strict=True)),
         "first": fmean([*once, *twice]),
     }
-
-
-def spearman(found: Sequence[float], planted: Sequence[float]) -> float:
-    """Rank correlation, ties at their mean rank; 0 where all are tied."""
-    a, b = _ranks(found), _ranks(planted)
-    norm = math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
-    return sum(x * y for x, y in zip(a, b, strict=True)) / norm if norm else 0.0
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Ranks with mean zero; what differs by rounding errors is tied."""
-    exact = [round(value, 9) for value in values]
-    return [sum((a > b) - (a < b) for b in exact) / 2.0 for a in exact]
 
 
 # --- the section ----------------------------------------------------------------------------------

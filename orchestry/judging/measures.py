@@ -15,6 +15,7 @@ from statistics import NormalDist, fmean
 
 from orchestry.search.orders import Order
 from orchestry.search.ranking import fit
+from orchestry.search.ranks import sign, spearman
 from orchestry.search.rating import TOP
 from orchestry.types import Frozen, Outcome
 
@@ -135,11 +136,6 @@ def _wilson(mean: float, size: float) -> tuple[float, float]:
 # --- pairs ----------------------------------------------------------------------------------------
 
 
-def sign(first: float, second: float) -> int:
-    """+1, 0 or -1; numbers that differ by a rounding error tie."""
-    return 0 if math.isclose(first, second, abs_tol=1e-9) else (1 if first > second else -1)
-
-
 def flip(left: int, right: int) -> float:
     """How far two signs of a pair are apart: 0 alike, 0.5 a tie and an order, 1 opposite."""
     return abs(left - right) / 2
@@ -225,20 +221,6 @@ def _gains(sheet: Sheet) -> list[float]:
                 first = here.order[0]
                 gains.append(TOP * (here.numbers_G[first] - there.numbers_G[first]))
     return gains
-
-
-def spearman(left_G: Sequence[float], right_G: Sequence[float]) -> float:  # noqa: N803
-    """Spearman's rank correlation, ties at their mean rank; 0 where one side is all tied."""
-    a, b = _ranks(left_G), _ranks(right_G)
-    mean = (len(a) - 1) / 2
-    cross = math.fsum((x - mean) * (y - mean) for x, y in zip(a, b, strict=True))
-    scale = math.sqrt(math.fsum((x - mean) ** 2 for x in a) * math.fsum((y - mean) ** 2 for y in b))
-    return cross / scale if scale else 0.0
-
-
-def _ranks(values_G: Sequence[float]) -> list[float]:  # noqa: N803
-    signs = [[sign(value, other) for other in values_G] for value in values_G]
-    return [row.count(1) + (row.count(0) - 1) / 2 for row in signs]
 
 
 def _mean_correlation(

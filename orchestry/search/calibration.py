@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import sqrt
 
 from orchestry.records import EpisodeRecord, NodeRecord
+from orchestry.search.ranks import ranks, sign, spearman
 from orchestry.types import Score
 
 PRIOR = 10.0
@@ -73,7 +73,7 @@ def calibration(pairs: Pairs) -> Calibration:
 
 def agreement(pairs: Pairs) -> Agreement:
     """How far the numbers agree with the person's ratings."""
-    alike = [1 - abs(_sign(a - c) - _sign(b - d)) / 2 for (a, b), (c, d) in combinations(pairs, 2)]
+    alike = [1 - abs(sign(a, c) - sign(b, d)) / 2 for (a, b), (c, d) in combinations(pairs, 2)]
     return Agreement(
         count=len(pairs),
         pairs=len(alike),
@@ -122,18 +122,7 @@ def _rated(
 
 
 def _spearman(pairs: Pairs) -> float | None:
-    """The correlation of the ranks, ties at their mean rank."""
-    if len(pairs) < 3:
+    numbers, ratings = [a for a, _ in pairs], [b for _, b in pairs]
+    if len(pairs) < 3 or not any(ranks(numbers)) or not any(ranks(ratings)):
         return None
-    ranks_a, ranks_b = _ranks([a for a, _ in pairs]), _ranks([b for _, b in pairs])
-    norm = sqrt(sum(a * a for a in ranks_a) * sum(b * b for b in ranks_b))
-    return sum(a * b for a, b in zip(ranks_a, ranks_b, strict=True)) / norm if norm else None
-
-
-def _ranks(numbers: Sequence[float]) -> list[float]:
-    """Ranks about their mean, in half steps: (how many are less) - (how many are more)."""
-    return [float(sum(_sign(one - other) for other in numbers)) for one in numbers]
-
-
-def _sign(number: float) -> int:
-    return (number > 0) - (number < 0)
+    return spearman(numbers, ratings)

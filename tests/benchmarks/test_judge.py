@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from benchmarks.judge import SHAPE_NAMES, WAYS, confirm, measure, play, section, spearman
+from benchmarks.judge import SHAPE_NAMES, WAYS, confirm, measure, play, section
 from benchmarks.planted_judge import (
     FIRST,
     FLIPS,
@@ -60,19 +58,6 @@ def test_every_form_of_bias_is_the_same_in_pairs() -> None:
     for shape in SHAPES:
         first, second = Temper(noise=0.0, bias=0.7, shape=shape).places(2)
         assert first - second == pytest.approx(0.7)
-
-
-@given(st.lists(st.integers(-9, 9), min_size=2, max_size=9, unique=True))
-def test_spearman_is_one_for_equal_orders_and_minus_one_for_reverse(values: list[int]) -> None:
-    cubes = [float(value**3) for value in values]
-    assert spearman(cubes, values) == pytest.approx(1.0)
-    assert spearman([-cube for cube in cubes], values) == pytest.approx(-1.0)
-    assert spearman([0.5] * len(values), values) == 0.0
-
-
-def test_spearman_puts_ties_at_their_mean_rank() -> None:
-    # ranks 1.5, 1.5, 3, 4 against 1, 2, 3, 4: 4.5 / sqrt(4.5 * 5)
-    assert spearman([1.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]) == pytest.approx(0.9486833)
 
 
 def test_the_section_shows_every_way_and_form() -> None:

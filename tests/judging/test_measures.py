@@ -17,9 +17,8 @@ from orchestry.judging.measures import (
     flip,
     measure,
     share,
-    sign,
-    spearman,
 )
+from orchestry.search.ranks import sign
 
 Groups = list[list[float]]
 NOTHING = Measures(
@@ -82,14 +81,6 @@ def test_nothing_measured_is_none_throughout() -> None:
 def test_signs_and_flips() -> None:
     assert (sign(0.1 + 0.2, 0.3), sign(0.4, 0.3), sign(0.3, 0.4)) == (0, 1, -1)
     assert (flip(1, 1), flip(1, -1), flip(1, 0), flip(0, 0)) == (0, 1, 0.5, 0)
-
-
-def test_spearman() -> None:
-    assert spearman([1, 2, 3, 4], [10, 20, 30, 31]) == pytest.approx(1.0)
-    assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1.0)
-    assert spearman([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]) == pytest.approx(0.8)
-    assert spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(0.9486833)
-    assert spearman([1, 1, 1], [1, 2, 3]) == 0.0
 
 
 # --- intervals ------------------------------------------------------------------------------------
