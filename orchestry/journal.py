@@ -133,9 +133,14 @@ Event = Annotated[
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
+def last_words(events: Iterable[Event]) -> dict[tuple[int, str], Rated]:
+    """People's ratings by episode and node; the last one on a node counts."""
+    return {(e.episode, e.node): e for e in events if isinstance(e, Rated)}
+
+
 def ratings(events: Iterable[Event]) -> dict[tuple[int, str], float]:
-    """People's ratings in [0, 1] by episode and node; the last one on a node counts."""
-    return {(e.episode, e.node): e.rating for e in events if isinstance(e, Rated)}
+    """Their numbers, in [0, 1]."""
+    return {key: said.rating for key, said in last_words(events).items()}
 
 
 class Journal:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from orchestry.errors import ConfigError
-from orchestry.journal import Event, Rated
+from orchestry.journal import Rated
 from orchestry.records import EpisodeRecord, NodeRecord
 from orchestry.search.calibration import reward
 from orchestry.seeds import derive
@@ -87,11 +87,6 @@ def rated(shown: Shown, rating: float, comment: str, at: float) -> Rated:
     return Rated(
         episode=shown.record.episode, node=shown.node.id, rating=rating, comment=text, at=at
     )
-
-
-def last_words(events: Iterable[Event]) -> dict[tuple[int, str], Rated]:
-    """The rating that counts, by episode and node: the last one."""
-    return {(event.episode, event.node): event for event in events if isinstance(event, Rated)}
 
 
 def _one_a_problem(ranked: Sequence[Shown]) -> list[Shown]:

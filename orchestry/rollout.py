@@ -81,7 +81,7 @@ class Rollout(Generic[StateT]):
         pool, stage = self._settle(tree, [root]), 0
         while pool:
             if stage == MAX_STAGES:
-                raise _endless(self.task, problem)
+                raise endless(self.task, problem)
             children = await self._stage(tree, pool, stage)
             alive = self._settle(tree, children)
             kept = self.schedule.prune(_candidates(tree, alive), derive(seed, "prune", stage))
@@ -113,7 +113,7 @@ class Rollout(Generic[StateT]):
                 moves[i].append(Turn(agent=agent, messages=request.messages, completion=answer))
             for i, turns in moves.items():
                 plays[i] = plays[i].extend(0, self.step(plays[i], turns), turns)
-        raise _endless(self.task, starts[0].problem)
+        raise endless(self.task, starts[0].problem)
 
     def _affordable(
         self, plays: Sequence[Trajectory[StateT]], alive: Sequence[int], calls: int
@@ -250,7 +250,7 @@ def count_stages(task: BaseTask[Any], problem: Problem) -> int:
             if not actors:
                 return stage
             state = task.step(state, dict.fromkeys(actors, ""))
-    raise _endless(task, problem)
+    raise endless(task, problem)
 
 
 def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
@@ -299,7 +299,8 @@ def task_boundary(
         ) from error
 
 
-def _endless(task: BaseTask[Any], problem: Problem) -> TaskError:
+def endless(task: BaseTask[Any], problem: Problem) -> TaskError:
+    """What is wrong with a task that goes on for ever."""
     return TaskError(
         f"task {task.name} does not end within {MAX_STAGES} stages on problem {problem.id}: "
         "let to_act return () once the work is over"

@@ -6,7 +6,8 @@ import pytest
 
 import orchestry
 from orchestry.errors import ConfigError
-from orchestry.ratings import Shown, extremes, find, last_words, rated, read_rating
+from orchestry.journal import last_words
+from orchestry.ratings import Shown, extremes, find, rated, read_rating
 from orchestry.records import EpisodeRecord
 from orchestry.search.calibration import reward
 from tests.test_engine import config

@@ -165,7 +165,8 @@ def _dialogue(store: Store, chosen: Sequence[Shown], console: Console) -> list[R
 def _ask_rating(store: Store, shown: Shown, console: Console) -> float | Literal["skip", "stop"]:
     """A rating in [0, 1]; anything that is none is asked for again."""
     from orchestry.errors import ConfigError
-    from orchestry.ratings import TOP, last_words, read_rating
+    from orchestry.journal import last_words
+    from orchestry.ratings import TOP, read_rating
 
     before = last_words(store.events).get(shown.key)
     skips = f"keeps your {before.rating * TOP:g}" if before else "skips"
@@ -205,7 +206,7 @@ def _report(folder: Path, recorded: Sequence[Rated], *, show: bool, as_json: boo
     from rich.console import Console
 
     from orchestry.cli.rate_view import agreement_panel, ratings_table
-    from orchestry.ratings import last_words
+    from orchestry.journal import last_words
     from orchestry.search.calibration import agreement, calibration, judged_pairs, reward_pairs
     from orchestry.store import load_run
 

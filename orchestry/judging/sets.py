@@ -7,15 +7,15 @@ the plays part, and nothing of their scores.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orchestry.errors import ConfigError, TaskError
-from orchestry.rollout import MAX_STAGES, Rate, task_boundary
+from orchestry.rollout import MAX_STAGES, Rate, endless, task_boundary
 from orchestry.seeds import derive, shuffled
 from orchestry.task import BaseTask
+from orchestry.together import together
 from orchestry.types import Completion, Problem, Siblings, Split, Trajectory, Turn
 
 SPLITS: tuple[Split, ...] = ("train", "dev")
@@ -54,7 +54,7 @@ async def graded_sets(
     while order and len(found) < wanted:
         count = min(AT_ONCE, wanted - len(found))
         batch, order = order[:count], order[count:]
-        sets = await asyncio.gather(*(graded_set(task, problems[i], rate) for i in batch))
+        sets = await together(graded_set(task, problems[i], rate) for i in batch)
         for each in sets:
             if each is not None:
                 found.append(each)
@@ -102,10 +102,7 @@ def _play(
             for agent, text in said.items()
         ]
         way.append(way[-1].extend(index, state, turns))
-    raise TaskError(
-        f"task {task.name} does not end within {MAX_STAGES} stages on problem {problem.id}: "
-        "let to_act return () once the work is over"
-    )
+    raise endless(task, problem)
 
 
 def _said(task: BaseTask[Any], problem: Problem, answers: Mapping[str, str], agent: str) -> str:
