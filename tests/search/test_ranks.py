@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry.search.ranks import spearman
+from orchestry.search.ranks import sign, spearman
 
 
 def test_spearman() -> None:
@@ -28,3 +28,9 @@ def test_spearman_is_one_for_equal_orders_and_minus_one_for_reverse(values: list
 def test_spearman_puts_ties_at_their_mean_rank() -> None:
     # ranks 1.5, 1.5, 3, 4 against 1, 2, 3, 4: 4.5 / sqrt(4.5 * 5)
     assert spearman([1.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]) == pytest.approx(0.9486833)
+
+
+def test_what_a_rounding_error_parts_is_tied() -> None:
+    assert sign(0.1 + 0.2, 0.3) == sign(0.0, 1e-168) == 0
+    assert (sign(0.2, 0.1), sign(0.1, 0.2)) == (1, -1)
+    assert spearman([0.3, 0.1 + 0.2, 0.3], [1.0, 2.0, 3.0]) == 0.0
