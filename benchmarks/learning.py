@@ -4,13 +4,14 @@ For each seed, two learners get the same number of calls of the same model: a ru
 code_review's train split, with behaviours distilled by the embedded model itself and tried on dev;
 and GEPA, whose components are the three agents' system prompts, with train as its training and dev
 as its validation set. Then every arm plays the test split: the task's own prompts, those with what
-our library accepted, and GEPA's best ones, by the same small beam and by one sample; and the
-task's own prompts by best-of-n at the beam's calls. Arms share the answers of equal requests.
+our library accepted, and GEPA's best ones, by the same small beam; and the task's own prompts by
+best-of-n at the beam's calls. Arms share the answers of equal requests.
 
     python -m benchmarks.learning [--seeds N] [--episodes N] [--problems N] [--folder DIR]
-        [--only ARM] [--write]
+        [--only ARM] [--seed N] [--write]
 
-All runs lie in --folder, so that a cut-off benchmark goes on where it was.
+All runs lie in --folder, so that a cut-off benchmark goes on where it was, and seeds may be played
+side by side, each by a process with --seed and a core of its own.
 """
 
 from __future__ import annotations
@@ -62,9 +63,6 @@ ARMS = {
     "off": Arm("library off, beam", "none", "beam"),
     "best_of_n": Arm("library off, best of n at equal calls", "none", "best_of_n"),
     "gepa": Arm("GEPA's prompts, beam", "gepa", "beam"),
-    "on_single": Arm("library on, one sample", "library", "fixed"),
-    "off_single": Arm("library off, one sample", "none", "fixed"),
-    "gepa_single": Arm("GEPA's prompts, one sample", "gepa", "fixed"),
 }
 
 
@@ -154,21 +152,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=EPISODES, help="of training, a seed")
     parser.add_argument("--problems", type=int, help="only the first N of the test split")
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmark-learning"))
     parser.add_argument("--provider", choices=["embedded", "fake"], default="embedded")
     parser.add_argument("--only", choices=["train", "gepa", *ARMS], help="play that, then stop")
+    parser.add_argument("--seed", type=int, help="play only this one of the seeds, then stop")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
-    if args.write and (args.only or args.provider == "fake"):
+    part = args.only or args.seed is not None
+    if args.write and (part or args.provider == "fake"):
         parser.error("--write is for whole runs of the embedded model")
     provider = {"name": args.provider}
     bench = Bench(args.folder, args.episodes, args.problems, provider)
-    if args.only:
-        for seed in range(args.seeds):
-            play(bench, args.only, seed)
+    if part:
+        for seed in range(args.seeds) if args.seed is None else [args.seed]:
+            for name in [args.only] if args.only else ["train", "gepa", *ARMS]:
+                play(bench, name, seed)
         return
     body = learning_report.report(results(bench, args.seeds))
     print(body)

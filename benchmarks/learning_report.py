@@ -91,18 +91,10 @@ def _arms(labels: Mapping[str, str], calls: Table, reward: Table, solved: Table)
 
 
 def _differences(labels: Mapping[str, str], reward: Table, solved: Table) -> str:
-    lines = [
-        "| paired difference | reward | solved | reward of one sample |",
-        "|---|---|---|---|",
-    ]
+    lines = ["| paired difference | reward | solved |", "|---|---|---|"]
     for one, other in PAIRS:
-        single = [f"{arm}_single" for arm in (one, other)]
         apart = [interval(difference(table[one], table[other])) for table in (reward, solved)]
-        alone = ""
-        if all(arm in reward for arm in single):
-            alone = interval(difference(reward[single[0]], reward[single[1]]))
-        names = f"{labels[one]}, less {labels[other]}"
-        lines.append(f"| {names} | {apart[0]} | {apart[1]} | {alone} |")
+        lines.append(f"| {labels[one]}, less {labels[other]} | {apart[0]} | {apart[1]} |")
     return "\n".join(lines)
 
 

@@ -100,7 +100,6 @@ def test_the_whole_bench_from_training_to_report(provider: dict[str, Any], tmp_p
     assert [o.asked for o in found.optimised] == [calls_of(r.summary.usage) for r in found.trained]
     calls = {arm: found.tested[arm][0].episodes[0].calls for arm in ARMS}
     assert calls["on"] == calls["off"] == calls["best_of_n"] == calls["gepa"] == 6
-    assert calls["on_single"] == calls["gepa_single"] == 3
     body = report(found)
     assert "a null result" in body
     assert "GEPA's best prompts are the ones it started from" in body
