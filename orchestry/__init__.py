@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from orchestry.task import read_problems as read_problems
     from orchestry.types import AgentSpec as AgentSpec
     from orchestry.types import Call as Call
+    from orchestry.types import Frozen as Frozen
     from orchestry.types import Limits as Limits
-    from orchestry.types import Part as Part
     from orchestry.types import Problem as Problem
     from orchestry.types import Score as Score
     from orchestry.types import Split as Split
@@ -44,8 +44,8 @@ _HOME = {
     "read_problems": "task",
     "AgentSpec": "types",
     "Call": "types",
+    "Frozen": "types",
     "Limits": "types",
-    "Part": "types",
     "Problem": "types",
     "Score": "types",
     "Split": "types",
