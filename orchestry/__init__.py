@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestry.answers import extract_code as extract_code
+    from orchestry.answers import parse_code as parse_code
     from orchestry.config import RunConfig as RunConfig
     from orchestry.engine import evaluate as evaluate
     from orchestry.engine import train as train
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "extract_code": "answers",
+    "parse_code": "answers",
     "RunConfig": "config",
     "OrchestryError": "errors",
     "train": "engine",

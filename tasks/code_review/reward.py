@@ -11,7 +11,7 @@ import keyword
 import re
 from collections.abc import Sequence
 
-from .extract import parse, prose
+from orchestry import parse_code
 
 FREE_SIZE, WORTHLESS_SIZE = 1.5, 5.0
 """Size relative to the reference up to which code is brief, and from which brevity is 0."""
@@ -22,6 +22,8 @@ _APPROVAL = re.compile(r"\W*(?:lgtm|looks good to me)\b", re.IGNORECASE)
 _CHARS_A_NODE = 8
 _ENGLISH = frozenset({"a", "i", *keyword.kwlist})
 """Words of code that are words of English too: to use them is not to name anything."""
+_FENCED = re.compile(r"^[ \t]*(```+|~~~+).*?(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+"""A fenced block; the token limit may have cut off its end."""
 
 
 def quality(passed: Sequence[bool], chance: int) -> float:
@@ -59,7 +61,7 @@ def efficiency(quality: float, code: str, reference: str) -> float:
 
 def size(code: str) -> float:
     """Nodes of the syntax tree without docstrings, long strings by length; inf for no code."""
-    tree = parse(code)
+    tree = parse_code(code)
     if tree is None or not tree.body:
         return float("inf")
     return sum(_weight(node) for node in ast.walk(tree))
@@ -72,7 +74,7 @@ def is_approval(review: str) -> bool:
 
 def is_concrete(review: str, code: str) -> bool:
     """Whether the review objects, in words of its own, to something that the code names."""
-    said, named = _words(prose(review)), _words(code)
+    said, named = _words(_FENCED.sub("", review)), _words(code)
     points = said & (named - _ENGLISH)
     return not is_approval(review) and len(said - named) >= MIN_REVIEW_WORDS and bool(points)
 
@@ -92,7 +94,7 @@ def _weight(node: ast.AST) -> int:
 
 def _differ(old: str, new: str) -> bool:
     """Whether two codes differ in more than layout and comments."""
-    before, after = parse(old), parse(new)
+    before, after = parse_code(old), parse_code(new)
     if before is None or after is None:
         return old.strip() != new.strip()
     return ast.dump(before) != ast.dump(after)

@@ -15,11 +15,11 @@ from orchestry import (
     TeamTask,
     Tools,
     Transcript,
+    extract_code,
     read_problems,
 )
 
 from . import reward
-from .extract import extract_code
 from .flaws import flaws, plain
 from .outcome import Outcome, chance, run_tests
 

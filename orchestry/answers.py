@@ -1,0 +1,177 @@
+"""Finds the code in a model's answer: fenced, fenced but cut off, or bare between prose."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import symtable
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+
+_FENCE = re.compile(r"\s*(```+|~~~+)")
+_OPENING = re.compile(r"(?:def|class|import|from|async def)\s|@\w")
+_CODE = re.compile(
+    r"(?:def|class|import|from|async def|if|for|while|try|with|return)\b.*|@\w.*|#.*"
+)
+_SETTING = re.compile(r"[A-Za-z_]\w*(?:\[.*\])?\s*=[^=]")
+_FUTURE = re.compile(r"^from __future__ import .*\n?", re.MULTILINE)
+_UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+_GIVEN = frozenset({*dir(builtins), "__file__"})
+_ANY = "*"  # what `from module import *` binds: whatever is asked for
+
+
+def extract_code(text: str, entry_point: str) -> str:
+    """The code of an answer, or '' where there is none.
+
+    Of several pieces those that define `entry_point` go first, then those that parse, then the
+    last. Names that this piece lacks bring the other pieces that define them along, all in the
+    order of the answer. A fence that the token limit cut off ends with the text; code before a
+    stray closing fence counts as bare.
+    """
+    pieces = [
+        textwrap.dedent("\n".join(lines)).strip("\n") if fenced else _bare_code(lines)
+        for fenced, lines in _stretches(text)
+    ]
+    defines = re.compile(rf"^\s*(?:async\s+)?def\s+{re.escape(entry_point)}\b", re.MULTILINE)
+    ranked = [
+        (bool(defines.search(piece)), parse_code(piece) is not None, i)
+        for i, piece in enumerate(pieces)
+        if piece.strip()
+    ]
+    if not ranked:
+        return ""
+    defined, _, best = max(ranked)
+    return _completed(pieces, best, entry_point) if defined else pieces[best]
+
+
+def parse_code(code: str) -> ast.Module | None:
+    """The syntax tree, or None for what is no Python, however odd."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except _UNPARSABLE:
+        return None
+
+
+def _completed(pieces: Sequence[str], best: int, entry_point: str) -> str:
+    """The piece at `best` with the pieces that define what it, or one of them, lacks.
+
+    Where several define a name, the last does, as it would if all were run in order.
+    """
+    kept = {i: p if i == best else _supply(p, entry_point) for i, p in enumerate(pieces)}
+    names = {i: _names(code) for i, code in kept.items()}
+    taken = {best}
+    while True:
+        lacking = {name for i in taken for name in names[i][1]}
+        lacking -= {name for i in taken for name in names[i][0]}
+        more = {i for name in lacking for i in _suppliers(name, names)} - taken
+        if not more:
+            break
+        taken |= more
+    return pieces[best] if taken == {best} else _joined([kept[i] for i in sorted(taken)])
+
+
+def _suppliers(name: str, names: dict[int, tuple[set[str], set[str]]]) -> list[int]:
+    """The last piece that binds the name, else all that might by `import *`."""
+    binding = [i for i, (bound, _) in names.items() if name in bound]
+    return binding[-1:] or [i for i, (bound, _) in names.items() if _ANY in bound]
+
+
+def _supply(code: str, entry_point: str) -> str:
+    """A piece without other versions of `entry_point`, and without statements that call it.
+
+    Those are examples and assertions; run before the version that counts, they would fail.
+    """
+    tree = parse_code(code)
+    kept = [node for node in tree.body if not _concerns(node, entry_point)] if tree else []
+    if tree is None or len(kept) == len(tree.body):
+        return code
+    return "\n".join(_source(node, code) for node in kept)
+
+
+def _concerns(statement: ast.stmt, name: str) -> bool:
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return statement.name == name  # another function may call it, later
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
+
+
+def _source(statement: ast.stmt, code: str) -> str:
+    """The text of a statement of a module, its decorators included."""
+    decorators = getattr(statement, "decorator_list", [])
+    if decorators:
+        return "\n".join(code.split("\n")[decorators[0].lineno - 1 : statement.end_lineno])
+    return ast.get_source_segment(code, statement) or ""
+
+
+def _joined(pieces: Sequence[str]) -> str:
+    """The pieces as one module; Python wants its `__future__` imports first."""
+    futures = dict.fromkeys(line.strip() for piece in pieces for line in _FUTURE.findall(piece))
+    bodies = (_FUTURE.sub("", piece).strip("\n") for piece in pieces)
+    return "\n\n".join(part for part in ("\n".join(futures), *bodies) if part)
+
+
+def _names(code: str) -> tuple[set[str], set[str]]:
+    """The names that a module binds, and those that it uses and expects to be there."""
+    tree = parse_code(code)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = symtable.symtable(code, "answer", "exec")
+    except _UNPARSABLE:
+        return set(), set()
+    bound, used = set(), set()
+    for table in _tables(module):
+        for symbol in table.get_symbols():
+            if table is module or symbol.is_global():
+                if symbol.is_assigned() or symbol.is_imported():
+                    bound.add(symbol.get_name())
+                if symbol.is_referenced():
+                    used.add(symbol.get_name())
+    if tree and any(_is_star(node) for node in tree.body):
+        bound.add(_ANY)
+    return bound, used - bound - _GIVEN
+
+
+def _is_star(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*"
+
+
+def _tables(module: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    """A scope and all within it."""
+    waiting = [module]
+    while waiting:
+        table = waiting.pop()
+        yield table
+        waiting.extend(table.get_children())
+
+
+def _bare_code(lines: Sequence[str]) -> str:
+    """The lines from the first definition or import up to the next line of prose."""
+    start = next((i for i, line in enumerate(lines) if _OPENING.match(line)), len(lines))
+    code = []
+    for line in lines[start:]:
+        inside = not line.strip() or line[0] in " \t)]}"
+        if not inside and not _CODE.match(line) and not _SETTING.match(line):
+            break
+        code.append(line)
+    return "\n".join(code).rstrip()
+
+
+def _stretches(text: str) -> list[tuple[bool, list[str]]]:
+    """The lines of a text in order, as stretches inside and outside of fences."""
+    stretches: list[tuple[bool, list[str]]] = [(False, [])]
+    fence = ""
+    for line in text.splitlines():
+        mark = _FENCE.match(line)
+        if not fence and mark:
+            fence = mark[1]
+            stretches.append((True, []))
+        elif fence and line.strip() == fence:
+            fence = ""
+            stretches.append((False, []))
+        else:
+            stretches[-1][1].append(line)
+    return stretches
