@@ -21,7 +21,7 @@ from orchestry.backends.simulated import simulated_score
 from orchestry.baselines import fixed, schedule
 from orchestry.errors import OrchestryError, TaskError
 from orchestry.prior import LONGEST_TOKEN, SHAPES
-from orchestry.rollout import Rate, Rollout, task_boundary
+from orchestry.rollout import TOLD_CHARS, Rate, Rollout, task_boundary
 from orchestry.search import rating
 from orchestry.search.beam import Candidate, Joint, Schedule
 from orchestry.search.judge import ListwiseJudge
@@ -329,7 +329,9 @@ def _probe(plan: Plan, episode: int, courses: Courses) -> None:
 
 
 async def _all_different(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
-    return [simulated_score(place / len(nodes)) for place in range(1, len(nodes) + 1)]
+    """Scores whose feedback is as long as any that agents may be told."""
+    scores = [simulated_score(place / len(nodes)) for place in range(1, len(nodes) + 1)]
+    return [score.model_copy(update={"feedback": WIDE * TOLD_CHARS}) for score in scores]
 
 
 def schedule_of(plan: Plan, episode: int) -> Schedule:

@@ -40,6 +40,8 @@ from orchestry.types import (
 )
 
 MAX_STAGES = 1000
+TOLD_CHARS = 2000
+"""Characters of a score's feedback that a task is told, so that a prompt has a longest form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,9 @@ class Rollout(Generic[StateT]):
     async def go_on(
         self, starts: Sequence[Trajectory[StateT]], seeds: Sequence[int], calls: int
     ) -> list[Trajectory[StateT]]:
-        """Plays each trajectory on with one sample an agent and stage, all in step; unrated.
+        """Plays each trajectory on with one sample an agent and stage, all in step.
 
+        States on the way are scored only where the task tells its agents of it, ends never.
         Samples are decided by a play's seed, the turns before them and what the agent sees: plays
         with one seed go under common random numbers. At most `calls` calls are made; a play that
         does not fit any more is given back where it stands, not ended.
@@ -113,6 +116,7 @@ class Rollout(Generic[StateT]):
                 moves[i].append(Turn(agent=agent, messages=request.messages, completion=answer))
             for i, turns in moves.items():
                 plays[i] = plays[i].extend(0, self.step(plays[i], turns), turns)
+            await self._score_for_agents(plays, [*moves])
         raise endless(self.task, starts[0].problem)
 
     def _affordable(
@@ -127,11 +131,31 @@ class Rollout(Generic[StateT]):
                 moving += [(i, agent) for agent in actors]
         return going, moving
 
+    async def _score_for_agents(self, plays: list[Trajectory[StateT]], moved: list[int]) -> None:
+        """Scores the plays that moved and go on, where the task tells its agents of a score."""
+        if not tells(self.task):
+            return
+        going = [i for i in moved if self.actors(plays[i])]
+        scores = await self.rate([plays[i] for i in going])
+        for i, score in zip(going, scores, strict=True):
+            plays[i] = replace(plays[i], score=score)
+
     def step(self, node: Trajectory[StateT], turns: Sequence[Turn]) -> StateT:
         """The state that the turns, one an acting agent, lead to."""
-        actions = {turn.agent: turn.completion.text for turn in turns}
+        actions, state = {turn.agent: turn.completion.text for turn in turns}, self._met(node)
         with task_boundary(self.task, "step", node.problem):
-            return self.task.step(node.state, actions)
+            return self.task.step(state, actions)
+
+    def _met(self, node: Trajectory[StateT]) -> StateT:
+        """The state as the agents meet it, who may have been told how it was scored.
+
+        The trajectory keeps the state as it was, so that equal ones are known to be equal.
+        """
+        if node.score is None:
+            return node.state
+        feedback = node.score.feedback[:TOLD_CHARS]
+        with task_boundary(self.task, "told", node.problem):
+            return self.task.told(node.state, node.score.model_copy(update={"feedback": feedback}))
 
     def actors(self, node: Trajectory[StateT]) -> tuple[str, ...]:
         """Who acts next; () at the end."""
@@ -212,9 +236,9 @@ class Rollout(Generic[StateT]):
         self, node: Trajectory[StateT], agent: str, play_seed: int | None = None
     ) -> Request:
         """`play_seed` takes the place of the episode's seed and of the node's id."""
-        member = self.team[agent]
+        member, state = self.team[agent], self._met(node)
         with task_boundary(self.task, "observe", node.problem):
-            observation = self.task.observe(node.state, agent)
+            observation = self.task.observe(state, agent)
             observation.encode()  # a lone surrogate would reach no file and no server
             messages = [Message(role="user", content=observation)]
         if member.system_prompt:
@@ -231,6 +255,11 @@ class Rollout(Generic[StateT]):
             if play_seed is None
             else derive(play_seed, len(node.turns), agent),
         )
+
+
+def tells(task: BaseTask[Any]) -> bool:
+    """Whether the agents may be told how a state was scored before they act in it."""
+    return type(task).told is not BaseTask.told
 
 
 def count_stages(task: BaseTask[Any], problem: Problem) -> int:

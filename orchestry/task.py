@@ -11,30 +11,39 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Generic
+from typing import Any, ClassVar, Generic
+
+from pydantic import ValidationError
 
 from orchestry.errors import ConfigError, TaskError, reason, unknown
-from orchestry.types import AgentSpec, Part, Problem, Score, Split, StateT, Tools
+from orchestry.types import AgentSpec, Frozen, Part, Problem, Score, Split, StateT, Tools
 
 
 class BaseTask(ABC, Generic[StateT]):
     """A task and its reward, written once for every backend.
 
     State is frozen and hashable, with tuples inside, and carries its problem. `weights` names the
-    parts of the reward; a run's config may change the numbers, never the names.
+    parts of the reward; a run's config may change the numbers, never the names. `options_type` is
+    a frozen pydantic model of the task's own settings, if it has any; a run's config fills it.
     """
 
     name: ClassVar[str]
     agents: ClassVar[tuple[AgentSpec, ...]]
     weights: ClassVar[Mapping[str, float]] = {"quality": 1.0}
+    options_type: ClassVar[type[Frozen]] = Frozen
 
-    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        weights: Mapping[str, float] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         for part in weights or {}:
             if part not in self.weights:
                 raise ConfigError(unknown(f"reward part of {self.name}", part, [*self.weights]))
         self.part_weights: dict[str, float] = {**self.weights, **(weights or {})}
         if weights and not any(self.part_weights.values()):
             raise ConfigError(f"all weights of {self.name} are zero: give one of its parts some")
+        self.options: Any = self._settled(options or {})
 
     @abstractmethod
     def problems(self, split: Split) -> Sequence[Problem]:
@@ -60,6 +69,15 @@ class BaseTask(ABC, Generic[StateT]):
     async def evaluate(self, state: StateT, tools: Tools) -> Score:
         """Scores the work so far; defined for any reachable state, total in [0, 1]."""
 
+    def told(self, state: StateT, score: Score) -> StateT:
+        """The state once its agents know how it was scored; unchanged if they are not to know.
+
+        `score` is what evaluate gave for it, with at most 2,000 characters of feedback. It is told
+        before somebody acts in the state, so it shows in observe and step; who acts, and what the
+        state is worth, does not depend on it.
+        """
+        return state
+
     def gold(self, problem: Problem) -> Mapping[str, str] | None:
         """An answer for every agent that must score 1.0, or None; `tasks check` plays it."""
         return None
@@ -77,6 +95,19 @@ class BaseTask(ABC, Generic[StateT]):
         half = {agent: text[: len(text) // 2] for agent, text in gold.items()}
         spoilt = [half, next(others, None) or {}, dict.fromkeys(gold, "")]
         return [gold, *(answer for answer in spoilt if answer)]
+
+    def _settled(self, options: Mapping[str, Any]) -> Any:
+        """The options, an instance of `options_type`. Raises ConfigError for a wrong one."""
+        for name in options:
+            if name not in self.options_type.model_fields:
+                known = [*self.options_type.model_fields]
+                if not known:
+                    raise ConfigError(f"task {self.name} has no options, but options.{name} is set")
+                raise ConfigError(unknown(f"option of task {self.name}", name, known))
+        try:
+            return self.options_type.model_validate(options)
+        except ValidationError as error:
+            raise ConfigError(f"options of task {self.name}: {reason(error)}") from None
 
     def score(self, *, feedback: str = "", tags: Sequence[str] = (), **values: float) -> Score:
         """A Score from part values in [0, 1], with the run's weights.

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from orchestry.errors import SandboxError, reason
-from orchestry.rollout import MAX_STAGES
+from orchestry.rollout import MAX_STAGES, tells
 from orchestry.task import BaseTask
 from orchestry.types import SPLITS, Problem, Sandbox, Score, Split, Tools
 
@@ -30,7 +30,7 @@ LONG_ENOUGH = 20
 RULES = {
     "splits": "train, dev and test have problems, and no problem is in two of them",
     "stable problems": "a second load gives the same problems in the same order",
-    "pure": "reset, to_act, observe and step give equal answers to equal arguments",
+    "pure": "reset, to_act, observe, step and told give equal answers to equal arguments",
     "frozen state": "states are hashable, and step leaves the old one as it was",
     "roles": "to_act names agents of the team, each once",
     "starts": "to_act names somebody in the first state",
@@ -122,8 +122,10 @@ async def check_task(
     splits = _check_problems(case)
     sampled = [p for split in splits.values() for p in _spread(split, problems_per_split)]
     deck = _deal(seeds[0])
-    games = [_play(case, p, seed, lambda _: next(deck)) for p in sampled for seed in seeds]
     tools = Tools(sandbox=sandbox)
+    games = [
+        await _play(case, tools, p, seed, lambda _: next(deck)) for p in sampled for seed in seeds
+    ]
     await _check_totals(case, tools, games)
     await _check_empty(case, tools, sampled, seeds[0])
     everything = [problem for split in splits.values() for problem in split]
@@ -138,7 +140,8 @@ async def check_task(
 
 def _check_problems(case: _Case) -> dict[Split, list[Problem]]:
     """The problems by split, as far as they can be had."""
-    again = type(case.task)(case.task.part_weights)
+    options = case.task.options.model_dump(exclude_unset=True)
+    again = type(case.task)(case.task.part_weights, options)
     splits: dict[Split, list[Problem]] = {}
     home: dict[str, Split] = {}
     for split in SPLITS:
@@ -174,8 +177,8 @@ def _deal(seed: int) -> Iterator[str]:
         yield from rng.sample(HOSTILE, len(HOSTILE))
 
 
-def _play(
-    case: _Case, problem: Problem, seed: int, answer: Answer, rule: str = "pure"
+async def _play(
+    case: _Case, tools: Tools, problem: Problem, seed: int, answer: Answer, rule: str = "pure"
 ) -> list[Met]:
     """One game; returns all states met, checking purity on the way. What raises breaks `rule`."""
     states: list[Met] = []
@@ -191,6 +194,7 @@ def _play(
             if stage < FEW:  # a prompt that quotes all that was said grows with every stage
                 _look(case, state, actors)
             state = _step(case, state, {role: answer(role) for role in actors})
+            state = await _tell(case, tools, problem, state)
         case.fail("ends", f"problem '{problem.id}' goes on after {MAX_STAGES} stages")
     return states[:FEW]
 
@@ -227,6 +231,16 @@ def _step(case: _Case, state: Any, actions: Mapping[str, str]) -> Any:
     if _hash(case, state) != before:
         case.fail("frozen state", "step changed the state that it was given")
     return after
+
+
+async def _tell(case: _Case, tools: Tools, problem: Problem, state: Any) -> Any:
+    """The state in which a rollout lets its agents act: they may know how it was scored."""
+    if not tells(case.task) or not _actors(case, state):
+        return state
+    (score,) = await _evaluate(case, tools, [(problem, state)])
+    if score is None:
+        return state
+    return _twice(case, "told", lambda: case.task.told(state, score))
 
 
 def _hash(case: _Case, state: Any) -> int:
@@ -270,7 +284,8 @@ async def _check_totals(case: _Case, tools: Tools, games: Sequence[Sequence[Met]
 
 
 async def _check_empty(case: _Case, tools: Tools, problems: Sequence[Problem], seed: int) -> None:
-    ends = [states[-1] for p in problems if (states := _play(case, p, seed, lambda _: ""))]
+    games = [await _play(case, tools, problem, seed, lambda _: "") for problem in problems]
+    ends = [states[-1] for states in games if states]
     for (problem, _), score in zip(ends, await _evaluate(case, tools, ends), strict=True):
         if score is not None and score.total >= 1.0:
             case.fail("nothing", f"empty answers score 1.0 on problem '{problem.id}'")
@@ -281,8 +296,8 @@ async def _check_gold(case: _Case, tools: Tools, problems: Sequence[Problem], se
     for problem in problems:
         with case.blaming("gold", f"gold of problem '{problem.id}'"):
             if (gold := case.task.gold(problem)) is not None:
-                _check_leak(case, problem, gold, seed)
-                ends += _play(case, problem, seed, gold.__getitem__, "gold")[-1:]
+                await _check_leak(case, tools, problem, gold, seed)
+                ends += (await _play(case, tools, problem, seed, gold.__getitem__, "gold"))[-1:]
     for (problem, _), score in zip(ends, await _evaluate(case, tools, ends), strict=True):
         if score is not None and score.total < 1.0 - 1e-9:
             parts = ", ".join(f"{part.name} {part.value:g}" for part in score.parts)
@@ -301,7 +316,7 @@ async def _check_graded(case: _Case, tools: Tools, problem: Problem, seed: int) 
         if fault := _unplayable(case, answer):
             case.fail("graded", f"answer {place} {fault} ({problem.id})")
             return
-        ends += _play(case, problem, seed, answer.__getitem__, "graded")[-1:]
+        ends += (await _play(case, tools, problem, seed, answer.__getitem__, "graded"))[-1:]
     totals = [score.total for score in await _evaluate(case, tools, ends) if score is not None]
     if len(totals) == len(answers) > 0 and max(totals) > totals[0] + 1e-9:
         place = totals.index(max(totals))
@@ -319,9 +334,11 @@ def _unplayable(case: _Case, answer: object) -> str:
     return ""
 
 
-def _check_leak(case: _Case, problem: Problem, gold: Mapping[str, str], seed: int) -> None:
+async def _check_leak(
+    case: _Case, tools: Tools, problem: Problem, gold: Mapping[str, str], seed: int
+) -> None:
     """In a game where nobody said anything, a gold answer in sight came from the task."""
-    for _, state in _play(case, problem, seed, lambda _: ""):
+    for _, state in await _play(case, tools, problem, seed, lambda _: ""):
         for role in _actors(case, state):
             seen = case.task.observe(state, role)
             shown = [who for who, text in gold.items() if len(text) >= LONG_ENOUGH and text in seen]

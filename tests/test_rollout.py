@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from orchestry import Problem, Score, Tools, Transcript
 from orchestry.baselines.best_of_n import schedule
 from orchestry.errors import TaskError
-from orchestry.rollout import Rollout, count_stages, task_rater
+from orchestry.rollout import TOLD_CHARS, Rollout, count_stages, task_rater
 from orchestry.search.beam import Beam, Chains, Schedule
 from orchestry.search.episode import episode_record
 from orchestry.seeds import derive
@@ -183,3 +184,57 @@ def test_a_task_without_end_is_named() -> None:
     problem = Problem(id="p", prompt="")
     with pytest.raises(TaskError, match="does not end within 1000 stages"):
         count_stages(Endless(), problem)
+
+
+class Hearing(Words):
+    """Each agent is told what the state was worth."""
+
+    name = "hearing"
+
+    def told(self, state: Transcript, score: Score) -> Transcript:
+        return replace(state, said=(*state.said, ("told", f"{score.total:.1f} {score.feedback}")))
+
+    async def evaluate(self, state: Transcript, tools: Tools) -> Score:
+        worth = await super().evaluate(state, tools)
+        return worth.model_copy(update={"feedback": "f" * (TOLD_CHARS + 1)})
+
+    def to_act(self, state: Transcript) -> tuple[str, ...]:
+        said = [each for each in state.said if each[0] != "told"]
+        return super().to_act(replace(state, said=tuple(said)))
+
+
+def test_agents_are_told_the_score_of_their_state_and_never_that_of_the_first() -> None:
+    policy = Scripted(letters)
+    tree = play(Hearing(), Chains(1), policy)
+    prompts = [batch[0].messages[-1].content for batch in policy.batches]
+    first = tree.trajectories["0.0"].score
+    assert first is not None
+    assert [prompt.count("told wrote") for prompt in prompts] == [0, 1, 2]
+    told = f"told wrote:\n{first.total:.1f} {'f' * TOLD_CHARS}"
+    assert told in prompts[1]
+    assert told + "f" not in prompts[1]
+    states = [tree.trajectories[id].state for id in ("0", "0.0")]
+    assert [len(state.said) for state in states] == [0, 1]  # stored as they were
+
+
+def test_plays_that_go_on_are_told_what_the_search_would_have_told() -> None:
+    """The same answers in the same places give the same prompts, whoever plays them."""
+    task, searched, replayed = Hearing(), Scripted(lambda _: "aa"), Scripted(lambda _: "aa")
+    tree = play(task, Chains(1), searched)
+    rollout = Rollout(task, team(task), replayed, task_rater(task, TOOLS), Chains(1))
+    (end,) = asyncio.run(rollout.go_on([tree.trajectories["0"]], [1], 3))
+    seen = [[each.messages for each in batch] for batch in searched.batches]
+    assert [[each.messages for each in batch] for batch in replayed.batches] == seen
+    assert end.score is None
+    replayed.batches.clear()
+    asyncio.run(rollout.go_on([tree.trajectories["0.0"]], [1], 3))
+    assert [[each.messages for each in batch] for batch in replayed.batches] == seen[1:]
+
+
+def test_what_a_task_raises_when_told_is_the_tasks_fault() -> None:
+    class Deaf(Hearing):
+        def told(self, state: Transcript, score: Score) -> Transcript:
+            raise KeyError("tests")
+
+    with pytest.raises(TaskError, match=r"told raised KeyError"):
+        play(Deaf(), Chains(1), Scripted(letters))

@@ -149,6 +149,20 @@ def silent(self: Doubling, problem: Problem) -> Sequence[Mapping[str, str]]:
     return [{"coder": "def f(x): return x"}]
 
 
+def counting(self: Doubling, state: Transcript, score: Score) -> Transcript:
+    return replace(state, said=(*state.said, ("told", str(next(COUNTER)))))
+
+
+def telling(self: Doubling, state: Transcript, score: Score) -> Transcript:
+    """What evaluate gave of the planner's word alone, and the answer."""
+    gold = self.gold(state.problem) or {}
+    return replace(state, said=((f"{score.total:g} {gold['coder']}", ""), *state.said[1:]))
+
+
+def heard(self: Doubling, state: Transcript, agent: str) -> str:
+    return "".join(who for who, _ in state.said)
+
+
 FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "same id in all splits": ({"problems": one}, "splits", "id 'same' is in train and in dev"),
     "no problems": ({"problems": lambda *_: ()}, "splits", "problems('train') is empty"),
@@ -175,6 +189,9 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "graded is none": ({"graded": lambda *_: None}, "graded", "raised TypeError"),
     "graded texts": ({"graded": lambda *_: ["x"]}, "graded", "answer 0 is a str, no mapping"),
     "graded for one": ({"graded": silent}, "graded", "answer 0 has no text for 'planner'"),
+    "told counts": ({"told": counting}, "pure", "told gives another answer"),
+    "told raises": ({"told": lambda *_: 1 / 0}, "pure", "raised ZeroDivisionError"),
+    "told leaks": ({"told": telling, "observe": heard}, "no leak", "'coder' sees the gold of"),
     "gold of one": ({"gold": lambda *_: {"coder": ""}}, "gold", "raised KeyError: 'planner'"),
 }
 
