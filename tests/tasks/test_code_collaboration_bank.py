@@ -1,0 +1,155 @@
+"""The bank is right and fixed: golds pass, the helper carries the pass rate, splits are apart."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestry import Problem, compare, read_problems
+from orchestry.types import SPLITS
+
+TASKS = Path(__file__).parents[2] / "tasks"
+BY_SPLIT = {s: read_problems(TASKS / "code_collaboration" / "problems.jsonl", s) for s in SPLITS}
+BANK = [problem for split in SPLITS for problem in BY_SPLIT[split]]
+SIZES = {"train": 30, "dev": 18, "test": 18}
+COOPERATION = {"train": 7, "dev": 4, "test": 4}
+PINNED = {
+    "train": "3c1aeffe58327501",
+    "dev": "0d507fc1a0117bfc",
+    "test": "0de9c85e93aa0a88",
+}
+KINDS = {
+    "entry_point": str,
+    "signature": str,
+    "aux_signature": str,
+    "aux_goal": str,
+    "main_goal": str,
+    "grade": int,
+    "cooperation": bool,
+    "example": list,
+    "tests": list,
+    "gold_aux": str,
+    "gold_main": str,
+}
+STUBS: dict[str, Callable[..., Any]] = {
+    "none": lambda *args, **kwargs: None,
+    "echo": lambda *args, **kwargs: args[0],
+    "zero": lambda *args, **kwargs: 0,
+    "false": lambda *args, **kwargs: False,
+    "true": lambda *args, **kwargs: True,
+}
+each = pytest.mark.parametrize("problem", BANK, ids=lambda problem: problem.id)
+
+
+def defined(code: str, name: str, **given: object) -> Callable[..., Any]:
+    """The function `name` of the code, run with the given names in reach."""
+    names: dict[str, Any] = dict(given)
+    exec(compile(code, name, "exec"), names)
+    found: Callable[..., Any] = names[name]
+    return found
+
+
+def passed(problem: Problem, aux: Callable[..., Any], tests: list[Any]) -> int:
+    """How many of the tests gold's main passes with this aux; a test that raises is failed."""
+    main = defined(problem.data["gold_main"], problem.data["entry_point"], aux=aux)
+    count = 0
+    for args, expected in tests:
+        try:
+            count += compare(expected, main(*copy.deepcopy(args)))
+        except Exception:  # a stub may break main in any way
+            continue
+    return count
+
+
+def shape(code: str) -> str:
+    """The code without names and constants: equal for two functions of one form."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id not in ("aux", "range", "len", "sum"):
+            node.id = "name"
+        elif isinstance(node, ast.Constant):
+            node.value = 0
+        elif isinstance(node, ast.FunctionDef | ast.arg):
+            setattr(node, "name" if isinstance(node, ast.FunctionDef) else "arg", "name")
+    return ast.dump(tree)
+
+
+def test_the_splits_are_fixed() -> None:
+    for split, problems in BY_SPLIT.items():
+        ids = "\n".join(problem.id for problem in problems)
+        assert hashlib.sha256(ids.encode()).hexdigest()[:16] == PINNED[split], split
+
+
+def test_the_bank_is_large_and_graded() -> None:
+    assert {split: len(problems) for split, problems in BY_SPLIT.items()} == SIZES
+    for split, problems in BY_SPLIT.items():
+        assert sum(problem.data["cooperation"] for problem in problems) == COOPERATION[split]
+        assert {problem.data["grade"] for problem in problems} == {1, 2, 3, 4}
+    assert sum(problem.data["grade"] == 1 for problem in BANK) >= 20
+
+
+def test_ids_are_unique_and_new() -> None:
+    ids = [problem.id for problem in BANK]
+    lines = (TASKS / "code_review" / "problems.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(set(ids)) == len(ids)
+    assert not set(ids) & {json.loads(line)["id"] for line in lines}
+
+
+def test_no_problem_is_a_near_copy_of_another() -> None:
+    """No two have helpers and mains of one form, so neither do two of different splits."""
+    forms = Counter((shape(p.data["gold_aux"]), shape(p.data["gold_main"])) for p in BANK)
+    assert max(forms.values()) == 1
+    assert len({p.prompt for p in BANK}) == len({p.data["aux_goal"] for p in BANK}) == len(BANK)
+
+
+@each
+def test_the_fields_are_whole(problem: Problem) -> None:
+    data = problem.data
+    assert {name: type(value) for name, value in data.items()} == KINDS
+    assert problem.id == data["entry_point"]
+    assert 1 <= data["grade"] <= 4
+    assert data["gold_main"].startswith(data["signature"] + "\n")
+    assert data["gold_aux"].startswith(data["aux_signature"] + "\n")
+    assert data["signature"].startswith(f"def {problem.id}(")
+    assert data["aux_signature"].startswith("def aux(")
+    assert "aux" not in problem.prompt
+    assert "aux(" in data["main_goal"]
+    assert all(re.search(r"\.\"?$", data[name]) for name in ("aux_goal", "main_goal"))
+
+
+@each
+def test_the_tests_are_many_and_apart(problem: Problem) -> None:
+    args = [json.dumps(args) for args, _ in problem.data["tests"]]
+    assert 8 <= len(args) <= 14
+    assert len({*args, json.dumps(problem.data["example"][0])}) == len(args) + 1
+    commonest = Counter(json.dumps(want) for _, want in problem.data["tests"]).most_common(1)[0][1]
+    assert commonest <= 0.6 * len(args)  # or a constant would do
+
+
+@each
+def test_gold_passes_and_stubs_cost_a_quarter(problem: Problem) -> None:
+    tests = problem.data["tests"]
+    gold = defined(problem.data["gold_aux"], "aux")
+    assert passed(problem, gold, [*tests, problem.data["example"]]) == len(tests) + 1
+    for name, stub in STUBS.items():
+        assert passed(problem, stub, tests) <= 0.75 * len(tests), name
+
+
+@each
+def test_main_uses_what_aux_returns(problem: Problem) -> None:
+    (main,) = ast.parse(problem.data["gold_main"]).body
+    nodes = list(ast.walk(main))
+    calls = [n for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == "aux"]
+    bare = [n.value for n in nodes if isinstance(n, ast.Expr)]
+    thin = [n.value for n in nodes if isinstance(n, ast.Return)]
+    assert calls
+    assert not any(call in bare or call in thin for call in calls)
