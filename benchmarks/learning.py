@@ -162,16 +162,19 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
     part = args.only or args.seed is not None
+    seeds = range(args.seeds) if args.seed is None else [args.seed]
     if args.write and (part or args.provider == "fake"):
         parser.error("--write is for whole runs of the embedded model")
     provider = {"name": args.provider}
     bench = Bench(args.folder, args.episodes, args.problems, provider)
-    if part:
-        for seed in range(args.seeds) if args.seed is None else [args.seed]:
-            for name in [args.only] if args.only else ["train", "gepa", *ARMS]:
-                play(bench, name, seed)
+    if args.only:
+        for seed in seeds:
+            play(bench, args.only, seed)
         return
-    body = learning_report.report(results(bench, args.seeds))
+    found = results(bench, seeds)
+    if part:
+        return
+    body = learning_report.report(found)
     print(body)
     if args.write:
         page.write("learning", _command(args), body)
@@ -187,11 +190,11 @@ def play(bench: Bench, name: str, seed: int) -> None:
         bench.test(name, seed)
 
 
-def results(bench: Bench, seeds: int) -> learning_report.Results:
-    """All learners and arms of all seeds, seed by seed."""
+def results(bench: Bench, seeds: Sequence[int]) -> learning_report.Results:
+    """All learners and arms of these seeds, seed by seed."""
     trained, optimised = list[Run](), list[Optimised]()
     tested: dict[str, list[Run]] = {name: [] for name in ARMS}
-    for seed in range(seeds):
+    for seed in seeds:
         trained.append(bench.train(seed))
         optimised.append(bench.gepa(seed))
         for name in ARMS:

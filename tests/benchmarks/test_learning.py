@@ -96,7 +96,7 @@ def test_the_time_of_several_processes_is_added_without_the_gaps() -> None:
 
 def test_the_whole_bench_from_training_to_report(provider: dict[str, Any], tmp_path: Path) -> None:
     bench = Bench(tmp_path / "bench", episodes=3, problems=3, provider=provider, peer=peer())
-    found = results(bench, seeds=2)
+    found = results(bench, [0, 1])
     assert [o.asked for o in found.optimised] == [calls_of(r.summary.usage) for r in found.trained]
     calls = {arm: found.tested[arm][0].episodes[0].calls for arm in ARMS}
     assert calls["on"] == calls["off"] == calls["best_of_n"] == calls["gepa"] == 6
@@ -105,7 +105,7 @@ def test_the_whole_bench_from_training_to_report(provider: dict[str, Any], tmp_p
     assert "GEPA's best prompts are the ones it started from" in body
     for arm in ARMS.values():
         assert f"| {arm.label} |" in body
-    assert [r.folder for r in results(bench, seeds=2).trained] == [r.folder for r in found.trained]
+    assert [r.folder for r in results(bench, [0, 1]).trained] == [r.folder for r in found.trained]
 
 
 def test_an_accepted_behaviour_is_played_and_reported(
@@ -117,7 +117,7 @@ def test_an_accepted_behaviour_is_played_and_reported(
     behavior = Behavior(agent="writer", text="Handle `[]`\nfirst.", status="accepted", evidence=won)
     other = Behavior(agent="reviewer", text="Be kind.", screened={"is_even": -0.1, "x": 0.3})
     place.write_text(to_yaml(read_library(place).put(behavior).put(other)))
-    found = results(bench, seeds=1)
+    found = results(bench, [0])
     system = found.tested["on"][0].episodes[0].best_node
     first = found.tested["on"][0].episodes[0].path(system.id)[0].turns[0].messages[0].content
     assert "Handle `[]`" in first
