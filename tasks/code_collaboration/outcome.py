@@ -1,0 +1,91 @@
+"""What became of a program under the tests of its problem; expected values stay on this side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestry import Call, Limits, Problem, Tools, compare
+
+CONSTANTS = ("None", "True", "False", "0", "''", "[]")
+"""What a data set's own test is tried with to see how far a constant answer comes."""
+_SHOWN_CHARS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How many tests passed, of how many, and the first failing call without its right answer."""
+
+    passed: int
+    total: int
+    failure: str = ""
+
+    @property
+    def solved(self) -> bool:
+        """Whether all passed."""
+        return 0 < self.total == self.passed
+
+
+async def run_tests(
+    problem: Problem, code: str, tools: Tools, limits: Limits | None = None
+) -> Outcome:
+    """Runs a program on all tests of its problem, in one run of the sandbox."""
+    if "check" in problem.data:
+        return await _run_check(problem, code, tools, limits)
+    tests: Sequence[Any] = problem.data["tests"]
+    name = problem.data["entry_point"]
+    calls = [Call(args=tuple(args)) for args, _ in tests]
+    results = await tools.sandbox.run(code, name, calls, limits)
+    failures = []
+    for (args, expected), result in zip(tests, results, strict=True):
+        if result.verdict != "value":
+            failures.append(f"{called(name, args)} failed: {_first_line(result.why)}")
+        elif not compare(expected, result.value):
+            failures.append(f"{called(name, args)} wrongly returned {_show(result.value)}")
+    return Outcome(len(tests) - len(failures), len(tests), failures[0] if failures else "")
+
+
+async def chance(problem: Problem, tools: Tools) -> int:
+    """How many tests the best constant answer passes.
+
+    Of a data set's own test, which holds no list of expected values, the best of CONSTANTS.
+    """
+    if "check" in problem.data:
+        name = problem.data["entry_point"]
+        codes = [f"def {name}(*args, **named):\n    return {value}\n" for value in CONSTANTS]
+        tried = await asyncio.gather(*(_run_check(problem, code, tools) for code in codes))
+        return max(outcome.passed for outcome in tried)
+    wanted = [expected for _, expected in problem.data["tests"]]
+    return max(sum(compare(a, b) for b in wanted) for a in wanted)
+
+
+async def _run_check(
+    problem: Problem, code: str, tools: Tools, limits: Limits | None = None
+) -> Outcome:
+    """Runs the test code of HumanEval, `check(candidate)`, beside the program."""
+    name, test = problem.data["entry_point"], problem.data["check"]
+    result = await tools.sandbox.check(code, name, test, limits)
+    if result.verdict != "value":
+        return Outcome(0, 1, f"{name} failed: {_first_line(result.why)}")
+    passed, total = result.value
+    return Outcome(passed, total, _first_line(result.why) if passed < total else "")
+
+
+def called(name: str, args: Sequence[Any]) -> str:
+    """A call as it would be written."""
+    return f"{name}({', '.join(_show(arg) for arg in args)})"
+
+
+def _show(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an int too long for decimal digits
+        return "a huge number"
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
+
+def _first_line(why: str) -> str:
+    """What went wrong, without the traceback: it would show one agent's code to the other."""
+    return why.strip().partition("\n")[0][:_SHOWN_CHARS]

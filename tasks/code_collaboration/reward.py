@@ -1,0 +1,101 @@
+"""The four parts of the reward, each a number in [0, 1]. Pure; the programs have already been run.
+
+In the manner of MAGRPO (Liu et al. 2025, arXiv:2508.04652), whose code reward has these four
+levels; how cooperation is measured is our own, since theirs is fooled by the text `aux(`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from orchestry import parse_code
+
+from .program import AUX, Program, defined
+from .usage import usage_of
+
+FULL_DROP = 0.4
+"""The share of the team's success that must go with aux for cooperation to be whole."""
+_PRYING_CALLS = frozenset({"globals", "locals", "vars", "eval", "exec", "compile", "getattr"})
+_PRYING_MODULES = frozenset(
+    {"inspect", "gc", "dis", "ctypes", "traceback", "importlib", "builtins"}
+)
+_PRYING_NAMES = frozenset({"__code__", "__globals__", "__closure__", "_getframe", "modules"})
+
+
+def structure(program: Program, entry_point: str) -> float:
+    """Half for each of the two functions that its author defines at the top level."""
+    done = (defined(program.helper, AUX), defined(program.main, entry_point))
+    return 0.5 * sum(function is not None for function in done)
+
+
+def syntax(program: Program) -> float:
+    """Half for each code that is valid Python; no code is none."""
+    return 0.5 * sum(map(is_valid, (program.helper, program.main)))
+
+
+def is_valid(code: str) -> bool:
+    """Whether there is code, and it parses."""
+    tree = parse_code(code)
+    return tree is not None and bool(tree.body)
+
+
+def quality(passed: int, total: int, chance: int) -> float:
+    """Share of tests passed beyond the `chance` ones that a constant answer passes."""
+    if chance >= total:  # tests that a constant answer passes tell nothing else apart
+        return float(0 < total == passed)
+    return max(0.0, (passed - chance) / (total - chance))
+
+
+def cooperation(honest: float, stubbed: Sequence[float]) -> float:
+    """How much of the quality goes when aux is replaced by the most successful of its stubs.
+
+    Relative to the quality with aux, whole from FULL_DROP on; 0 where there is nothing to lose.
+    """
+    if honest <= 0.0 or not stubbed:
+        return 0.0
+    drop = (honest - max(stubbed)) / honest
+    return min(1.0, max(0.0, drop) / FULL_DROP)
+
+
+def objection(program: Program, entry_point: str) -> str:
+    """Why there is no cooperation whatever running may show, in words; '' where there may be."""
+    if defined(program.helper, AUX) is None:
+        return "the helper defines no aux"
+    if defined(program.main, entry_point) is None:
+        return f"main defines no {entry_point}"
+    usage = usage_of(program.main, entry_point)
+    faults = {
+        "main puts something else in the place of aux": usage.shadowed,
+        "main does not call aux": not usage.calls,
+        "main does not use what aux returns": not usage.used,
+        "main is a thin wrapper around aux": usage.thin,
+        "main looks into aux instead of calling it": pries(program.main),
+    }
+    return next((fault for fault, holds in faults.items() if holds), "")
+
+
+def shadows(main: str, entry_point: str) -> bool:
+    """Whether main's code puts something of its own in the place of aux."""
+    return usage_of(main, entry_point).shadowed
+
+
+def pries(main: str) -> bool:
+    """Whether a code could tell a stub from the helper by other means than calling it."""
+    tree = parse_code(main)
+    return tree is not None and any(_pries(node) for node in ast.walk(tree))
+
+
+def _pries(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(value=ast.Name(id=name), attr=attribute):
+            return name == AUX or attribute in _PRYING_NAMES
+        case ast.Attribute(attr=attribute):
+            return attribute in _PRYING_NAMES
+        case ast.Call(func=ast.Name(id=name)):
+            return name in _PRYING_CALLS
+        case ast.Import(names=names):
+            return any(name.name.partition(".")[0] in _PRYING_MODULES for name in names)
+        case ast.ImportFrom(module=module):
+            return (module or "").partition(".")[0] in _PRYING_MODULES
+    return False

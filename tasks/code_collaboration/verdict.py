@@ -1,0 +1,86 @@
+"""Scores a program: runs its tests, then those with stubs in place of aux, and says what it saw."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from orchestry import Limits, Problem, Tools
+
+from . import reward
+from .outcome import Outcome, chance, run_tests
+from .program import AUX, Program, defined
+from .schemes import scheme
+
+BRISK = Limits(wall_s=3.0, cpu_s=0.3)
+"""For the runs with stubs, which loop without end more often than not."""
+Verdict = tuple[Mapping[str, float], str, list[str]]
+"""The parts of the score, feedback and tags."""
+
+
+async def judged(problem: Problem, program: Program, tools: Tools) -> Verdict:
+    """What a team's program is worth."""
+    name = problem.data["entry_point"]
+    outcome, floor = Outcome(0, 0), 0
+    if defined(program.main, name):
+        outcome, floor = await asyncio.gather(
+            run_tests(problem, program.text, tools), chance(problem, tools)
+        )
+    passed = reward.quality(outcome.passed, outcome.total, floor)
+    objection = reward.objection(program, name)
+    cooperation = 0.0
+    if passed and not objection:
+        cooperation = await _cooperation(problem, program, floor, tools)
+        objection = "" if cooperation else "the tests pass as well with a stub in place of aux"
+    parts = {
+        "structure": reward.structure(program, name),
+        "syntax": reward.syntax(program),
+        "tests": passed,
+        "cooperation": cooperation,
+    }
+    feedback = _feedback(program, name, outcome, objection)
+    return parts, feedback, _tags(program, name, outcome, cooperation)
+
+
+async def _cooperation(problem: Problem, program: Program, floor: int, tools: Tools) -> float:
+    """Runs the program as it is and with each stub, all under the same limits.
+
+    So a main that idles until only an honest run is given the time earns nothing by it.
+    """
+    texts = [program.text, *program.stubbed()]
+    outcomes = await asyncio.gather(*(run_tests(problem, text, tools, BRISK) for text in texts))
+    honest, *stubbed = (reward.quality(each.passed, each.total, floor) for each in outcomes)
+    return reward.cooperation(honest, stubbed)
+
+
+def _feedback(program: Program, name: str, outcome: Outcome, objection: str) -> str:
+    """First what the agents may be told, without code; then what was taken from their answers."""
+    lacking = [
+        f"The {role} answer defines no {wanted}."
+        for role, code, wanted in (("helper's", program.helper, AUX), ("main", program.main, name))
+        if not defined(code, wanted)
+    ]
+    tried = [f"The program passes {outcome.passed} of {outcome.total} tests."]
+    failure = [f"First failure: {outcome.failure}."] if outcome.failure else []
+    summary = " ".join([*lacking, *(tried if outcome.total else []), *failure])
+    against = [f"No cooperation: {objection}."] if objection else []
+    taken = [
+        f"Code taken from {role}:\n{code or '(none)'}"
+        for role, code in (("helper", program.helper), ("main", program.main))
+    ]
+    return "\n\n".join([summary, *against, *taken])
+
+
+def _tags(program: Program, name: str, outcome: Outcome, cooperation: float) -> list[str]:
+    """What to count about an episode."""
+    codes = [code for code in (program.helper, program.main) if code]
+    tags = {
+        "solved": outcome.solved,
+        "cooperates": cooperation > 0.0,
+        "no_helper": defined(program.helper, AUX) is None,
+        "no_main": defined(program.main, name) is None,
+        "syntax_error": not all(map(reward.is_valid, codes)),
+        "shadowed": reward.shadows(program.main, name),
+        f"scheme_{scheme(program.main, name)}": defined(program.main, name) is not None,
+    }
+    return [tag for tag, holds in tags.items() if holds]
