@@ -16,11 +16,13 @@ from .usage import usage_of
 
 FULL_DROP = 0.4
 """The share of the team's success that must go with aux for cooperation to be whole."""
-_PRYING_CALLS = frozenset({"globals", "locals", "vars", "eval", "exec", "compile", "getattr"})
-_PRYING_MODULES = frozenset(
-    {"inspect", "gc", "dis", "ctypes", "traceback", "importlib", "builtins"}
+_PRYING_CALLS = frozenset(
+    ("globals", "locals", "vars", "eval", "exec", "compile", "getattr", "hasattr", "dir", "id")
 )
-_PRYING_NAMES = frozenset({"__code__", "__globals__", "__closure__", "_getframe", "modules"})
+_PRYING_MODULES = frozenset(
+    ("inspect", "gc", "dis", "ctypes", "traceback", "importlib", "builtins")
+)
+_PRYING_NAMES = frozenset(("__code__", "__globals__", "__closure__", "_getframe", "modules"))
 
 
 def structure(program: Program, entry_point: str) -> float:
@@ -94,6 +96,8 @@ def _pries(node: ast.AST) -> bool:
             return attribute in _PRYING_NAMES
         case ast.Call(func=ast.Name(id=name)):
             return name in _PRYING_CALLS
+        case ast.Compare(left=left, comparators=others):
+            return any(isinstance(side, ast.Name) and side.id == AUX for side in (left, *others))
         case ast.Import(names=names):
             return any(name.name.partition(".")[0] in _PRYING_MODULES for name in names)
         case ast.ImportFrom(module=module):

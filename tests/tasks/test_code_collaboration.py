@@ -1,0 +1,347 @@
+"""Gold is worth 1, tricks are no cooperation, agents see their own part only, any text is scored."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from importlib import import_module
+from itertools import chain
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestry import BaseTask, Problem, Score, Tools
+from orchestry.errors import ConfigError
+from orchestry.registry import load_task
+from orchestry.services.sandbox import open_sandbox
+from orchestry.testing import HOSTILE, check_task
+from orchestry.types import SPLITS, Limits
+
+TASK: BaseTask[Any] = load_task("code_collaboration")
+REWARD = import_module("orchestry_tasks.code_collaboration.reward")
+PROGRAM = import_module("orchestry_tasks.code_collaboration.program")
+PROBLEMS = {problem.id: problem for split in SPLITS for problem in TASK.problems(split)}
+CUBES = PROBLEMS["sum_of_cubes"]
+CUBE = "def aux(n):\n    return n ** 3"
+SUM = "def sum_of_cubes(numbers):\n    return sum(aux(n) for n in numbers)"
+OWN = "sum(n ** 3 for n in numbers)"
+HEAD = "def sum_of_cubes(numbers):\n    "
+
+
+@pytest.fixture
+async def tools() -> AsyncIterator[Tools]:
+    async with open_sandbox(Limits()) as sandbox:
+        yield Tools(sandbox=sandbox)
+
+
+def task(**options: Any) -> BaseTask[Any]:
+    return load_task("code_collaboration", options=options)
+
+
+def block(code: str) -> str:
+    return f"Here it is:\n\n```python\n{code}\n```\nIt works."
+
+
+def after(helper: str, main: str, problem: Problem = CUBES) -> Any:
+    """The state in which both have answered once."""
+    return TASK.step(TASK.reset(problem, 0), {"helper": helper, "main": main})
+
+
+async def scored(tools: Tools, helper: str, main: str, problem: Problem = CUBES) -> Score:
+    return await TASK.evaluate(after(block(helper), block(main), problem), tools)
+
+
+def parts(score: Score) -> dict[str, float]:
+    return {part.name: part.value for part in score.parts}
+
+
+# --- gold ---------------------------------------------------------------------------------------
+
+
+async def gold_is_worth_one(problem: Problem, tools: Tools) -> None:
+    gold, *others = [
+        await TASK.evaluate(TASK.step(TASK.reset(problem, 0), answer), tools)
+        for answer in TASK.graded(problem)
+    ]
+    assert parts(gold) == dict.fromkeys(TASK.weights, 1.0)
+    assert {"solved", "cooperates"} <= set(gold.tags)
+    totals = [score.total for score in others]
+    assert totals[:2] == [0.75, 0.75]  # aux in main's own code; all work in aux
+    assert totals == sorted(totals, reverse=True)
+    assert totals[-1] == 0.0
+    assert not any("cooperates" in score.tags for score in others)
+
+
+@pytest.mark.parametrize("name", ["newest_version", "count_primes_between", "total_gap"])
+async def test_gold_is_worth_one_and_teams_that_do_not_cooperate_less(
+    tools: Tools, name: str
+) -> None:
+    await gold_is_worth_one(PROBLEMS[name], tools)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROBLEMS)
+async def test_all_gold_is_worth_one(tools: Tools, name: str) -> None:
+    await gold_is_worth_one(PROBLEMS[name], tools)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{}, {"acting": "sequential", "turns": 2}, {"turns": 3, "feedback": "levels"}]
+)
+async def test_the_task_keeps_the_contract(tools: Tools, options: Mapping[str, Any]) -> None:
+    findings = await check_task(task(**options), tools.sandbox)
+    assert [finding for finding in findings if not finding.ok] == []
+
+
+# --- the reward ---------------------------------------------------------------------------------
+
+TRICKS = {
+    "comment": f"{HEAD}# aux(n)\n    return {OWN}",
+    "text": f"{HEAD}'aux(n)'\n    return {OWN}",
+    "unused": f"{HEAD}cube = aux(2)\n    return {OWN}",
+    "bare call": f"{HEAD}aux(2)\n    return {OWN}",
+    "dead code": f"{HEAD}if False:\n        return aux(2)\n    return {OWN}",
+    "own aux": f"{CUBE}\n\n{SUM}",
+    "own aux inside": f"{HEAD}aux = lambda n: n ** 3\n    return sum(aux(n) for n in numbers)",
+    "globals": f"globals()['aux'] = lambda n: n ** 3\n\n{SUM}",
+    "falls back": f"{HEAD}try:\n        return sum(aux(n) for n in numbers)\n"
+    f"    except TypeError:\n        return {OWN}\n",
+    "times nothing": f"{HEAD}return {OWN} + 0 * (aux(2) or 0)",
+    "asserts": f"{HEAD}assert aux(2) == 8\n    return {OWN}",
+    "gate": f"{HEAD}return {OWN} if aux(2) == 8 else None",
+    "code object": f"{HEAD}if len(aux.__code__.co_code) < 9:\n        return None\n"
+    f"    return {OWN} + 0 * aux(1)",
+    "inspects": f"import inspect\n{HEAD}if len(inspect.getsource(aux)) < 9:\n        return None\n"
+    f"    return {OWN} + 0 * aux(1)",
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+async def test_tricks_are_no_cooperation(tools: Tools, trick: str) -> None:
+    score = await scored(tools, CUBE, TRICKS[trick])
+    assert parts(score)["cooperation"] == 0.0
+    assert "cooperates" not in score.tags
+    assert "No cooperation: " in score.feedback
+
+
+async def test_a_helper_that_does_it_all_is_no_cooperation(tools: Tools) -> None:
+    helper = f"def aux(numbers):\n    return {OWN}"
+    score = await scored(tools, helper, f"{HEAD}return aux(numbers)")
+    assert parts(score) == {"structure": 1.0, "syntax": 1.0, "tests": 1.0, "cooperation": 0.0}
+
+
+async def test_a_main_that_knows_its_helpers_name_for_it_gains_nothing(tools: Tools) -> None:
+    """A second name tells a stub from the helper without a call."""
+    main = f"{HEAD}return {OWN} + 0 * aux(1) if aux is same else None"
+    score = await scored(tools, f"{CUBE}\n\nsame = aux", main)
+    assert parts(score)["cooperation"] == 0.0
+
+
+async def test_a_main_that_dawdles_gains_nothing(tools: Tools) -> None:
+    """Where the runs with stubs have less time than the honest one had, a slow main looks as if
+    it needed its helper."""
+    idle = "for _ in range(10 ** 7):\n        pass\n    "
+    score = await scored(tools, CUBE, f"{HEAD}{idle}return {OWN} + 0 * len(str(aux(1)))")
+    assert parts(score)["cooperation"] == 0.0
+
+
+async def test_cooperation_grows_with_what_the_helper_is_needed_for(tools: Tools) -> None:
+    """Main cubes small numbers by itself; the more of them, the less it needs aux."""
+    found = []
+    for most in (0, 2, 4, 20):
+        main = f"{HEAD}return sum(n ** 3 if abs(n) < {most} else aux(n) for n in numbers)"
+        found.append(parts(await scored(tools, CUBE, main))["cooperation"])
+    assert found[0] == 1.0
+    assert found == sorted(found, reverse=True)
+    assert found[-1] == 0.0
+
+
+async def test_two_empty_functions_earn_half(tools: Tools) -> None:
+    score = await scored(tools, "def aux(n):\n    pass", f"{HEAD}pass")
+    assert parts(score) == {"structure": 1.0, "syntax": 1.0, "tests": 0.0, "cooperation": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("helper", "main", "structure", "syntax", "tags"),
+    [
+        ("", SUM, 0.5, 0.5, {"no_helper"}),
+        (CUBE, "", 0.5, 0.5, {"no_main"}),
+        (CUBE, "def sum_of_cubes(numbers) return", 0.5, 0.5, {"no_main", "syntax_error"}),
+        ("def help(n):\n    return n", SUM, 0.5, 1.0, {"no_helper"}),
+        ("async def aux(n):\n    return n", SUM, 0.5, 1.0, {"no_helper"}),
+        ("aux = lambda n: n", SUM, 1.0, 1.0, set()),
+        (CUBE, f"if True:\n    {SUM.replace(chr(10), chr(10) + '    ')}", 0.5, 1.0, {"no_main"}),
+        (CUBE, f"{CUBE}\n{SUM}", 1.0, 1.0, {"shadowed", "solved"}),
+    ],
+)
+async def test_structure_and_syntax(
+    tools: Tools, helper: str, main: str, structure: float, syntax: float, tags: set[str]
+) -> None:
+    score = await scored(tools, helper, main)
+    assert (parts(score)["structure"], parts(score)["syntax"]) == (structure, syntax)
+    known = {"no_helper", "no_main", "syntax_error", "shadowed", "solved"}
+    assert set(score.tags) & known == tags
+
+
+async def test_constants_pass_no_tests(tools: Tools) -> None:
+    for value in ("0", "27", "8", "None", "True"):
+        score = await scored(tools, CUBE, f"{HEAD}return {value}")
+        assert parts(score)["tests"] == 0.0
+
+
+async def test_what_was_taken_is_in_the_feedback_and_no_right_answer_is(tools: Tools) -> None:
+    score = await scored(tools, CUBE, f"{HEAD}return 5 + sum(aux(n) for n in numbers)")
+    told, *taken = score.feedback.split("\n\n")
+    assert "The program passes 0 of 11 tests." in told
+    assert "First failure: sum_of_cubes([]) wrongly returned 5." in told
+    assert f"Code taken from helper:\n{CUBE}" in taken
+    assert "It works" not in score.feedback
+
+
+async def test_what_the_problem_defines_stands_before_the_helper(tools: Tools) -> None:
+    """As in HumanEval, whose prompts import what their signatures name."""
+    problem = CUBES.model_copy(update={"data": {**CUBES.data, "preamble": "POWER = 3"}})
+    helper = "from __future__ import annotations\n\ndef aux(n: Any):\n    return n ** POWER"
+    main = f"from __future__ import annotations\n{SUM}"
+    assert (await scored(tools, helper, main, problem)).total == 1.0
+
+
+def test_stubs_keep_the_helpers_parameters() -> None:
+    helper = "K = 2\n\ndef aux(a, /, b=K, *rest, c, d=1, **more):\n    return a"
+    program = PROGRAM.Program(helper, "def f():\n    return aux(1, c=2)")
+    names: dict[str, Any] = {}
+    for text in program.stubbed():
+        names = {}
+        exec(compile(text, "stub", "exec"), names)
+        names["aux"](1, 2, 3, c=4, e=5)
+    assert names["aux"](7, c=1) == 1  # frozen at what it gave first
+    assert len(program.stubbed()) == 6
+
+
+def test_a_frozen_helper_may_call_itself() -> None:
+    helper = "def aux(n):\n    return 1 if n == 0 else n * aux(n - 1)"
+    names: dict[str, Any] = {}
+    exec(compile(PROGRAM.Program(helper, "").stubbed()[-1], "stub", "exec"), names)
+    assert [names["aux"](n) for n in (4, 5)] == [24, 24]
+
+
+NUMBERS = st.floats(0.0, 1.0)
+
+
+@given(honest=NUMBERS, stubbed=st.lists(NUMBERS), better=NUMBERS)
+def test_cooperation_falls_with_the_best_stub(
+    honest: float, stubbed: list[float], better: float
+) -> None:
+    found = REWARD.cooperation(honest, stubbed)
+    assert 0.0 <= found <= 1.0
+    assert not stubbed or REWARD.cooperation(honest, [*stubbed, better]) <= found
+    assert REWARD.cooperation(honest, [*stubbed, honest]) == 0.0
+
+
+CODES = st.one_of(
+    st.text(),
+    st.text("()[]{}:=\n \t'\"`#*defrtunaxlmb_0\\", max_size=80),
+    st.sampled_from([*HOSTILE, CUBE, SUM, *TRICKS.values()]),
+    st.sampled_from(["(" * 9999, "-" * 99999 + "1", "x" + "+1" * 9999, "def aux(a, *, b): pass"]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(helper=CODES, main=CODES)
+def test_any_text_has_pure_parts_in_range(helper: str, main: str) -> None:
+    program = after(helper, main).program
+    for value in (REWARD.structure(program, "sum_of_cubes"), REWARD.syntax(program)):
+        assert value in (0.0, 0.5, 1.0)
+    assert isinstance(REWARD.objection(program, "sum_of_cubes"), str)
+    assert all(isinstance(text, str) for text in program.stubbed())
+
+
+@settings(max_examples=15, deadline=None)
+@given(helper=CODES, main=CODES)
+async def test_any_text_is_scored(helper: str, main: str) -> None:
+    async with open_sandbox(Limits(wall_s=2.0)) as sandbox:
+        score = await TASK.evaluate(after(helper, main), Tools(sandbox=sandbox))
+    assert 0.0 <= score.total <= 1.0
+    assert all(0.0 <= part.value <= 1.0 for part in score.parts)
+
+
+async def test_weights_come_from_the_config(tools: Tools) -> None:
+    only = load_task("code_collaboration", weights=dict.fromkeys(("structure", "syntax"), 0.0))
+    score = await only.evaluate(after(block(CUBE), block(f"{HEAD}return {OWN}")), tools)
+    assert score.total == 0.5  # tests without cooperation
+    with pytest.raises(ConfigError, match=r"coop"):
+        load_task("code_collaboration", weights={"coop": 1.0})
+
+
+# --- who sees what ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"turns": 0}, {"turns": "many"}, {"acting": "both"}, {"feedback": "all"}, {"turn": 2}]
+)
+def test_wrong_options_are_refused(wrong: Mapping[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(wrong))}"):
+        task(**wrong)
+
+
+SAID = {"helper": block("def aux(n):\n    return 111"), "main": block(f"{HEAD}return 222")}
+
+
+async def play(team: BaseTask[Any], tools: Tools, turns: int) -> list[tuple[str, str]]:
+    """Who saw what, in order, where each says the same every time, as a rollout plays it."""
+    seen, state = list[tuple[str, str]](), team.reset(CUBES, 0)
+    while actors := team.to_act(state):
+        seen += [(role, team.observe(state, role)) for role in actors]
+        state = team.step(state, {role: SAID[role] for role in actors})
+        state = team.told(state, await team.evaluate(state, tools))
+    assert len(seen) == 2 * turns
+    return seen
+
+
+@pytest.mark.parametrize("feedback", ["none", "levels", "failure"])
+async def test_agents_at_once_never_see_each_others_code(tools: Tools, feedback: str) -> None:
+    seen = await play(task(turns=3, feedback=feedback), tools, 3)
+    assert [role for role, _ in seen] == ["helper", "main"] * 3
+    assert [text.count("return 111") for _, text in seen] == [0, 0, 1, 0, 2, 0]
+    assert [text.count("return 222") for _, text in seen] == [0, 0, 0, 1, 0, 2]
+    levels = [text.count("Result of both: structure 1.00, syntax 1.00") for _, text in seen]
+    assert levels == ([0] * 6 if feedback == "none" else [0, 0, 1, 1, 2, 2])
+    failed = "sum_of_cubes([]) wrongly returned 222"
+    failures = [text.count(failed) for _, text in seen]
+    assert failures == ([0, 0, 1, 1, 2, 2] if feedback == "failure" else [0] * 6)
+
+
+async def test_main_sees_the_helpers_code_where_it_acts_after_it(tools: Tools) -> None:
+    seen = await play(task(acting="sequential", turns=2), tools, 2)
+    assert [role for role, _ in seen] == ["helper", "main", "helper", "main"]
+    assert [text.count("return 111") for _, text in seen] == [0, 1, 1, 1]
+    assert [text.count("return 222") for _, text in seen] == [0, 0, 0, 1]
+    assert [text.count("Result of both") for _, text in seen] == [0, 0, 1, 1]
+
+
+def test_each_sees_its_part_of_the_problem() -> None:
+    for problem in PROBLEMS.values():
+        state = TASK.reset(problem, 0)
+        helper, main = (TASK.observe(state, spec.role) for spec in TASK.agents)
+        assert problem.prompt in helper
+        assert problem.prompt in main
+        assert problem.data["aux_goal"] in helper
+        assert problem.data["main_goal"] in main
+        assert all(problem.data["aux_signature"] in text for text in (helper, main))
+        assert problem.data["signature"] in main
+        assert len(main) < 2400  # for a small context
+
+
+def test_a_result_never_shows_the_others_code_by_way_of_an_error() -> None:
+    trace = "ValueError: no\nline 2, in aux: return secret_of_helper(n)"
+    first = import_module("orchestry_tasks.code_collaboration.outcome")._first_line(trace)
+    assert first == "ValueError: no"
+
+
+def test_equal_code_is_an_equal_state_whatever_was_said_around_it() -> None:
+    assert after(block(CUBE), SUM) == after(f"Sure!\n{CUBE}", block(SUM))
+    assert replace(after(CUBE, SUM), results=("told",)) != after(CUBE, SUM)
+    assert [*chain.from_iterable(after(CUBE, SUM).codes)] == ["helper", CUBE, "main", SUM]
