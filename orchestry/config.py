@@ -223,6 +223,8 @@ class RunConfig(Frozen):
     """Folders searched for tasks before ./tasks and the bundled ones."""
     weights: Mapping[str, Weight] = Field(default_factory=dict)
     """The task's reward parts by name; what is not named keeps the task's own weight."""
+    options: Mapping[str, Any] = Field(default_factory=dict)
+    """The task's own settings; see its README. What is not named keeps the task's default."""
     episodes: int = Field(20, ge=1, le=1_000_000)
     """One episode is one problem, searched once."""
     split: Split = "train"
@@ -243,7 +245,7 @@ class RunConfig(Frozen):
     sandbox: Limits = Limits()
     """What code written by a model may use."""
     allow_unsafe_code: bool = False
-    """Accept a sandbox that limits but does not confine; without it each run says so."""
+    """Where this machine can't confine the code that models write, run it all the same."""
 
     def to_yaml(self) -> str:
         """The resolved config as a file that `--config` takes back."""

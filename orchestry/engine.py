@@ -118,7 +118,7 @@ def prepare(
 ) -> Plan:
     """Checks all that can be checked without spending; raises ConfigError or TaskError."""
     _refuse_keys(config, environ)
-    task = load_task(config.task, config.task_path, config.weights, warn=note)
+    task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
     with task_boundary(task, "problems"):
         problems = tuple(task.problems(config.split))
     if not problems:
@@ -221,7 +221,8 @@ def _own(config: RunConfig, store: Store) -> RunConfig:
 
 async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | None:
     provider = plan.backend.provider
-    async with open_sandbox(plan.config.sandbox) as sandbox:
+    unsafe = plan.config.allow_unsafe_code
+    async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
         rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events)
         await plan.backend.open(store, plan.task, rate, watch.note)
         store.journal.append(
@@ -235,8 +236,7 @@ async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | N
         for name, text in plan.backend.files().items():
             store.write(name, text)
         write_manifest(store, plan, sandbox.level)
-        if not plan.config.allow_unsafe_code:
-            watch.note(f"sandbox {sandbox.level}; --allow-unsafe-code accepts this silently")
+        watch.note(f"sandbox level {sandbox.level}")
         if store.lost:
             watch.note(
                 f"episodes.jsonl lacks {len(store.lost)} finished episodes: they are played again "

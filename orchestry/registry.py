@@ -83,14 +83,15 @@ def load_task(
     name: str,
     task_path: Sequence[Path] = (),
     weights: Mapping[str, float] | None = None,
+    options: Mapping[str, Any] | None = None,
     *,
     cwd: Path | None = None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> BaseTask[Any]:
-    """Imports the named task and makes one, with the run's reward weights.
+    """Imports the named task and makes one, with the run's reward weights and task options.
 
-    Raises ConfigError for an unknown name or reward part, TaskError where the task's code raises
-    or breaks the contract of BaseTask. `warn` hears when the task hides another of its name.
+    Raises ConfigError for an unknown name, reward part or option, TaskError where the task's code
+    raises or breaks the contract of BaseTask. `warn` hears when the task hides another of its name.
     """
     cwd = cwd or Path.cwd()
     tasks = find_tasks(task_path, cwd)
@@ -102,7 +103,7 @@ def load_task(
     task_class = _task_class(location, [folder for _, folder in _folders(task_path, cwd)])
     _check_class(task_class, location)
     try:
-        return task_class(weights)
+        return task_class(weights, options)
     except OrchestryError:
         raise
     except Exception as error:

@@ -244,20 +244,25 @@ class CallResult(Frozen):
     verdict: Verdict
     value: Any = None
     why: str = ""
+    trace: str = ""
+    """The candidate's own frames of what it raised, one a line."""
 
 
 class Limits(Frozen):
-    """What one run of a candidate, all its calls together, may use.
+    """What one run of a candidate, all its calls together, may use."""
 
-    `wall_s` bounds CPU time: a run may use that many seconds, rounded up to whole ones, and a call
-    half of them. On the wall clock a run may take three times `wall_s`, so that a busy machine does
-    not turn a right answer wrong. `memory_mb` is MiB of address space, the interpreter's included;
-    `output_kb` is KiB of one call's value, and of any file written.
-    """
-
-    wall_s: float = Field(2.0, ge=0.1, le=3600.0, allow_inf_nan=False)
+    wall_s: float = Field(6.0, ge=0.1, le=3600.0, allow_inf_nan=False)
+    """Seconds on the wall clock. Beyond `cpu_s`, so that load turns no right answer wrong."""
+    cpu_s: float = Field(2.0, ge=0.1, le=3600.0, allow_inf_nan=False)
+    """Seconds of CPU time; one call may use half of them, so that others still get theirs."""
     memory_mb: int = Field(256, ge=64, le=1 << 20)
+    """MiB of address space, the interpreter's included."""
     output_kb: int = Field(256, ge=1, le=1 << 16)
+    """KiB of one call's value."""
+    processes: int = Field(16, ge=1, le=4096)
+    """Threads, the first one included; other processes are never allowed where code is confined."""
+    recursion: int = Field(1000, ge=50, le=1_000_000)
+    """Nested calls in the candidate, as `sys.setrecursionlimit` counts them."""
 
 
 class Sandbox(Protocol):
@@ -267,6 +272,17 @@ class Sandbox(Protocol):
         self, code: str, entry_point: str, calls: Sequence[Call], limits: Limits | None = None
     ) -> list[CallResult]:
         """One result a call, in order."""
+        ...
+
+    async def check(
+        self, code: str, entry_point: str, test: str, limits: Limits | None = None
+    ) -> CallResult:
+        """Runs `check(candidate)` of `test`, as HumanEval has it, beside the candidate.
+
+        The test runs in a process of its own, in which `candidate` calls the code's `entry_point`
+        in another one, so that the code never sees the asserts. The value is (asserts that held,
+        asserts), `why` names the first that did not.
+        """
         ...
 
 

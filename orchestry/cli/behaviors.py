@@ -158,7 +158,7 @@ def _run_diff(folder: Path) -> str:
         )
     config = validate(load_run(folder).config)
     after = _one(folder)
-    task = load_task(config.task, config.task_path, config.weights, warn=_warn)
+    task = load_task(config.task, config.task_path, config.weights, config.options, warn=_warn)
     prompts = {spec.role: base_prompt(spec, config) for spec in task.agents}
     return prompt_diff(Library(task=after.task, model=after.model), after, prompts)
 

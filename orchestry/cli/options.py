@@ -61,7 +61,7 @@ _OPTIONS = (
         "--allow-unsafe-code",
         is_flag=True,
         default=None,
-        help="Accept, without a word at each run, a sandbox that limits but does not confine.",
+        help="Where this machine can't confine the code that models write, run it all the same.",
     ),
 )
 

@@ -150,13 +150,13 @@ async def _opened(plan: Plan, store: Store, watch: Watcher) -> AsyncIterator[lis
     """The sets, scored in the sandbox or by the journal, while the judge can be asked."""
     config, provider = plan.config, plan.backend.provider
     try:
-        async with open_sandbox(config.sandbox) as sandbox:
+        unsafe = config.allow_unsafe_code
+        async with open_sandbox(config.sandbox, allow_unsafe=unsafe) as sandbox:
             rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events)
             await plan.backend.open(store, plan.task, rate, watch.note)
             opened = Opened(at=time.time(), provider=provider.name, model=provider.model)
             store.journal.append(opened)
-            if not config.allow_unsafe_code:
-                watch.note(f"sandbox {sandbox.level}; --allow-unsafe-code accepts this silently")
+            watch.note(f"sandbox level {sandbox.level}")
             watch.started(store.folder, plan)
             wanted = config.episodes
             sets = await graded_sets(plan.task, config.seed, wanted, rate, watch.scored)

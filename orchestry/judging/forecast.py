@@ -97,7 +97,8 @@ def forecast(
 
 async def _asked(plan: Plan) -> Dearest:
     policy = Dearest(plan)
-    async with open_sandbox(plan.config.sandbox) as sandbox:
+    unsafe = plan.config.allow_unsafe_code
+    async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
         rate = task_rater(plan.task, Tools(sandbox))
         sets = await graded_sets(plan.task, plan.config.seed, plan.config.episodes, rate)
     for each in sets:

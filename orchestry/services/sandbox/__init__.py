@@ -1,17 +1,20 @@
-"""Runs code that a language model wrote, and says how far that is confined."""
+"""Runs code that models wrote where it can reach nothing, and says how far that holds."""
 
 from __future__ import annotations
 
 from orchestry.services.sandbox.equality import compare
-from orchestry.services.sandbox.runner import SubprocessSandbox
+from orchestry.services.sandbox.pool import ForkServers
 from orchestry.types import Limits
 
-__all__ = ["SubprocessSandbox", "compare", "open_sandbox"]
+__all__ = ["ForkServers", "compare", "open_sandbox"]
 
 
-def open_sandbox(limits: Limits) -> SubprocessSandbox:
-    """The sandbox of this machine, for `async with`; `level` is its line in manifest and doctor.
+def open_sandbox(
+    limits: Limits, level: int | None = None, *, allow_unsafe: bool = False
+) -> ForkServers:
+    """The sandbox of this machine, for `async with`; then `level` is its line for the manifest.
 
-    `limits` hold for runs that name none.
+    `limits` hold for runs that name none. `level` forces one of 1, 2 and 4; without it the
+    strongest that this machine allows is taken, the unconfined 4 only where `allow_unsafe`.
     """
-    return SubprocessSandbox(limits)
+    return ForkServers(limits, level, allow_unsafe=allow_unsafe)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry.services.sandbox import compare, tagged
+from orchestry.services.sandbox import compare
+from orchestry.services.sandbox.inside import tagged
 
 SCALARS = st.one_of(
     st.none(),

@@ -1,8 +1,7 @@
 """Tagged JSON: plain Python values across a pipe, with their exact built-in types.
 
 JSON scalars stand for themselves; everything else is a list of a tag and its content, so list,
-tuple, set, frozenset, dict with any keys, bytes and huge integers stay apart. Standard library
-only: the sandbox's child runs this file's code outside the package.
+tuple, set, frozenset, dict with any keys, bytes and huge integers stay apart.
 """
 
 from __future__ import annotations
@@ -20,9 +19,12 @@ class Untaggable(ValueError):
     """A value that is no plain data, or text that is no tagged JSON."""
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def dumps(value: Any) -> bytes:
     """One value as ASCII JSON. Raises Untaggable for other types, subclasses and deep nesting."""
-    return json.dumps(_tag(value, MAX_DEPTH), separators=(",", ":")).encode("ascii")
+    return _encode(_tag(value, MAX_DEPTH)).encode("ascii")
 
 
 def loads(data: bytes) -> Any:

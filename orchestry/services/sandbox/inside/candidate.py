@@ -1,0 +1,119 @@
+"""Runs one candidate's calls in a forked child and sends a record a call.
+
+Nothing in here knows what the calls should return. The candidate runs in this very process and can
+reach all of it, so whoever reads the records takes them as answers of the candidate, no more.
+"""
+
+from __future__ import annotations
+
+import linecache
+import signal
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from orchestry.services.sandbox.inside.tagged import Untaggable, dumps, loads
+
+NAME = "<candidate>"
+MAX_WHY = 4096  # the host shows less
+MAX_FRAMES = 8
+REARM_S = 0.05
+
+Record = dict[str, Any]
+Send = Callable[[Record], None]
+
+
+class OutOfTime(BaseException):
+    """The current call used up its CPU time."""
+
+
+def answer_calls(job: dict[str, Any], send: Send) -> None:
+    """Every call of the job in order, each with arguments of its own."""
+    call_s, output_kb = job["call_s"], job["output_kb"]
+    function, failure = load(job["code"], job["entry_point"], call_s)
+    for index, args in enumerate(job["calls"]):
+        record = failure or attempt(function, loads(args), call_s, output_kb)
+        send({"index": index, **record})
+
+
+def answer_test(job: dict[str, Any], receive: Callable[[], bytes], send: Send) -> None:
+    """Calls as a test in another process asks for them, until it is gone."""
+    call_s, output_kb = job["call_s"], job["output_kb"]
+    function, failure = load(job["code"], job["entry_point"], call_s)
+    while True:
+        args = loads(receive())
+        send(failure or attempt(function, args, call_s, output_kb))
+
+
+def load(code: str, entry_point: str, call_s: float) -> tuple[Callable[..., Any], Record | None]:
+    """The candidate's function, or the record that every call gets because there is none."""
+    signal.signal(signal.SIGPROF, out_of_time)
+    names: dict[str, Any] = {"__name__": "candidate", "__builtins__": __builtins__}
+    linecache.cache[NAME] = (len(code), None, code.splitlines(keepends=True), NAME)
+
+    def define() -> Record:
+        exec(compile(code, NAME, "exec", dont_inherit=True), names)  # noqa: S102
+        if not callable(names.get(entry_point)):
+            return {"verdict": "error", "why": f"no function '{entry_point}' is defined"}
+        return {}
+
+    failure = timed(define, call_s)
+    return names.get(entry_point, define), failure or None
+
+
+def attempt(function: Callable[..., Any], args: Any, call_s: float, output_kb: int) -> Record:
+    """One call: its value as tagged JSON, or why there is none."""
+
+    def answer() -> Record:
+        value = function(*args)
+        try:
+            data = dumps(value)
+        except Untaggable as error:
+            return {"verdict": "error", "why": f"returned what can't be compared: {error}"}
+        if len(data) > output_kb << 10:
+            return {"verdict": "output", "why": f"returned more than {output_kb} KiB"}
+        return {"verdict": "value", "value": data.decode("ascii")}
+
+    return timed(answer, call_s)
+
+
+def timed(work: Callable[[], Record], call_s: float) -> Record:
+    """Runs candidate code under the CPU timer; whatever it raises becomes a record."""
+    try:
+        signal.setitimer(signal.ITIMER_PROF, call_s, REARM_S)
+        try:
+            return work()
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+    except OutOfTime:
+        return {"verdict": "timeout", "why": f"no answer after {call_s:g} s of CPU time"}
+    except MemoryError as error:
+        return {"verdict": "memory", **explain(error)}
+    except BaseException as error:
+        return {"verdict": "error", **explain(error)}
+
+
+def out_of_time(*_: object) -> None:
+    """The handler of the CPU timer."""
+    raise OutOfTime
+
+
+def explain(error: BaseException) -> Record:
+    """What was raised, the line inside the candidate, and its own part of the traceback."""
+    try:
+        text = str(error.msg if isinstance(error, SyntaxError) else error)
+    except BaseException:  # the candidate's own __str__
+        text = "(its message can't be shown)"
+    kind = type(error).__name__
+    if isinstance(error, SyntaxError):
+        line, trace = error.lineno, ""
+    else:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == NAME]
+        line = frames[-1].lineno if frames else None
+        shown = [f"line {f.lineno}, in {f.name}: {f.line}" for f in frames]
+        if len(shown) > MAX_FRAMES:  # the first ones and the last ones tell
+            half = MAX_FRAMES // 2
+            shown = [*shown[:half], f"({len(shown) - 2 * half} more)", *shown[-half:]]
+        trace = "\n".join(shown)
+    why = f"{kind}: {text}" if text else kind
+    return {"why": why[:MAX_WHY], "line": line, "trace": trace[:MAX_WHY]}

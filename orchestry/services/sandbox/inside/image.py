@@ -1,0 +1,130 @@
+"""The standard library in memory, so that confined code needs no file to import it.
+
+Modules in C are loaded before anything is confined; the rest is kept as compiled code and run when
+a candidate first imports it. What only serves processes, files, windows or raw memory is left out.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import marshal
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, BuiltinImporter, FrozenImporter, ModuleSpec
+from types import ModuleType
+
+LEFT_OUT = frozenset(
+    "__phello__ _aix_support _bootsubprocess _collections_abc_test _ctypes_test _osx_support "
+    "antigravity audioop bdb cProfile cgi cgitb compileall crypt ctypes curses dbm distutils "
+    "doctest ensurepip ftplib idlelib imaplib lib2to3 mailbox mailcap msilib "
+    "multiprocessing nntplib pdb pip poplib pstats pty pydoc pydoc_data sqlite3 smtpd smtplib "
+    "socketserver sndhdr telnetlib test this tkinter trace turtle turtledemo venv webbrowser "
+    "wsgiref xmlrpc zipapp "
+    "_codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp _codecs_kr _codecs_tw _crypt _lsprof "
+    "_ctypes _curses _curses_panel _dbm _gdbm _hashlib _multiprocessing _posixshmem _ssl "
+    "_sqlite3 _tkinter _uuid nis ossaudiodev readline spwd syslog termios mmap resource fcntl "
+    "site sitecustomize usercustomize".split()
+)
+WARM = (
+    "abc ast base64 bisect calendar cmath collections.abc contextlib copy dataclasses datetime "
+    "decimal enum fractions functools hashlib heapq inspect io itertools json math numbers "
+    "operator queue random re statistics string struct textwrap threading time typing "
+    "unicodedata zoneinfo encodings.ascii encodings.latin_1 encodings.utf_16 encodings.utf_32 "
+    "encodings.idna _strptime"
+).split()
+"""What candidates import most: loaded once, before the first run."""
+
+
+class Image(MetaPathFinder, Loader):
+    """A finder over compiled modules that lie in memory."""
+
+    def __init__(self, library: str) -> None:
+        self._codes: dict[str, bytes] = {}
+        """Module: what its .pyc file holds behind its header, or its source where there is none."""
+        self._packages: set[str] = set()
+        for name, path, package in _modules(library):
+            self._codes[name] = _read(path)
+            if package:
+                self._packages.add(name)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """A module of the image, or None."""
+        if fullname not in self._codes:
+            return None
+        return ModuleSpec(fullname, self, is_package=fullname in self._packages)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Runs its code in it."""
+        raw = self._codes[module.__name__]
+        source = not raw.startswith(_COMPILED)
+        code = compile(raw, "<library>", "exec") if source else marshal.loads(raw[1:])
+        exec(code, vars(module))  # noqa: S102
+
+
+_COMPILED = b"\0"  # no source begins with it
+
+
+def install() -> None:
+    """From here on imports are served from memory alone."""
+    library = os.path.dirname(os.__file__)
+    image = Image(library)
+    _load_extensions(library)
+    for name in WARM:
+        if importlib.util.find_spec(name):
+            importlib.import_module(name)
+    sys.meta_path[:] = [BuiltinImporter, FrozenImporter, image]
+    sys.path_hooks.clear()
+    sys.path_importer_cache.clear()
+    sys.path.clear()
+    gc.collect()
+
+
+def _modules(library: str) -> Iterator[tuple[str, str, bool]]:
+    """Name, source file and whether it is a package, of all that is not left out."""
+    for folder, folders, files in os.walk(library):
+        package = os.path.relpath(folder, library).replace(os.sep, ".")
+        inside = package != "."
+        folders[:] = [
+            f for f in folders if f.isidentifier() and (inside or f not in LEFT_OUT) and f != "test"
+        ]
+        if inside and "__init__.py" not in files:
+            folders.clear()
+            continue
+        for file in files:
+            stem, suffix = os.path.splitext(file)
+            if suffix != ".py" or (not inside and stem in LEFT_OUT) or not stem.isidentifier():
+                continue
+            path = os.path.join(folder, file)
+            if stem != "__init__":
+                yield (f"{package}.{stem}" if inside else stem), path, False
+            elif inside:
+                yield package, path, True
+
+
+def _read(path: str) -> bytes:
+    """The module's compiled code where this interpreter left it, else its source."""
+    try:
+        with open(importlib.util.cache_from_source(path), "rb") as file:
+            data = file.read()
+    except OSError:
+        with open(path, "rb") as file:
+            return file.read()
+    if data[:4] != importlib.util.MAGIC_NUMBER:
+        with open(path, "rb") as file:
+            return file.read()
+    return _COMPILED + data[16:]
+
+
+def _load_extensions(library: str) -> None:
+    """Modules in C can't be loaded later: that takes a file, and memory that may be run."""
+    folder = os.path.join(library, "lib-dynload")
+    for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        name = file.partition(".")[0]
+        left_out = name in LEFT_OUT or name.startswith(("_test", "xx"))
+        if file.endswith(tuple(EXTENSION_SUFFIXES)) and not left_out:
+            importlib.import_module(name)

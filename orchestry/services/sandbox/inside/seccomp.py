@@ -1,0 +1,79 @@
+"""The system call filter: an allow-list as a classic BPF program (Linux, seccomp(2))."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+
+from orchestry.services.sandbox.inside.syscalls import ALWAYS, CLONE3, MACHINES, OLD, RULES, Rule
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
+_NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
+_X32 = 0x40000000  # x86_64 answers these numbers as another machine
+_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
+_LOW = (1 << 32) - 1
+
+Step = tuple[int, int, int, int]
+"""code, jump if true, jump if false, constant."""
+
+
+def program(machine: str) -> list[Step]:
+    """The filter of a machine. Raises KeyError for one without a table.
+
+    What is not allowed fails with EPERM, so that Python raises PermissionError and an honest
+    candidate goes on; a call in another machine's numbers kills.
+    """
+    column = [*MACHINES].index(machine)
+    deny = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
+    steps: list[Step] = [
+        (_LOAD, 0, 0, _MACHINE),
+        (_EQUAL, 1, 0, MACHINES[machine]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, _X32),
+        (_RETURN, 0, 0, _KILL),
+    ]
+    numbers = [pair[column] for pair in ALWAYS.values()]
+    numbers += OLD.values() if machine == "x86_64" else []
+    for number in numbers:
+        steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ALLOW)]
+    for rule in RULES.values():
+        body = [*_body(rule), deny]
+        steps += [(_EQUAL, 0, len(body), rule.numbers[column]), *body]
+    missing = (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)
+    return [*steps, (_EQUAL, 0, 1, CLONE3[column]), missing, deny]
+
+
+def _body(rule: Rule) -> list[Step]:
+    """Steps that allow where the rule holds and else fall through."""
+    low = _ARGUMENTS + 8 * rule.argument
+    load_low, load_high = (_LOAD, 0, 0, low), (_LOAD, 0, 0, low + 4)
+    allow = (_RETURN, 0, 0, _ALLOW)
+    if rule.some:
+        return [load_low, (_ANY_BIT, 0, 1, rule.some), allow]
+    if rule.zero:
+        low_bits, high_bits = rule.zero & _LOW, rule.zero >> 32
+        none_low, none_high = (_ANY_BIT, 3, 0, low_bits), (_ANY_BIT, 1, 0, high_bits)
+        return [load_low, none_low, load_high, none_high, allow]
+    wanted = [step for value in rule.one_of for step in ((_EQUAL, 0, 1, value), allow)]
+    return [load_low, *wanted]
+
+
+class Filter:
+    """A program as the kernel takes it; made once, installed by each child."""
+
+    def __init__(self, machine: str) -> None:
+        steps = program(machine)
+        code = b"".join(struct.pack("=HBBI", *step) for step in steps)
+        self._code = ctypes.create_string_buffer(code, len(code))
+        address = ctypes.addressof(self._code)
+        self._header = ctypes.create_string_buffer(struct.pack("@HP", len(steps), address))
+        self._prctl = ctypes.CDLL(None, use_errno=True).prctl
+        self._place = ctypes.c_ulong(ctypes.addressof(self._header))
+
+    def install(self) -> None:
+        """From here on this process is held by it, for good. Raises OSError where it can't be."""
+        if self._prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_MODE_FILTER), self._place, 0, 0):
+            raise OSError(ctypes.get_errno(), "seccomp")

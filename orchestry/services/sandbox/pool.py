@@ -1,0 +1,172 @@
+"""The sandbox: fork servers, one a core, and a memory of what equal runs came to."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import sys
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+from orchestry.errors import SandboxError
+from orchestry.services.sandbox.inside import tagged
+from orchestry.services.sandbox.inside.server import ENDED, UNCONFINED
+from orchestry.services.sandbox.leaks import Redactor
+from orchestry.services.sandbox.records import verdicts
+from orchestry.services.sandbox.worker import Played, Refused, Worker
+from orchestry.types import Call, CallResult, Limits
+
+LEVELS = {
+    1: "own namespaces, no capabilities, Landlock and seccomp",
+    2: "no capabilities, Landlock and seccomp; namespaces are forbidden here",
+    UNCONFINED: "limits alone; files, network and processes of this user are open to the code",
+}
+_MEMO = 4096
+_CALL_SHARE = 0.5  # of the run's CPU time; one endless call leaves time for the others
+_RECORD_BYTES = 1 << 14  # what a record may have besides its value
+_MOST_SAID = 1 << 26
+
+Results = tuple[CallResult, ...]
+
+
+class ForkServers:
+    """Runs candidates in forks of warm, confined interpreters, at most one a core at once.
+
+    Servers start when they are needed, are replaced when they die, and end with `async with`.
+    Equal runs are answered from memory.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        level: int | None = None,
+        *,
+        allow_unsafe: bool = False,
+        workers: int | None = None,
+    ) -> None:
+        self._limits = limits
+        self._asked = level
+        self._allow_unsafe = allow_unsafe
+        self._level = 0
+        self._slots = asyncio.Semaphore(workers or os.cpu_count() or 1)
+        self._idle: list[Worker] = []
+        self._redactor = Redactor(os.environ)
+        self._memo: OrderedDict[bytes, Results] = OrderedDict()
+        self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
+        self.level = "not opened"
+        """The level and what it means, for manifest and doctor."""
+
+    async def __aenter__(self) -> ForkServers:
+        """Finds the strongest level that this machine allows.
+
+        Raises SandboxError where that is none, or none but the unconfined one unallowed.
+        """
+        reasons = []
+        for level in self._candidates():
+            try:
+                worker = await Worker.start(level)
+            except Refused as error:
+                reasons.append(f"level {level}: {error}")
+                continue
+            self._idle.append(worker)
+            self._level, self.level = level, _describe(worker.facts)
+            return self
+        why = "; ".join(reasons) or "there is no such level here"
+        raise SandboxError(
+            f"this machine can't confine the code that models write ({why}): use Linux 5.13 or "
+            "newer, outside of containers that forbid Landlock, or let such code do all that you "
+            "may do with --allow-unsafe-code"
+        )
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._memo.clear()
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(worker.close() for worker in idle))
+
+    @property
+    def confined(self) -> bool:
+        """Whether files, network and processes are out of the code's reach."""
+        return self._level != UNCONFINED
+
+    async def run(
+        self, code: str, entry_point: str, calls: Sequence[Call], limits: Limits | None = None
+    ) -> list[CallResult]:
+        """One result a call, in order.
+
+        A candidate's failure is a verdict. Raises SandboxError where the sandbox itself fails, and
+        Untaggable for arguments that are no plain data.
+        """
+        limits = limits or self._limits
+        args = [tagged.dumps(call.args) for call in calls]
+        job = {"code": code, "entry_point": entry_point, "calls": args, **_bounds(limits)}
+        return list(await self._remembered([job], len(calls), limits))
+
+    async def check(
+        self, code: str, entry_point: str, test: str, limits: Limits | None = None
+    ) -> CallResult:
+        """Runs `check(candidate)` of `test` in a process beside the candidate's; see types.Sandbox.
+
+        Raises SandboxError where the sandbox itself fails.
+        """
+        limits = limits or self._limits
+        candidate = {"code": code, "entry_point": entry_point, **_bounds(limits)}
+        jobs = [candidate, {"test": test, **_bounds(limits)}]
+        (result,) = await self._remembered(jobs, 1, limits)
+        return result
+
+    async def _remembered(
+        self, jobs: Sequence[dict[str, Any]], calls: int, limits: Limits
+    ) -> Results:
+        key = hashlib.sha256(tagged.dumps(list(jobs))).digest()
+        async with self._locks.setdefault(key, asyncio.Lock()):  # an equal run may be under way
+            if key not in self._memo:
+                played = await self._play(jobs, calls, limits)
+                self._memo[key] = tuple(verdicts(played, calls, limits, self._redactor))
+                if len(self._memo) > _MEMO:
+                    self._memo.popitem(last=False)
+            self._memo.move_to_end(key)
+            return self._memo[key]
+
+    async def _play(self, jobs: Sequence[dict[str, Any]], calls: int, limits: Limits) -> Played:
+        """On the first free server; where that died, once more on a new one."""
+        room = min(_MOST_SAID, calls * ((limits.output_kb << 11) + _RECORD_BYTES))
+        async with self._slots:
+            for _ in range(2):
+                worker = self._idle.pop() if self._idle else await Worker.start(self._level)
+                try:
+                    played = await worker.play(jobs, limits.wall_s, room)
+                except ConnectionError:
+                    await worker.close()
+                except BaseException:  # cancelled in the middle: what it says next is not known
+                    await worker.close()
+                    raise
+                else:
+                    self._idle.append(worker)
+                    return played
+        if not self.confined:
+            return Played(ENDED, signal.SIGKILL, b"")  # such code can kill its server
+        raise SandboxError(
+            "the sandbox's server ended twice during one run: look for a lack of memory "
+            "(`dmesg`), or lower sandbox.memory_mb"
+        )
+
+    def _candidates(self) -> list[int]:
+        levels = [1, 2] if sys.platform == "linux" else []
+        allowed = [*levels, *[UNCONFINED] * self._allow_unsafe]
+        return allowed if self._asked is None else [n for n in allowed if n == self._asked]
+
+
+def _bounds(limits: Limits) -> dict[str, Any]:
+    return {"call_s": limits.cpu_s * _CALL_SHARE, **limits.model_dump()}
+
+
+def _describe(facts: dict[str, Any]) -> str:
+    """One line: the level, what it means, on what it stands."""
+    told = f"{facts['level']}: {LEVELS[facts['level']]}"
+    if "landlock" in facts:
+        told += f" ({facts['machine']}, Landlock ABI {facts['landlock']})"
+    return told

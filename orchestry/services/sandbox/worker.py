@@ -1,0 +1,183 @@
+"""One fork server, as the host sees it: started, asked, killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import marshal
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from orchestry.errors import SandboxError
+from orchestry.services.sandbox.inside import tagged, wire
+from orchestry.services.sandbox.inside.server import ORDER, REPLY, UNCONFINED
+from orchestry.services.sandbox.leaks import hide_process
+
+_FLAGS = ("-s", "-P", "-S")  # no site, no folder of its own on sys.path
+_ENVIRON = {
+    "PYTHONHASHSEED": "0",  # sets have one order, so that verdicts repeat
+    "MALLOC_ARENA_MAX": "1",  # else each thread would take 64 MiB of address space
+}
+_PACKAGE = "orchestry.services.sandbox.inside"
+_PROGRAM = ("tagged", "wire", "syscalls", "seccomp", "confine", "image", "candidate", "tester")
+_START_S = 20.0  # for the interpreter alone, on a machine that is busy with other things
+_GRACE_S = 10.0  # beyond the run's own time, for a server that has no core to itself
+_MAX_GREETING = 1 << 16
+_BOOT = """
+import marshal, os, sys, types
+def read(size):
+    data = b""
+    while len(data) < size:
+        part = os.read(0, size - len(data))
+        if not part:
+            os._exit(0)
+        data += part
+    return data
+for name, code in marshal.loads(read(int.from_bytes(read(4), "big"))):
+    sys.modules[name] = module = types.ModuleType(name)
+    exec(code, module.__dict__)
+module.main(int(sys.argv[1]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """How a run ended (server.ENDED and so on), its wait status, and what was said until then."""
+
+    end: int
+    status: int
+    said: bytes
+
+
+class Refused(SandboxError):
+    """This machine does not allow what the level needs."""
+
+
+class Worker:
+    """A server process that forks a child for each run. One run at a time."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        folder: str | None,
+    ) -> None:
+        self._process = process
+        self._reader, self._writer = streams
+        self._folder = folder
+        self.facts: dict[str, Any] = {}
+        """What the server said of its confinement: level, machine, Landlock's ABI."""
+
+    @classmethod
+    async def start(cls, level: int) -> Worker:
+        """A server that is confined and ready.
+
+        Raises Refused where the level can't be had here, SandboxError where no interpreter starts.
+        """
+        hide_process()
+        folder = tempfile.mkdtemp(prefix="orchestry-") if level == UNCONFINED else None
+        mine, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = await _spawn(level, theirs, folder or "/")
+            except BaseException:
+                mine.close()
+                raise
+        worker = cls(process, await asyncio.open_connection(sock=mine), folder)
+        try:
+            await worker._greet()
+        except BaseException:
+            await worker.close()
+            raise
+        return worker
+
+    async def play(self, jobs: Sequence[dict[str, Any]], wall_s: float, room: int) -> Played:
+        """One run of one process a job. Raises ConnectionError where the server is gone."""
+        bodies = [tagged.dumps(job) for job in jobs]
+        self._writer.write(ORDER.pack(wall_s, room, len(bodies)))
+        for body in bodies:
+            self._writer.write(len(body).to_bytes(wire.HEAD, "big") + body)
+        try:
+            async with asyncio.timeout(wall_s + _GRACE_S):
+                await self._writer.drain()
+                end, status, size = REPLY.unpack(await self._reader.readexactly(REPLY.size))
+                return Played(end, status, await self._reader.readexactly(size))
+        except (asyncio.IncompleteReadError, TimeoutError):
+            raise ConnectionError from None
+
+    async def close(self) -> None:
+        """Ends the server and all that it started."""
+        self._writer.close()
+        if self._process.returncode is None:  # not Process.kill: that may reap, unseen by asyncio
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+        await self._process.wait()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _greet(self) -> None:
+        program = _program()
+        self._writer.write(len(program).to_bytes(4, "big") + program)
+        try:
+            async with asyncio.timeout(_START_S):
+                size = int.from_bytes(await self._reader.readexactly(wire.HEAD), "big")
+                self.facts = tagged.loads(await self._reader.readexactly(min(size, _MAX_GREETING)))
+        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+            raise SandboxError(_no_start(self._process.returncode)) from None
+        if why := self.facts["why"]:
+            raise Refused(why)
+
+
+@functools.cache
+def _program() -> bytes:
+    """The server's code, compiled under a name that leads nowhere."""
+    folder = resources.files(_PACKAGE)
+    modules = [(_PACKAGE, compile("", "<runner>", "exec"))]
+    for name in (*_PROGRAM, "server"):
+        source = folder.joinpath(f"{name}.py").read_text(encoding="utf-8")
+        code = compile(source, "<runner>", "exec", dont_inherit=True)
+        modules.append((f"{_PACKAGE}.{name}", code))
+    return marshal.dumps(modules)
+
+
+def _interpreter() -> str:
+    """The Python below this environment: the environment's own path may lie beside the tasks."""
+    return str(Path(sys.executable).resolve())
+
+
+async def _spawn(level: int, control: socket.socket, cwd: str) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            _interpreter(),
+            *(*_FLAGS, "-c", _BOOT, str(level)),
+            stdin=control.fileno(),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=_ENVIRON,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SandboxError(
+            f"the sandbox can't start a process ({error.strerror}): free memory or processes, "
+            "or lower search.episodes_in_flight"
+        ) from None
+
+
+def _no_start(code: int | None) -> str:
+    return (
+        f"the sandbox's interpreter did not start (exit status {code}): try "
+        f"`{_interpreter()} {' '.join(_FLAGS)} -c pass`"
+    )

@@ -1,0 +1,365 @@
+"""Honest and clumsy code in the sandbox: each run gets its verdicts, and the host goes on.
+
+What tries to break out is in hostile/. Tests that hold at every level run at all that this machine
+allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from orchestry.errors import SandboxError
+from orchestry.services.sandbox import ForkServers, open_sandbox
+from orchestry.services.sandbox.inside.server import UNCONFINED
+from orchestry.services.sandbox.worker import Worker
+from orchestry.types import Call, CallResult, Limits
+
+LIMITS = Limits(wall_s=4.0, cpu_s=0.5, memory_mb=256, output_kb=64)
+CALLS = [Call(args=(n,)) for n in range(4)]
+LEVELS = [1, 2, UNCONFINED] if sys.platform == "linux" else [UNCONFINED]
+ONE = [Call(args=(1,))]
+
+
+@pytest.fixture(params=LEVELS)
+async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[ForkServers]:
+    async with open_sandbox(LIMITS, request.param, allow_unsafe=True) as servers:
+        yield servers
+
+
+@pytest.fixture
+async def confined() -> AsyncIterator[ForkServers]:
+    async with open_sandbox(LIMITS) as servers:
+        yield servers
+
+
+async def test_values_keep_their_types(confined: ForkServers) -> None:
+    value = [1, 1.0, True, None, "ü\ud800", (1,), {2}, frozenset({3}), {(4, 5): b"\0"}, 10**5000]
+    results = await confined.run("def f(x):\n    return x", "f", [Call(args=(value,))])
+    assert results == [CallResult(verdict="value", value=value)]
+    assert [type(item) for item in results[0].value] == [type(item) for item in value]
+
+
+FAILURES = [
+    ("def f(x) return x", "error", "SyntaxError: expected ':' (line 1)"),
+    ("\n\ndef f(x):\nreturn x", "error", "IndentationError"),
+    ("x = '\0'", "error", "null bytes"),
+    ("def f(x):\n\n    return x / 0", "error", "division by zero (line 3)"),
+    ("1 / 0", "error", "ZeroDivisionError: division by zero (line 1)"),
+    ("def g(x): return x", "error", "no function 'f' is defined"),
+    ("f = 3", "error", "no function 'f' is defined"),
+    ("def f(): return 1", "error", "TypeError"),
+    ("import sys\ndef f(x): sys.exit(0)", "error", "SystemExit: 0 (line 2)"),
+    ("import sys\nsys.exit(0)", "error", "SystemExit"),
+    ("import os\ndef f(x): os._exit(0)", "error", "exit status 0"),
+    ("import os\nos._exit(0)", "error", "exit status 0"),
+    ("def f(x): raise BaseException('no')", "error", "BaseException: no (line 1)"),
+    ("class E(Exception):\n  def __str__(s): raise SystemExit\ndef f(x): raise E", "error", "E:"),
+    ("def f(x): return f(x)", "error", "RecursionError"),
+    ("class I(int): pass\ndef f(x): return I(x)", "error", "a I is no plain data"),
+    ("def f(x): yield x", "error", "a generator is no plain data"),
+    ("def f(x):\n  l = []\n  l.append(l)\n  return l", "error", "nested deeper"),
+    ("def f(x): return 'x' * 10**9", "memory", "MemoryError"),
+    ("def f(x): return 'x' * 10**5", "output", "more than 64 KiB"),
+    ("def f(x):\n  while True: pass", "timeout", "CPU time"),
+    ("while True: pass", "timeout", "CPU time"),
+    ("def f(x): return 10 ** 10 ** 9", "timeout", "0.25 s"),
+]
+
+
+async def test_a_failure_is_a_verdict(sandbox: ForkServers) -> None:
+    results = await asyncio.gather(*(sandbox.run(code, "f", CALLS) for code, _, _ in FAILURES))
+    for (code, verdict, why), found in zip(FAILURES, results, strict=True):
+        assert [result.verdict for result in found] == [verdict] * len(CALLS), code
+        assert why in found[0].why, code
+
+
+async def test_a_run_that_sleeps_ends_at_its_wall_clock(sandbox: ForkServers) -> None:
+    code = "import time\ndef f(x):\n  if x == 2: time.sleep(60)\n  return x"
+    results = await sandbox.run(code, "f", CALLS, Limits(wall_s=1.0))
+    assert [result.verdict for result in results] == ["value", "value", "timeout", "timeout"]
+    assert "no answer within 1 s" in results[2].why
+
+
+ODD = [
+    "print = None\ndef f(x): return x",
+    "def f(x):\n  print('x' * 10**6)\n  return x",
+    "import threading, time\n"
+    "def f(x):\n  threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n  return x",
+    "import atexit, time\natexit.register(time.sleep, 60)\ndef f(x): return x",
+    "import sys\nsys.stdout.close()\ndef f(x): return x",
+    "import asyncio\nasync def g(x): return x\ndef f(x): return asyncio.run(g(x))",
+    "from concurrent.futures import ThreadPoolExecutor\n"
+    "def f(x):\n  with ThreadPoolExecutor(4) as pool: return list(pool.map(int, [x]))[0]",
+    "import random\ndef f(x): random.seed(x); random.random(); return x",
+    "import datetime, statistics, decimal, fractions, heapq, csv, difflib, textwrap, uuid\n"
+    "def f(x): datetime.datetime.strptime('2020', '%Y'); return x",
+    "def f(x):\n  import xml.etree.ElementTree, email.message, logging, unittest\n  return x",
+]
+
+
+async def test_odd_but_right_code_is_answered(sandbox: ForkServers) -> None:
+    results = await asyncio.gather(*(sandbox.run(code, "f", CALLS) for code in ODD))
+    for code, found in zip(ODD, results, strict=True):
+        assert [result.value for result in found] == [0, 1, 2, 3], (code, found[0])
+
+
+async def test_threads_are_counted_and_many_are_refused(confined: ForkServers) -> None:
+    code = (
+        "import threading, time\n"
+        "def f(x):\n"
+        "  for n in range(500):\n"
+        "    try: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "    except RuntimeError: return n\n"
+    )
+    (result,) = await confined.run(code, "f", ONE, Limits(processes=8))
+    assert result.verdict == "value", result
+    if confined.level.startswith("1"):
+        assert result.value == 7
+
+
+async def test_recursion_may_be_as_deep_as_the_config_says(confined: ForkServers) -> None:
+    code = "def f(x): return 0 if x == 0 else 1 + f(x - 1)"
+    deep = [Call(args=(900,)), Call(args=(3000,))]
+    first, second = await confined.run(code, "f", deep)
+    assert (first.value, second.verdict) == (900, "error")
+    assert (await confined.run(code, "f", deep, Limits(recursion=4000)))[1].value == 3000
+
+
+async def test_the_traceback_is_the_candidates_own(confined: ForkServers) -> None:
+    code = "def g(y):\n  return 1 / y\ndef f(x):\n  return g(x)"
+    (result,) = await confined.run(code, "f", [Call(args=(0,))])
+    assert result.trace == "line 4, in f: return g(x)\nline 2, in g: return 1 / y"
+    (endless,) = await confined.run("def f(x): return f(x)", "f", ONE)
+    assert len(endless.trace.splitlines()) == 9
+    assert " more)" in endless.trace
+
+
+async def test_one_endless_call_leaves_the_others(confined: ForkServers) -> None:
+    code = "def f(x):\n  while x == 1: pass\n  return x"
+    results = await confined.run(code, "f", CALLS)
+    assert [result.verdict for result in results] == ["value", "timeout", "value", "value"]
+
+
+async def test_verdicts_repeat_in_another_process() -> None:
+    code = "import random\ndef f(x): return list({'a', 'b', 'c', 'd', x}), random.random()"
+    found = []
+    for _ in range(2):
+        async with open_sandbox(LIMITS) as servers:
+            found += await servers.run(code, "f", [Call(args=("g",))])
+    assert found[0] == found[1]
+    assert found[0].verdict == "value"
+
+
+async def test_the_process_hides_its_environment(confined: ForkServers) -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux has prctl")
+    get_dumpable = 3
+    assert ctypes.CDLL(None).prctl(get_dumpable, 0, 0, 0, 0) == 0
+
+
+@pytest.mark.parametrize("end", ["return", "raise ValueError"])
+async def test_secrets_are_taken_out(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """The argument stands for what a candidate reads of this process where it is not confined."""
+    monkeypatch.setenv("VENDOR_API_KEY", "sentinel-1234")
+    code = f"def f(x): {end}('y' * 285 + x)"
+    async with open_sandbox(LIMITS) as servers:
+        (result,) = await servers.run(code, "f", [Call(args=("sentinel-1234" * 3,))])
+    text = result.why or result.value
+    assert "[secret]" in text
+    assert "senti" not in text + result.trace
+
+
+TEST = """
+def check(candidate):
+    assert candidate(2) == 4
+    assert candidate(3) == 6, "six"
+    for n in range(3):
+        assert abs(candidate(n) - 2 * n) < 1e-9
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "value", "why"),
+    [
+        ("def f(x): return 2 * x", (5, 5), ""),
+        ("def f(x): return 4", (2, 5), "not so: assert candidate(3) == 6, 'six'"),
+        ("def f(x): return None", (0, 5), "not so: assert candidate(2) == 4"),
+        ("def f(x): raise KeyError(x)", (0, 5), "KeyError"),
+        ("import os\ndef f(x): os._exit(0)", (0, 3), "candidate(2)"),
+        ("class E:\n  def __eq__(s, o): return True\ndef f(x): return E()", (0, 5), "plain data"),
+    ],
+)
+async def test_each_assert_of_a_test_counts(
+    sandbox: ForkServers, code: str, value: tuple[int, int], why: str
+) -> None:
+    result = await sandbox.check(code, "f", TEST)
+    assert result.verdict == "value"
+    assert result.value[0] == value[0]
+    assert result.value[1] >= value[1]
+    assert why in result.why
+
+
+async def test_a_test_that_ends_early_counts_the_rest_as_failed(confined: ForkServers) -> None:
+    test = "def check(candidate):\n  assert candidate(1) == 1\n  candidate(0)\n  assert 1\n"
+    result = await confined.check("def f(x): return 1 / x", "f", test)
+    assert result.value == (1, 2)
+    assert "ZeroDivisionError" in result.why
+
+
+async def test_a_test_waits_no_longer_than_its_wall_clock(confined: ForkServers) -> None:
+    code = "import time\ndef f(x): time.sleep(60)"
+    result = await confined.check(code, "f", TEST, Limits(wall_s=1.0))
+    assert result.verdict == "timeout"
+
+
+async def test_nothing_of_a_test_can_be_found_or_forged_by_the_candidate(
+    confined: ForkServers,
+) -> None:
+    code = """
+import gc, os, sys
+def f(x):
+    for fd in range(3, 64):
+        try:
+            os.write(fd, b"\\0\\0\\0\\x02{}")
+        except OSError:
+            pass
+    texts = [o for o in gc.get_objects() if isinstance(o, str)]
+    frame = sys._getframe()
+    while frame:
+        texts += [repr(v) for v in frame.f_locals.values()]
+        frame = frame.f_back
+    return 4 if any("candidate(2)" in t for t in texts if "texts" not in t) else 0
+"""
+    result = await confined.check(code, "f", TEST)
+    assert result.value[0] == 0
+
+
+async def test_cancellation_ends_the_run_and_the_next_one_is_answered(
+    confined: ForkServers,
+) -> None:
+    task = asyncio.create_task(
+        confined.run("import time\ndef f(x): time.sleep(60)", "f", ONE, Limits(wall_s=50))
+    )
+    await asyncio.sleep(0.2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert _descendants() == []
+    (result,) = await confined.run("def f(x): return x", "f", ONE)
+    assert result.value == 1
+
+
+async def test_a_server_that_was_killed_is_replaced(sandbox: ForkServers) -> None:
+    (before,) = _children()
+    os.kill(before, signal.SIGKILL)
+    (result,) = await sandbox.run("def f(x): return x", "f", ONE)
+    assert result.value == 1
+    assert _children() != [before]
+
+
+async def test_a_server_that_dies_in_the_middle_is_replaced(confined: ForkServers) -> None:
+    code = "import time\ndef f(x):\n  time.sleep(0.5)\n  return x"
+    task = asyncio.create_task(confined.run(code, "f", ONE))
+    await asyncio.sleep(0.2)
+    os.kill(_children()[0], signal.SIGKILL)
+    assert (await task)[0].value == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_nothing_is_left_when_it_is_closed(level: int) -> None:
+    async with ForkServers(LIMITS, level, allow_unsafe=True, workers=2) as servers:
+        code = "import time\ndef f(x):\n  time.sleep(0.1)\n  return x"
+        runs = (servers.run(f"{code} + {n}", "f", ONE) for n in range(3))
+        assert [r[0].value for r in await asyncio.gather(*runs)] == [1, 2, 3]
+        assert len(_children()) == 2
+    assert _descendants() == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_nothing_is_left_when_the_host_is_killed(level: int) -> None:
+    program = f"""
+import asyncio, sys
+from orchestry.services.sandbox import open_sandbox
+from orchestry.types import Call, Limits
+async def main():
+    async with open_sandbox(Limits(wall_s=60), {level}, allow_unsafe=True) as servers:
+        print("ready", flush=True)
+        await servers.run("import time\\ndef f(): time.sleep(50)", "f", [Call()])
+asyncio.run(main())
+"""
+    host = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
+    )
+    assert host.stdout is not None
+    assert await host.stdout.readline() == b"ready\n"
+    await asyncio.sleep(0.3)
+    left = _descendants(host.pid)
+    assert len(left) >= 2
+    host.kill()
+    await host.wait()
+    deadline = time.monotonic() + 5
+    while any(_alive(pid) for pid in left) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert [pid for pid in left if _alive(pid)] == []
+
+
+async def test_equal_runs_are_answered_from_memory(confined: ForkServers) -> None:
+    code = "import time\ndef f(x): return time.perf_counter_ns()"
+    first, again = await asyncio.gather(*[confined.run(code, "f", ONE) for _ in range(2)])
+    other = await confined.run(code, "f", ONE, Limits(wall_s=3.0))
+    assert first == again
+    assert first != other
+
+
+async def test_no_calls_no_results(confined: ForkServers) -> None:
+    assert await confined.run("def f(): return 1", "f", []) == []
+
+
+async def test_the_strongest_level_is_taken_and_named() -> None:
+    async with open_sandbox(LIMITS, allow_unsafe=True) as servers:
+        assert servers.level.startswith("1: own namespaces")
+        assert "Landlock ABI" in servers.level
+        assert servers.confined
+
+
+async def test_the_unconfined_level_is_refused_unless_allowed() -> None:
+    with pytest.raises(SandboxError, match="--allow-unsafe-code"):
+        await open_sandbox(LIMITS, UNCONFINED).__aenter__()
+    async with open_sandbox(LIMITS, UNCONFINED, allow_unsafe=True) as servers:
+        assert servers.level.startswith("4: limits alone")
+        assert not servers.confined
+
+
+async def test_what_is_refused_is_named() -> None:
+    with pytest.raises(SandboxError, match="no such level: 7"):
+        await Worker.start(7)
+
+
+def _children(parent: int | None = None) -> list[int]:
+    """The living processes that a process started."""
+    path = Path(f"/proc/{parent or os.getpid()}")
+    tasks = (path / "task").iterdir() if path.exists() else []
+    found = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    return sorted(pid for pid in found if _alive(pid))
+
+
+def _descendants(parent: int | None = None) -> list[int]:
+    children = _children(parent)
+    return [*children, *(pid for child in children for pid in _descendants(child))]
+
+
+def _alive(pid: int) -> bool:
+    """Whether the process runs; a zombie that nobody reaps does not."""
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
