@@ -25,6 +25,7 @@ COMMANDS = {
     "tasks": "List, check and create tasks.",
     "behaviors": "List, show and compare what teams learned.",
     "judge": "Measure a judge before trusting it.",
+    "sandbox": "Run untrusted programs against tests, confined.",
     "doctor": "Check this machine: providers, weights, sandbox, disk.",
 }
 
