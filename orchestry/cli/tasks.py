@@ -50,12 +50,17 @@ def list_tasks(task_path: Sequence[Path], as_json: bool) -> None:
 @task_path_option
 @json_option
 @click.option("--verbose", is_flag=True, help="Show the traceback of an error.")
-def check(name: str, task_path: Sequence[Path], as_json: bool, verbose: bool) -> int:
+@click.option(
+    "--allow-unsafe-code", is_flag=True, help="Check it even where code can't be confined."
+)
+def check(
+    name: str, task_path: Sequence[Path], as_json: bool, verbose: bool, allow_unsafe_code: bool
+) -> int:
     """Play a task with hostile, empty and gold answers; exit 1 if it breaks a rule."""
     from orchestry.registry import load_task
 
     task = load_task(name, task_path, warn=lambda text: click.echo(f"warning: {text}", err=True))
-    findings = asyncio.run(_findings(task))
+    findings = asyncio.run(_findings(task, allow_unsafe_code))
     ok = all(finding.ok for finding in findings)
     if as_json:
         rules = [
@@ -95,12 +100,12 @@ def new(name: str, parent: Path) -> None:
     click.echo(f"  orchestry run --task {name}{where} --episodes 5")
 
 
-async def _findings(task: BaseTask[Any]) -> list[Finding]:
+async def _findings(task: BaseTask[Any], unsafe: bool) -> list[Finding]:
     from orchestry.services.sandbox import open_sandbox
     from orchestry.testing import check_task
     from orchestry.types import Limits
 
-    async with open_sandbox(Limits()) as sandbox:
+    async with open_sandbox(Limits(), allow_unsafe=unsafe) as sandbox:
         return await check_task(task, sandbox)
 
 
