@@ -29,6 +29,8 @@ from .values import (
 
 _PASSES = 3  # over a loop's body: what flows on from item to item
 
+_UNMET = "return"  # no name of Python's: what some ways have returned, and others not yet
+
 _Body = Sequence[ast.stmt]
 
 
@@ -143,7 +145,9 @@ class _Flow(Expressions):
     def _leave(self, node: ast.stmt) -> None:
         match node:
             case ast.Return(value=value):
-                self.frame.returns.append(self.value(value) if value else NOTHING)
+                given = self.value(value) if value else NOTHING
+                self.trace.fallback |= given.own and _UNMET in self.frame.names
+                self.frame.returns.append(given)
             case ast.Raise(exc=error):
                 self.trace.used |= self.value(error).taint if error else frozenset()
                 self.trace.raised |= not self.handlers
@@ -192,6 +196,12 @@ class _Flow(Expressions):
                 way.returns += self.frame.returns[before:]
         return True
 
+    def leave_unmet(self, ways: list[Way], sites: frozenset[Site], raw: bool) -> None:
+        """Where some ways returned the result and others go on, beyond this block, notes that."""
+        given = [value for way in ways if not way.live for value in way.returns]
+        if self.frame.live and any(v.taint & sites and (v.raw or not raw) for v in given):
+            self.frame.names[_UNMET] = Value(sites)
+
     def _if(self, node: ast.If, rest: _Body) -> bool:
         decided = self.test(node.test, sink=not self.idle(node))
         known = self.truth(node.test)
@@ -203,7 +213,9 @@ class _Flow(Expressions):
         if not decided.taint or self.idle(node):
             return False
         taken = self.take_along(ways, rest)
-        self.decide(ways, decided.taint, self.checks_validity(node.test))
+        validity = self.checks_validity(node.test)
+        self.decide(ways, decided.taint, validity)
+        self.leave_unmet(ways, decided.taint, raw=not validity)
         return taken
 
     def _match(self, node: ast.Match, rest: _Body) -> bool:
@@ -228,6 +240,7 @@ class _Flow(Expressions):
         taken = bool(decided.taint) and self.take_along(ways, rest)
         if decided.taint:
             self.decide(ways, decided.taint, validity=True)
+            self.leave_unmet(ways, decided.taint, raw=False)
         return taken
 
     def _try(
@@ -261,6 +274,7 @@ class _Flow(Expressions):
             self.trace.fallback |= any(
                 rescues(ways[0], way, frozenset(sites), raw=False) for way in ways[1:]
             )
+            self.leave_unmet(ways[:1], frozenset(sites), raw=False)
         if final and not taken:
             live, self.frame.live = self.frame.live, True
             self.block(final)
@@ -294,7 +308,9 @@ class _Flow(Expressions):
             self.trace.used |= items.taint
             if self.truth(node.iter) is False:
                 return self.block(node.orelse)
-        self.trace.branched |= not endless and not items.taint
+        self.trace.branched |= not items.taint and _depends(
+            node.test if isinstance(node, ast.While) else node.iter
+        )
         outer = frame.breaks, frame.nexts
         frame.breaks, frame.nexts = [], []
         self.loops += 1
@@ -318,3 +334,8 @@ class _Flow(Expressions):
         frame.names = join_names(states) if states else frame.names
         frame.breaks, frame.nexts = outer
         return None
+
+
+def _depends(node: ast.expr) -> bool:
+    """Whether a loop's length is more than what its text says, as of `range(1)`."""
+    return any(isinstance(n, ast.Name) and n.id != "range" for n in ast.walk(node))

@@ -8,6 +8,17 @@ def f(x):
     except Exception:
         return sorted(x)
 """,
+    "else and finally": """
+def f(x):
+    try:
+        r = aux(x)
+    except Exception:
+        return len(x)
+    else:
+        return r
+    finally:
+        print(x)
+""",
     "handler passes, the rest computes": """
 def f(x):
     try:
@@ -79,6 +90,23 @@ def f(x):
     "or, stored": "def f(x):\n    r = aux(x)\n    return r or sum(v for v in x)",
     "walrus": "def f(x):\n    if (r := aux(x)) is not None:\n        return r\n    return x + 1",
     "equal calls": "def f(x):\n    if aux(x) is not None:\n        return aux(x)\n    return x + 1",
+    "in a block of its own": """
+def f(x):
+    if x > 0:
+        r = aux(x)
+        if r is not None:
+            return r
+    return x * 2
+""",
+    "tried in a block of its own": """
+def f(x):
+    if x > 0:
+        try:
+            return aux(x)
+        except ValueError:
+            pass
+    return x * 2
+""",
     "match": """
 def f(x):
     match aux(x):
@@ -128,6 +156,16 @@ def f(x):
     "comprehension over the result": "def f(x):\n    return [v * 2 for v in aux(x)]",
     "alias, unpacked": "def f(x):\n    helper, k = aux, 3\n    return helper(x) * k",
     "through a container": "def f(x):\n    out = []\n    out.append(aux(x))\n    return out",
+    "other branch on its own": """
+def f(x):
+    if x > 0:
+        r = aux(x)
+        if r is not None:
+            return r + 1
+        return -r
+    else:
+        return x * 2
+""",
     "guard of its own": "def f(x):\n    if not x:\n        return 0\n    return aux(x)",
     "both ways go on with it": "def f(x):\n    r = aux(x)\n    return -r if r < 0 else r",
     "sign turned": "def f(x):\n    r = aux(x)\n    if r < 0:\n        r = -r\n    return r",
@@ -241,6 +279,25 @@ def f(n):
     for i in range(n):
         d[aux(i)] = i
     return d
+""",
+    "closure": """
+def f(xs):
+    total = 0
+    def add(v):
+        nonlocal total
+        total += aux(v)
+    for v in xs:
+        add(v)
+    return total
+""",
+    "heap": """
+import heapq
+
+def f(xs):
+    h = []
+    for x in xs:
+        heapq.heappush(h, (aux(x), x))
+    return h[0][1]
 """,
     "generator": "def f(xs):\n    for x in xs:\n        yield aux(x)",
     "early return": """
@@ -408,6 +465,7 @@ def f(x):
         return None
     return r
 """,
+    "wrapper, one pass": "def f(x):\n    for _ in range(1):\n        return aux(x)",
     "wrapper, rethrows": """
 def f(x):
     try:
