@@ -1,7 +1,8 @@
-"""Gold is worth 1, tricks are no cooperation, agents see their own part only, any text is scored."""
+"""Gold is worth 1, tricks are no cooperation, agents see their own part, any text is scored."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -9,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestry import BaseTask, Problem, Score, Tools
@@ -119,12 +120,12 @@ TRICKS = {
 }
 
 
-@pytest.mark.parametrize("trick", TRICKS)
-async def test_tricks_are_no_cooperation(tools: Tools, trick: str) -> None:
-    score = await scored(tools, CUBE, TRICKS[trick])
-    assert parts(score)["cooperation"] == 0.0
-    assert "cooperates" not in score.tags
-    assert "No cooperation: " in score.feedback
+async def test_tricks_are_no_cooperation(tools: Tools) -> None:
+    scores = await asyncio.gather(*(scored(tools, CUBE, main) for main in TRICKS.values()))
+    for trick, score in zip(TRICKS, scores, strict=True):
+        assert parts(score)["cooperation"] == 0.0, trick
+        assert "cooperates" not in score.tags, trick
+        assert "No cooperation: " in score.feedback, trick
 
 
 async def test_a_helper_that_does_it_all_is_no_cooperation(tools: Tools) -> None:
@@ -140,10 +141,11 @@ async def test_a_main_that_knows_its_helpers_name_for_it_gains_nothing(tools: To
     assert parts(score)["cooperation"] == 0.0
 
 
+@pytest.mark.slow
 async def test_a_main_that_dawdles_gains_nothing(tools: Tools) -> None:
     """Where the runs with stubs have less time than the honest one had, a slow main looks as if
     it needed its helper."""
-    idle = "for _ in range(10 ** 7):\n        pass\n    "
+    idle = "for _ in range(2 * 10 ** 6):\n        pass\n    "
     score = await scored(tools, CUBE, f"{HEAD}{idle}return {OWN} + 0 * len(str(aux(1)))")
     assert parts(score)["cooperation"] == 0.0
 
@@ -164,26 +166,25 @@ async def test_two_empty_functions_earn_half(tools: Tools) -> None:
     assert parts(score) == {"structure": 1.0, "syntax": 1.0, "tests": 0.0, "cooperation": 0.0}
 
 
-@pytest.mark.parametrize(
-    ("helper", "main", "structure", "syntax", "tags"),
-    [
-        ("", SUM, 0.5, 0.5, {"no_helper"}),
-        (CUBE, "", 0.5, 0.5, {"no_main"}),
-        (CUBE, "def sum_of_cubes(numbers) return", 0.5, 0.5, {"no_main", "syntax_error"}),
-        ("def help(n):\n    return n", SUM, 0.5, 1.0, {"no_helper"}),
-        ("async def aux(n):\n    return n", SUM, 0.5, 1.0, {"no_helper"}),
-        ("aux = lambda n: n", SUM, 1.0, 1.0, set()),
-        (CUBE, f"if True:\n    {SUM.replace(chr(10), chr(10) + '    ')}", 0.5, 1.0, {"no_main"}),
-        (CUBE, f"{CUBE}\n{SUM}", 1.0, 1.0, {"shadowed", "solved"}),
-    ],
-)
-async def test_structure_and_syntax(
-    tools: Tools, helper: str, main: str, structure: float, syntax: float, tags: set[str]
-) -> None:
-    score = await scored(tools, helper, main)
-    assert (parts(score)["structure"], parts(score)["syntax"]) == (structure, syntax)
+HALVES = [
+    ("", SUM, 0.5, 0.5, {"no_helper"}),
+    (CUBE, "", 0.5, 0.5, {"no_main"}),
+    (CUBE, "def sum_of_cubes(numbers) return", 0.5, 0.5, {"no_main", "syntax_error"}),
+    ("def help(n):\n    return n", SUM, 0.5, 1.0, {"no_helper"}),
+    ("async def aux(n):\n    return n", SUM, 0.5, 1.0, {"no_helper"}),
+    ("aux = lambda n: n", SUM, 1.0, 1.0, set[str]()),
+    (CUBE, f"if True:\n    {SUM.replace(chr(10), chr(10) + '    ')}", 0.5, 1.0, {"no_main"}),
+    (CUBE, f"{CUBE}\n{SUM}", 1.0, 1.0, {"shadowed", "solved"}),
+]
+
+
+async def test_structure_and_syntax(tools: Tools) -> None:
     known = {"no_helper", "no_main", "syntax_error", "shadowed", "solved"}
-    assert set(score.tags) & known == tags
+    for helper, main, structure, syntax, tags in HALVES:
+        score = await scored(tools, helper, main)
+        found = parts(score)
+        assert (found["structure"], found["syntax"]) == (structure, syntax), (helper, main)
+        assert set(score.tags) & known == tags, (helper, main)
 
 
 async def test_constants_pass_no_tests(tools: Tools) -> None:
@@ -249,7 +250,7 @@ CODES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(helper=CODES, main=CODES)
 def test_any_text_has_pure_parts_in_range(helper: str, main: str) -> None:
     program = after(helper, main).program
@@ -259,11 +260,14 @@ def test_any_text_has_pure_parts_in_range(helper: str, main: str) -> None:
     assert all(isinstance(text, str) for text in program.stubbed())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(helper=CODES, main=CODES)
-async def test_any_text_is_scored(helper: str, main: str) -> None:
-    async with open_sandbox(Limits(wall_s=2.0)) as sandbox:
-        score = await TASK.evaluate(after(helper, main), Tools(sandbox=sandbox))
+async def test_any_text_is_scored(tools: Tools, helper: str, main: str) -> None:
+    score = await TASK.evaluate(after(helper, main), tools)
     assert 0.0 <= score.total <= 1.0
     assert all(0.0 <= part.value <= 1.0 for part in score.parts)
 
