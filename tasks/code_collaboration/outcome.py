@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from orchestry import Call, Limits, Problem, Tools, compare
+from orchestry import Call, Limits, Problem, Tools, compare, parse_code
 
 CONSTANTS = ("None", "True", "False", "0", "''", "[]")
 """What a data set's own test is tried with to see how far a constant answer comes."""
 _SHOWN_CHARS = 120
+_CANDIDATE, _NO_VALUE = "candidate(", "the candidate gave no value: "
+"""How the sandbox's report on a test names a call, and a call without a value."""
+_TRIED = 50  # closing brackets that may end a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,20 @@ async def _run_check(
     if result.verdict != "value":
         return Outcome(0, 1, f"{name} failed: {_first_line(result.why)}")
     passed, total = result.value
-    return Outcome(passed, total, _first_line(result.why) if passed < total else "")
+    return Outcome(passed, total, unasserted(name, result.why) if passed < total else "")
+
+
+def unasserted(name: str, why: str) -> str:
+    """What went wrong in a data set's own test, without the assert, which says what is right."""
+    error = _first_line(why.partition(_NO_VALUE)[2])
+    went = f"failed: {error}" if error else "returned a wrong value"
+    start = why.find(_CANDIDATE)
+    ends = (place for place, char in enumerate(why) if char == ")" and place > start >= 0)
+    for end in islice(ends, _TRIED):
+        call = why[start : end + 1]
+        if parse_code(call) is not None:
+            return f"{_cut(name + call.removeprefix(_CANDIDATE.rstrip('(')))} {went}"
+    return f"{name} {went}"
 
 
 def called(name: str, args: Sequence[Any]) -> str:
@@ -83,6 +100,10 @@ def _show(value: Any) -> str:
         text = repr(value)
     except ValueError:  # an int too long for decimal digits
         return "a huge number"
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 

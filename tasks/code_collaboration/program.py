@@ -79,9 +79,10 @@ def defined(code: str, name: str) -> _Function | None:
 def _bound(node: ast.stmt, name: str) -> _Function | None:
     if isinstance(node, ast.FunctionDef) and node.name == name:
         return node
-    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
-        targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
-        return node.value if name in targets else None
+    match node:
+        case ast.Assign(targets=targets, value=ast.Lambda() as function):
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            return function if name in names else None
     return None
 
 

@@ -22,6 +22,7 @@ from orchestry.types import SPLITS, Limits
 
 TASK: BaseTask[Any] = load_task("code_collaboration")
 REWARD = import_module("orchestry_tasks.code_collaboration.reward")
+OUTCOME = import_module("orchestry_tasks.code_collaboration.outcome")
 PROGRAM = import_module("orchestry_tasks.code_collaboration.program")
 PROBLEMS = {problem.id: problem for split in SPLITS for problem in TASK.problems(split)}
 CUBES = PROBLEMS["sum_of_cubes"]
@@ -339,10 +340,51 @@ def test_each_sees_its_part_of_the_problem() -> None:
         assert len(main) < 2400  # for a small context
 
 
+CHECKED = """
+def check(candidate):
+    assert candidate([]) == 0, "empty (list)"
+    assert candidate([3]) == 27
+    assert candidate([1, -1, 4]) == 64
+    assert candidate([2, 2]) == 16
+"""
+
+
+async def test_a_data_sets_own_test_is_run_and_its_asserts_are_told_to_nobody(
+    tools: Tools,
+) -> None:
+    data = {key: CUBES.data[key] for key in ("entry_point", "signature", "gold_main", "gold_aux")}
+    problem = CUBES.model_copy(update={"data": {**data, "check": CHECKED}})
+    gold = await scored(tools, CUBE, SUM, problem)
+    assert (gold.total, "solved" in gold.tags) == (1.0, True)
+    empty = await scored(tools, CUBE, f"{HEAD}return 0", problem)
+    assert parts(empty)["tests"] == 0.0  # which is what a constant passes
+    assert "sum_of_cubes([3]) returned a wrong value" in empty.feedback
+    assert "27" not in empty.feedback
+    broken = await scored(tools, "def aux(n):\n    raise KeyError(n)", SUM, problem)
+    assert "sum_of_cubes([3]) failed: KeyError: 3" in broken.feedback
+    alone = await scored(tools, CUBE, f"{HEAD}aux(1)\n    return {OWN}", problem)
+    assert parts(alone)["cooperation"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("not so: assert candidate(')(', [1]) == 'x'", "f(')(', [1]) returned a wrong value"),
+        (
+            "assert abs(candidate(2) - 4) < 1: the candidate gave no value: E: a\nb",
+            "f(2) failed: E: a",
+        ),
+        ("not so: assert total == 4", "f returned a wrong value"),
+        ("not so: assert candidate(", "f returned a wrong value"),
+    ],
+)
+def test_a_failed_assert_is_told_without_what_is_right(why: str, said: str) -> None:
+    assert OUTCOME.unasserted("f", why) == said
+
+
 def test_a_result_never_shows_the_others_code_by_way_of_an_error() -> None:
     trace = "ValueError: no\nline 2, in aux: return secret_of_helper(n)"
-    first = import_module("orchestry_tasks.code_collaboration.outcome")._first_line(trace)
-    assert first == "ValueError: no"
+    assert OUTCOME._first_line(trace) == "ValueError: no"
 
 
 def test_equal_code_is_an_equal_state_whatever_was_said_around_it() -> None:
