@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import linecache
 import signal
+import sys
 import traceback
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from orchestry.services.sandbox.inside.tagged import Untaggable, dumps, loads
@@ -48,7 +50,8 @@ def answer_test(job: dict[str, Any], receive: Callable[[], bytes], send: Send) -
 def load(code: str, entry_point: str, call_s: float) -> tuple[Callable[..., Any], Record | None]:
     """The candidate's function, or the record that every call gets because there is none."""
     signal.signal(signal.SIGPROF, out_of_time)
-    names: dict[str, Any] = {"__name__": "candidate", "__builtins__": __builtins__}
+    module = sys.modules["candidate"] = ModuleType("candidate")  # as pickle and others expect
+    names = vars(module)
     linecache.cache[NAME] = (len(code), None, code.splitlines(keepends=True), NAME)
 
     def define() -> Record:

@@ -1,7 +1,8 @@
 """The standard library in memory, so that confined code needs no file to import it.
 
 Modules in C are loaded before anything is confined; the rest is kept as compiled code and run when
-a candidate first imports it. What only serves processes, files, windows or raw memory is left out.
+a candidate first imports it. What only serves networks, windows, databases or raw memory is left
+out; what merely fails when it is used is not, since programs import more than they need.
 """
 
 from __future__ import annotations
@@ -17,16 +18,11 @@ from importlib.machinery import EXTENSION_SUFFIXES, BuiltinImporter, FrozenImpor
 from types import ModuleType
 
 LEFT_OUT = frozenset(
-    "__phello__ _aix_support _bootsubprocess _collections_abc_test _ctypes_test _osx_support "
-    "antigravity audioop bdb cProfile cgi cgitb compileall crypt ctypes curses dbm distutils "
-    "doctest ensurepip ftplib idlelib imaplib lib2to3 mailbox mailcap msilib "
-    "multiprocessing nntplib pdb pip poplib pstats pty pydoc pydoc_data sqlite3 smtpd smtplib "
-    "socketserver sndhdr telnetlib test this tkinter trace turtle turtledemo venv webbrowser "
-    "wsgiref xmlrpc zipapp "
-    "_codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp _codecs_kr _codecs_tw _crypt _lsprof "
-    "_ctypes _curses _curses_panel _dbm _gdbm _hashlib _multiprocessing _posixshmem _ssl "
-    "_sqlite3 _tkinter _uuid nis ossaudiodev readline spwd syslog termios mmap resource fcntl "
-    "site sitecustomize usercustomize".split()
+    "_aix_support _crypt _ctypes _curses _curses_panel _dbm _gdbm _hashlib _osx_support "
+    "_posixshmem _sqlite3 _ssl _tkinter _uuid antigravity cgi cgitb crypt ctypes curses dbm "
+    "distutils ensurepip ftplib idlelib imaplib lib2to3 mailbox mailcap msilib nis nntplib "
+    "ossaudiodev pip poplib pty pydoc_data readline site smtpd smtplib spwd sqlite3 syslog "
+    "telnetlib test tkinter turtle turtledemo venv webbrowser wsgiref xmlrpc zipapp".split()
 )
 WARM = (
     "abc ast base64 bisect calendar cmath collections.abc contextlib copy dataclasses datetime "

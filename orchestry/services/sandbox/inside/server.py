@@ -309,7 +309,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
 
 def _forget() -> None:
     """Takes out of reach what only the server needs; what is left is shared, not copied."""
-    ours = ("orchestry", "ctypes", "_ctypes", "resource", "fcntl", "marshal")
+    ours = ("orchestry", "ctypes", "_ctypes")
     for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
         del sys.modules[name]
     gc.disable()
