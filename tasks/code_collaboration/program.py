@@ -72,17 +72,18 @@ def defined(code: str, name: str) -> _Function | None:
     A coroutine is none: who calls it gets no value.
     """
     tree = parse_code(code)
-    found = [_bound(node, name) for node in tree.body] if tree else []
-    return next(filter(None, reversed(found)), None)
+    for node in reversed(tree.body if tree else []):
+        if (function := _bound(node, name)) is not None:
+            return function
+    return None
 
 
 def _bound(node: ast.stmt, name: str) -> _Function | None:
     if isinstance(node, ast.FunctionDef) and node.name == name:
         return node
-    match node:
-        case ast.Assign(targets=targets, value=ast.Lambda() as function):
-            names = [target.id for target in targets if isinstance(target, ast.Name)]
-            return function if name in names else None
+    if isinstance(node, ast.Assign) and isinstance(function := node.value, ast.Lambda):
+        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        return function if name in names else None
     return None
 
 

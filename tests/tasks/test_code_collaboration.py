@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ REWARD = import_module("orchestry_tasks.code_collaboration.reward")
 OUTCOME = import_module("orchestry_tasks.code_collaboration.outcome")
 PROGRAM = import_module("orchestry_tasks.code_collaboration.program")
 PROBLEMS = {problem.id: problem for split in SPLITS for problem in TASK.problems(split)}
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "humaneval"
 CUBES = PROBLEMS["sum_of_cubes"]
 CUBE = "def aux(n):\n    return n ** 3"
 SUM = "def sum_of_cubes(numbers):\n    return sum(aux(n) for n in numbers)"
@@ -364,6 +366,20 @@ async def test_a_data_sets_own_test_is_run_and_its_asserts_are_told_to_nobody(
     assert "sum_of_cubes([3]) failed: KeyError: 3" in broken.feedback
     alone = await scored(tools, CUBE, f"{HEAD}aux(1)\n    return {OWN}", problem)
     assert parts(alone)["cooperation"] == 0.0
+
+
+async def test_a_data_set_is_played_like_the_own_bank(tools: Tools) -> None:
+    loaded = task(bank="humaneval", path=str(FIXTURES / "humaneval.jsonl"))
+    problems = [problem for split in SPLITS for problem in loaded.problems(split)]
+    assert problems
+    for problem in problems:
+        state = loaded.reset(problem, 0)
+        assert problem.data["signature"] in loaded.observe(state, "main")
+        assert problem.data["aux_signature"] in loaded.observe(state, "helper")
+        assert loaded.gold(problem) is None
+        assert loaded.graded(problem) == []
+        score = await scored(tools, "", problem.data["reference"], problem)
+        assert parts(score) == {"structure": 0.5, "syntax": 0.5, "tests": 1.0, "cooperation": 0.0}
 
 
 @pytest.mark.parametrize(
