@@ -30,6 +30,9 @@ _CALL_SHARE = 0.5  # of the run's CPU time; one endless call leaves time for the
 _RECORD_BYTES = 1 << 14  # what a record may have besides its value
 _MOST_SAID = 1 << 26
 
+_FOUND: dict[tuple[int, ...], tuple[int, str]] = {}
+"""By the levels that were tried: the one that this machine allows. That is found once a process."""
+
 Results = tuple[CallResult, ...]
 
 
@@ -65,16 +68,23 @@ class ForkServers:
 
         Raises SandboxError where that is none, or none but the unconfined one unallowed.
         """
+        candidates = self._candidates()
+        if candidates not in _FOUND:
+            _FOUND[candidates] = await self._probe(candidates)
+        self._level, self.level = _FOUND[candidates]
+        return self
+
+    async def _probe(self, candidates: tuple[int, ...]) -> tuple[int, str]:
+        """The first level that a server can be started at, and its line."""
         reasons = []
-        for level in self._candidates():
+        for level in candidates:
             try:
                 worker = await Worker.start(level)
             except Refused as error:
                 reasons.append(f"level {level}: {error}")
-                continue
-            self._idle.append(worker)
-            self._level, self.level = level, _describe(worker.facts)
-            return self
+            else:
+                self._idle.append(worker)
+                return level, _describe(worker.facts)
         why = "; ".join(reasons) or "there is no such level here"
         raise SandboxError(
             f"this machine can't confine the code that models write ({why}): use Linux 5.13 or "
@@ -154,10 +164,10 @@ class ForkServers:
             "(`dmesg`), or lower sandbox.memory_mb"
         )
 
-    def _candidates(self) -> list[int]:
+    def _candidates(self) -> tuple[int, ...]:
         levels = [1, 2] if sys.platform == "linux" else []
         allowed = [*levels, *[UNCONFINED] * self._allow_unsafe]
-        return allowed if self._asked is None else [n for n in allowed if n == self._asked]
+        return tuple(n for n in allowed if self._asked in (None, n))
 
 
 def _bounds(limits: Limits) -> dict[str, Any]:
