@@ -23,6 +23,8 @@ SECTIONS = {
     "acceptance": "Which prompt changes are accepted",
     "credit": "Credit by agent in a planted game",
     "learning": "What learning behaviours is worth",
+    "sandbox": "Untrusted code: runs a second, latency, timeouts",
+    "hacks": "Reward hacks against code collaboration",
 }
 """Every section's name and heading, in the order of the page."""
 INTRO = (
