@@ -259,14 +259,16 @@ async def test_cancellation_ends_the_run_and_the_next_one_is_answered(
 
 
 async def test_a_server_that_was_killed_is_replaced(sandbox: ForkServers) -> None:
+    await sandbox.run("def f(x): return x", "f", ONE)
     (before,) = _children()
     os.kill(before, signal.SIGKILL)
-    (result,) = await sandbox.run("def f(x): return x", "f", ONE)
+    (result,) = await sandbox.run("def f(x): return +x", "f", ONE)
     assert result.value == 1
     assert _children() != [before]
 
 
 async def test_a_server_that_dies_in_the_middle_is_replaced(confined: ForkServers) -> None:
+    await confined.run("def f(x): return x", "f", ONE)
     code = "import time\ndef f(x):\n  time.sleep(0.5)\n  return x"
     task = asyncio.create_task(confined.run(code, "f", ONE))
     await asyncio.sleep(0.2)
@@ -301,8 +303,9 @@ asyncio.run(main())
     )
     assert host.stdout is not None
     assert await host.stdout.readline() == b"ready\n"
-    await asyncio.sleep(0.3)
-    left = _descendants(host.pid)
+    deadline = time.monotonic() + 20
+    while len(left := _descendants(host.pid)) < 2 and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     assert len(left) >= 2
     host.kill()
     await host.wait()
