@@ -42,7 +42,7 @@ def command() -> None:
 @click.option("--output-kb", type=int, metavar="KB", help="KiB of one call's value.  [256]")
 @click.option(
     "--level",
-    type=click.Choice(["1", "2", "4"]),
+    type=click.Choice(["1", "2", "3", "4"]),
     help="Confine at this level only, or fail; for tests.  [the best there is]",
 )
 @click.option(
