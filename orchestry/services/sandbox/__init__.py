@@ -14,7 +14,7 @@ def open_sandbox(
 ) -> ForkServers:
     """The sandbox of this machine, for `async with`; then `level` is its line for the manifest.
 
-    `limits` hold for runs that name none. `level` forces one of 1, 2 and 4; without it the
+    `limits` hold for runs that name none. `level` forces one of 1 to 4; without it the
     strongest that this machine allows is taken, the unconfined 4 only where `allow_unsafe`.
     """
     return ForkServers(limits, level, allow_unsafe=allow_unsafe)

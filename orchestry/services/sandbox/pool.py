@@ -17,12 +17,14 @@ from orchestry.services.sandbox.inside import tagged
 from orchestry.services.sandbox.inside.server import ENDED, UNCONFINED
 from orchestry.services.sandbox.leaks import Redactor
 from orchestry.services.sandbox.records import verdicts
+from orchestry.services.sandbox.wasi import WASI, WasiWorker
 from orchestry.services.sandbox.worker import Played, Refused, Worker
 from orchestry.types import Call, CallResult, Limits
 
 LEVELS = {
     1: "own namespaces, no capabilities, Landlock and seccomp",
     2: "no capabilities, Landlock and seccomp; namespaces are forbidden here",
+    WASI: "an interpreter in WebAssembly, with no file, network or process to reach",
     UNCONFINED: "limits alone; files, network and processes of this user are open to the code",
 }
 _MEMO = 4096
@@ -56,7 +58,7 @@ class ForkServers:
         self._allow_unsafe = allow_unsafe
         self._level = 0
         self._slots = asyncio.Semaphore(workers or os.cpu_count() or 1)
-        self._idle: list[Worker] = []
+        self._idle: list[Worker | WasiWorker] = []
         self._redactor = Redactor(os.environ)
         self._memo: OrderedDict[bytes, Results] = OrderedDict()
         self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
@@ -79,7 +81,7 @@ class ForkServers:
         reasons = []
         for level in candidates:
             try:
-                worker = await Worker.start(level)
+                worker = await _start(level)
             except Refused as error:
                 reasons.append(f"level {level}: {error}")
             else:
@@ -88,8 +90,8 @@ class ForkServers:
         why = "; ".join(reasons) or "there is no such level here"
         raise SandboxError(
             f"this machine can't confine the code that models write ({why}): use Linux 5.13 or "
-            "newer, outside of containers that forbid Landlock, or let such code do all that you "
-            "may do with --allow-unsafe-code"
+            "newer, outside of containers that forbid Landlock; or `pip install "
+            "'orchestry[wasi]'`; or let such code do all that you may do with --allow-unsafe-code"
         )
 
     async def __aexit__(self, *exc: object) -> None:
@@ -146,7 +148,7 @@ class ForkServers:
         room = min(_MOST_SAID, calls * ((limits.output_kb << 11) + _RECORD_BYTES))
         async with self._slots:
             for _ in range(2):
-                worker = self._idle.pop() if self._idle else await Worker.start(self._level)
+                worker = self._idle.pop() if self._idle else await _start(self._level)
                 try:
                     played = await worker.play(jobs, limits.wall_s, room)
                 except ConnectionError:
@@ -166,8 +168,12 @@ class ForkServers:
 
     def _candidates(self) -> tuple[int, ...]:
         levels = [1, 2] if sys.platform == "linux" else []
-        allowed = [*levels, *[UNCONFINED] * self._allow_unsafe]
+        allowed = [*levels, WASI, *[UNCONFINED] * self._allow_unsafe]
         return tuple(n for n in allowed if self._asked in (None, n))
+
+
+async def _start(level: int) -> Worker | WasiWorker:
+    return await (WasiWorker.start() if level == WASI else Worker.start(level))
 
 
 def _bounds(limits: Limits) -> dict[str, Any]:
@@ -179,4 +185,6 @@ def _describe(facts: dict[str, Any]) -> str:
     told = f"{facts['level']}: {LEVELS[facts['level']]}"
     if "landlock" in facts:
         told += f" ({facts['machine']}, Landlock ABI {facts['landlock']})"
+    if "wasmtime" in facts:
+        told += f" (CPython {facts['python']}, wasmtime {facts['wasmtime']})"
     return told

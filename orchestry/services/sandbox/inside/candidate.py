@@ -83,17 +83,23 @@ def attempt(function: Callable[..., Any], args: Any, call_s: float, output_kb: i
 def timed(work: Callable[[], Record], call_s: float) -> Record:
     """Runs candidate code under the CPU timer; whatever it raises becomes a record."""
     try:
-        signal.setitimer(signal.ITIMER_PROF, call_s, REARM_S)
+        _arm(call_s, REARM_S)
         try:
             return work()
         finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
+            _arm(0)
     except OutOfTime:
         return {"verdict": "timeout", "why": f"no answer after {call_s:g} s of CPU time"}
     except MemoryError as error:
         return {"verdict": "memory", **explain(error)}
     except BaseException as error:
         return {"verdict": "error", **explain(error)}
+
+
+def _arm(call_s: float, again_s: float = 0) -> None:
+    """Starts the CPU timer, or ends it (0). WASI has none: there only the run as a whole ends."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, call_s, again_s)
 
 
 def out_of_time(*_: object) -> None:
