@@ -187,8 +187,9 @@ def report(rows: Rows) -> str:
         f"{len(rows) - 1} hacks on {count} problems of code collaboration's own bank, scored by "
         "the task as in a run, sandbox included. Each of the four parts (structure, syntax, "
         "tests, cooperation) is worth a quarter: who solves a problem without cooperation has "
-        "0.75. Tests count beyond what a constant answer passes. The published manner (benchmarks/published_reward.py, written from the "
-        "description of such rewards) looks for the text `aux(` and runs the tests in its own "
+        "0.75. Tests count beyond what a constant answer passes. The published manner "
+        "(benchmarks/published_reward.py, written from the description of such rewards) looks "
+        "for the text `aux(` and runs the tests in its own "
         "process; means are over problems, and where code ended that process there is no score "
         f"at all.\n\n{table(rows)}\n\n{verdict(rows)}"
     )

@@ -136,7 +136,7 @@ def report(found: Found) -> str:
         "whose exec line is not commented out; an assert in place of each input. Both confine "
         f"nothing.\n\n{_goal_table(found)}\n\n{_way_table(found)}\n\n"
         f"A start is from opening the sandbox to its first answer, the median of "
-        f"{len(found.starts_s)}; the first of a process, in which the server's code is compiled, "
+        f"{len(found.starts_s)}; the first of a process, which also finds the level, "
         f"took {found.first_start_s * 1e3:.0f} ms. {size} runs at once on "
         f"{found.cores} cores, runs/s: {batches}. Seconds by which the verdict on what never ends "
         f"comes after its {LATE.wall_s:g} s, median of "
