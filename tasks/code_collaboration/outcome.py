@@ -33,13 +33,20 @@ class Outcome:
 
 
 async def run_tests(
-    problem: Problem, code: str, tools: Tools, limits: Limits | None = None
+    problem: Problem,
+    code: str,
+    tools: Tools,
+    limits: Limits | None = None,
+    entry_point: str | None = None,
 ) -> Outcome:
-    """Runs a program on all tests of its problem, in one run of the sandbox."""
+    """Runs a program on all tests of its problem, in one run of the sandbox.
+
+    `entry_point` names another function of the program to be tested in place of the problem's.
+    """
+    name = entry_point or problem.data["entry_point"]
     if "check" in problem.data:
-        return await _run_check(problem, code, tools, limits)
+        return await _run_check(problem, code, name, tools, limits)
     tests: Sequence[Any] = problem.data["tests"]
-    name = problem.data["entry_point"]
     calls = [Call(args=tuple(args)) for args, _ in tests]
     results = await tools.sandbox.run(code, name, calls, limits)
     failures = []
@@ -59,18 +66,17 @@ async def chance(problem: Problem, tools: Tools) -> int:
     if "check" in problem.data:
         name = problem.data["entry_point"]
         codes = [f"def {name}(*args, **named):\n    return {value}\n" for value in CONSTANTS]
-        tried = await asyncio.gather(*(_run_check(problem, code, tools) for code in codes))
+        tried = await asyncio.gather(*(_run_check(problem, code, name, tools) for code in codes))
         return max(outcome.passed for outcome in tried)
     wanted = [expected for _, expected in problem.data["tests"]]
     return max(sum(compare(a, b) for b in wanted) for a in wanted)
 
 
 async def _run_check(
-    problem: Problem, code: str, tools: Tools, limits: Limits | None = None
+    problem: Problem, code: str, name: str, tools: Tools, limits: Limits | None = None
 ) -> Outcome:
     """Runs the test code of HumanEval, `check(candidate)`, beside the program."""
-    name, test = problem.data["entry_point"], problem.data["check"]
-    result = await tools.sandbox.check(code, name, test, limits)
+    result = await tools.sandbox.check(code, name, problem.data["check"], limits)
     if result.verdict != "value":
         return Outcome(0, 1, f"{name} failed: {_first_line(result.why)}")
     passed, total = result.value

@@ -30,8 +30,7 @@ async def judged(problem: Problem, program: Program, tools: Tools) -> Verdict:
     objection = reward.objection(program, name)
     cooperation = 0.0
     if passed and not objection:
-        cooperation = await _cooperation(problem, program, floor, tools)
-        objection = "" if cooperation else "the tests pass as well with a stub in place of aux"
+        cooperation, objection = await _cooperation(problem, program, floor, tools)
     parts = {
         "structure": reward.structure(program, name),
         "syntax": reward.syntax(program),
@@ -42,15 +41,22 @@ async def judged(problem: Problem, program: Program, tools: Tools) -> Verdict:
     return parts, feedback, _tags(program, name, outcome, cooperation)
 
 
-async def _cooperation(problem: Problem, program: Program, floor: int, tools: Tools) -> float:
-    """Runs the program as it is and with each stub, all under the same limits.
+async def _cooperation(
+    problem: Problem, program: Program, floor: int, tools: Tools
+) -> tuple[float, str]:
+    """What the tests say of cooperation, and what against it.
 
-    So a main that idles until only an honest run is given the time earns nothing by it.
+    The program is run as it is, with each stub, and with aux alone in the place of main; all under
+    the same limits, so that a main that idles until only an honest run is given the time earns
+    nothing by it.
     """
-    texts = [program.text, *program.stubbed()]
-    outcomes = await asyncio.gather(*(run_tests(problem, text, tools, BRISK) for text in texts))
-    honest, *stubbed = (reward.quality(each.passed, each.total, floor) for each in outcomes)
-    return reward.cooperation(honest, stubbed)
+    runs = [run_tests(problem, text, tools, BRISK) for text in (program.text, *program.stubbed())]
+    outcomes = await asyncio.gather(*runs, run_tests(problem, program.text, tools, BRISK, AUX))
+    honest, *stubbed, alone = (reward.quality(o.passed, o.total, floor) for o in outcomes)
+    if alone >= honest:
+        return 0.0, "aux alone passes as many tests as the two together"
+    earned = reward.cooperation(honest, stubbed)
+    return earned, "" if earned else "the tests pass as well with a stub in place of aux"
 
 
 def _feedback(program: Program, name: str, outcome: Outcome, objection: str) -> str:

@@ -137,6 +137,16 @@ async def test_a_helper_that_does_it_all_is_no_cooperation(tools: Tools) -> None
     assert parts(score) == {"structure": 1.0, "syntax": 1.0, "tests": 1.0, "cooperation": 0.0}
 
 
+@pytest.mark.parametrize(
+    "body", ["return 1 * aux(numbers) + 0", "r = aux(numbers)\n    return r if r == r else 0"]
+)
+async def test_a_wrapper_in_disguise_is_no_cooperation(tools: Tools, body: str) -> None:
+    score = await scored(tools, f"def aux(numbers):\n    return {OWN}", f"{HEAD}{body}")
+    assert parts(score)["tests"] == 1.0
+    assert parts(score)["cooperation"] == 0.0
+    assert "aux alone passes as many tests" in score.feedback
+
+
 async def test_a_main_that_knows_its_helpers_name_for_it_gains_nothing(tools: Tools) -> None:
     """A second name tells a stub from the helper without a call."""
     main = f"{HEAD}return {OWN} + 0 * aux(1) if aux is same else None"
