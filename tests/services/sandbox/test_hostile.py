@@ -6,6 +6,7 @@ The bank proves something only if its attacks work: with confinement off they mu
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import re
 import tempfile
@@ -26,6 +27,15 @@ BANK = cases()
 CONTROLS = [case for case in BANK if case.theme == "controls"]
 TEETH = [case for case in BANK if case.teeth]
 VERDICTS = {"pass", "fail", "error", "timeout", "memory"}
+WASI = {
+    "chmod": "fail",  # says that it worked; there is no file, and none is changed
+    "stack-smash": "timeout",  # no CPU time is counted, so the clock ends it
+    "memory-recovered": "error",  # a size beyond 32 bits
+    "lru-cache": "error",  # some 50 nested calls through C fill the interpreter's stack
+    **dict.fromkeys(["asyncio-run", "busy-left", "daemon-left"], "error"),  # no thread, no socket
+    **dict.fromkeys(["thread-left", "thread-pool", "threads-joined"], "error"),
+}
+"""What is judged otherwise at level 3, where an interpreter for WASI runs the code."""
 PLACEHOLDER = re.compile(r"\{(?:secret|victim|host|udp|http|unix)_\w+\}")
 
 
@@ -136,6 +146,17 @@ async def test_the_whole_bank_is_judged_rightly(level: int, aims: Targets) -> No
 async def test_controls_pass(level: int, aims: Targets) -> None:
     async with opened(level) as sandbox:
         assert wrong(CONTROLS, await played(sandbox, CONTROLS, aims)) == []
+
+
+@pytest.mark.slow
+async def test_the_interpreter_for_wasi_holds_the_bank(aims: Targets) -> None:
+    bank = [
+        dataclasses.replace(case, expect=[WASI[case.id]]) if case.id in WASI else case
+        for case in BANK
+    ]
+    async with opened(3) as sandbox:
+        assert wrong(bank, await played(sandbox, bank, aims)) == []
+    assert aims.harmed() == []
 
 
 async def test_the_attacks_work_where_nothing_confines_them(aims: Targets) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -277,6 +278,14 @@ async def test_without_the_interpreter_the_level_is_refused(
     monkeypatch.setenv("ORCHESTRY_WASI", str(tmp_path / "none.wasm"))
     monkeypatch.setattr("orchestry.services.sandbox.pool._FOUND", {})
     with pytest.raises(SandboxError, match=r"can't confine.*level 3: ORCHESTRY_WASI names"):
+        async with open_sandbox(LIMITS, 3):
+            pass
+
+
+async def test_without_the_extra_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wasmtime", None)  # as where it is not installed
+    monkeypatch.setattr("orchestry.services.sandbox.pool._FOUND", {})
+    with pytest.raises(SandboxError, match=r"level 3: .*pip install \"orchestry\[wasi\]\""):
         async with open_sandbox(LIMITS, 3):
             pass
 
