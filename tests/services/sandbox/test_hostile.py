@@ -29,13 +29,14 @@ TEETH = [case for case in BANK if case.teeth]
 VERDICTS = {"pass", "fail", "error", "timeout", "memory"}
 WASI = {
     "chmod": "fail",  # says that it worked; there is no file, and none is changed
+    "huge-list": "timeout",  # code runs several times slower
     "stack-smash": "timeout",  # no CPU time is counted, so the clock ends it
-    "memory-recovered": "error",  # a size beyond 32 bits
     "lru-cache": "error",  # some 50 nested calls through C fill the interpreter's stack
     **dict.fromkeys(["asyncio-run", "busy-left", "daemon-left"], "error"),  # no thread, no socket
+    **dict.fromkeys(["array-bomb", "bytes-bomb", "memory-recovered"], "error"),  # beyond 32 bits
     **dict.fromkeys(["thread-left", "thread-pool", "threads-joined"], "error"),
 }
-"""What is judged otherwise at level 3, where an interpreter for WASI runs the code."""
+"""What may be judged otherwise at level 3, where an interpreter for WASI runs the code."""
 PLACEHOLDER = re.compile(r"\{(?:secret|victim|host|udp|http|unix)_\w+\}")
 
 
@@ -151,7 +152,7 @@ async def test_controls_pass(level: int, aims: Targets) -> None:
 @pytest.mark.slow
 async def test_the_interpreter_for_wasi_holds_the_bank(aims: Targets) -> None:
     bank = [
-        dataclasses.replace(case, expect=[WASI[case.id]]) if case.id in WASI else case
+        dataclasses.replace(case, expect=[*case.expect, WASI[case.id]]) if case.id in WASI else case
         for case in BANK
     ]
     async with opened(3) as sandbox:
