@@ -150,6 +150,8 @@ class Summary(Frozen):
     best_reward: float | None
     best_episode: int | None
     tags: dict[str, int]
+    """How many evaluated trajectories carry each tag, of `leaves` in all."""
+    leaves: int = 0
     cost_by_use: dict[str, float] = Field(default_factory=dict)
     """Dollars for search, judge, credit and learning."""
     judgements: dict[str, int] = Field(default_factory=dict)

@@ -253,6 +253,7 @@ class Metrics:
             "best_reward": self.best,
             "mean_abs_advantage": sum(spread) / len(spread) if spread else 0.0,
             "calls": record.calls,
+            "leaves": len(list(record.leaves())),
             "usd": record.usd,
             "total_usd": self.usd,
             **{f"part/{part.name}": part.value for part in record.best_node.parts},

@@ -67,6 +67,7 @@ def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summa
         best_reward=best.reward if best else None,
         best_episode=best.episode if best else None,
         tags=dict(sorted(tags.items())),
+        leaves=sum(len(list(record.leaves())) for record in records),
         cost_by_use=_by_use(usage),
         judgements=dict(sorted(judgements.items())),
         updates=plan.backend.updates,

@@ -256,7 +256,7 @@ class Limits(Frozen):
     cpu_s: float = Field(2.0, ge=0.1, le=3600.0, allow_inf_nan=False)
     """Seconds of CPU time; one call may use half of them, so that others still get theirs."""
     memory_mb: int = Field(256, ge=64, le=1 << 20)
-    """MiB of address space, the interpreter's included."""
+    """MiB of address space, beside what the interpreter itself maps."""
     output_kb: int = Field(256, ge=1, le=1 << 16)
     """KiB of one call's value."""
     processes: int = Field(16, ge=1, le=4096)

@@ -40,6 +40,8 @@ def command() -> None:
 )
 @click.option("--memory-mb", type=int, metavar="MB", help="MiB of address space.  [256]")
 @click.option("--output-kb", type=int, metavar="KB", help="KiB of one call's value.  [256]")
+@click.option("--processes", type=int, metavar="N", help="Threads, the first one included.  [16]")
+@click.option("--recursion", type=int, metavar="N", help="Nested calls.  [1000]")
 @click.option(
     "--level",
     type=click.Choice(["1", "2", "3", "4"]),
@@ -59,7 +61,8 @@ def run(file: str, level: str | None, allow_unsafe_code: bool, verbose: bool, **
     Out: {"id", "verdict": "pass|fail|error|timeout|memory", "passed", "total", "why"}
 
     A test calls the entry point with the list of arguments. Types must match: a list is no tuple,
-    True is not 1; floats agree within 1e-9. The verdict is "pass" if all tests passed, else the
+    so a program that returns one can't pass, for JSON has none; True is not 1; floats agree within
+    1e-9. The verdict is "pass" if all tests passed, else the
     gravest of its calls: timeout, memory, error (too much output and a program without tests
     included), fail. `why` describes the first call that earned it. Verdicts come in the order of
     the lines, each as soon as it is known; programs run on all cores. wall_s is optional, and is

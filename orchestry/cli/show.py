@@ -69,8 +69,14 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("cost", f"${summary.cost_usd:.4f} {cap}{lost}"),
         *_uses(summary),
         ("time", f"{summary.seconds:.1f} s"),
-        ("tags", "  ".join(f"{tag} {count}" for tag, count in summary.tags.items()) or "none"),
+        ("tags", _tags(summary)),
     ]
+
+
+def _tags(summary: Summary) -> str:
+    """Shares of the evaluated trajectories, such as the cooperation rate."""
+    shares = [f"{tag} {count}/{summary.leaves}" for tag, count in summary.tags.items()]
+    return "  ".join(shares) or "none"
 
 
 def _uses(summary: Summary) -> list[tuple[str, str]]:
