@@ -16,7 +16,7 @@ from orchestry.errors import SandboxError
 from orchestry.services.sandbox.inside import tagged
 from orchestry.services.sandbox.inside.server import ENDED, UNCONFINED
 from orchestry.services.sandbox.leaks import Redactor
-from orchestry.services.sandbox.records import verdicts
+from orchestry.services.sandbox.records import record_room, verdicts
 from orchestry.services.sandbox.wasi import WASI, WasiWorker
 from orchestry.services.sandbox.worker import Played, Refused, Worker
 from orchestry.types import Call, CallResult, Limits
@@ -28,9 +28,10 @@ LEVELS = {
     UNCONFINED: "limits alone; files, network and processes of this user are open to the code",
 }
 _MEMO = 4096
+_MEMO_BYTES = 1 << 23  # as values they take up to ten times as much
+_SHORT = 1 << 15
 _CALL_SHARE = 0.5  # of the run's CPU time; one endless call leaves time for the others
-_RECORD_BYTES = 1 << 14  # what a record may have besides its value
-_MOST_SAID = 1 << 26
+_MOST_SAID = 1 << 24
 
 _FOUND: dict[tuple[int, ...], tuple[int, str]] = {}
 """By the levels that were tried: the one that this machine allows. That is found once a process."""
@@ -60,7 +61,10 @@ class ForkServers:
         self._slots = asyncio.Semaphore(workers or os.cpu_count() or 1)
         self._idle: list[Worker | WasiWorker] = []
         self._redactor = Redactor(os.environ)
-        self._memo: OrderedDict[bytes, Results] = OrderedDict()
+        self._memo: OrderedDict[bytes, tuple[Results, int]] = OrderedDict()
+        self._remembers = 0
+        """Bytes that were said in what is remembered."""
+        self._closed = False
         self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         self.level = "not opened"
         """The level and what it means, for manifest and doctor."""
@@ -96,6 +100,7 @@ class ForkServers:
 
     async def __aexit__(self, *exc: object) -> None:
         self._memo.clear()
+        self._closed = True
         idle, self._idle = self._idle, []
         await asyncio.gather(*(worker.close() for worker in idle))
 
@@ -135,17 +140,30 @@ class ForkServers:
     ) -> Results:
         key = hashlib.sha256(tagged.dumps(list(jobs))).digest()
         async with self._locks.setdefault(key, asyncio.Lock()):  # an equal run may be under way
-            if key not in self._memo:
-                played = await self._play(jobs, calls, limits)
-                self._memo[key] = tuple(verdicts(played, calls, limits, self._redactor))
-                if len(self._memo) > _MEMO:
-                    self._memo.popitem(last=False)
-            self._memo.move_to_end(key)
-            return self._memo[key]
+            if key in self._memo:
+                self._memo.move_to_end(key)
+                return self._memo[key][0]
+            played = await self._play(jobs, calls, limits)
+            results = await self._read(played, calls, limits)
+            if played.end == ENDED and played.status == 0:  # not what a busy machine cut off
+                self._remember(key, results, len(played.said))
+            return results
+
+    async def _read(self, played: Played, calls: int, limits: Limits) -> Results:
+        """The results; a stranger's long words are read beside the event loop."""
+        if len(played.said) <= _SHORT:
+            return tuple(verdicts(played, calls, limits, self._redactor))
+        return tuple(await asyncio.to_thread(verdicts, played, calls, limits, self._redactor))
+
+    def _remember(self, key: bytes, results: Results, size: int) -> None:
+        self._memo[key] = results, size
+        self._remembers += size
+        while len(self._memo) > _MEMO or self._remembers > _MEMO_BYTES:
+            self._remembers -= self._memo.popitem(last=False)[1][1]
 
     async def _play(self, jobs: Sequence[dict[str, Any]], calls: int, limits: Limits) -> Played:
         """On the first free server; where that died, once more on a new one."""
-        room = min(_MOST_SAID, calls * ((limits.output_kb << 11) + _RECORD_BYTES))
+        room = min(_MOST_SAID, calls * record_room(limits))
         async with self._slots:
             for _ in range(2):
                 worker = self._idle.pop() if self._idle else await _start(self._level)
@@ -153,12 +171,15 @@ class ForkServers:
                     played = await worker.play(jobs, limits.wall_s, room)
                 except ConnectionError:
                     await worker.close()
+                    continue
                 except BaseException:  # cancelled in the middle: what it says next is not known
                     await worker.close()
                     raise
+                if self._closed:
+                    await worker.close()
                 else:
                     self._idle.append(worker)
-                    return played
+                return played
         if not self.confined:
             return Played(ENDED, signal.SIGKILL, b"")  # such code can kill its server
         raise SandboxError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,15 @@ from orchestry.types import CallResult, Limits
 _MAX_WHY = 300
 _MAX_TRACE = 2000
 _MAX_LINE = 1 << 31
+_RECORD_BYTES = 1 << 17  # what a record may have besides its value: texts of 4,096 characters
+_KEYS = {"index", "verdict", "value", "why", "line", "trace"}
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _VERDICTS = ("value", "error", "timeout", "memory", "output")
+
+
+def record_room(limits: Limits) -> int:
+    """Bytes of the longest honest record: a value is quoted once more on its way."""
+    return (limits.output_kb << 11) + _RECORD_BYTES
 
 
 def verdicts(played: Played, calls: int, limits: Limits, redactor: Redactor) -> list[CallResult]:
@@ -27,7 +36,9 @@ def verdicts(played: Played, calls: int, limits: Limits, redactor: Redactor) -> 
         for body in _bodies(played.said):
             if len(results) == calls:  # more records than calls: which are the right ones?
                 raise tagged.Untaggable("more records than calls")
-            results.append(_result(tagged.loads(body), len(results), redactor))
+            if len(body) > record_room(limits):
+                raise tagged.Untaggable("a record that is too long")
+            results.append(_result(tagged.loads(body), len(results), limits, redactor))
     except tagged.Untaggable as error:
         why = CallResult(verdict="error", why=f"broke the runner's channel: {error}")
         results = [] if len(results) == calls else results
@@ -45,9 +56,9 @@ def _bodies(said: bytes) -> Iterator[bytes]:
         at += wire.HEAD + size
 
 
-def _result(record: Any, index: int, redactor: Redactor) -> CallResult:
+def _result(record: Any, index: int, limits: Limits, redactor: Redactor) -> CallResult:
     """Raises Untaggable for what the runner would not say."""
-    if type(record) is not dict or record.get("index") != index:
+    if type(record) is not dict or record.get("index") != index or record.keys() - _KEYS:
         raise tagged.Untaggable("a record out of order")
     verdict, line = record.get("verdict"), record.get("line")
     why, trace = record.get("why", ""), record.get("trace", "")
@@ -55,14 +66,20 @@ def _result(record: Any, index: int, redactor: Redactor) -> CallResult:
     if verdict not in _VERDICTS or type(why) is not str or type(trace) is not str or not numbered:
         raise tagged.Untaggable("a record that is not the runner's")
     place = "" if line is None else f" (line {line})"
-    said = redactor.text(why, _MAX_WHY) + place
+    said = _text(redactor.text(why, _MAX_WHY) + place)
     if verdict != "value":
-        return CallResult(verdict=verdict, why=said, trace=redactor.text(trace, _MAX_TRACE))
+        shown = _text(redactor.text(trace, _MAX_TRACE))
+        return CallResult(verdict=verdict, why=said, trace=shown)
     value = record.get("value")
-    if type(value) is not str:
-        raise tagged.Untaggable("a record without its value")
+    if type(value) is not str or len(value) > limits.output_kb << 10:
+        raise tagged.Untaggable("a record without its value, or with too much of it")
     plain = tagged.loads(value.encode("utf-8", "surrogatepass"))
     return CallResult(verdict="value", value=redactor.value(plain), why=said)
+
+
+def _text(text: str) -> str:
+    """Without lone surrogates, which no file and no server takes."""
+    return _SURROGATES.sub("\ufffd", text)
 
 
 def _post_mortem(played: Played, limits: Limits) -> CallResult:
@@ -76,7 +93,7 @@ def _post_mortem(played: Played, limits: Limits) -> CallResult:
         return CallResult(verdict="error", why="closed the runner's channel")
     assert played.end == ENDED
     code = os.waitstatus_to_exitcode(played.status)
-    if code == -signal.SIGXCPU:
+    if code == -signal.SIGXCPU or (code == -signal.SIGKILL and played.cpu_s >= limits.cpu_s):
         return CallResult(verdict="timeout", why="used up the CPU time of the whole run")
     if code == -signal.SIGKILL:  # the system's, for this was before our own
         return CallResult(verdict="memory", why="was killed, as a rule for want of memory")

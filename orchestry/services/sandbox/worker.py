@@ -28,6 +28,8 @@ _ENVIRON = {
     "PYTHONHASHSEED": "0",  # sets have one order, so that verdicts repeat
     "MALLOC_ARENA_MAX": "1",  # else each thread would take 64 MiB of address space
 }
+_LOADER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""Without these some interpreters do not start; the server forgets them as soon as it has."""
 _PACKAGE = "orchestry.services.sandbox.inside"
 _PROGRAM = ("tagged", "wire", "syscalls", "seccomp", "confine", "image", "candidate", "tester")
 _START_S = 20.0  # for the interpreter alone, on a machine that is busy with other things
@@ -57,6 +59,8 @@ class Played:
     end: int
     status: int
     said: bytes
+    cpu_s: float = 0.0
+    """CPU time of the process whose status it is; 0 where nobody counted."""
 
 
 class Refused(SandboxError):
@@ -85,15 +89,16 @@ class Worker:
         Raises Refused where the level can't be had here, SandboxError where no interpreter starts.
         """
         hide_process()
-        folder = tempfile.mkdtemp(prefix="orchestry-") if level == UNCONFINED else None
         mine, theirs = socket.socketpair()
-        with theirs:
-            try:
-                process = await _spawn(level, theirs, folder or "/")
-            except BaseException:
-                mine.close()
-                raise
-        worker = cls(process, await asyncio.open_connection(sock=mine), folder)
+        with contextlib.ExitStack() as undo, theirs:
+            undo.callback(mine.close)
+            folder = tempfile.mkdtemp(prefix="orchestry-") if level == UNCONFINED else None
+            if folder:
+                undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            streams = await asyncio.open_connection(sock=mine)
+            process = await _spawn(level, theirs, folder or "/")
+            undo.pop_all()
+        worker = cls(process, streams, folder)
         try:
             await worker._greet()
         except BaseException:
@@ -110,8 +115,9 @@ class Worker:
         try:
             async with asyncio.timeout(wall_s + _GRACE_S):
                 await self._writer.drain()
-                end, status, size = REPLY.unpack(await self._reader.readexactly(REPLY.size))
-                return Played(end, status, await self._reader.readexactly(size))
+                head = await self._reader.readexactly(REPLY.size)
+                end, status, cpu_s, size = REPLY.unpack(head)
+                return Played(end, status, await self._reader.readexactly(size), cpu_s)
         except (asyncio.IncompleteReadError, TimeoutError):
             raise ConnectionError from None
 
@@ -165,7 +171,7 @@ async def _spawn(level: int, control: socket.socket, cwd: str) -> asyncio.subpro
             stdin=control.fileno(),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            env=_ENVIRON,
+            env=_ENVIRON | {name: os.environ[name] for name in _LOADER if name in os.environ},
             cwd=cwd,
             start_new_session=True,
         )

@@ -143,6 +143,53 @@ async def test_the_traceback_is_the_candidates_own(confined: ForkServers) -> Non
     assert " more)" in endless.trace
 
 
+async def test_a_text_that_no_file_takes_is_mended(confined: ForkServers) -> None:
+    (result,) = await confined.run("def f(x): raise ValueError('\\ud800')", "f", ONE)
+    assert result.why == "ValueError: \ufffd (line 1)"
+    result.model_dump_json()
+
+
+async def test_no_run_leaves_flags_to_the_next(confined: ForkServers) -> None:
+    code = "import fcntl\ndef f(x): return fcntl.fcntl(0, fcntl.F_GETFL)"
+    ((before,), _, (after,)) = [
+        await confined.run(code, "f", ONE),
+        await confined.run(code + " + fcntl.fcntl(0, fcntl.F_SETFL, 0x800)", "f", ONE),
+        await confined.run(code + " + 0", "f", ONE),
+    ]
+    assert before.verdict == "value"
+    assert before == after
+
+
+async def test_who_closes_the_channel_and_lives_on_ends_with_the_run(confined: ForkServers) -> None:
+    await confined.run("def f(x): return x", "f", ONE)
+    code = "import os, time\ndef f(x):\n  time.sleep(0.4)\n  os.close(3)\n  time.sleep(60)"
+    started = time.monotonic()
+    (result,) = await confined.run(code, "f", ONE, Limits(wall_s=1.0))
+    assert result.verdict == "error"
+    assert "closed the runner's channel" in result.why
+    assert time.monotonic() - started < 3
+
+
+async def test_who_ignores_the_clocks_of_the_cpu_is_out_of_time(confined: ForkServers) -> None:
+    code = (
+        "import signal\n"
+        "for n in (signal.SIGXCPU, signal.SIGPROF): signal.signal(n, signal.SIG_IGN)\n"
+        "def f(x):\n  while True: pass"
+    )
+    (result,) = await confined.run(code, "f", ONE, Limits(wall_s=30.0, cpu_s=0.5))
+    assert result.verdict == "timeout"
+
+
+async def test_a_run_that_is_not_awaited_leaves_no_server() -> None:
+    async with open_sandbox(LIMITS) as servers:
+        code = "import time\ndef f(x): time.sleep(0.5); return x"
+        await servers.run("def f(x): return x", "f", ONE)
+        task = asyncio.create_task(servers.run(code, "f", ONE))
+        await asyncio.sleep(0.1)
+    assert (await task)[0].value == 1
+    assert _descendants() == []
+
+
 async def test_one_endless_call_leaves_the_others(confined: ForkServers) -> None:
     code = "def f(x):\n  while x == 1: pass\n  return x"
     results = await confined.run(code, "f", CALLS)
@@ -206,6 +253,55 @@ async def test_each_assert_of_a_test_counts(
     assert result.value[0] == value[0]
     assert result.value[1] >= value[1]
     assert why in result.why
+
+
+LOOP = "def check(candidate):\n  for n in range(10):\n    got = candidate(n)\n    assert got == n\n"
+
+
+async def test_a_call_without_a_value_is_no_better_than_a_wrong_one(confined: ForkServers) -> None:
+    wrong = "def f(x): return x if x < 5 else -1"
+    raises = "def f(x): return x if x < 5 else 1 / 0"
+    for code in (wrong, raises):
+        assert (await confined.check(code, "f", LOOP)).value == (5, 10)
+
+
+HONEST = """
+import collections
+def f(x, y=0):
+    if x < 0:
+        raise ValueError("negative")
+    return collections.Counter("aab") if x == 7 else x + y
+"""
+STYLES = """
+def check(candidate):
+    assert (n := candidate(2)) == 2
+    assert n + candidate(3) == 5
+    assert candidate(1, y=2) == 3
+    assert candidate(7) == {"a": 2, "b": 1}
+    try:
+        candidate(-1)
+        assert False
+    except ValueError:
+        pass
+    while n:
+        n -= 1
+        if n == 1:
+            continue
+        assert candidate(n) == n
+"""
+
+
+async def test_honest_programs_pass_tests_of_any_style(confined: ForkServers) -> None:
+    result = await confined.check(HONEST, "f", STYLES)
+    assert result.value == (5, 5), result
+
+
+async def test_a_test_without_asserts_is_passed_where_it_comes_to_its_end(
+    confined: ForkServers,
+) -> None:
+    test = "def check(candidate):\n  if candidate(1) != 1: raise ValueError\n"
+    assert (await confined.check("def f(x): return x", "f", test)).value == (1, 1)
+    assert (await confined.check("def f(x): return 2", "f", test)).value == (0, 1)
 
 
 async def test_a_test_that_ends_early_counts_the_rest_as_failed(confined: ForkServers) -> None:

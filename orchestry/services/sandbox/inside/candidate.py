@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -43,8 +44,8 @@ def answer_test(job: dict[str, Any], receive: Callable[[], bytes], send: Send) -
     call_s, output_kb = job["call_s"], job["output_kb"]
     function, failure = load(job["code"], job["entry_point"], call_s)
     while True:
-        args = loads(receive())
-        send(failure or attempt(function, args, call_s, output_kb))
+        args, named = loads(receive())
+        send(failure or attempt(partial(function, **named), args, call_s, output_kb, kin=True))
 
 
 def load(code: str, entry_point: str, call_s: float) -> tuple[Callable[..., Any], Record | None]:
@@ -61,16 +62,19 @@ def load(code: str, entry_point: str, call_s: float) -> tuple[Callable[..., Any]
         return {}
 
     failure = timed(define, call_s)
-    return names.get(entry_point, define), failure or None
+    found = names.get(entry_point)
+    return (found if callable(found) else define), failure or None
 
 
-def attempt(function: Callable[..., Any], args: Any, call_s: float, output_kb: int) -> Record:
+def attempt(
+    function: Callable[..., Any], args: Any, call_s: float, output_kb: int, *, kin: bool = False
+) -> Record:
     """One call: its value as tagged JSON, or why there is none."""
 
     def answer() -> Record:
         value = function(*args)
         try:
-            data = dumps(value)
+            data = dumps(value, kin=kin)
         except Untaggable as error:
             return {"verdict": "error", "why": f"returned what can't be compared: {error}"}
         if len(data) > output_kb << 10:
@@ -114,15 +118,24 @@ def explain(error: BaseException) -> Record:
     except BaseException:  # the candidate's own __str__
         text = "(its message can't be shown)"
     kind = type(error).__name__
-    if isinstance(error, SyntaxError):
-        line, trace = error.lineno, ""
-    else:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == NAME]
-        line = frames[-1].lineno if frames else None
-        shown = [f"line {f.lineno}, in {f.name}: {f.line}" for f in frames]
-        if len(shown) > MAX_FRAMES:  # the first ones and the last ones tell
-            half = MAX_FRAMES // 2
-            shown = [*shown[:half], f"({len(shown) - 2 * half} more)", *shown[-half:]]
-        trace = "\n".join(shown)
     why = f"{kind}: {text}" if text else kind
+    line, trace = _frames(error)
     return {"why": why[:MAX_WHY], "line": line, "trace": trace[:MAX_WHY]}
+
+
+def _frames(error: BaseException) -> tuple[int | None, str]:
+    """The candidate's own line that raised, and its frames, one a line."""
+    if isinstance(error, SyntaxError):
+        return error.lineno, ""
+    try:
+        frames = [f for f in _extract(error.__traceback__) if f.filename == NAME]
+        shown = [f"line {f.lineno}, in {f.name}: {f.line}" for f in frames]
+    except BaseException:  # the candidate may have patched what this stands on
+        return None, ""
+    if len(shown) > MAX_FRAMES:  # the first ones and the last ones tell
+        half = MAX_FRAMES // 2
+        shown = [*shown[:half], f"({len(shown) - 2 * half} more)", *shown[-half:]]
+    return (frames[-1].lineno if frames else None), "\n".join(shown)
+
+
+_extract = traceback.extract_tb

@@ -45,6 +45,8 @@ class Image(MetaPathFinder, Loader):
             self._codes[name] = _read(path)
             if package:
                 self._packages.add(name)
+        if not self._codes:
+            raise OSError(f"the standard library is in no folder ({library})")
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -58,7 +60,11 @@ class Image(MetaPathFinder, Loader):
         """Runs its code in it."""
         raw = self._codes[module.__name__]
         source = not raw.startswith(_COMPILED)
-        code = compile(raw, "<library>", "exec") if source else marshal.loads(raw[1:])
+        code = (
+            compile(raw, "<library>", "exec", dont_inherit=True)
+            if source
+            else marshal.loads(raw[1:])
+        )
         exec(code, vars(module))  # noqa: S102
 
 

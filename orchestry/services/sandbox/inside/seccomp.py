@@ -6,7 +6,7 @@ import ctypes
 import errno
 import struct
 
-from orchestry.services.sandbox.inside.syscalls import ALWAYS, CLONE3, MACHINES, OLD, RULES, Rule
+from orchestry.services.sandbox.inside.syscalls import ALWAYS, CLONE3, MACHINES, OLD, RULES, Check
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
@@ -40,25 +40,26 @@ def program(machine: str) -> list[Step]:
     for number in numbers:
         steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ALLOW)]
     for rule in RULES.values():
-        body = [*_body(rule), deny]
+        body = [step for check in rule.checks for step in _body(check, deny)]
+        body.append((_RETURN, 0, 0, _ALLOW))
         steps += [(_EQUAL, 0, len(body), rule.numbers[column]), *body]
     missing = (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)
     return [*steps, (_EQUAL, 0, 1, CLONE3[column]), missing, deny]
 
 
-def _body(rule: Rule) -> list[Step]:
-    """Steps that allow where the rule holds and else fall through."""
-    low = _ARGUMENTS + 8 * rule.argument
+def _body(check: Check, deny: Step) -> list[Step]:
+    """Steps that deny where the check fails and else fall through."""
+    low = _ARGUMENTS + 8 * check.argument
     load_low, load_high = (_LOAD, 0, 0, low), (_LOAD, 0, 0, low + 4)
-    allow = (_RETURN, 0, 0, _ALLOW)
-    if rule.some:
-        return [load_low, (_ANY_BIT, 0, 1, rule.some), allow]
-    if rule.zero:
-        low_bits, high_bits = rule.zero & _LOW, rule.zero >> 32
-        none_low, none_high = (_ANY_BIT, 3, 0, low_bits), (_ANY_BIT, 1, 0, high_bits)
-        return [load_low, none_low, load_high, none_high, allow]
-    wanted = [step for value in rule.one_of for step in ((_EQUAL, 0, 1, value), allow)]
-    return [load_low, *wanted]
+    if check.some:
+        return [load_low, (_ANY_BIT, 1, 0, check.some), deny]
+    if check.zero:
+        low_bits, high_bits = check.zero & _LOW, check.zero >> 32
+        none_low, none_high = (_ANY_BIT, 0, 1, low_bits), (_ANY_BIT, 0, 1, high_bits)
+        return [load_low, none_low, deny, load_high, none_high, deny]
+    left = len(check.one_of)  # a hit jumps over the other ones and the denial
+    hits = [(_EQUAL, left - n, 0, value) for n, value in enumerate(check.one_of)]
+    return [load_low, *hits, deny]
 
 
 class Filter:

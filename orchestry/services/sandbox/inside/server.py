@@ -34,15 +34,15 @@ from orchestry.services.sandbox.inside.tester import run_test
 
 ORDER = struct.Struct("!dQB")
 """Seconds on the wall clock, bytes that may be said, and how many processes: 1, or 2 for a test."""
-REPLY = struct.Struct("!BiI")
-"""Which end, the wait status, how many bytes follow."""
+REPLY = struct.Struct("!BidI")
+"""Which end, the wait status, seconds of CPU time, how many bytes follow."""
 ENDED, LATE, FULL, MUTE = range(4)
 """It ended; the clock ran out; it said more than it may; it lives on but can say no more."""
 RECORDS, PEER = 3, 4
 """Descriptors in a child."""
 _OPEN_FILES = 64
 _THREAD_STACK = 1 << 20
-_LAST_S = 1.0  # a busy machine takes its time to end a process
+_LAST_S = 0.1  # beyond the run's own time, for a process that is on its way out
 _LOOK_S = 0.0002
 _BROKEN = 70  # EX_SOFTWARE
 UNCONFINED = 4
@@ -54,9 +54,10 @@ class Cell:
 
     level: int
     base: int
-    """Bytes of address space that the interpreter has by itself."""
-    counted: bool
-    """Whether this server has a user id to itself, so that threads can be counted."""
+    """Bytes of address space that the interpreter has by itself; 0 where it can't be limited."""
+    counted: int
+    """How many other processes have this server's user id; 0 where others may have it too, so that
+    threads can't be counted."""
     lock: Callable[[], None]
     """The last step: from here on the child is held."""
 
@@ -68,9 +69,9 @@ def main(level: int) -> NoReturn:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     os.environ.clear()
-    image.install()
     threading.stack_size(_THREAD_STACK)
     try:
+        image.install()
         cell, said = enter(level)
         said["why"] = _holes(cell)
     except (OSError, KeyError) as error:
@@ -90,7 +91,7 @@ def enter(level: int) -> tuple[Cell, dict[str, Any]]:
     """Confines this process as the level says. Raises OSError for what the system forbids."""
     base = _address_space()
     if level == UNCONFINED:
-        return Cell(level, base, counted=False, lock=lambda: None), {"level": level}
+        return Cell(level, base, counted=0, lock=lambda: None), {"level": level}
     if level not in (1, 2):
         raise OSError(f"no such level: {level}")
     from orchestry.services.sandbox.inside import confine, seccomp
@@ -104,7 +105,8 @@ def enter(level: int) -> tuple[Cell, dict[str, Any]]:
 
     if level == 1:
         confine.namespaces(machine)
-    counted = confine.nobody() or level == 1
+    alone = confine.nobody()
+    counted = 1 if alone else 2 if level == 1 else 0  # the server, and without root its guard
     confine.powerless(machine)  # first, for only then may anybody use Landlock
     abi = confine.landlock()
     return Cell(level, base, counted, lock), {"level": level, "machine": machine, "landlock": abi}
@@ -121,16 +123,19 @@ def serve(control: int, cell: Cell, wall_s: float, room: int, processes: int) ->
     children = [_fork(control, cell, kept) for kept in places]
     for fd in {fd for kept in places for fd in kept.values()}:
         os.close(fd)
+    deadline = time.monotonic() + wall_s
     try:
-        end, said = _listen(control, mine, time.monotonic() + wall_s, room)
+        end, said = _listen(control, mine, deadline, room)
     except EOFError:
         _clear(cell, children)
         raise
     os.close(mine)
-    if end == ENDED and not _ends(children[-1]):
+    ended = _wait(children[-1], deadline) if end == ENDED else None
+    if end == ENDED and ended is None:
         end = MUTE
-    status = _clear(cell, children)
-    content = REPLY.pack(end, status, len(said)) + said
+    killed = _clear(cell, children[:-1] if ended else children)
+    status, cpu_s = ended or killed
+    content = REPLY.pack(end, status, cpu_s, len(said)) + said
     while content:
         content = content[os.write(control, content) :]
 
@@ -204,17 +209,18 @@ def _keep(kept: dict[int, int]) -> None:
 
 
 def _restrict(cell: Cell, job: dict[str, Any]) -> None:
-    """Lowers the limits for good. macOS ignores the one on memory."""
+    """Lowers the limits for good."""
     cpu = math.ceil(job["cpu_s"])
     caps = {
-        resource.RLIMIT_AS: cell.base + (job["memory_mb"] << 20),
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_NOFILE: _OPEN_FILES,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_CPU: cpu + 1,
     }
+    if cell.base:
+        caps[resource.RLIMIT_AS] = cell.base + (job["memory_mb"] << 20)
     if cell.counted:
-        caps[resource.RLIMIT_NPROC] = job["processes"] + 1  # the server
+        caps[resource.RLIMIT_NPROC] = job["processes"] + cell.counted
     for which, cap in caps.items():
         hard = resource.getrlimit(which)[1]
         cap = cap if hard == resource.RLIM_INFINITY else min(cap, hard)
@@ -244,18 +250,23 @@ def _listen(control: int, mine: int, deadline: float, room: int) -> tuple[int, b
     return LATE, bytes(said)
 
 
-def _ends(pid: int) -> bool:
-    """Whether the child is on its way out; its last words come a moment before its end."""
-    deadline = time.monotonic() + _LAST_S
-    while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+def _wait(pid: int, deadline: float) -> tuple[int, float] | None:
+    """Status and CPU seconds of a child that said its last word; None where it lives on.
+
+    The end comes a moment after the last word.
+    """
+    deadline = max(deadline, time.monotonic() + _LAST_S)
+    while True:
+        ended, status, used = os.wait4(pid, os.WNOHANG)
+        if ended:
+            return status, used.ru_utime + used.ru_stime
         if time.monotonic() > deadline:
-            return False
+            return None
         time.sleep(_LOOK_S)
-    return True
 
 
-def _clear(cell: Cell, children: list[int]) -> int:
-    """Kills what is left of a run; the wait status of its last child."""
+def _clear(cell: Cell, children: list[int]) -> tuple[int, float]:
+    """Kills what is left of a run; wait status and CPU seconds of the last one."""
     for pid in children:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
@@ -264,7 +275,12 @@ def _clear(cell: Cell, children: list[int]) -> int:
     if cell.level == 1:  # alone in its namespace, but for what a child may have left
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
-    return [os.waitpid(pid, 0)[1] for pid in children][-1]
+    fcntl.fcntl(0, fcntl.F_SETFL, os.O_RDWR)  # runs share it, and may have set its flags
+    status, cpu_s = 0, 0.0
+    for pid in children:
+        _, status, used = os.wait4(pid, 0)
+        cpu_s = used.ru_utime + used.ru_stime
+    return status, cpu_s
 
 
 def _holes(cell: Cell) -> str:
@@ -312,15 +328,15 @@ def _forget() -> None:
     ours = ("orchestry", "ctypes", "_ctypes")
     for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
         del sys.modules[name]
+    sys.executable, sys.orig_argv = "", []  # the names of this machine's folders
     gc.disable()
     gc.collect()
     gc.freeze()
 
 
 def _address_space() -> int:
-    """Bytes that this process has mapped; 0 where the system does not say."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:
+    """Bytes that this process has mapped; 0 on macOS, which knows no limit on them."""
+    if sys.platform == "darwin":
         return 0
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()

@@ -46,12 +46,8 @@ ALWAYS = {
     "sigaltstack": (131, 132),
     "gettid": (186, 178),
     "futex": (202, 98),
-    "sched_getaffinity": (204, 123),
     "set_tid_address": (218, 96),
     "restart_syscall": (219, 128),
-    "clock_gettime": (228, 113),
-    "clock_getres": (229, 114),
-    "clock_nanosleep": (230, 115),
     "exit_group": (231, 94),
     "epoll_ctl": (233, 21),
     "pselect6": (270, 72),
@@ -75,10 +71,9 @@ OLD = {"poll": 7, "pipe": 22, "select": 23, "dup2": 33, "pause": 34, "alarm": 37
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A call that is allowed by what its arguments are. All bits of `mask` zero, or `one_of`."""
+class Check:
+    """What one argument has to be."""
 
-    numbers: tuple[int, int]
     argument: int
     one_of: tuple[int, ...] = ()
     zero: int = 0
@@ -87,20 +82,35 @@ class Rule:
     """Any of these bits must be set."""
 
 
+@dataclass(frozen=True)
+class Rule:
+    """A call that is allowed where all checks of its arguments hold."""
+
+    numbers: tuple[int, int]
+    checks: tuple[Check, ...]
+
+
 _EXEC = 4  # PROT_EXEC
 _THREAD = 0x10000  # CLONE_THREAD
 _ALL = (1 << 64) - 1
 
+_CLOCKS = Check(0, one_of=tuple(range(12)))  # not those of other processes
+
 RULES = {
-    "mmap": Rule((9, 222), 2, zero=_EXEC),
-    "mprotect": Rule((10, 226), 2, zero=_EXEC),
-    "ioctl": Rule((16, 29), 1, one_of=(0x5421, 0x5450, 0x5451)),  # FIONBIO, FIONCLEX, FIOCLEX
-    "sendto": Rule((44, 206), 4, zero=_ALL),  # only to the other end of a pair
-    "socketpair": Rule((53, 199), 0, one_of=(1,)),  # AF_UNIX
-    "clone": Rule((56, 220), 0, some=_THREAD),
+    "mmap": Rule((9, 222), (Check(2, zero=_EXEC),)),
+    "mprotect": Rule((10, 226), (Check(2, zero=_EXEC),)),
+    "ioctl": Rule((16, 29), (Check(1, one_of=(0x5421, 0x5450, 0x5451)),)),  # FIO(NBIO,NCLEX,CLEX)
+    "sendto": Rule((44, 206), (Check(4, zero=_ALL),)),  # only to the other end of a pair
+    "socketpair": Rule((53, 199), (Check(0, one_of=(1,)),)),  # AF_UNIX
+    "clone": Rule((56, 220), (Check(0, some=_THREAD),)),
     # Not F_SETOWN: its owner would be sent signals.
-    "fcntl": Rule((72, 25), 1, one_of=(0, 1, 2, 3, 4, 1030)),
-    "prlimit64": Rule((302, 261), 2, zero=_ALL),  # to read limits, not to set them
+    "fcntl": Rule((72, 25), (Check(1, one_of=(0, 1, 2, 3, 4, 1030)),)),
+    # One's own, and only to read them.
+    "prlimit64": Rule((302, 261), (Check(0, one_of=(0,)), Check(2, zero=_ALL))),
+    "sched_getaffinity": Rule((204, 123), (Check(0, one_of=(0,)),)),
+    "clock_gettime": Rule((228, 113), (_CLOCKS,)),
+    "clock_getres": Rule((229, 114), (_CLOCKS,)),
+    "clock_nanosleep": Rule((230, 115), (_CLOCKS,)),
 }
 CLONE3 = (435, 435)
 """Its flags lie in memory, which no filter sees; `not implemented` makes libc use clone."""

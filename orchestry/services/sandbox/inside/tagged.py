@@ -7,10 +7,17 @@ tuple, set, frozenset, dict with any keys, bytes and huge integers stay apart.
 from __future__ import annotations
 
 import json
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 MAX_DEPTH = 100
+MAX_ALIKE = 16
+"""Items of one hash in a set or a dict: each is compared with all of them, so that a stranger's
+set of many would take hours to build."""
 _BIG = 1 << 53
+_KIN: dict[type, type] = {Counter: dict, OrderedDict: dict, defaultdict: dict}
+"""Types of the standard library that equal a plain dict."""
 _SEQUENCES: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "z"}
 _MAKERS: dict[str, Any] = {tag: kind for kind, tag in _SEQUENCES.items()}
 
@@ -22,21 +29,26 @@ class Untaggable(ValueError):
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def dumps(value: Any) -> bytes:
-    """One value as ASCII JSON. Raises Untaggable for other types, subclasses and deep nesting."""
-    return _encode(_tag(value, MAX_DEPTH)).encode("ascii")
+def dumps(value: Any, *, kin: bool = False) -> bytes:
+    """One value as ASCII JSON. Raises Untaggable for other types, subclasses and deep nesting.
+
+    With `kin` the standard library's own kinds of dict pass as dicts.
+    """
+    return _encode(_tag(value, MAX_DEPTH, _KIN if kin else {})).encode("ascii")
 
 
 def loads(data: bytes) -> Any:
     """The value that `dumps` wrote. Raises Untaggable for anything else, however hostile."""
     try:
         return _untag(json.loads(data), MAX_DEPTH)
+    except Untaggable:
+        raise
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Untaggable(f"no tagged JSON: {type(error).__name__}") from None
 
 
-def _tag(value: Any, depth: int) -> Any:
-    kind = type(value)
+def _tag(value: Any, depth: int, kin: dict[type, type]) -> Any:
+    kind = kin.get(type(value), type(value))
     if value is None or kind is bool or kind is float or kind is str:
         return value
     if kind is int:  # hex: long decimals are refused by the interpreter
@@ -46,9 +58,10 @@ def _tag(value: Any, depth: int) -> Any:
     if depth == 0:
         raise Untaggable(f"nested deeper than {MAX_DEPTH} levels")
     if kind in _SEQUENCES:
-        return [_SEQUENCES[kind], [_tag(item, depth - 1) for item in value]]
+        return [_SEQUENCES[kind], [_tag(item, depth - 1, kin) for item in value]]
     if kind is dict:
-        return ["d", [[_tag(k, depth - 1), _tag(v, depth - 1)] for k, v in value.items()]]
+        pairs = dict.items(value)
+        return ["d", [[_tag(k, depth - 1, kin), _tag(v, depth - 1, kin)] for k, v in pairs]]
     raise Untaggable(f"a {kind.__name__} is no plain data")
 
 
@@ -65,5 +78,18 @@ def _untag(raw: Any, depth: int) -> Any:
     if depth == 0:
         raise Untaggable(f"nested deeper than {MAX_DEPTH} levels")
     if tag == "d":
-        return {_untag(k, depth - 1): _untag(v, depth - 1) for k, v in content}
-    return _MAKERS[tag]([_untag(item, depth - 1) for item in content])
+        pairs = [(_untag(k, depth - 1), _untag(v, depth - 1)) for k, v in content]
+        _check_hashes([key for key, _ in pairs])
+        return dict(pairs)
+    items = [_untag(item, depth - 1) for item in content]
+    if tag in ("s", "z"):
+        _check_hashes(items)
+    return _MAKERS[tag](items)
+
+
+def _check_hashes(items: Sequence[Any]) -> None:
+    alike: dict[int, int] = {}
+    for item in items:
+        found = alike[hash(item)] = alike.get(hash(item), 0) + 1
+        if found > MAX_ALIKE:
+            raise Untaggable("too many items of one hash")

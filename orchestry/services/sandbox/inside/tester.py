@@ -8,8 +8,10 @@ assert counts for itself, so that a test tells more than yes or no.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Callable
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 from orchestry.services.sandbox.inside.candidate import MAX_WHY, Record, timed
@@ -26,31 +28,97 @@ class CandidateError(Exception):
     """The candidate gave no value."""
 
 
-class Tally(ast.NodeTransformer):
-    """Turns each assert into a count of whether it holds; the test goes on either way."""
+class Tally:
+    """How many asserts held, of how many, and the first that did not."""
 
     def __init__(self) -> None:
-        self.passed, self.total, self.written = 0, 0, 0
+        self.passed, self.total = 0, 0
         self.failed = ""
 
-    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        """`assert x` becomes `tally(lambda: x, "x")`, with the names that x itself would see."""
-        self.written += 1
-        asked = ast.Lambda(ast.arguments([], [], None, [], [], None, []), node.test)
-        call = ast.Call(ast.Name(_TALLY, ast.Load()), [asked, ast.Constant(ast.unparse(node))], [])
-        return ast.fix_missing_locations(ast.copy_location(ast.Expr(call), node))
+    def one(self, text: str) -> _One:
+        """Around an assert: what it raises is a failure, and the test goes on."""
+        return _One(self, text)
 
-    def count(self, holds: Callable[[], Any], text: str) -> None:
-        """One assert."""
-        self.total += 1
-        try:
-            if holds():
-                self.passed += 1
-                return
-            why = f"not so: {text}"
-        except Exception as error:  # the candidate's value may not fit what is done with it
-            why = f"{text}: {error}"
+    def round(self, asserts: int) -> _Round:
+        """Around a round of a loop: asserts that a call without a value skips count as failed."""
+        return _Round(self, asserts)
+
+    def fail(self, why: str, count: int = 1) -> None:
+        """Asserts that do not hold."""
+        self.total += count
         self.failed = self.failed or why
+
+
+class _One:
+    def __init__(self, tally: Tally, text: str) -> None:
+        self._tally, self._text = tally, text
+
+    def __enter__(self) -> Callable[[Any], None]:
+        return self._holds
+
+    def _holds(self, value: Any) -> None:
+        if value:
+            self._tally.passed += 1
+            self._tally.total += 1
+        else:
+            self._tally.fail(f"not so: {self._text}")
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> bool:
+        if isinstance(error, Exception):  # the value may not fit what is done with it
+            self._tally.fail(f"{self._text}: {error}")
+        return kind is None or isinstance(error, Exception)
+
+
+class _Round:
+    def __init__(self, tally: Tally, asserts: int) -> None:
+        self._tally, self._asserts, self._before = tally, asserts, tally.total
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, CandidateError):
+            return False
+        done = self._tally.total - self._before
+        self._tally.fail(str(error), max(1, self._asserts - done))
+        return True
+
+
+class _Counted(ast.NodeTransformer):
+    """The test with a tally around its asserts and in its loops."""
+
+    def __init__(self) -> None:
+        self.written = 0
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        """`assert x` becomes `with tally.one("assert x") as holds: holds(x)`."""
+        self.written += 1
+        name = f"{_TALLY}{self.written}"
+        held = ast.Expr(ast.Call(ast.Name(name, ast.Load()), [node.test], []))
+        return _around(node, [held], "one", ast.unparse(node), ast.Name(name, ast.Store()))
+
+    def visit_For(self, node: ast.For) -> ast.stmt:
+        return self._loop(node)
+
+    def visit_While(self, node: ast.While) -> ast.stmt:
+        return self._loop(node)
+
+    def _loop(self, node: ast.For | ast.While) -> ast.stmt:
+        before = self.written
+        self.generic_visit(node)
+        node.body = [_around(node, node.body, "round", self.written - before)]
+        return node
+
+
+def _around(
+    node: ast.stmt, body: list[ast.stmt], method: str, argument: Any, name: ast.Name | None = None
+) -> ast.stmt:
+    opened = ast.Attribute(ast.Name(_TALLY, ast.Load()), method, ast.Load())
+    call = ast.Call(opened, [ast.Constant(argument)], [])
+    block = ast.With([ast.withitem(call, name)], body)
+    return ast.fix_missing_locations(ast.copy_location(block, node))
 
 
 def run_test(job: dict[str, Any], ask: Ask, send: Callable[[Record], None]) -> None:
@@ -58,25 +126,42 @@ def run_test(job: dict[str, Any], ask: Ask, send: Callable[[Record], None]) -> N
 
     Where the test ends early, the asserts that it did not come to count as failed.
     """
-    tally = Tally()
-    ended = timed(lambda: _play(job["test"], tally, ask), job["call_s"])
-    total = max(tally.total, tally.written, tally.passed + bool(ended))
+    tally, counted = Tally(), _Counted()
+    ended = timed(lambda: _play(job["test"], tally, counted, ask), job["call_s"])
+    total = tally.total
+    if ended:
+        total = max(total, counted.written, tally.passed + 1)
+    elif not total:  # a test without asserts, which came to its end
+        tally.passed = total = 1
     value = dumps((tally.passed, total)).decode("ascii")
     why = tally.failed or ended.get("why", "")
     send({"index": 0, "verdict": "value", "value": value, "why": why[:MAX_WHY]})
 
 
-def _play(test: str, tally: Tally, ask: Ask) -> Record:
-    names: dict[str, Any] = {"__name__": "test", _TALLY: tally.count}
-    tree = tally.visit(ast.parse(test))
+def _play(test: str, tally: Tally, counted: _Counted, ask: Ask) -> Record:
+    names: dict[str, Any] = {"__name__": "test", _TALLY: tally}
+    tree = counted.visit(ast.parse(test))
     exec(compile(tree, NAME, "exec", dont_inherit=True), names)  # noqa: S102
     names["check"](partial(_call, ask))
     return {}
 
 
-def _call(ask: Ask, *args: Any) -> Any:
+def _call(ask: Ask, *args: Any, **named: Any) -> Any:
     """What stands in for the candidate."""
-    record = loads(ask(dumps(args)))
+    record = loads(ask(dumps((args, named))))
     if record.get("verdict") != "value":
-        raise CandidateError(f"the candidate gave no value: {record.get('why')}")
+        raise _error(str(record.get("why")))
     return loads(record["value"].encode("ascii"))
+
+
+def _error(why: str) -> CandidateError:
+    """Also of the built-in class that the candidate raised, for tests that expect one."""
+    text = f"the candidate gave no value: {why}"
+    kind = getattr(builtins, why.partition(":")[0], None)
+    try:
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            found: CandidateError = type(kind.__name__, (CandidateError, kind), {})(text)
+            return found
+    except TypeError:  # a class that can't be mixed in, or is not made of a text
+        pass
+    return CandidateError(text)

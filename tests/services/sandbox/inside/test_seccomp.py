@@ -113,6 +113,13 @@ def test_what_reaches_outside_is_denied(column: int, machine: str, name: str) ->
         ("fcntl", {1: 8}, False),  # F_SETOWN
         ("prlimit64", {2: 0}, True),
         ("prlimit64", {2: 1 << 33}, False),
+        ("prlimit64", {0: 1}, False),  # another process
+        ("sched_getaffinity", {}, True),
+        ("sched_getaffinity", {0: 7}, False),
+        ("clock_gettime", {0: 11}, True),
+        ("clock_gettime", {0: 0xFFFFFFD2}, False),  # the CPU time of process 5
+        ("clock_nanosleep", {0: 1}, True),
+        ("clock_getres", {0: 12}, False),
     ],
 )
 def test_arguments_decide(
