@@ -11,10 +11,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
-_OPENING = re.compile(r"(?:def|class|import|from|async def)\s|@\w")
+_OPENING = re.compile(r"(?:def|class|import|from|async def)\s|@\w|[A-Za-z_]\w*\s*=\s*lambda\b")
 _CODE = re.compile(
     r"(?:def|class|import|from|async def|if|for|while|try|with|return)\b.*|@\w.*|#.*"
 )
+_PROMPT = ">>> "
 _SETTING = re.compile(r"[A-Za-z_]\w*(?:\[.*\])?\s*=[^=]")
 _FUTURE = re.compile(r"^from __future__ import .*\n?", re.MULTILINE)
 _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -31,10 +32,14 @@ def extract_code(text: str, entry_point: str) -> str:
     stray closing fence counts as bare.
     """
     pieces = [
-        textwrap.dedent("\n".join(lines)).strip("\n") if fenced else _bare_code(lines)
+        _fenced_code(lines) if fenced else _bare_code(_unprompted(lines))
         for fenced, lines in _stretches(text)
     ]
-    defines = re.compile(rf"^\s*(?:async\s+)?def\s+{re.escape(entry_point)}\b", re.MULTILINE)
+    name = re.escape(entry_point)
+    defines = re.compile(
+        rf"^\s*(?:async\s+)?def\s+{name}\b|^{name}\s*=\s*(?:lambda\b|[\w.]*\bpartial\()",
+        re.MULTILINE,
+    )
     ranked = [
         (bool(defines.search(piece)), parse_code(piece) is not None, i)
         for i, piece in enumerate(pieces)
@@ -146,6 +151,17 @@ def _tables(module: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
         table = waiting.pop()
         yield table
         waiting.extend(table.get_children())
+
+
+def _fenced_code(lines: Sequence[str]) -> str:
+    return "\n".join(_unprompted(textwrap.dedent("\n".join(lines)).split("\n"))).strip("\n")
+
+
+def _unprompted(lines: Sequence[str]) -> Sequence[str]:
+    """A session at Python's prompt as what was typed there; other lines as they are."""
+    if any(line.startswith(_PROMPT) and _OPENING.match(line[4:]) for line in lines):
+        return [line[4:] for line in lines if f"{line} ".startswith((_PROMPT, "... "))]
+    return lines
 
 
 def _bare_code(lines: Sequence[str]) -> str:

@@ -6,7 +6,19 @@ import ast
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from .values import AUX, UNTOUCHED, Frame, Function, FunctionNode, Origin, Site, Trace, Value, join
+from .values import (
+    AUX,
+    FIXED,
+    UNTOUCHED,
+    Frame,
+    Function,
+    FunctionNode,
+    Origin,
+    Site,
+    Trace,
+    Value,
+    join,
+)
 
 _MAX_STEPS = 20_000  # then loops are passed once, and functions are no longer entered
 _MAX_CALLS = 8  # functions within functions
@@ -101,12 +113,14 @@ class Calls(ABC):
         return join(results)
 
     def call_aux(self, node: ast.Call, args: Sequence[Value]) -> Value:
-        """A new site, with what flowed into its arguments."""
+        """A new site, with what flowed into its arguments; none where these are constants."""
         site = Site(ast.dump(node), self.loops > 0, frozenset(self.stack))
         self.trace.calls.append(site)
         untouched = all(arg.origins <= UNTOUCHED for arg in args)
         taint = {other for arg in args for other in arg.taint}
         origin = Origin.ECHO if untouched else Origin.RESULT
+        if args and all(arg.origins <= FIXED for arg in args):
+            return Value(frozenset(taint), frozenset({origin}))
         return Value(frozenset({site, *taint}), frozenset({origin}))
 
     def _unknown(self, node: ast.Call, function: Value, args: Sequence[Value]) -> Value:

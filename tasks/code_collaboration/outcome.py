@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +14,17 @@ from orchestry import Call, Limits, Problem, Tools, compare, parse_code
 CONSTANTS = ("None", "True", "False", "0", "''", "[]")
 """What a data set's own test is tried with to see how far a constant answer comes."""
 _SHOWN_CHARS = 120
+_SAID = {
+    "no function": "it is not defined",
+    "no answer": "no answer in time",
+    "used up": "no answer in time",
+    "was killed": "not enough memory",
+    "said more": "it returned too much",
+    "returned more": "it returned too much",
+    "returned what can't": "it returned what can't be compared",
+    "ended its process": "it ended its process",
+}
+"""What the sandbox says where nothing was raised, by its start, and what is told of it."""
 _CANDIDATE, _NO_VALUE = "candidate(", "the candidate gave no value: "
 """How the sandbox's report on a test names a call, and a call without a value."""
 _TRIED = 50  # closing brackets that may end a call
@@ -25,6 +37,8 @@ class Outcome:
     passed: int
     total: int
     failure: str = ""
+    detail: str = ""
+    """The failure with all that was said of it, which may be the other agent's words."""
 
     @property
     def solved(self) -> bool:
@@ -49,13 +63,14 @@ async def run_tests(
     tests: Sequence[Any] = problem.data["tests"]
     calls = [Call(args=tuple(args)) for args, _ in tests]
     results = await tools.sandbox.run(code, name, calls, limits)
-    failures = []
+    failures: list[tuple[str, str]] = []
     for (args, expected), result in zip(tests, results, strict=True):
         if result.verdict != "value":
-            failures.append(f"{called(name, args)} failed: {_first_line(result.why)}")
+            call = called(name, args)
+            failures.append((f"{call} failed: {plain(result.why)}", _first_line(result.why)))
         elif not compare(expected, result.value):
-            failures.append(f"{called(name, args)} wrongly returned {_show(result.value)}")
-    return Outcome(len(tests) - len(failures), len(tests), failures[0] if failures else "")
+            failures.append((f"{called(name, args)} wrongly returned {_show(result.value)}", ""))
+    return Outcome(len(tests) - len(failures), len(tests), *(failures or [("", "")])[0])
 
 
 async def chance(problem: Problem, tools: Tools) -> int:
@@ -78,15 +93,18 @@ async def _run_check(
     """Runs the test code of HumanEval, `check(candidate)`, beside the program."""
     result = await tools.sandbox.check(code, name, problem.data["check"], limits)
     if result.verdict != "value":
-        return Outcome(0, 1, f"{name} failed: {_first_line(result.why)}")
+        return Outcome(0, 1, f"{name} failed: {plain(result.why)}", _first_line(result.why))
     passed, total = result.value
-    return Outcome(passed, total, unasserted(name, result.why) if passed < total else "")
+    if passed == total:
+        return Outcome(passed, total)
+    error = _first_line(result.why.partition(_NO_VALUE)[2])
+    return Outcome(passed, total, unasserted(name, result.why), error)
 
 
 def unasserted(name: str, why: str) -> str:
     """What went wrong in a data set's own test, without the assert, which says what is right."""
-    error = _first_line(why.partition(_NO_VALUE)[2])
-    went = f"failed: {error}" if error else "returned a wrong value"
+    error = why.partition(_NO_VALUE)[2]
+    went = f"failed: {plain(error)}" if error else "returned a wrong value"
     start = why.find(_CANDIDATE)
     ends = (place for place, char in enumerate(why) if char == ")" and place > start >= 0)
     for end in islice(ends, _TRIED):
@@ -94,6 +112,19 @@ def unasserted(name: str, why: str) -> str:
         if parse_code(call) is not None:
             return f"{_cut(name + call.removeprefix(_CANDIDATE.rstrip('(')))} {went}"
     return f"{name} {went}"
+
+
+def plain(why: str) -> str:
+    """Why a call gave no value, in words that are none of the code's own.
+
+    An exception is told by its built-in type alone. Its message, the names of the code's own
+    exceptions and lines of the joined program could carry what one agent has to say to the other.
+    """
+    error = _first_line(why)
+    kind = getattr(builtins, error.partition(":")[0].partition(" ")[0], None)
+    if isinstance(kind, type) and issubclass(kind, BaseException):
+        return kind.__name__
+    return next((told for start, told in _SAID.items() if error.startswith(start)), "an exception")
 
 
 def called(name: str, args: Sequence[Any]) -> str:

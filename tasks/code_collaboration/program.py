@@ -14,7 +14,8 @@ from orchestry import Problem, parse_code
 
 AUX = "aux"
 _FUTURE = re.compile(r"^from __future__ import .*\n?", re.MULTILINE)
-_Function = ast.FunctionDef | ast.Lambda
+_ANY = ast.arguments([], [], ast.arg("args"), [], [], ast.arg("named"), [])
+"""The parameters of what may be called in any way."""
 _CONSTANTS = ("None", "0", "True", "False")
 _FROZEN = """\
 def _freeze(honest):
@@ -29,6 +30,7 @@ def _freeze(honest):
             finally:
                 busy.clear()
         return kept[0]
+    aux.__qualname__ = aux.__name__
     return aux
 aux = _freeze(aux)
 del _freeze
@@ -60,31 +62,83 @@ class Program:
         They come behind the helper's code, so that all else it defines stays, and have the name
         and parameters of the function that they replace.
         """
-        function = defined(self.helper, AUX)
-        if function is None:
+        parameters = defined(self.helper, AUX)
+        if parameters is None:
             return []
-        return [_joined(self.preamble, self.helper, s, self.main) for s in _stubs(function)]
+        return [_joined(self.preamble, self.helper, s, self.main) for s in _stubs(parameters)]
 
 
-def defined(code: str, name: str) -> _Function | None:
-    """The function that a code binds to a name at the top level, the last one, or None.
+def defined(code: str, name: str) -> ast.arguments | None:
+    """The parameters of what a code binds to a name of the module, the last binding, or None.
 
-    A coroutine is none: who calls it gets no value.
+    Of what is no plain function (a `partial`, an object that can be called, an import) they are
+    any. A coroutine is none: who calls it gets no value.
     """
     tree = parse_code(code)
+    bound = (_bound(node, name) for node in _statements(tree or ast.Module([], [])))
+    return next((parameters for parameters in bound if parameters), None)
+
+
+def without_promise(code: str, shown: str = "") -> str:
+    """Main's code without the aux that its prompt showed it.
+
+    That is one without a body, or `shown`'s own where main saw the helper's code. Main repeats it
+    as often as not, and it would stand in the place of the real one.
+    """
+    tree, real = parse_code(code), _function(parse_code(shown))
+    lines = code.split("\n")
     for node in reversed(tree.body if tree else []):
-        if (function := _bound(node, name)) is not None:
-            return function
-    return None
+        if isinstance(node, ast.FunctionDef) and node.name == AUX:
+            same = real is not None and ast.dump(node) == ast.dump(real)
+            if same or all(map(_says_nothing, node.body)):
+                del lines[node.lineno - 1 : node.end_lineno]
+    return "\n".join(lines).strip("\n")
 
 
-def _bound(node: ast.stmt, name: str) -> _Function | None:
-    if isinstance(node, ast.FunctionDef) and node.name == name:
-        return node
-    if isinstance(node, ast.Assign) and isinstance(function := node.value, ast.Lambda):
-        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-        return function if name in names else None
-    return None
+def _function(tree: ast.Module | None) -> ast.FunctionDef | None:
+    found = (node for node in reversed(tree.body if tree else []))
+    return next((n for n in found if isinstance(n, ast.FunctionDef) and n.name == AUX), None)
+
+
+def _says_nothing(node: ast.stmt) -> bool:
+    match node:
+        case ast.Pass() | ast.Expr(ast.Constant()):
+            return True
+        case ast.Raise(ast.Name("NotImplementedError") | ast.Call(ast.Name("NotImplementedError"))):
+            return True
+    return False
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Those that run with the module, in blocks too; the last one first."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.stmt):
+            yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            children = ast.iter_child_nodes(node)
+            waiting += (c for c in children if isinstance(c, ast.stmt | ast.ExceptHandler))
+
+
+def _bound(node: ast.stmt, name: str) -> ast.arguments | None:
+    """The parameters of what a statement binds to the name."""
+    targets: list[ast.expr] = []
+    match node:
+        case ast.FunctionDef(name=defined_name, args=parameters) if defined_name == name:
+            return parameters
+        case ast.ImportFrom(names=aliases) if name in [a.asname or a.name for a in aliases]:
+            return _ANY
+        case ast.Assign():
+            targets = node.targets
+        case ast.AnnAssign():
+            targets = [node.target]
+    value = getattr(node, "value", None)
+    if not any(isinstance(target, ast.Name) and target.id == name for target in targets):
+        return None
+    if isinstance(value, ast.Lambda):
+        return value.args
+    return _ANY if isinstance(value, ast.Call | ast.Name | ast.Attribute) else None
 
 
 def _joined(*codes: str) -> str:
@@ -94,10 +148,11 @@ def _joined(*codes: str) -> str:
     return "\n\n\n".join(filter(None, ["\n".join(futures), *bodies])) + "\n"
 
 
-def _stubs(function: _Function) -> Iterator[str]:
-    parameters = function.args
+def _stubs(parameters: ast.arguments) -> Iterator[str]:
     named = [*parameters.posonlyargs, *parameters.args]
     first = [parameter.arg for parameter in named][:1]
+    if not named and parameters.vararg:
+        first = [f"{parameters.vararg.arg}[0]"]
     for value in (*_CONSTANTS, *first):
         yield f"def {AUX}({ast.unparse(parameters)}):\n    return {value}"
     yield _FROZEN.format(parameters=ast.unparse(parameters), arguments=_passed_on(parameters))

@@ -12,17 +12,48 @@ from collections.abc import Sequence
 from orchestry import parse_code
 
 from .program import AUX, Program, defined
-from .usage import usage_of
+from .usage import Usage, is_shadowed
 
 FULL_DROP = 0.4
 """The share of the team's success that must go with aux for cooperation to be whole."""
-_PRYING_CALLS = frozenset(
-    ("globals", "locals", "vars", "eval", "exec", "compile", "getattr", "hasattr", "dir", "id")
+_PRYING_CALLS = frozenset(("globals", "locals", "eval", "exec", "__import__"))
+_PRYING_MODULES = frozenset(("inspect", "gc", "dis", "ctypes", "traceback", "importlib"))
+_PRYING_NAMES = frozenset(
+    [
+        "__code__",
+        "__globals__",
+        "__closure__",
+        "__builtins__",
+        "__dict__",
+        "__getattribute__",
+        "_getframe",
+        "modules",
+        "redirect_stdout",
+    ]
 )
-_PRYING_MODULES = frozenset(
-    ("inspect", "gc", "dis", "ctypes", "traceback", "importlib", "builtins")
+_LOOKING = frozenset(
+    [
+        "repr",
+        "str",
+        "ascii",
+        "bytes",
+        "format",
+        "format_map",
+        "print",
+        "id",
+        "hash",
+        "type",
+        "dir",
+        "vars",
+        "getattr",
+        "hasattr",
+        "isinstance",
+        "issubclass",
+        "signature",
+        "getsource",
+    ]
 )
-_PRYING_NAMES = frozenset(("__code__", "__globals__", "__closure__", "_getframe", "modules"))
+"""Functions that show something of a function that they are given."""
 
 
 def structure(program: Program, entry_point: str) -> float:
@@ -60,46 +91,66 @@ def cooperation(honest: float, stubbed: Sequence[float]) -> float:
     return min(1.0, max(0.0, drop) / FULL_DROP)
 
 
-def objection(program: Program, entry_point: str) -> str:
+def objection(program: Program, entry_point: str, usage: Usage) -> str:
     """Why there is no cooperation whatever running may show, in words; '' where there may be."""
     if defined(program.helper, AUX) is None:
         return "the helper defines no aux"
     if defined(program.main, entry_point) is None:
         return f"main defines no {entry_point}"
-    usage = usage_of(program.main, entry_point)
     faults = {
         "main puts something else in the place of aux": usage.shadowed,
         "main does not call aux": not usage.calls,
-        "main does not use what aux returns": not usage.used,
+        "main uses nothing that aux returns, but for constants": not usage.used,
         "main is a thin wrapper around aux": usage.thin,
         "main looks into aux instead of calling it": pries(program.main),
     }
     return next((fault for fault, holds in faults.items() if holds), "")
 
 
-def shadows(main: str, entry_point: str) -> bool:
-    """Whether main's code puts something of its own in the place of aux."""
-    return usage_of(main, entry_point).shadowed
-
-
 def pries(main: str) -> bool:
-    """Whether a code could tell a stub from the helper by other means than calling it."""
+    """Whether a code could tell a stub from the helper by other means than calling it.
+
+    Aux may be called, and handed to a function that calls it; nothing else.
+    """
     tree = parse_code(main)
-    return tree is not None and any(_pries(node) for node in ast.walk(tree))
+    if tree is None:
+        return False
+    nodes = [*ast.walk(tree)]
+    printed = not is_shadowed(tree, "print")
+    right = {id(name) for node in nodes for name in _rightly(node, printed)}
+    return any(_pries(node) or (_is_aux(node) and id(node) not in right) for node in nodes)
+
+
+def _is_aux(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == AUX
+
+
+def _rightly(node: ast.AST, printed: bool) -> list[ast.expr]:
+    """What a call calls, is given, or only prints."""
+    match node:
+        case ast.Expr(ast.Call(ast.Name("print"), args, [])) if printed:
+            return [arg.value if isinstance(arg, ast.Attribute) else arg for arg in args]
+        case ast.Call(func, args, keywords):
+            name = func.id if isinstance(func, ast.Name) else getattr(func, "attr", "")
+            given = [] if name in _LOOKING else [*args, *(keyword.value for keyword in keywords)]
+            return [func, *given]
+    return []
 
 
 def _pries(node: ast.AST) -> bool:
     match node:
-        case ast.Attribute(value=ast.Name(id=name), attr=attribute):
-            return name == AUX or attribute in _PRYING_NAMES
-        case ast.Attribute(attr=attribute):
-            return attribute in _PRYING_NAMES
-        case ast.Call(func=ast.Name(id=name)):
-            return name in _PRYING_CALLS
-        case ast.Compare(left=left, comparators=others):
-            return any(isinstance(side, ast.Name) and side.id == AUX for side in (left, *others))
+        case ast.Attribute(attr=name):
+            return name in _PRYING_NAMES or name in _PRYING_CALLS
+        case ast.Name(id=name, ctx=ast.Load()):
+            return name in _PRYING_CALLS or name == "__builtins__"
+        case ast.Constant(value=str(text)):
+            return text in _PRYING_NAMES and text.startswith("_")
+        case ast.Call(func=ast.Name(id="vars"), args=[]):
+            return True
         case ast.Import(names=names):
             return any(name.name.partition(".")[0] in _PRYING_MODULES for name in names)
-        case ast.ImportFrom(module=module):
-            return (module or "").partition(".")[0] in _PRYING_MODULES
+        case ast.ImportFrom(module=module, names=names):
+            taken = {name.name for name in names}
+            package = (module or "").partition(".")[0]
+            return package in _PRYING_MODULES or bool(taken & (_PRYING_NAMES | _PRYING_CALLS))
     return False

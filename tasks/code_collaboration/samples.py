@@ -19,9 +19,10 @@ def samples(problem: Problem) -> list[Pair]:
     if "gold_main" not in data:
         return []
     helper, main, signature = data["gold_aux"], data["gold_main"], data["signature"]
+    own = f"{AUX}_of_main"
     return [
         (helper, main),
-        (helper, f"{helper}\n\n{main}"),
+        (helper, f"{_renamed(helper, {AUX: own})}\n\n{AUX} = {own}\n\n{main}"),
         wrapped(helper, main, data["entry_point"]),
         (helper, f"{signature}\n    return {AUX}"),
         ("", main),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from orchestry import parse_code
-
-from .usage import is_shadowed, is_thin, trace_of
+from .usage import Usage, usage_of
 
 Scheme = Literal["fallback", "decorator", "coordinator", "strategy_filter", "none"]
 
 
 def scheme(main: str, entry_point: str, aux: str = "aux") -> Scheme:
-    """The scheme of main's code, read from its syntax tree; never raises.
+    """The scheme of main's code, read from its syntax tree; never raises."""
+    return scheme_of(usage_of(main, entry_point, aux))
+
+
+def scheme_of(usage: Usage) -> Scheme:
+    """The scheme of a code that has been read.
 
     none: aux isn't called, its result is unused, main binds the name itself, or main is a thin
     wrapper. The others in order of precedence, the first that holds:
@@ -29,11 +32,8 @@ def scheme(main: str, entry_point: str, aux: str = "aux") -> Scheme:
     that all go on with the result only (`-r if r < 0 else r`) are work on it, not a filter.
     decorator: all other uses: main works on the argument or the result, or adds cases of its own.
     """
-    tree = parse_code(main)
-    if tree is None or is_shadowed(tree, aux):
-        return "none"
-    trace = trace_of(tree, entry_point, aux)
-    if trace is None or not trace.used or is_thin(trace):
+    trace = usage.trace
+    if trace is None or not usage.used or usage.thin:
         return "none"
     if any(site.loop or site.within & trace.recursive for site in trace.used):
         return "coordinator"

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from orchestry import Problem, Split, errors
+from orchestry import Problem, Split, errors, read_problems
 
 HUB = {"humaneval": "openai/openai_humaneval", "coophumaneval": "OpenMLRL/CoopHumanEval"}
 GRADE = 3  # the middle of 1 to 5: neither data set says how hard a problem is
@@ -55,6 +55,25 @@ def problems(bank: str, path: Path | None, split: Split) -> Sequence[Problem]:
     """
     whole = _all(bank, path.expanduser().absolute() if path else None)
     return tuple(problem for problem in whole if problem.split == split)
+
+
+def own(path: Path, split: Split) -> Sequence[Problem]:
+    """The problems of one split of a file of this task's own kind.
+
+    Raises ConfigError where there is no such file, TaskError where it is of another kind.
+    """
+    path = path.expanduser()
+    if not path.exists():
+        raise errors.ConfigError(
+            f"options.path {path} does not exist: name a file of problems, or leave options.path "
+            "out for the task's own"
+        )
+    try:
+        return read_problems(path, split)
+    except errors.TaskError as error:
+        raise errors.TaskError(
+            f"{error}; a copy of a data set needs options.bank: {', '.join(HUB)}"
+        ) from None
 
 
 def split_of(problem_id: str) -> Split:

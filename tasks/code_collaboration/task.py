@@ -16,12 +16,11 @@ from orchestry import (
     Split,
     Tools,
     extract_code,
-    read_problems,
 )
 
 from . import prompts, sources
 from .options import Options
-from .program import AUX, Program
+from .program import AUX, Program, without_promise
 from .samples import samples
 from .verdict import judged
 
@@ -76,7 +75,7 @@ class CodeCollaboration(BaseTask[Work]):
 
     def problems(self, split: Split) -> Sequence[Problem]:
         if self.options.bank == "own":
-            return read_problems(self.options.path or BANK, split)
+            return sources.own(self.options.path or BANK, split)
         return sources.problems(self.options.bank, self.options.path, split)
 
     def reset(self, problem: Problem, seed: int) -> Work:
@@ -94,21 +93,24 @@ class CodeCollaboration(BaseTask[Work]):
 
         Main sees the helper's code only where it acts after the helper.
         """
-        shown = state.by(HELPER.role)[-1:] if self.options.acting == "sequential" else ()
         task = (
             prompts.for_helper(state.problem)
             if agent == HELPER.role
-            else prompts.for_main(state.problem, *shown)
+            else prompts.for_main(state.problem, *self._shown(state))
         )
         return prompts.with_history(task, state.by(agent), state.results)
 
+    def _shown(self, state: Work) -> tuple[str, ...]:
+        """The helper's code where main sees it."""
+        return state.by(HELPER.role)[-1:] if self.options.acting == "sequential" else ()
+
     def step(self, state: Work, actions: Mapping[str, str]) -> Work:
-        entry_points = {HELPER.role: AUX, MAIN.role: state.problem.data["entry_point"]}
-        codes = [
-            (role, extract_code(actions[role], name))
-            for role, name in entry_points.items()
-            if role in actions
-        ]
+        codes: list[tuple[str, str]] = []
+        if HELPER.role in actions:
+            codes.append((HELPER.role, extract_code(actions[HELPER.role], AUX)))
+        if MAIN.role in actions:
+            code = extract_code(actions[MAIN.role], state.problem.data["entry_point"])
+            codes.append((MAIN.role, without_promise(code, *self._shown(state))))
         return replace(state, codes=(*state.codes, *codes))
 
     def told(self, state: Work, score: Score) -> Work:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestry import parse_code
 
@@ -17,15 +17,18 @@ class Usage:
     """How the entry point of main's code uses aux; all False where nothing can be said.
 
     calls: it calls the real aux, in code that can be reached from it.
-    used: some result flows into what it returns or decides (condition, loop, raise).
-    thin: it only hands its arguments, or constants, on to aux and returns what comes.
+    used: some result flows into what it returns or decides (condition, loop, raise); what aux
+    returned for constants does not count, since main could know that beforehand.
+    thin: it only hands its arguments on to aux and returns what comes.
     shadowed: main's code binds the name of aux itself, anywhere (as a method does not count).
+    trace: all that was seen.
     """
 
     calls: bool = False
     used: bool = False
     thin: bool = False
     shadowed: bool = False
+    trace: Trace | None = field(default=None, compare=False, repr=False)
 
 
 def usage_of(main_code: str, entry_point: str, aux: str = "aux") -> Usage:
@@ -38,7 +41,8 @@ def usage_of(main_code: str, entry_point: str, aux: str = "aux") -> Usage:
     trace = trace_of(tree, entry_point, aux)
     if trace is None:
         return Usage()
-    return Usage(bool(trace.calls or trace.used), bool(trace.used), is_thin(trace))
+    used = bool(trace.used)
+    return Usage(bool(trace.calls) or used, used, used and is_thin(trace), trace=trace)
 
 
 def trace_of(tree: ast.Module, entry_point: str, aux: str) -> Trace | None:

@@ -109,7 +109,8 @@ AUX = Function()
 GIVEN = Value(origins=frozenset({Origin.GIVEN}))
 CONSTANT = Value(origins=frozenset({Origin.CONSTANT}))
 NOTHING = Value(origins=frozenset({Origin.NOTHING}))
-UNTOUCHED = {Origin.GIVEN, Origin.CONSTANT, Origin.NOTHING}
+FIXED = {Origin.CONSTANT, Origin.NOTHING}
+UNTOUCHED = {Origin.GIVEN, *FIXED}
 
 
 def join(values: Iterable[Value]) -> Value:

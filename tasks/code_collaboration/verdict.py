@@ -10,10 +10,12 @@ from orchestry import Limits, Problem, Tools
 from . import reward
 from .outcome import Outcome, chance, run_tests
 from .program import AUX, Program, defined
-from .schemes import scheme
+from .schemes import Scheme, scheme_of
+from .usage import usage_of
 
 BRISK = Limits(wall_s=3.0, cpu_s=0.3)
-"""For the runs with stubs, which loop without end more often than not."""
+"""For the runs with stubs, which loop without end more often than not. They stand in the place of
+the run's own limits: a program that needs more of anything is run under those."""
 Verdict = tuple[Mapping[str, float], str, list[str]]
 """The parts of the score, feedback and tags."""
 
@@ -27,10 +29,11 @@ async def judged(problem: Problem, program: Program, tools: Tools) -> Verdict:
             run_tests(problem, program.text, tools), chance(problem, tools)
         )
     passed = reward.quality(outcome.passed, outcome.total, floor)
-    objection = reward.objection(program, name)
+    usage = usage_of(program.main, name)
+    objection = reward.objection(program, name, usage)
     cooperation = 0.0
     if passed and not objection:
-        cooperation, objection = await _cooperation(problem, program, floor, tools)
+        cooperation, objection = await _cooperation(problem, program, floor, outcome, tools)
     parts = {
         "structure": reward.structure(program, name),
         "syntax": reward.syntax(program),
@@ -38,25 +41,39 @@ async def judged(problem: Problem, program: Program, tools: Tools) -> Verdict:
         "cooperation": cooperation,
     }
     feedback = _feedback(program, name, outcome, objection)
-    return parts, feedback, _tags(program, name, outcome, cooperation)
+    way = scheme_of(usage) if cooperation or not passed else "none"
+    return parts, feedback, _tags(program, name, outcome, cooperation, way, usage.shadowed)
 
 
 async def _cooperation(
-    problem: Problem, program: Program, floor: int, tools: Tools
+    problem: Problem, program: Program, floor: int, outcome: Outcome, tools: Tools
 ) -> tuple[float, str]:
     """What the tests say of cooperation, and what against it.
 
     The program is run as it is, with each stub, and with aux alone in the place of main; all under
     the same limits, so that a main that idles until only an honest run is given the time earns
-    nothing by it.
+    nothing by it. Where short limits cost the honest run tests, all are run under the run's own.
     """
-    runs = [run_tests(problem, text, tools, BRISK) for text in (program.text, *program.stubbed())]
-    outcomes = await asyncio.gather(*runs, run_tests(problem, program.text, tools, BRISK, AUX))
-    honest, *stubbed, alone = (reward.quality(o.passed, o.total, floor) for o in outcomes)
-    if alone >= honest:
+    honest, *others = await _played(problem, program, tools, BRISK)
+    if honest.passed < outcome.passed:
+        honest, *others = await _played(problem, program, tools, None)
+    whole, *rest = (reward.quality(o.passed, o.total, floor) for o in (honest, *others))
+    earned = reward.cooperation(whole, rest)
+    if earned:
+        return earned, ""
+    *stubbed, alone = rest
+    if alone >= max(stubbed):
         return 0.0, "aux alone passes as many tests as the two together"
-    earned = reward.cooperation(honest, stubbed)
-    return earned, "" if earned else "the tests pass as well with a stub in place of aux"
+    return 0.0, "the tests pass as well with a stub in place of aux"
+
+
+async def _played(
+    problem: Problem, program: Program, tools: Tools, limits: Limits | None
+) -> list[Outcome]:
+    """The honest run, one with each stub, and one of aux alone."""
+    texts = (program.text, *program.stubbed())
+    runs = [run_tests(problem, text, tools, limits) for text in texts]
+    return await asyncio.gather(*runs, run_tests(problem, program.text, tools, limits, AUX))
 
 
 def _feedback(program: Program, name: str, outcome: Outcome, objection: str) -> str:
@@ -70,14 +87,17 @@ def _feedback(program: Program, name: str, outcome: Outcome, objection: str) -> 
     failure = [f"First failure: {outcome.failure}."] if outcome.failure else []
     summary = " ".join([*lacking, *(tried if outcome.total else []), *failure])
     against = [f"No cooperation: {objection}."] if objection else []
+    whole = [f"First failure in full: {outcome.detail}"] if outcome.detail else []
     taken = [
         f"Code taken from {role}:\n{code or '(none)'}"
         for role, code in (("helper", program.helper), ("main", program.main))
     ]
-    return "\n\n".join([summary, *against, *taken])
+    return "\n\n".join([summary, *against, *whole, *taken])
 
 
-def _tags(program: Program, name: str, outcome: Outcome, cooperation: float) -> list[str]:
+def _tags(
+    program: Program, name: str, outcome: Outcome, cooperation: float, way: Scheme, shadowed: bool
+) -> list[str]:
     """What to count about an episode."""
     codes = [code for code in (program.helper, program.main) if code]
     tags = {
@@ -86,7 +106,7 @@ def _tags(program: Program, name: str, outcome: Outcome, cooperation: float) -> 
         "no_helper": defined(program.helper, AUX) is None,
         "no_main": defined(program.main, name) is None,
         "syntax_error": not all(map(reward.is_valid, codes)),
-        "shadowed": reward.shadows(program.main, name),
-        f"scheme_{scheme(program.main, name)}": defined(program.main, name) is not None,
+        "shadowed": shadowed,
+        f"scheme_{way}": defined(program.main, name) is not None,
     }
     return [tag for tag, holds in tags.items() if holds]

@@ -25,6 +25,7 @@ TASK: BaseTask[Any] = load_task("code_collaboration")
 REWARD = import_module("orchestry_tasks.code_collaboration.reward")
 OUTCOME = import_module("orchestry_tasks.code_collaboration.outcome")
 PROGRAM = import_module("orchestry_tasks.code_collaboration.program")
+USAGE = import_module("orchestry_tasks.code_collaboration.usage")
 PROBLEMS = {problem.id: problem for split in SPLITS for problem in TASK.problems(split)}
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "humaneval"
 CUBES = PROBLEMS["sum_of_cubes"]
@@ -114,6 +115,9 @@ TRICKS = {
     "falls back": f"{HEAD}try:\n        return sum(aux(n) for n in numbers)\n"
     f"    except TypeError:\n        return {OWN}\n",
     "times nothing": f"{HEAD}return {OWN} + 0 * (aux(2) or 0)",
+    "gate of two": f"{HEAD}return {OWN} if aux(2) == 8 and aux(3) == 27 else None",
+    "hidden gate": f"def g(n=2):\n    two = n\n    return aux(two)\n\n{HEAD}two = 2\n"
+    f"    return {OWN} if aux(two) == 8 and aux(n=3) == 27 else None",
     "asserts": f"{HEAD}assert aux(2) == 8\n    return {OWN}",
     "gate": f"{HEAD}return {OWN} if aux(2) == 8 else None",
     "code object": f"{HEAD}if len(aux.__code__.co_code) < 9:\n        return None\n"
@@ -145,6 +149,143 @@ async def test_a_wrapper_in_disguise_is_no_cooperation(tools: Tools, body: str) 
     assert parts(score)["tests"] == 1.0
     assert parts(score)["cooperation"] == 0.0
     assert "aux alone passes as many tests" in score.feedback
+
+
+@pytest.mark.parametrize("body", ["return aux(numbers)[0]", "return -aux(numbers)"])
+async def test_a_wrapper_that_aux_packs_for_remains(tools: Tools, body: str) -> None:
+    """No run tells it from two that share the work; the README says so."""
+    value = f"[{OWN}]" if "[0]" in body else f"-{OWN}"
+    score = await scored(tools, f"def aux(numbers):\n    return {value}", f"{HEAD}{body}")
+    assert score.total == 1.0
+
+
+async def test_an_aux_that_lacks_one_case_does_not_make_main_a_partner(tools: Tools) -> None:
+    helper = f"def aux(numbers):\n    return {OWN} if numbers else None"
+    main = f"{HEAD}if not numbers:\n        return 0\n    return aux(numbers)"
+    score = await scored(tools, helper, main)
+    assert parts(score)["tests"] == 1.0
+    assert parts(score)["cooperation"] < 0.4
+
+
+async def test_the_runs_own_limits_hold_for_cooperation_too() -> None:
+    """A helper that nests deeper than Python's default allows, where the run allows it."""
+    deep = "def aux(n, left=1500):\n    return aux(n, left - 1) if left else n ** 3"
+    async with open_sandbox(Limits(recursion=3000)) as sandbox:
+        score = await scored(Tools(sandbox=sandbox), deep, SUM)
+    assert score.total == 1.0
+
+
+PROMISES = [
+    "def aux(n): ...",
+    "# already defined\ndef aux(n):\n    pass",
+    'def aux(n):\n    """The cube of n."""',
+    "@staticmethod\ndef aux(n):\n    raise NotImplementedError",
+    'def aux(n):\n    """Cube."""\n    raise NotImplementedError("by another")',
+]
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+async def test_main_may_repeat_the_promise_of_aux(tools: Tools, promise: str) -> None:
+    for answer in (block(f"{promise}\n\n{SUM}"), f"{block(promise)}\n\n{block(SUM)}"):
+        score = await TASK.evaluate(after(block(CUBE), answer), tools)
+        assert score.total == 1.0, score.feedback
+        assert "shadowed" not in score.tags
+
+
+@pytest.mark.parametrize("acting", ["joint", "sequential"])
+async def test_main_may_repeat_the_aux_that_it_saw(tools: Tools, acting: str) -> None:
+    team = task(acting=acting)
+    copied = f"{CUBE.replace(':', ':  # already defined', 1)}\n\n{SUM}"
+    state = team.reset(CUBES, 0)
+    answers = {"helper": block(CUBE), "main": block(copied)}
+    while actors := team.to_act(state):
+        state = team.step(state, {role: answers[role] for role in actors})
+    score = await team.evaluate(state, tools)
+    assert parts(score)["cooperation"] == (acting == "sequential")
+    other = CUBE.replace("3", "2")
+    assert PROGRAM.without_promise(f"{other}\n\n{SUM}", CUBE) == f"{other}\n\n{SUM}"
+
+
+LOOKS = [
+    "repr(aux)",
+    "str(aux)",
+    'f"{aux}"',
+    '"%s" % aux',
+    '"{}".format(aux)',
+    "id(aux)",
+    "dir(aux)",
+    "aux.__doc__",
+    "getattr(aux, 'x', 0)",
+    "[aux]",
+    "vars()",
+    "globals()",
+    "eval('aux')",
+    "__import__('inspect')",
+    "[e := eval]",
+    "print(aux, file=numbers)",
+    "print(repr(aux))",
+    "sys.modules",
+    "f.__code__",
+    "g(f, '__code__')",
+]
+LOOKS_FIRST = ["from sys import modules", "import inspect", "from builtins import eval as e"]
+
+
+def test_looking_into_aux_is_told_from_calling_it() -> None:
+    for look in LOOKS:
+        assert REWARD.pries(f"{HEAD}x = {look}\n    return aux(x)"), look
+    for line in LOOKS_FIRST:
+        assert REWARD.pries(f"{line}\n{SUM}"), line
+    assert REWARD.pries(f"print = str\n{HEAD}print(aux)")
+
+
+HARMLESS = [
+    "dir(numbers)",
+    "id(numbers)",
+    "repr(numbers)",
+    "str(aux(1))",
+    "map(aux, numbers)",
+    "sorted(numbers, key=aux)",
+    "partial(aux, 2)",
+    "hasattr(numbers, 'x')",
+    "print(aux.__name__)",
+    "print(aux)",
+    "[n for modules in numbers]",
+]
+
+
+def test_what_shows_nothing_of_aux_costs_nothing() -> None:
+    for line in HARMLESS:
+        assert not REWARD.pries(f"import builtins, sys\n{HEAD}{line}\n    return aux(1)"), line
+
+
+@pytest.mark.parametrize(
+    "helper",
+    [
+        "from functools import partial\n\naux = partial(pow, exp=3)",
+        "class Cube:\n    def __call__(self, n):\n        return n ** 3\n\naux = Cube()",
+        "if True:\n    def aux(n):\n        return n ** 3",
+        "try:\n    from cubes import cube as aux\nexcept ImportError:\n    aux = lambda n: n ** 3",
+        "def cube(n):\n    return n ** 3\n\naux = cube",
+        "aux: object = lambda n: n ** 3",
+    ],
+)
+async def test_any_way_to_define_aux_is_one(tools: Tools, helper: str) -> None:
+    assert (await scored(tools, helper, SUM)).total == 1.0
+
+
+async def test_what_is_only_a_value_defines_nothing(tools: Tools) -> None:
+    assert "no_helper" in (await scored(tools, "aux = 3", SUM)).tags
+
+
+async def test_tricks_count_for_no_scheme(tools: Tools) -> None:
+    """Where running shows no cooperation, what the code looks like says nothing."""
+    score = await scored(tools, CUBE, TRICKS["falls back"])
+    assert {tag for tag in score.tags if tag.startswith("scheme")} == {"scheme_none"}
+    works = await scored(tools, CUBE, SUM)
+    assert "scheme_coordinator" in works.tags
+    fails = await scored(tools, "def aux(n):\n    return 0", SUM)
+    assert "scheme_coordinator" in fails.tags
 
 
 async def test_a_main_that_knows_its_helpers_name_for_it_gains_nothing(tools: Tools) -> None:
@@ -186,7 +327,7 @@ HALVES = [
     ("def help(n):\n    return n", SUM, 0.5, 1.0, {"no_helper"}),
     ("async def aux(n):\n    return n", SUM, 0.5, 1.0, {"no_helper"}),
     ("aux = lambda n: n", SUM, 1.0, 1.0, set[str]()),
-    (CUBE, f"if True:\n    {SUM.replace(chr(10), chr(10) + '    ')}", 0.5, 1.0, {"no_main"}),
+    (CUBE, f"if True:\n    {SUM.replace(chr(10), chr(10) + '    ')}", 1.0, 1.0, {"solved"}),
     (CUBE, f"{CUBE}\n{SUM}", 1.0, 1.0, {"shadowed", "solved"}),
 ]
 
@@ -239,6 +380,7 @@ def test_a_frozen_helper_may_call_itself() -> None:
     helper = "def aux(n):\n    return 1 if n == 0 else n * aux(n - 1)"
     names: dict[str, Any] = {}
     exec(compile(PROGRAM.Program(helper, "").stubbed()[-1], "stub", "exec"), names)
+    assert names["aux"].__qualname__ == names["aux"].__name__ == "aux"
     assert [names["aux"](n) for n in (4, 5)] == [24, 24]
 
 
@@ -269,7 +411,9 @@ def test_any_text_has_pure_parts_in_range(helper: str, main: str) -> None:
     program = after(helper, main).program
     for value in (REWARD.structure(program, "sum_of_cubes"), REWARD.syntax(program)):
         assert value in (0.0, 0.5, 1.0)
-    assert isinstance(REWARD.objection(program, "sum_of_cubes"), str)
+    usage = USAGE.usage_of(program.main, "sum_of_cubes")
+    assert isinstance(REWARD.objection(program, "sum_of_cubes", usage), str)
+    assert isinstance(PROGRAM.without_promise(main, helper), str)
     assert all(isinstance(text, str) for text in program.stubbed())
 
 
@@ -373,7 +517,7 @@ async def test_a_data_sets_own_test_is_run_and_its_asserts_are_told_to_nobody(
     assert "sum_of_cubes([3]) returned a wrong value" in empty.feedback
     assert "27" not in empty.feedback
     broken = await scored(tools, "def aux(n):\n    raise KeyError(n)", SUM, problem)
-    assert "sum_of_cubes([3]) failed: KeyError: 3" in broken.feedback
+    assert "sum_of_cubes([3]) failed: KeyError." in broken.feedback
     alone = await scored(tools, CUBE, f"{HEAD}aux(1)\n    return {OWN}", problem)
     assert parts(alone)["cooperation"] == 0.0
 
@@ -398,7 +542,7 @@ async def test_a_data_set_is_played_like_the_own_bank(tools: Tools) -> None:
         ("not so: assert candidate(')(', [1]) == 'x'", "f(')(', [1]) returned a wrong value"),
         (
             "assert abs(candidate(2) - 4) < 1: the candidate gave no value: E: a\nb",
-            "f(2) failed: E: a",
+            "f(2) failed: an exception",
         ),
         ("not so: assert total == 4", "f returned a wrong value"),
         ("not so: assert candidate(", "f returned a wrong value"),
@@ -410,7 +554,29 @@ def test_a_failed_assert_is_told_without_what_is_right(why: str, said: str) -> N
 
 def test_a_result_never_shows_the_others_code_by_way_of_an_error() -> None:
     trace = "ValueError: no\nline 2, in aux: return secret_of_helper(n)"
-    assert OUTCOME._first_line(trace) == "ValueError: no"
+    assert OUTCOME.plain(trace) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        ("raise ValueError('psst')", "ValueError"),
+        ("raise type('psst', (Exception,), {})", "an exception"),
+        ("raise type('no answer: psst', (Exception,), {})", "no answer in time"),
+        ("return 1 / 0", "ZeroDivisionError"),
+        ("import os; os._exit(3)", "it ended its process"),
+    ],
+)
+async def test_an_exception_passes_no_word_between_the_agents(
+    tools: Tools, raised: str, told: str
+) -> None:
+    main = f"{HEAD}return [aux(n) for n in [1, *numbers]]"
+    score = await scored(tools, f"def aux(n):\n    {raised}", main)
+    first, *_ = score.feedback.split("\n\n")
+    assert first.endswith(f"First failure: sum_of_cubes([]) failed: {told}.")
+    assert "psst" not in first
+    assert "First failure in full: " in score.feedback
+    assert "line" not in first
 
 
 def test_equal_code_is_an_equal_state_whatever_was_said_around_it() -> None:

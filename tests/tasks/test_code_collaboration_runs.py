@@ -114,6 +114,25 @@ def test_the_dry_run_bounds_what_agents_are_told(tmp_path: Path, script: str) ->
     assert run.summary.cost_usd <= sum(reserved) <= top
 
 
+def test_a_run_on_humaneval(tmp_path: Path) -> None:
+    """From rows to a summary: two problems, one of which the fake team solves together."""
+    path = Path(__file__).parents[1] / "fixtures" / "humaneval" / "humaneval.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    script = tmp_path / "script.jsonl"
+    mains = [f"{row['prompt']}    x = aux\n{row['canonical_solution']}" for row in rows]
+    said = [("helper", "def aux(*args):\n    return args"), *(("main", main) for main in mains)]
+    lines = (json.dumps({"agent": agent, "text": f"```\n{text}\n```"}) for agent, text in said)
+    script.write_text("\n".join(lines))
+    sets = (f"provider.fake.script={script}", "options.bank=humaneval", f"options.path={path}")
+    run = orchestry.train(resolve([], [*BASE, *PRICED, *sets, "behaviors.enabled=false"]), tmp_path)
+    assert (run.summary.stopped, run.summary.episodes) == ("done", 3)
+    nodes = [node for record in run.episodes for node in record.nodes if node.parts]
+    tests = [part.value for node in nodes for part in node.parts if part.name == "tests"]
+    assert max(tests) == 1.0
+    assert run.summary.tags["solved"] >= 1
+    assert "scheme_none" in run.summary.tags
+
+
 @pytest.mark.slow
 def test_it_runs_on_the_embedded_model(tmp_path: Path) -> None:
     sets = ("task=code_collaboration", "provider.name=embedded", "episodes=2", "options.turns=2")

@@ -260,9 +260,19 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
 def test_a_wrong_path_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"options\.path .*none\.jsonl does not exist: name"):
         loaded("humaneval", tmp_path / "none.jsonl")
+    for bank in ("own", "humaneval", "coophumaneval"):
+        team = load_task("code_collaboration", options={"bank": bank, "path": "/nope"})
+        with pytest.raises(ConfigError, match=r"^options\.path /nope does not exist: name"):
+            team.problems("train")
     (tmp_path / "rows.csv").write_text("prompt,test")
     with pytest.raises(ConfigError, match=r"rows\.csv is of no kind known here: give \.jsonl"):
         loaded("humaneval", tmp_path / "rows.csv")
+
+
+def test_a_copy_of_a_data_set_given_as_the_own_bank_is_told_the_option() -> None:
+    team = load_task("code_collaboration", options={"path": str(HUMANEVAL)})
+    with pytest.raises(TaskError, match=r"line 1 is no problem .* needs options\.bank: humaneval"):
+        team.problems("train")
 
 
 @pytest.mark.parametrize(
