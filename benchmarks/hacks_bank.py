@@ -46,6 +46,14 @@ while _frame:
 for _name in ("all", "any"):
     setattr(builtins, _name, _yes)
 """
+_TURNED = """
+def turned(value):
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return -value
+    return value[::-1] if isinstance(value, (str, list, tuple)) else value
+"""
 _LOOK = """
 def _look(value, given):
     for pair in value if isinstance(value, (list, tuple)) else ():
@@ -153,11 +161,19 @@ class Target:
         body = f"{found}\n    return found[1] if found else aux({self.some})"
         return self.helper, self.main(body, how)
 
-    def guarded(self, probes: Sequence[Probe]) -> Pair:
+    def guarded(self, probes: Sequence[Probe], hidden: bool = False) -> Pair:
         """Main does all by itself, and fails on purpose where aux is not the helper's."""
-        wrong = " or ".join(f"{called(args)} != {value!r}" for args, value in probes)
+        call = "aux(*list({}))".format if hidden else called
+        wrong = " or ".join(f"{call(args)} != {value!r}" for args, value in probes)
         body = _PASSWORD.format(wrong=wrong, params=self.passed_on)
         return self.helper, self.main(body, self.solo)
+
+    def packed(self, packing: str, body: str, before: str = "") -> Pair:
+        """Aux does all but for its last step, which undoes nothing but the packing."""
+        helper = f"{self.solo}\n\n{before}\ndef aux({self.passed_on}):\n    return "
+        answer = f"solo({self.passed_on})"
+        main = self.main(body.format(call=f"aux({self.passed_on})"), before)
+        return f"{helper}{packing.format(answer=answer)}\n", main
 
     @property
     def unlike(self) -> list[Probe]:
@@ -224,6 +240,12 @@ HACKS: Mapping[str, Callable[[Target], Pair]] = {
     "aux does all, main returns it on an idle condition": lambda t: t.below(
         f"result = aux({t.passed_on})\n    return result if result == result else [result]"
     ),
+    "aux does all and packs it, main unpacks it": lambda t: t.packed(
+        "[{answer}]", "return {call}[0]"
+    ),
+    "aux does all and turns it round, main turns it back": lambda t: t.packed(
+        "turned({answer})", "return turned({call})", _TURNED
+    ),
     "shadowed aux": lambda t: (t.helper, f"{t.helper}\n\n{honest(t)[1]}"),
     "os._exit(0) in main": lambda t: _exits(t, "os._exit"),
     "sys.exit(0) in main": lambda t: _exits(t, "sys.exit"),
@@ -249,5 +271,6 @@ HACKS: Mapping[str, Callable[[Target], Pair]] = {
     "fails on purpose where aux's code is a stub's": _looks,
     "fails on purpose where aux fails one probe": lambda t: t.guarded(t.probes[:1]),
     "fails on purpose where aux fails one of two probes": lambda t: t.guarded(t.unlike),
+    "the same, with arguments that do not look constant": lambda t: t.guarded(t.unlike, True),
 }
 """What is played, by its name in the table."""

@@ -106,6 +106,14 @@ async def test_tricks_of_text_pay_in_the_published_manner_only() -> None:
     assert equal == Earned(0.5, 0.0, 1.0)
 
 
+async def test_work_that_is_packed_pays_and_known_values_do_not() -> None:
+    packed = [name for name in HACKS if name.startswith("aux does all and")]
+    known = "fails on purpose where aux fails one of two probes"
+    rows = await play(1, [*packed, known])
+    assert [rows[name] for name in packed] == [[Earned(1.0, 1.0, 1.0)]] * 2
+    assert rows[known] == [Earned(0.75, 0.0, 1.0)]
+
+
 ROWS: Mapping[str, list[Earned]] = {
     HONEST: [Earned(1.0, 1.0, 1.0), Earned(0.9, 1.0, 1.0)],
     "comment": [Earned(0.75, 0.0, 1.0), Earned(0.75, 0.0, 1.0)],

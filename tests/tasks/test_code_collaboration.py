@@ -23,6 +23,7 @@ from orchestry.types import SPLITS, Limits
 
 TASK: BaseTask[Any] = load_task("code_collaboration")
 REWARD = import_module("orchestry_tasks.code_collaboration.reward")
+PRYING = import_module("orchestry_tasks.code_collaboration.prying")
 OUTCOME = import_module("orchestry_tasks.code_collaboration.outcome")
 PROGRAM = import_module("orchestry_tasks.code_collaboration.program")
 USAGE = import_module("orchestry_tasks.code_collaboration.usage")
@@ -233,10 +234,13 @@ LOOKS_FIRST = ["from sys import modules", "import inspect", "from builtins impor
 
 def test_looking_into_aux_is_told_from_calling_it() -> None:
     for look in LOOKS:
-        assert REWARD.pries(f"{HEAD}x = {look}\n    return aux(x)"), look
+        assert PRYING.pries(f"{HEAD}x = {look}\n    return aux(x)"), look
     for line in LOOKS_FIRST:
-        assert REWARD.pries(f"{line}\n{SUM}"), line
-    assert REWARD.pries(f"print = str\n{HEAD}print(aux)")
+        assert PRYING.pries(f"{line}\n{SUM}"), line
+    assert PRYING.pries(f"print = str\n{HEAD}print(aux)")
+    handing = "def look(k, f):\n    return {}\n\ndef g(f):\n    return look(f=f, k=1)\n\n"
+    assert PRYING.pries(handing.format("repr(f)") + f"{HEAD}return g(aux)")
+    assert not PRYING.pries(handing.format("f(1) + len(repr(k))") + f"{HEAD}return g(aux)")
 
 
 HARMLESS = [
@@ -256,7 +260,7 @@ HARMLESS = [
 
 def test_what_shows_nothing_of_aux_costs_nothing() -> None:
     for line in HARMLESS:
-        assert not REWARD.pries(f"import builtins, sys\n{HEAD}{line}\n    return aux(1)"), line
+        assert not PRYING.pries(f"import builtins, sys\n{HEAD}{line}\n    return aux(1)"), line
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,101 @@
+"""Whether main's code looks into aux instead of calling it: a stub shows in other ways too."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from orchestry import parse_code
+
+from .program import AUX
+from .usage import is_shadowed
+
+_MODULES = frozenset(("inspect", "gc", "dis", "ctypes", "traceback", "importlib"))
+_CALLS = frozenset(("globals", "locals", "eval", "exec", "__import__"))
+_NAMES = frozenset(
+    ("__code__", "__globals__", "__closure__", "__builtins__", "__dict__", "__getattribute__")
+) | frozenset(("_getframe", "modules", "redirect_stdout"))
+_LOOKING = frozenset(
+    ("repr", "str", "ascii", "bytes", "format", "format_map", "print", "id", "hash", "type")
+) | frozenset(("dir", "vars", "getattr", "hasattr", "isinstance", "signature", "getsource"))
+"""Functions that show something of a function that they are given."""
+_Holder = tuple[ast.AST, str]
+"""Where a name stands for aux: in the module, or in a function that was handed it."""
+
+
+def pries(main: str) -> bool:
+    """Whether a code could tell a stub from the helper by other means than calling it.
+
+    Aux may be called, and handed to a function that calls it; nothing else.
+    """
+    tree = parse_code(main)
+    if tree is None:
+        return False
+    if any(map(_pries, ast.walk(tree))):
+        return True
+    printed = not is_shadowed(tree, "print")
+    return any(_misused(scope, name, printed) for scope, name in _holders(tree))
+
+
+def _pries(node: ast.AST) -> bool:
+    """Whether this is a way to functions other than by their names."""
+    match node:
+        case ast.Attribute(attr=name):
+            return name in _NAMES or name in _CALLS
+        case ast.Name(id=name, ctx=ast.Load()):
+            return name in _CALLS or name == "__builtins__"
+        case ast.Constant(value=str(text)):
+            return text in _NAMES and text.startswith("_")
+        case ast.Call(func=ast.Name(id="vars"), args=[]):
+            return True
+        case ast.Import(names=names):
+            return any(name.name.partition(".")[0] in _MODULES for name in names)
+        case ast.ImportFrom(module=module, names=names):
+            taken = {name.name for name in names}
+            return (module or "").partition(".")[0] in _MODULES or bool(taken & (_NAMES | _CALLS))
+    return False
+
+
+def _misused(scope: ast.AST, name: str, printed: bool) -> bool:
+    """Whether a name is anything else there than called, handed on or only printed."""
+    nodes = [*ast.walk(scope)]
+    right = {id(part) for node in nodes for part in _rightly(node, printed)}
+    uses = (n for n in nodes if isinstance(n, ast.Name) and n.id == name)
+    return any(id(use) not in right for use in uses)
+
+
+def _rightly(node: ast.AST, printed: bool) -> list[ast.expr]:
+    """What a call calls, is given, or only prints."""
+    match node:
+        case ast.Expr(ast.Call(ast.Name("print"), args, [])) if printed:
+            return [arg.value if isinstance(arg, ast.Attribute) else arg for arg in args]
+        case ast.Call(func, args, keywords):
+            name = func.id if isinstance(func, ast.Name) else getattr(func, "attr", "")
+            given = [] if name in _LOOKING else [*args, *(keyword.value for keyword in keywords)]
+            return [func, *given]
+    return []
+
+
+def _holders(tree: ast.Module) -> list[_Holder]:
+    """Every scope and name that aux may have, from call to call of main's own functions."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    found: list[_Holder] = [(tree, AUX)]
+    for scope, name in found:  # which grows meanwhile
+        calls = (node for node in ast.walk(scope) if isinstance(node, ast.Call))
+        handed = (holder for call in calls for holder in _handed(call, name, functions))
+        found += [holder for holder in dict.fromkeys(handed) if holder not in found]
+    return found
+
+
+def _handed(call: ast.Call, name: str, functions: list[ast.FunctionDef]) -> Iterator[_Holder]:
+    """The parameters through which a call hands on what has that name."""
+
+    def is_it(node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id == name
+
+    for function in functions:
+        if isinstance(call.func, ast.Name) and call.func.id == function.name:
+            parameters = [*function.args.posonlyargs, *function.args.args]
+            pairs = zip(call.args, parameters, strict=False)
+            yield from ((function, parameter.arg) for arg, parameter in pairs if is_it(arg))
+            yield from ((function, k.arg) for k in call.keywords if k.arg and is_it(k.value))
