@@ -44,6 +44,8 @@ def _pries(node: ast.AST) -> bool:
             return name in _NAMES or name in _CALLS
         case ast.Name(id=name, ctx=ast.Load()):
             return name in _CALLS or name == "__builtins__"
+        case ast.Assign(value=ast.Name(id=name)):
+            return name in _LOOKING
         case ast.Constant(value=str(text)):
             return text in _NAMES and text.startswith("_")
         case ast.Call(func=ast.Name(id="vars"), args=[]):
@@ -61,14 +63,16 @@ def _misused(scope: ast.AST, name: str, printed: bool) -> bool:
     nodes = [*ast.walk(scope)]
     right = {id(part) for node in nodes for part in _rightly(node, printed)}
     uses = (n for n in nodes if isinstance(n, ast.Name) and n.id == name)
-    return any(id(use) not in right for use in uses)
+    return any(id(use) not in right for use in uses if isinstance(use.ctx, ast.Load))
 
 
 def _rightly(node: ast.AST, printed: bool) -> list[ast.expr]:
-    """What a call calls, is given, or only prints."""
+    """What a call calls, is given, or only prints, and what gets a second name."""
     match node:
         case ast.Expr(ast.Call(ast.Name("print"), args, [])) if printed:
             return [arg.value if isinstance(arg, ast.Attribute) else arg for arg in args]
+        case ast.Assign([ast.Name()], value):
+            return [value]
         case ast.Call(func, args, keywords):
             name = func.id if isinstance(func, ast.Name) else getattr(func, "attr", "")
             given = [] if name in _LOOKING else [*args, *(keyword.value for keyword in keywords)]
@@ -81,10 +85,20 @@ def _holders(tree: ast.Module) -> list[_Holder]:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     found: list[_Holder] = [(tree, AUX)]
     for scope, name in found:  # which grows meanwhile
-        calls = (node for node in ast.walk(scope) if isinstance(node, ast.Call))
-        handed = (holder for call in calls for holder in _handed(call, name, functions))
-        found += [holder for holder in dict.fromkeys(handed) if holder not in found]
+        nodes = [*ast.walk(scope)]
+        calls = (node for node in nodes if isinstance(node, ast.Call))
+        more = [holder for call in calls for holder in _handed(call, name, functions)]
+        more += [(scope, other) for node in nodes for other in _renamed(node, name)]
+        found += [holder for holder in dict.fromkeys(more) if holder not in found]
     return found
+
+
+def _renamed(node: ast.AST, name: str) -> list[str]:
+    """The second name that a statement gives to what has that name."""
+    match node:
+        case ast.Assign([ast.Name(id=other)], ast.Name(id=first)) if first == name:
+            return [other]
+    return []
 
 
 def _handed(call: ast.Call, name: str, functions: list[ast.FunctionDef]) -> Iterator[_Holder]:

@@ -229,7 +229,14 @@ LOOKS = [
     "f.__code__",
     "g(f, '__code__')",
 ]
-LOOKS_FIRST = ["from sys import modules", "import inspect", "from builtins import eval as e"]
+LOOKS_FIRST = [
+    "show = repr",
+    "cube = aux\nx = repr(cube)",
+    "class Box:\n    kept = [aux]",
+    "from sys import modules",
+    "import inspect",
+    "from builtins import eval as e",
+]
 
 
 def test_looking_into_aux_is_told_from_calling_it() -> None:
@@ -255,6 +262,7 @@ HARMLESS = [
     "print(aux.__name__)",
     "print(aux)",
     "[n for modules in numbers]",
+    "cube = aux\n    cube(2)",
 ]
 
 
