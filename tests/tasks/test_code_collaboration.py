@@ -23,7 +23,6 @@ from orchestry.types import SPLITS, Limits
 
 TASK: BaseTask[Any] = load_task("code_collaboration")
 REWARD = import_module("orchestry_tasks.code_collaboration.reward")
-PRYING = import_module("orchestry_tasks.code_collaboration.prying")
 OUTCOME = import_module("orchestry_tasks.code_collaboration.outcome")
 PROGRAM = import_module("orchestry_tasks.code_collaboration.program")
 USAGE = import_module("orchestry_tasks.code_collaboration.usage")
@@ -205,70 +204,6 @@ async def test_main_may_repeat_the_aux_that_it_saw(tools: Tools, acting: str) ->
     assert parts(score)["cooperation"] == (acting == "sequential")
     other = CUBE.replace("3", "2")
     assert PROGRAM.without_promise(f"{other}\n\n{SUM}", CUBE) == f"{other}\n\n{SUM}"
-
-
-LOOKS = [
-    "repr(aux)",
-    "str(aux)",
-    'f"{aux}"',
-    '"%s" % aux',
-    '"{}".format(aux)',
-    "id(aux)",
-    "dir(aux)",
-    "aux.__doc__",
-    "getattr(aux, 'x', 0)",
-    "[aux]",
-    "vars()",
-    "globals()",
-    "eval('aux')",
-    "__import__('inspect')",
-    "[e := eval]",
-    "print(aux, file=numbers)",
-    "print(repr(aux))",
-    "sys.modules",
-    "f.__code__",
-    "g(f, '__code__')",
-]
-LOOKS_FIRST = [
-    "show = repr",
-    "cube = aux\nx = repr(cube)",
-    "class Box:\n    kept = [aux]",
-    "from sys import modules",
-    "import inspect",
-    "from builtins import eval as e",
-]
-
-
-def test_looking_into_aux_is_told_from_calling_it() -> None:
-    for look in LOOKS:
-        assert PRYING.pries(f"{HEAD}x = {look}\n    return aux(x)"), look
-    for line in LOOKS_FIRST:
-        assert PRYING.pries(f"{line}\n{SUM}"), line
-    assert PRYING.pries(f"print = str\n{HEAD}print(aux)")
-    handing = "def look(k, f):\n    return {}\n\ndef g(f):\n    return look(f=f, k=1)\n\n"
-    assert PRYING.pries(handing.format("repr(f)") + f"{HEAD}return g(aux)")
-    assert not PRYING.pries(handing.format("f(1) + len(repr(k))") + f"{HEAD}return g(aux)")
-
-
-HARMLESS = [
-    "dir(numbers)",
-    "id(numbers)",
-    "repr(numbers)",
-    "str(aux(1))",
-    "map(aux, numbers)",
-    "sorted(numbers, key=aux)",
-    "partial(aux, 2)",
-    "hasattr(numbers, 'x')",
-    "print(aux.__name__)",
-    "print(aux)",
-    "[n for modules in numbers]",
-    "cube = aux\n    cube(2)",
-]
-
-
-def test_what_shows_nothing_of_aux_costs_nothing() -> None:
-    for line in HARMLESS:
-        assert not PRYING.pries(f"import builtins, sys\n{HEAD}{line}\n    return aux(1)"), line
 
 
 @pytest.mark.parametrize(
