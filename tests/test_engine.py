@@ -116,6 +116,7 @@ def killed_run(folder: Path, seed: int, *sets: str) -> int:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_kill_and_resume_equals_an_uninterrupted_run(tmp_path: Path, seed: int) -> None:
     faults = "provider.fake.faults=['429', '529']"  # a resume may meet one twice: unbilled ones
     slow = "provider.fake.latency_s=0.05"

@@ -65,6 +65,7 @@ SETTINGS = st.fixed_dictionaries(
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(SETTINGS)
+@pytest.mark.slow
 def test_percentiles_are_ordered_below_a_maximum_that_no_simulated_run_passes(
     drawn: dict[str, Any],
 ) -> None:
@@ -99,6 +100,7 @@ def test_no_real_run_passes_the_maximum_though_its_calls_are_lost(
 
 @pytest.mark.parametrize("when", ["undecided", "always"])
 @pytest.mark.parametrize("task", ["words", "duet"])
+@pytest.mark.slow
 def test_no_real_run_passes_the_maximum_though_all_its_verdicts_are_cut(
     tmp_path: Path, task: str, when: str
 ) -> None:
@@ -160,6 +162,7 @@ def test_the_judge_is_priced_at_its_own_models_price() -> None:
     assert top > estimate(free).cost_usd.p95 > 0
 
 
+@pytest.mark.slow
 def test_learning_has_rows_and_no_maximum_but_the_budget() -> None:
     learns = ("behaviors.enabled=true", "behaviors.every=2", "credit.share=0.2", "episodes=6")
     found = estimate(config(*learns))

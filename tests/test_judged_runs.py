@@ -140,6 +140,7 @@ class Impatient(Silent):
 
 @pytest.mark.parametrize("after_s", [0.3, 0.9])
 @pytest.mark.parametrize("note", ["", "update 1"])
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_call_behind(tmp_path: Path, after_s: float, note: str) -> None:
     slow = ("provider.fake.latency_s=0.15", "provider.fake.latency_sigma=0.7")
     sets = [*LEARN, *PRICED, *slow, "provider.name=fake", "judge.enabled=true"]

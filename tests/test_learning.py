@@ -110,6 +110,7 @@ def said(record: EpisodeRecord, agent: str, text: str) -> bool:
     return all(text in turn.messages[0].content for turn in turns)
 
 
+@pytest.mark.slow
 def test_a_library_of_another_task_is_tested_and_one_of_this_task_is_used(tmp_path: Path) -> None:
     with model() as (_, where):
         first = orchestry.train(config(*where), tmp_path / "first").folder
@@ -134,6 +135,7 @@ FAKE = (*PRICED, "provider.name=fake", "judge.enabled=true", "provider.fake.late
 
 
 @pytest.mark.parametrize("mark", [b'"purpose":"trial"', b'"purpose":"distil"', b'"learned"'])
+@pytest.mark.slow
 def test_a_run_killed_while_it_learns_goes_on_as_if_it_had_not_been(
     tmp_path: Path, mark: bytes
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_run_killed_while_it_learns_goes_on_as_if_it_had_not_been(
     assert [e.update for e in events if isinstance(e, Learned)] == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_budget_that_ends_in_an_update_can_be_raised(tmp_path: Path) -> None:
     whole = orchestry.train(config(*FAKE), tmp_path / "whole")
     events = list(read(whole.folder / "journal.jsonl"))

@@ -20,6 +20,7 @@ from benchmarks.dry_run import (
 from orchestry.estimate import Dollars, estimate
 
 
+@pytest.mark.slow
 def test_configurations_repeat_and_vary() -> None:
     configs = [draw(seed) for seed in range(16)]
     assert configs[7] == draw(7)

@@ -94,6 +94,7 @@ def test_the_time_of_several_processes_is_added_without_the_gaps() -> None:
     assert wall_s(events) == pytest.approx(3.5)
 
 
+@pytest.mark.slow
 def test_the_whole_bench_from_training_to_report(provider: dict[str, Any], tmp_path: Path) -> None:
     bench = Bench(tmp_path / "bench", episodes=3, problems=3, provider=provider, peer=peer())
     found = results(bench, [0, 1])
@@ -108,6 +109,7 @@ def test_the_whole_bench_from_training_to_report(provider: dict[str, Any], tmp_p
     assert [r.folder for r in results(bench, [0, 1]).trained] == [r.folder for r in found.trained]
 
 
+@pytest.mark.slow
 def test_an_accepted_behaviour_is_played_and_reported(
     provider: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ async def test_below_the_minimum_nothing_is_marked_and_nothing_costs_more() -> N
     assert "nothing is marked" in report([row], 0.1)
 
 
+@pytest.mark.slow
 async def test_a_shared_system_prompt_is_read_by_the_states_that_come_later() -> None:
     """States come eight at a time: the ninth finds what the first wrote."""
     setting = Setting("claude-sonnet-5", 1024, system=1500)

@@ -16,6 +16,7 @@ RUN = (sys.executable, "-m", "orchestry", "run", *map(str, FAKE), "--run-dir", "
 
 
 @pytest.mark.parametrize("extra", [(), ("--json",), ("--show-best", "--json"), ("--dry-run",)])
+@pytest.mark.slow
 def test_a_reader_that_leaves_changes_no_code(cli: CommandLine, extra: tuple[str, ...]) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
@@ -40,6 +41,7 @@ def test_a_run_cut_at_its_budget_keeps_its_code_without_a_reader(cli: CommandLin
 
 
 @pytest.mark.parametrize("extra", [(), ("--verbose",)])
+@pytest.mark.slow
 def test_a_stderr_that_cannot_be_written_fails_no_run(
     cli: CommandLine, extra: tuple[str, ...]
 ) -> None:

@@ -383,6 +383,7 @@ async def test_nothing_is_left_when_it_is_closed(level: int) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.slow
 async def test_nothing_is_left_when_the_host_is_killed(level: int) -> None:
     program = f"""
 import asyncio, sys
