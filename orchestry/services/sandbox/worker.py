@@ -108,10 +108,10 @@ class Worker:
 
     async def play(self, jobs: Sequence[dict[str, Any]], wall_s: float, room: int) -> Played:
         """One run of one process a job. Raises ConnectionError where the server is gone."""
-        bodies = [tagged.dumps(job) for job in jobs]
-        self._writer.write(ORDER.pack(wall_s, room, len(bodies)))
-        for body in bodies:
-            self._writer.write(len(body).to_bytes(wire.HEAD, "big") + body)
+        order = [ORDER.pack(wall_s, room, len(jobs))]
+        for body in map(tagged.dumps, jobs):
+            order += [len(body).to_bytes(wire.HEAD, "big"), body]
+        self._writer.write(b"".join(order))  # at once: each part would wake the server
         try:
             async with asyncio.timeout(wall_s + _GRACE_S):
                 await self._writer.drain()
