@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from orchestry.services.sandbox.inside.guest import INBOX, PEER, RECORDS
 from orchestry.services.sandbox.inside.server import ENDED, FULL
 from orchestry.services.sandbox.runtime import Runtime
+from orchestry.services.sandbox.worker import FLAGS
 
 if TYPE_CHECKING:
     import wasmtime
 
 _WASI = "wasi_snapshot_preview1"
 _ENVIRON = {"PYTHONHASHSEED": "0"}  # sets have one order, so that verdicts repeat
-_FLAGS = ("-s", "-P", "-S")  # no site, no folder of its own on sys.path
 _OK, _BAD_DESCRIPTOR, _FAULT, _INVALID, _IO, _UNSUPPORTED = 0, 8, 21, 28, 29, 58  # WASI's errno
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _MASK = (1 << 32) - 1  # wasmtime gives addresses as signed numbers
@@ -99,7 +99,7 @@ class Instance:
 
     def __init__(self, runtime: Runtime, boot: str, program: bytes, memory_mb: int) -> None:
         self._engine, self._module = runtime.module()
-        self._argv = ["python", *_FLAGS, "-c", boot]
+        self._argv = ["python", *FLAGS, "-c", boot]
         self.memory_mb = memory_mb
         self._stopped = threading.Event()
         self._end: int | None = None

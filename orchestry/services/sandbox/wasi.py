@@ -18,11 +18,10 @@ from orchestry.services.sandbox.inside import tagged, wire
 from orchestry.services.sandbox.inside.server import LATE
 from orchestry.services.sandbox.instance import Instance
 from orchestry.services.sandbox.runtime import PYTHON, Runtime, open_runtime
-from orchestry.services.sandbox.worker import Played, Refused
+from orchestry.services.sandbox.worker import PACKAGE, Played, Refused
 from orchestry.types import Limits
 
 WASI = 3
-_PACKAGE = "orchestry.services.sandbox.inside"
 _PROGRAM = ("tagged", "wire", "candidate", "tester", "guest")
 _START_S = 60.0  # for the interpreter alone, on a machine that is busy with other things
 _END_S = 10.0  # from an order to stop to the end: a stopped instance has nothing to wait for
@@ -92,8 +91,7 @@ class WasiWorker:
                 candidate.peer, test.peer = test.inbox, candidate.inbox
             last = running[-1]
             for instance, job in reversed([*zip(running, jobs, strict=True)]):
-                body = tagged.dumps(job)
-                content = len(body).to_bytes(wire.HEAD, "big") + body
+                content = wire.framed(tagged.dumps(job))
                 instance.begin(content, room if instance is last else 0)
             await _until(last, wall_s)
             last.stop(LATE)
@@ -142,10 +140,9 @@ async def _until(instance: Instance, seconds: float) -> None:
 @functools.cache
 def _program() -> bytes:
     """The guest's source, for the interpreter inside is another one than this."""
-    folder = resources.files(_PACKAGE)
-    modules = [(_PACKAGE, "")]
+    folder = resources.files(PACKAGE)
+    modules = [(PACKAGE, "")]
     for name in _PROGRAM:
         source = folder.joinpath(f"{name}.py").read_text(encoding="utf-8")
-        modules.append((f"{_PACKAGE}.{name}", source))
-    content = marshal.dumps(modules, _MARSHAL)
-    return len(content).to_bytes(4, "big") + content
+        modules.append((f"{PACKAGE}.{name}", source))
+    return wire.framed(marshal.dumps(modules, _MARSHAL))

@@ -23,14 +23,14 @@ from orchestry.services.sandbox.inside import tagged, wire
 from orchestry.services.sandbox.inside.server import ORDER, REPLY, UNCONFINED
 from orchestry.services.sandbox.leaks import hide_process
 
-_FLAGS = ("-s", "-P", "-S")  # no site, no folder of its own on sys.path
+FLAGS = ("-s", "-P", "-S")  # no site, no folder of its own on sys.path
 _ENVIRON = {
     "PYTHONHASHSEED": "0",  # sets have one order, so that verdicts repeat
     "MALLOC_ARENA_MAX": "1",  # else each thread would take 64 MiB of address space
 }
 _LOADER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Without these some interpreters do not start; the server forgets them as soon as it has."""
-_PACKAGE = "orchestry.services.sandbox.inside"
+PACKAGE = "orchestry.services.sandbox.inside"
 _PROGRAM = ("tagged", "wire", "syscalls", "seccomp", "confine", "image", "candidate", "tester")
 _START_S = 20.0  # for the interpreter alone, on a machine that is busy with other things
 _GRACE_S = 10.0  # beyond the run's own time, for a server that has no core to itself
@@ -109,8 +109,7 @@ class Worker:
     async def play(self, jobs: Sequence[dict[str, Any]], wall_s: float, room: int) -> Played:
         """One run of one process a job. Raises ConnectionError where the server is gone."""
         order = [ORDER.pack(wall_s, room, len(jobs))]
-        for body in map(tagged.dumps, jobs):
-            order += [len(body).to_bytes(wire.HEAD, "big"), body]
+        order += [wire.framed(tagged.dumps(job)) for job in jobs]
         self._writer.write(b"".join(order))  # at once: each part would wake the server
         try:
             async with asyncio.timeout(wall_s + _GRACE_S):
@@ -134,8 +133,7 @@ class Worker:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _greet(self) -> None:
-        program = _program()
-        self._writer.write(len(program).to_bytes(4, "big") + program)
+        self._writer.write(wire.framed(_program()))
         try:
             async with asyncio.timeout(_START_S):
                 size = int.from_bytes(await self._reader.readexactly(wire.HEAD), "big")
@@ -149,12 +147,12 @@ class Worker:
 @functools.cache
 def _program() -> bytes:
     """The server's code, compiled under a name that leads nowhere."""
-    folder = resources.files(_PACKAGE)
-    modules = [(_PACKAGE, compile("", "<runner>", "exec"))]
+    folder = resources.files(PACKAGE)
+    modules = [(PACKAGE, compile("", "<runner>", "exec"))]
     for name in (*_PROGRAM, "server"):
         source = folder.joinpath(f"{name}.py").read_text(encoding="utf-8")
         code = compile(source, "<runner>", "exec", dont_inherit=True)
-        modules.append((f"{_PACKAGE}.{name}", code))
+        modules.append((f"{PACKAGE}.{name}", code))
     return marshal.dumps(modules)
 
 
@@ -167,7 +165,7 @@ async def _spawn(level: int, control: socket.socket, cwd: str) -> asyncio.subpro
     try:
         return await asyncio.create_subprocess_exec(
             _interpreter(),
-            *(*_FLAGS, "-c", _BOOT, str(level)),
+            *(*FLAGS, "-c", _BOOT, str(level)),
             stdin=control.fileno(),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
@@ -185,5 +183,5 @@ async def _spawn(level: int, control: socket.socket, cwd: str) -> asyncio.subpro
 def _no_start(code: int | None) -> str:
     return (
         f"the sandbox's interpreter did not start (exit status {code}): try "
-        f"`{_interpreter()} {' '.join(_FLAGS)} -c pass`"
+        f"`{_interpreter()} {' '.join(FLAGS)} -c pass`"
     )

@@ -15,7 +15,7 @@ from typing import Any
 from orchestry.services.sandbox.inside.candidate import answer_calls, answer_test
 from orchestry.services.sandbox.inside.tagged import dumps, loads
 from orchestry.services.sandbox.inside.tester import run_test
-from orchestry.services.sandbox.inside.wire import HEAD
+from orchestry.services.sandbox.inside.wire import HEAD, framed
 
 INBOX, RECORDS, PEER = 1, 3, 4
 """Channels: what comes in, what is said to the host, what is said to the instance beside."""
@@ -43,7 +43,7 @@ def main() -> None:
         return b"".join(parts)
 
     def send(channel: int, content: bytes) -> None:
-        data = len(content).to_bytes(HEAD, "big") + content
+        data = framed(content)
         while data:
             data = data[write(_OUT, data[:_MOST], channel) :]
 

@@ -7,6 +7,7 @@ out; what merely fails when it is used is not, since programs import more than t
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import marshal
@@ -59,12 +60,10 @@ class Image(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Runs its code in it."""
         raw = self._codes[module.__name__]
-        source = not raw.startswith(_COMPILED)
-        code = (
-            compile(raw, "<library>", "exec", dont_inherit=True)
-            if source
-            else marshal.loads(raw[1:])
-        )
+        if raw.startswith(_COMPILED):
+            code = marshal.loads(raw[1:])
+        else:
+            code = compile(raw, "<library>", "exec", dont_inherit=True)
         exec(code, vars(module))  # noqa: S102
 
 
@@ -110,16 +109,12 @@ def _modules(library: str) -> Iterator[tuple[str, str, bool]]:
 
 def _read(path: str) -> bytes:
     """The module's compiled code where this interpreter left it, else its source."""
-    try:
-        with open(importlib.util.cache_from_source(path), "rb") as file:
-            data = file.read()
-    except OSError:
-        with open(path, "rb") as file:
-            return file.read()
-    if data[:4] != importlib.util.MAGIC_NUMBER:
-        with open(path, "rb") as file:
-            return file.read()
-    return _COMPILED + data[16:]
+    with contextlib.suppress(OSError), open(importlib.util.cache_from_source(path), "rb") as file:
+        data = file.read()
+        if data.startswith(importlib.util.MAGIC_NUMBER):
+            return _COMPILED + data[16:]
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _load_extensions(library: str) -> None:

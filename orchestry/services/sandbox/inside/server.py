@@ -135,9 +135,7 @@ def serve(control: int, cell: Cell, wall_s: float, room: int, processes: int) ->
         end = MUTE
     killed = _clear(cell, children[:-1] if ended else children)
     status, cpu_s = ended or killed
-    content = REPLY.pack(end, status, cpu_s, len(said)) + said
-    while content:
-        content = content[os.write(control, content) :]
+    wire.put(control, REPLY.pack(end, status, cpu_s, len(said)) + said)
 
 
 def _fork(control: int, cell: Cell, kept: dict[int, int]) -> int:
@@ -184,16 +182,13 @@ def _ask(args: bytes) -> bytes:
 
 def _sayer(fd: int) -> Callable[[dict[str, Any]], None]:
     """Sends records by what a candidate can't swap by patching `os` or `json`."""
-    write, encode, getpid, leave = os.write, dumps, os.getpid, os._exit
+    send, encode, getpid, leave = wire.send, dumps, os.getpid, os._exit
     pid = getpid()
 
     def say(record: dict[str, Any]) -> None:
         if getpid() != pid:  # a fork, which only the unconfined level allows
             leave(0)
-        body = encode(record)
-        data = len(body).to_bytes(wire.HEAD, "big") + body
-        while data:
-            data = data[write(fd, data) :]
+        send(fd, encode(record))
 
     return say
 

@@ -5,13 +5,23 @@ from __future__ import annotations
 import os
 
 HEAD = 4
+_read, _write = os.read, os.write  # a candidate that patches `os` changes nothing here
+
+
+def framed(content: bytes) -> bytes:
+    """A message as it goes over."""
+    return len(content).to_bytes(HEAD, "big") + content
 
 
 def send(fd: int, content: bytes) -> None:
+    """One message."""
+    put(fd, framed(content))
+
+
+def put(fd: int, data: bytes) -> None:
     """All of it, however the kernel cuts it."""
-    data = len(content).to_bytes(HEAD, "big") + content
     while data:
-        data = data[os.write(fd, data) :]
+        data = data[_write(fd, data) :]
 
 
 def receive(fd: int) -> bytes:
@@ -23,7 +33,7 @@ def read(fd: int, size: int) -> bytes:
     """Exactly `size` bytes. Raises EOFError where they do not come."""
     parts = []
     while size:
-        part = os.read(fd, min(size, 1 << 20))
+        part = _read(fd, min(size, 1 << 20))
         if not part:
             raise EOFError
         parts.append(part)
