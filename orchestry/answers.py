@@ -8,7 +8,7 @@ import re
 import symtable
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 _OPENING = re.compile(r"(?:def|class|import|from|async def)\s|@\w|[A-Za-z_]\w*\s*=\s*lambda\b")
@@ -61,6 +61,17 @@ def parse_code(code: str) -> ast.Module | None:
         return None
 
 
+def join_code(pieces: Iterable[str]) -> str:
+    """The pieces in order as one module, a blank line between; '' where all are empty.
+
+    Python wants a module's `from __future__` imports first: each goes there, once.
+    """
+    codes = list(pieces)
+    futures = dict.fromkeys(line.strip() for code in codes for line in _FUTURE.findall(code))
+    bodies = (_FUTURE.sub("", code).strip("\n") for code in codes)
+    return "\n\n".join(part for part in ("\n".join(futures), *bodies) if part)
+
+
 def _completed(pieces: Sequence[str], best: int, entry_point: str) -> str:
     """The piece at `best` with the pieces that define what it, or one of them, lacks.
 
@@ -76,7 +87,7 @@ def _completed(pieces: Sequence[str], best: int, entry_point: str) -> str:
         if not more:
             break
         taken |= more
-    return pieces[best] if taken == {best} else _joined([kept[i] for i in sorted(taken)])
+    return pieces[best] if taken == {best} else join_code(kept[i] for i in sorted(taken))
 
 
 def _suppliers(name: str, names: dict[int, tuple[set[str], set[str]]]) -> list[int]:
@@ -109,13 +120,6 @@ def _source(statement: ast.stmt, code: str) -> str:
     if decorators:
         return "\n".join(code.split("\n")[decorators[0].lineno - 1 : statement.end_lineno])
     return ast.get_source_segment(code, statement) or ""
-
-
-def _joined(pieces: Sequence[str]) -> str:
-    """The pieces as one module; Python wants its `__future__` imports first."""
-    futures = dict.fromkeys(line.strip() for piece in pieces for line in _FUTURE.findall(piece))
-    bodies = (_FUTURE.sub("", piece).strip("\n") for piece in pieces)
-    return "\n\n".join(part for part in ("\n".join(futures), *bodies) if part)
 
 
 def _names(code: str) -> tuple[set[str], set[str]]:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestry import extract_code, parse_code
+from orchestry.answers import join_code
 
 CODE = "def f(x):\n    return x"
 
@@ -98,6 +99,14 @@ def test_future_imports_stay_first() -> None:
     code = extract_code(_answer("import math\nhalf = abs", f"{future}\n{MAIN}"), "f")
     assert code == f"{future}\n\nimport math\nhalf = abs\n\n{MAIN}"
     compile(code, "answer", "exec")
+
+
+def test_joined_codes_are_one_module() -> None:
+    future = "from __future__ import annotations"
+    code = join_code(["", f"{future}\nx = 1\n", f"y = x\n{future}\n", "\n"])
+    assert code == f"{future}\n\nx = 1\n\ny = x"
+    compile(code, "joined", "exec")
+    assert join_code([]) == join_code(["", "\n"]) == ""
 
 
 def test_bare_code_supplies_too() -> None:

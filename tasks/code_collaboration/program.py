@@ -6,14 +6,12 @@ Pure: nothing is run here.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orchestry import Problem, parse_code
+from orchestry import Problem, answers, parse_code
 
 AUX = "aux"
-_FUTURE = re.compile(r"^from __future__ import .*\n?", re.MULTILINE)
 _ANY = ast.arguments([], [], ast.arg("args"), [], [], ast.arg("named"), [])
 """The parameters of what may be called in any way."""
 _CONSTANTS = ("None", "0", "True", "False")
@@ -54,7 +52,7 @@ class Program:
     @property
     def text(self) -> str:
         """One module: the problem's own lines, the helper's code, main's code."""
-        return _joined(self.preamble, self.helper, self.main)
+        return answers.join_code((self.preamble, self.helper, self.main))
 
     def stubbed(self) -> list[str]:
         """The program with other functions in place of aux; none where the helper defines none.
@@ -65,7 +63,10 @@ class Program:
         parameters = defined(self.helper, AUX)
         if parameters is None:
             return []
-        return [_joined(self.preamble, self.helper, s, self.main) for s in _stubs(parameters)]
+        return [
+            answers.join_code((self.preamble, self.helper, stub, self.main))
+            for stub in _stubs(parameters)
+        ]
 
 
 def defined(code: str, name: str) -> ast.arguments | None:
@@ -139,13 +140,6 @@ def _bound(node: ast.stmt, name: str) -> ast.arguments | None:
     if isinstance(value, ast.Lambda):
         return value.args
     return _ANY if isinstance(value, ast.Call | ast.Name | ast.Attribute) else None
-
-
-def _joined(*codes: str) -> str:
-    """One module; only at its top may it import from the future."""
-    futures = dict.fromkeys(line.strip() for code in codes for line in _FUTURE.findall(code))
-    bodies = [_FUTURE.sub("", code).strip("\n") for code in codes]
-    return "\n\n\n".join(filter(None, ["\n".join(futures), *bodies])) + "\n"
 
 
 def _stubs(parameters: ast.arguments) -> Iterator[str]:
