@@ -106,7 +106,8 @@ class JudgeConfig(Frozen):
     """The central judge, which rates the siblings that the task's score does not tell apart."""
 
     enabled: bool | None = None
-    """None: on, except with the embedded model, whose ratings are noise."""
+    """None: on where the judge is Claude or a model behind OpenAI's API, unless the task asks for
+    none (code_collaboration; `BaseTask.judged`). The embedded model's ratings are noise."""
     provider: ProviderConfig | None = None
     """Who judges, and distils behaviours; None: the run's own provider and model."""
     when: Literal["undecided", "always"] = "undecided"
@@ -153,7 +154,8 @@ class BehaviorsConfig(Frozen):
     """The library of behaviours: what is learned from episodes and put into the prompts."""
 
     enabled: bool | None = None
-    """None: on where the judge is on."""
+    """None: as judge.enabled says; where that is None too, on where the judge would be Claude or a
+    model behind OpenAI's API, also in a task that asks for none."""
     every: int = Field(5, ge=1, le=100_000)
     """Episodes between two updates of the library."""
     source: Path | None = Field(None, alias="from")

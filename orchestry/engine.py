@@ -127,7 +127,7 @@ def prepare(
             "another with --set split=..."
         )
     count_stages(task, problems[0])  # a task that never ends would spend without end
-    backend = open_backend(_learning(config, task, note), environ, need_key)
+    backend = open_backend(_learning(config, task, note), task, environ, need_key)
     backend.meet(task)
     for text in backend.notes:
         note(text)

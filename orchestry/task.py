@@ -31,6 +31,8 @@ class BaseTask(ABC, Generic[StateT]):
     agents: ClassVar[tuple[AgentSpec, ...]]
     weights: ClassVar[Mapping[str, float]] = {"quality": 1.0}
     options_type: ClassVar[type[Frozen]] = Frozen
+    judged: ClassVar[bool] = True
+    """Whether a central judge is asked where the config does not say (`judge.enabled`)."""
 
     def __init__(
         self,

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from orchestry.backends.api import ApiBackend
 from orchestry.config import RunConfig
 from orchestry.errors import ConfigError
+from orchestry.task import BaseTask
 
 
 def open_backend(
-    config: RunConfig, environ: Mapping[str, str] = os.environ, need_key: bool = True
+    config: RunConfig,
+    task: BaseTask[Any],
+    environ: Mapping[str, str] = os.environ,
+    need_key: bool = True,
 ) -> ApiBackend:
     """The backend that the config names, checked but not yet opened: nothing is spent.
 
+    Whether to judge, where the config leaves that open, is the task's and the model's to say.
     Without `need_key` a missing API key is no error; no call can be made then. Raises ConfigError
     for a missing key, package, price or model.
     """
@@ -22,4 +28,4 @@ def open_backend(
         raise ConfigError(
             "backend 'local' (LoRA training) is not in this release: use --backend api"
         )
-    return ApiBackend(config, environ, need_key)
+    return ApiBackend(config, task.judged, environ, need_key)

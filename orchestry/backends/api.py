@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestry import journal
-from orchestry.backends.judging import NOISE, open_bench
+from orchestry.backends.judging import open_bench, why_off
 from orchestry.backends.settling import settled
 from orchestry.backends.team import base_prompt, team
 from orchestry.behaviors.learner import Learner, Played, State
@@ -62,7 +62,10 @@ class ApiBackend:
     """What people's ratings correct the judge's numbers by."""
     learner: Learner | None = None
 
-    def __init__(self, config: RunConfig, environ: Mapping[str, str], need_key: bool) -> None:
+    def __init__(
+        self, config: RunConfig, judged: bool, environ: Mapping[str, str], need_key: bool
+    ) -> None:
+        """`judged` is whether the task asks for a judge where the config does not say."""
         name, note = resolve_name(config.provider, environ)
         self.notes = [note] if note else []
         config = config.model_copy(
@@ -73,9 +76,9 @@ class ApiBackend:
         self.provider = open_provider(config.provider, config.seed, environ)
         self.prices = price_table(self.provider, config)
         self.bench = open_bench(config, self.provider, self.prices, environ)
-        self.config = settled(config, self.provider, self.bench.provider)
-        if config.judge.enabled is None and self.bench.provider.name == "embedded":
-            self.notes.append(NOISE)
+        self.config = settled(config, self.provider, self.bench.provider, judged)
+        if (why := why_off(config, self.bench.provider, judged)) is not None:
+            self.notes.append(why)
         self.library = self._first_library()
         self._stack = AsyncExitStack()
 

@@ -13,6 +13,8 @@ from orchestry.types import Provider
 NOISE = (
     "judge off: ratings of the embedded 135M model are noise (judge.enabled=true asks it anyway)"
 )
+ABLE = ("anthropic", "openai")
+"""Providers whose models can judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,25 @@ def open_bench(
     judge = open_provider(asked, config.seed, environ)
     alone = config.model_copy(update={"provider": asked, "agents": {}})
     return Bench(judge, price_table(judge, alone), own=True)
+
+
+def able(critic: Provider) -> bool:
+    """Whether this provider's model is asked to judge, and to distil, without being told to."""
+    return critic.name in ABLE
+
+
+def why_off(config: RunConfig, critic: Provider, judged: bool) -> str | None:
+    """A line for the user who did not say whether to judge, and might have expected it.
+
+    `judged` is whether the task asks for a judge.
+    """
+    if config.judge.enabled is not None:
+        return None
+    if critic.name == "embedded":
+        return NOISE
+    if able(critic) and not judged:
+        return f"judge off: task {config.task} asks for none (judge.enabled=true asks it anyway)"
+    return None
 
 
 def named(asked: ProviderConfig, runs: ProviderConfig, provider: Provider) -> ProviderConfig:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from orchestry.backends.judging import able
 from orchestry.config import CreditConfig, JudgeConfig, ProviderConfig, RunConfig
 from orchestry.errors import ConfigError
 from orchestry.providers.openai import is_vendor
@@ -18,14 +19,14 @@ SHARE = 0.1
 """Calls for replays where behaviours are learned, as a share of an episode's."""
 
 
-def settled(config: RunConfig, provider: Provider, critic: Provider) -> RunConfig:
+def settled(config: RunConfig, provider: Provider, critic: Provider, judged: bool) -> RunConfig:
     """The config as it is run with this provider, and this one for the judge.
 
+    `judged` is whether the task asks for a judge; it decides only what the config leaves open.
     Raises ConfigError for a temperature that no one would read.
     """
-    judge = settled_judge(config.judge, critic)
-    learns = config.behaviors.enabled
-    learns = bool(judge.enabled) if learns is None else learns
+    judge = settled_judge(config.judge, critic, judged)
+    learns = _learns(config, critic)
     source = config.behaviors.source
     found = config.model_copy(
         update={
@@ -53,16 +54,25 @@ def settled_provider(asked: ProviderConfig, provider: Provider) -> ProviderConfi
     return asked.model_copy(update=changes)
 
 
-def settled_judge(judge: JudgeConfig, critic: Provider) -> JudgeConfig:
-    """On by default for models that can judge, those behind an API; at temperature 0."""
+def settled_judge(judge: JudgeConfig, critic: Provider, judged: bool) -> JudgeConfig:
+    """On by default for models that can judge, where the task is `judged`; at temperature 0."""
     changes: dict[str, Any] = {}
     if judge.temperature is None and _takes_temperature(critic):
         changes["temperature"] = 0.0
     if judge.enabled is None:
-        changes["enabled"] = critic.name in ("anthropic", "openai")
+        changes["enabled"] = able(critic) and judged
     if judge.provider is not None:
         changes["provider"] = settled_provider(judge.provider, critic)
     return judge.model_copy(update=changes)
+
+
+def _learns(config: RunConfig, critic: Provider) -> bool:
+    """By default as the user says of the judge, whose model distils; not as the task does, whose
+    score is what behaviours are tested by.
+    """
+    if config.behaviors.enabled is not None:
+        return config.behaviors.enabled
+    return able(critic) if config.judge.enabled is None else config.judge.enabled
 
 
 def _credit(credit: CreditConfig, learns: bool) -> CreditConfig:

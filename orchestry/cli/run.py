@@ -29,10 +29,10 @@ def command(
 ) -> int:
     """Search or train on a task; writes a run directory.
 
-    With a model that can judge, a judge rates what the reward leaves tied, and behaviours learned
-    from the episodes enter the prompts once they passed a test: judge.*, credit.* and behaviors.*,
-    explained in docs/learning.md; --dry-run shows what they cost, judge.enabled=false and
-    behaviors.enabled=false do without.
+    With a model that can judge, a judge rates what the reward leaves tied (in code_collaboration
+    only with judge.enabled=true), and behaviours learned from the episodes enter the prompts once
+    they passed a test: judge.*, credit.* and behaviors.*, explained in docs/learning.md; --dry-run
+    shows what they cost, judge.enabled=false and behaviors.enabled=false do without.
 
     Every config key has its line in orchestry/config.py; `--set key=value` reaches all of them.
     Exit codes: 0 done, 1 failed, 2 bad usage, 3 stopped at the budget, 130 interrupted.

@@ -71,6 +71,7 @@ class CodeCollaboration(BaseTask[Work]):
         "cooperation": 0.25,
     }
     options_type: ClassVar[type[Frozen]] = Options
+    judged = False
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:
