@@ -104,7 +104,10 @@ class Store:
         """Writes a whole file of the run: a reader sees the old or the new one, never a part."""
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
-        write_atomic(path, text)
+        try:
+            write_atomic(path, text.encode("utf-8"))
+        except OSError as error:
+            raise refused(path, error) from None
 
     def _append(self, name: str, text: str) -> None:
         path = self.folder / name
@@ -274,19 +277,19 @@ def rewards_csv(records: Sequence[EpisodeRecord], *, header: bool) -> str:
     return out.getvalue()
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replaces a file in one step; raises StoreError where the disk refuses."""
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replaces a file in one step; where the disk refuses (OSError), the old one stays."""
     beside = path.with_name(path.name + ".new")
     try:
         with beside.open("wb") as file:
-            file.write(text.encode("utf-8"))
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-    except OSError as error:
+    except OSError:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
-        raise refused(path, error) from None
+        raise
 
 
 def refused(path: Path, error: OSError) -> StoreError:

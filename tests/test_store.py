@@ -124,16 +124,20 @@ def test_a_line_that_does_not_fit_leaves_no_piece(finished: Run, tmp_path: Path)
 
 def test_an_atomic_write_keeps_the_old_file_where_the_new_one_fails(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
-    write_atomic(path, "old")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
-    try:
-        with pytest.raises(StoreError, match=r"summary.json can't be written"):
-            write_atomic(path, "new" * 10)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with Store(tmp_path) as store:
+        store.write(path.name, "old")
+        before = {*tmp_path.iterdir()}
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+        try:
+            with pytest.raises(StoreError, match=r"summary.json can't be written"):
+                store.write(path.name, "new" * 10)
+            with pytest.raises(OSError, match="File too large"):
+                write_atomic(path, b"new" * 10)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert {*tmp_path.iterdir()} == before
     assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_run_without_a_summary_says_how_to_end_it(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from orchestry.services.sandbox.inside.guest import INBOX, PEER, RECORDS
 from orchestry.services.sandbox.inside.server import ENDED, FULL
 from orchestry.services.sandbox.runtime import Runtime
+from orchestry.services.sandbox.stack import STACK
 from orchestry.services.sandbox.worker import FLAGS
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Instance:
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(contextlib.closing(wasmtime.Store(self._engine)))
             store.set_epoch_deadline(1)
-            store.set_limits(memory_size=self.memory_mb << 20)
+            store.set_limits(memory_size=(self.memory_mb << 20) + STACK)
             store.set_wasi(config)
             linker = stack.enter_context(contextlib.closing(wasmtime.Linker(self._engine)))
             self._link(linker)

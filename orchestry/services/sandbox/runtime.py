@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,10 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from orchestry.errors import ConfigError
+from orchestry.errors import ConfigError, OrchestryError
 from orchestry.pinned import Pinned, cache, progress_bar
+from orchestry.services.sandbox.stack import PATCH, deepen
+from orchestry.store import write_atomic
 
 if TYPE_CHECKING:
     import wasmtime
@@ -36,7 +37,7 @@ INTERPRETER = Pinned(
     variable="ORCHESTRY_WASI",
     folder="wasi",
 )
-_STACK = 2 << 20
+_MACHINE_STACK = 2 << 20
 """Bytes of a thread's stack that the compiled code may use; threads have 8 MiB and more."""
 _OTHERS_MAY_WRITE = 0o022
 
@@ -59,9 +60,9 @@ class Runtime:
 def open_runtime(environ: Mapping[str, str] = os.environ) -> Runtime:
     """The interpreter, ready to run.
 
-    Blocks for a minute or two at the first use (12 MB to fetch, then to compile), 0.1 s later.
-    Raises OrchestryError for a file that can't be had or is not the one expected, ConfigError for
-    a cache that others may write to, and ImportError without the extra `wasi`.
+    Blocks at the first use (12 MB to fetch, then to compile), and hardly later. Raises
+    OrchestryError for a file that can't be had, is not the one expected or can't be kept,
+    ConfigError for a cache that others may write to, and ImportError without the extra `wasi`.
     """
     import wasmtime
 
@@ -72,14 +73,15 @@ def open_runtime(environ: Mapping[str, str] = os.environ) -> Runtime:
     folder = cache(environ) / INTERPRETER.folder
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     _own(folder)
-    compiled = folder / f"{INTERPRETER.sha256[:16]}-wasmtime-{version}-{system}.cwasm"
+    name = f"{INTERPRETER.sha256[:16]}-{PATCH}-wasmtime-{version}-{system}.cwasm"
+    compiled = folder / name
     with FileLock(f"{compiled}.lock"):
         if not _fits(compiled):
             with progress_bar(f"Compiling CPython {PYTHON} for WASI (once)") as compiling:
                 compiling(0, INTERPRETER.size)
-                code = wasmtime.Module.from_file(_engine(), str(source)).serialize()
+                code = wasmtime.Module(_engine(), deepen(source.read_bytes())).serialize()
                 compiling(INTERPRETER.size, INTERPRETER.size)
-            _write(compiled, bytes(code))
+            _keep(compiled, bytes(code))
     return Runtime(compiled)
 
 
@@ -88,8 +90,18 @@ def _engine() -> wasmtime.Engine:
 
     config = wasmtime.Config()
     config.epoch_interruption = True
-    config.max_wasm_stack = _STACK
+    config.max_wasm_stack = _MACHINE_STACK
     return wasmtime.Engine(config)
+
+
+def _keep(compiled: Path, code: bytes) -> None:
+    try:
+        write_atomic(compiled, code)
+    except OSError as error:
+        raise OrchestryError(
+            f"{compiled} can't be written ({error.strerror or error}): make room there, or set "
+            "XDG_CACHE_HOME to another folder"
+        ) from None
 
 
 def _own(folder: Path) -> None:
@@ -111,11 +123,3 @@ def _fits(compiled: Path) -> bool:
     except WasmtimeError:
         return False
     return True
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix="compile-") as folder:
-        part = Path(folder) / path.name
-        part.write_bytes(content)
-        part.replace(path)

@@ -23,6 +23,7 @@ from orchestry.services.sandbox.instance import Pipe
 from orchestry.services.sandbox.pool import ForkServers
 from orchestry.services.sandbox.runtime import INTERPRETER, open_runtime
 from orchestry.types import Call, CallResult, Limits
+from tests.services.sandbox.test_stack import SMALL
 
 pytestmark = pytest.mark.slow
 LIMITS = Limits(wall_s=20)
@@ -153,7 +154,6 @@ async def test_output_is_bounded(sandbox: ForkServers) -> None:
         ("os._exit(0)", "exit status 0"),
         ("os._exit(7)", "exit status 7"),
         ("os.abort()", "signal 6"),
-        ("class A:\n  def __lt__(s, o): return sorted([A(), A()])\nA() < 1", "signal 11"),
         ("os.pwrite(1, bytes(4) + b'\\0\\0\\0\\x02{}', 3)", "broke the runner's channel"),
     ],
 )
@@ -167,10 +167,69 @@ async def test_an_instance_that_ends_says_nothing(
 
 async def test_deep_recursion_is_an_error_as_elsewhere(sandbox: ForkServers) -> None:
     result = await one(sandbox, "g = lambda n: g(n + 1)\nreturn g(0)")
-    assert result.why.startswith("RecursionError")
+    assert (result.verdict, result.why[:14]) == ("error", "RecursionError")
     deep = Limits(wall_s=20, recursion=50_000)
     body = "g = lambda n: n and 1 + g(n - 1)\nreturn g(9000)"
     assert (await one(sandbox, body, limits=deep)).value == 9000
+
+
+_MEMOISED = """import functools
+@functools.lru_cache(None)
+def g(n):
+    return n and 1 + g(n - 1)
+return g(x[0])"""
+
+
+async def test_a_memoised_function_may_call_itself_as_deep_as_another(
+    sandbox: ForkServers,
+) -> None:
+    assert (await one(sandbox, _MEMOISED, 900)).value == 900
+    assert (await one(sandbox, _MEMOISED, 1000)).why.startswith("RecursionError")
+    deep = Limits(wall_s=20, recursion=50_000)
+    assert (await one(sandbox, _MEMOISED, 5000, limits=deep)).why.startswith("RecursionError")
+
+
+_NEST = "y = []\nfor _ in range(100_000): y = [y]\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        _NEST + "repr(y)",
+        _NEST + "import json\njson.dumps(y)",
+        "import json\njson.loads('[' * 100_000)",
+        _NEST + "z = []\nfor _ in range(100_000): z = [z]\ny == z",
+        "import ast\ny = ast.Constant(1, lineno=1, col_offset=0)\n"
+        "for _ in range(100_000): y = ast.UnaryOp(ast.USub(), y, lineno=1, col_offset=0)\n"
+        "compile(ast.Expression(y), 'y', 'eval')",
+        "eval('a' + '.b' * 100_000)",
+        "class A:\n  def __lt__(s, o): return sorted([A(), A()])\nA() < 1",
+    ],
+)
+async def test_deep_recursion_of_the_interpreter_is_an_error_too(
+    sandbox: ForkServers, body: str
+) -> None:
+    result = await one(sandbox, body)
+    assert (result.verdict, result.why[:14]) == ("error", "RecursionError")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import itertools\ny = iter([1])\nfor _ in range(100_000): y = itertools.chain(y, [2])\n"
+        "next(y)",
+        "y = ()\nfor _ in range(100_000): y = (y,)\nhash(y)",
+        "import select\nsys.setrecursionlimit(100_000)\n"
+        "class A:\n  def fileno(s): return select.select([A()], [], [])\n"
+        "select.select([A()], [], [])",
+    ],
+)
+async def test_what_python_does_not_bound_ends_the_run_alone(
+    sandbox: ForkServers, body: str
+) -> None:
+    result = await one(sandbox, body)
+    assert (result.verdict, "signal 11" in result.why) == ("error", True)
+    assert (await one(sandbox, "return 1")).value == 1
 
 
 async def test_a_test_runs_beside_its_candidate(sandbox: ForkServers) -> None:
@@ -260,7 +319,7 @@ def test_damaged_machine_code_is_compiled_anew(
     import wasmtime
 
     small = tmp_path / "python-small.wasm"
-    small.write_bytes(wasmtime.wat2wasm("(module (memory 1))"))
+    small.write_bytes(wasmtime.wat2wasm(SMALL))
     pinned = _pin(small)
     monkeypatch.setattr(runtime, "INTERPRETER", pinned)
     environ = {"ORCHESTRY_WASI": str(small), "XDG_CACHE_HOME": str(tmp_path)}
@@ -270,6 +329,18 @@ def test_damaged_machine_code_is_compiled_anew(
     compiled.write_bytes(whole[: len(whole) // 2])
     open_runtime(environ).module()
     assert compiled.read_bytes() == whole
+
+
+def test_another_build_is_refused(
+    interpreter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wasmtime
+
+    other = tmp_path / "python-other.wasm"
+    other.write_bytes(wasmtime.wat2wasm(SMALL.replace("524288", "1048576")))
+    monkeypatch.setattr(runtime, "INTERPRETER", _pin(other))
+    with pytest.raises(SandboxError, match=r"another build.*unexpected section 6"):
+        open_runtime({"ORCHESTRY_WASI": str(other), "XDG_CACHE_HOME": str(tmp_path)})
 
 
 async def test_without_the_interpreter_the_level_is_refused(
