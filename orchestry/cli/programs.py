@@ -6,10 +6,12 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 
+from orchestry import scoring
 from orchestry.errors import ConfigError, reason
 from orchestry.services.sandbox import compare
 from orchestry.services.sandbox.inside.tagged import Untaggable, dumps
@@ -28,6 +30,7 @@ _KEYS: dict[str, tuple[type, ...]] = {
 _NAMES = {str: "a string", int: "an integer", list: "a list"}
 _MAX_SHOWN = 80
 _MAX_WHY = 400
+_shown = partial(scoring.shown, most=_MAX_SHOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +139,10 @@ def _why(program: Program, results: Sequence[CallResult], index: int) -> str:
     """One line without a secret: call, what came of it, what was expected."""
     result, (args, expected) = results[index], program.tests[index]
     redactor = Redactor(os.environ)
-    shown = ", ".join(_shown(redactor.value(arg)) for arg in args)
-    if len(shown) > 2 * _MAX_SHOWN:
-        shown = f"{shown[: 2 * _MAX_SHOWN]}…"
+    given = ", ".join(_shown(redactor.value(arg)) for arg in args)
     end = f": {result.why}"
     if result.verdict == "value":
         got = _shown(redactor.value(result.value))
         end = f" returned {got}, expected {_shown(redactor.value(expected))}"
-    text = f"test {index + 1}: {program.entry_point}({shown}){end}"
+    text = f"test {index + 1}: {program.entry_point}({scoring.cut(given, 2 * _MAX_SHOWN)}){end}"
     return redactor.text(" ".join(text.split()), _MAX_WHY)
-
-
-def _shown(value: Any) -> str:
-    """A value in Python's words, cut."""
-    try:
-        text = repr(value)
-    except ValueError:  # the interpreter refuses to print very long integers
-        return "a value with an integer too long to print"
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from orchestry import Call, Limits, Problem, Tools, compare, parse_code
+from orchestry import Call, Limits, Problem, Tools, compare, parse_code, scoring
 
 CONSTANTS = ("None", "True", "False", "0", "''", "[]")
 """What a data set's own test is tried with to see how far a constant answer comes."""
-_SHOWN_CHARS = 120
 _SAID = {
     "no function": "it is not defined",
     "no answer": "no answer in time",
@@ -65,11 +64,13 @@ async def run_tests(
     results = await tools.sandbox.run(code, name, calls, limits)
     failures: list[tuple[str, str]] = []
     for (args, expected), result in zip(tests, results, strict=True):
-        if result.verdict != "value":
-            call = called(name, args)
+        if result.verdict == "value" and compare(expected, result.value):
+            continue
+        call = scoring.called(name, args)
+        if result.verdict == "value":
+            failures.append((f"{call} wrongly returned {scoring.shown(result.value)}", ""))
+        else:
             failures.append((f"{call} failed: {plain(result.why)}", _first_line(result.why)))
-        elif not compare(expected, result.value):
-            failures.append((f"{called(name, args)} wrongly returned {_show(result.value)}", ""))
     return Outcome(len(tests) - len(failures), len(tests), *(failures or [("", "")])[0])
 
 
@@ -83,8 +84,7 @@ async def chance(problem: Problem, tools: Tools) -> int:
         codes = [f"def {name}(*args, **named):\n    return {value}\n" for value in CONSTANTS]
         tried = await asyncio.gather(*(_run_check(problem, code, name, tools) for code in codes))
         return max(outcome.passed for outcome in tried)
-    wanted = [expected for _, expected in problem.data["tests"]]
-    return max(sum(compare(a, b) for b in wanted) for a in wanted)
+    return scoring.best_constant([expected for _, expected in problem.data["tests"]])
 
 
 async def _run_check(
@@ -110,7 +110,7 @@ def unasserted(name: str, why: str) -> str:
     for end in islice(ends, _TRIED):
         call = why[start : end + 1]
         if parse_code(call) is not None:
-            return f"{_cut(name + call.removeprefix(_CANDIDATE.rstrip('(')))} {went}"
+            return f"{scoring.cut(name + call.removeprefix(_CANDIDATE.rstrip('(')))} {went}"
     return f"{name} {went}"
 
 
@@ -127,23 +127,6 @@ def plain(why: str) -> str:
     return next((told for start, told in _SAID.items() if error.startswith(start)), "an exception")
 
 
-def called(name: str, args: Sequence[Any]) -> str:
-    """A call as it would be written."""
-    return f"{name}({', '.join(_show(arg) for arg in args)})"
-
-
-def _show(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an int too long for decimal digits
-        return "a huge number"
-    return _cut(text)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
-
-
 def _first_line(why: str) -> str:
     """What went wrong, without the traceback: it would show one agent's code to the other."""
-    return why.strip().partition("\n")[0][:_SHOWN_CHARS]
+    return why.strip().partition("\n")[0][: scoring.MAX_SHOWN]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestry import Problem, Score
+from orchestry import Problem, Score, scoring
 
 from .options import Feedback
-from .outcome import called
 
 LEVELS = ("structure", "syntax", "tests", "cooperation")
 MAX_HELPER_CHARS = 2400  # what main sees of the helper's code: small models have small contexts
@@ -32,7 +31,7 @@ def for_main(problem: Problem, helper: str | None = None) -> str:
     example = ""
     if "example" in data:
         args, expected = data["example"]
-        example = f"\nExample: {called(data['entry_point'], args)} returns {expected!r}."
+        example = f"\nExample: {scoring.called(data['entry_point'], args)} returns {expected!r}."
     promised = f"# already defined\n{data['aux_signature']} ..."
     if helper is not None:
         promised = f"# already defined\n{helper[:MAX_HELPER_CHARS] or '# no code'}"

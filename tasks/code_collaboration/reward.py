@@ -35,13 +35,6 @@ def is_valid(code: str) -> bool:
     return tree is not None and bool(tree.body)
 
 
-def quality(passed: int, total: int, chance: int) -> float:
-    """Share of tests passed beyond the `chance` ones that a constant answer passes."""
-    if chance >= total:  # tests that a constant answer passes tell nothing else apart
-        return float(0 < total == passed)
-    return max(0.0, (passed - chance) / (total - chance))
-
-
 def cooperation(honest: float, stubbed: Sequence[float]) -> float:
     """How much of the quality goes when aux is replaced by the most successful of its stubs.
 

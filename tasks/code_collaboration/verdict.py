@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from orchestry import Limits, Problem, Tools
+from orchestry import Limits, Problem, Tools, scoring
 
 from . import reward
 from .outcome import Outcome, chance, run_tests
@@ -28,7 +28,7 @@ async def judged(problem: Problem, program: Program, tools: Tools) -> Verdict:
         outcome, floor = await asyncio.gather(
             run_tests(problem, program.text, tools), chance(problem, tools)
         )
-    passed = reward.quality(outcome.passed, outcome.total, floor)
+    passed = scoring.beyond_chance(outcome.passed, outcome.total, floor)
     usage = usage_of(program.main, name)
     objection = reward.objection(program, name, usage)
     cooperation = 0.0
@@ -57,7 +57,7 @@ async def _cooperation(
     honest, *others = await _played(problem, program, tools, BRISK)
     if honest.passed < outcome.passed:
         honest, *others = await _played(problem, program, tools, None)
-    whole, *rest = (reward.quality(o.passed, o.total, floor) for o in (honest, *others))
+    whole, *rest = (scoring.beyond_chance(o.passed, o.total, floor) for o in (honest, *others))
     earned = reward.cooperation(whole, rest)
     if earned:
         return earned, ""

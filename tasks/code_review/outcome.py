@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestry import Call, Problem, Tools, compare
+from orchestry import Call, Problem, Tools, compare, scoring
 
 _SHOWN_FAILURES = 2
-_SHOWN_CHARS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +40,8 @@ async def run_tests(problem: Problem, code: str, tools: Tools) -> Outcome:
     for (args, expected), result in zip(tests, results, strict=True):
         passed.append(result.verdict == "value" and compare(expected, result.value))
         if not passed[-1]:
-            call = f"{name}({', '.join(_show(arg) for arg in args)})"
-            found = f"returned {_show(result.value)}"
+            call = scoring.called(name, args)
+            found = f"returned {scoring.shown(result.value)}"
             found = found if result.verdict == "value" else f"failed: {result.why}"
-            failures.append(f"{call} {found}, expected {_show(expected)}.")
+            failures.append(f"{call} {found}, expected {scoring.shown(expected)}.")
     return Outcome(code, tuple(passed), tuple(failures))
-
-
-def chance(problem: Problem) -> int:
-    """How many tests the best constant answer passes."""
-    wanted = [expected for _, expected in problem.data["tests"]]
-    return max(sum(compare(a, b) for b in wanted) for a in wanted)
-
-
-def _show(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an int too long for decimal digits
-        return "a huge number"
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

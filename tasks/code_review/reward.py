@@ -1,7 +1,7 @@
-"""The three parts of the reward, each a number in [0, 1]. Pure; the tests have already been run.
+"""Two of the reward's three parts, each a number in [0, 1]. Pure; the tests have already been run.
 
-`quality` is the share of tests passed, corrected for chance: what the best constant answer would
-pass counts for nothing, so `return True` is worth 0 and not a half.
+The third, quality, is the share of tests passed beyond chance (`scoring.beyond_chance`): what the
+best constant answer would pass counts for nothing, so `return True` is worth 0 and not a half.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Sequence
 
 from orchestry import parse_code
 
@@ -24,11 +23,6 @@ _ENGLISH = frozenset({"a", "i", *keyword.kwlist})
 """Words of code that are words of English too: to use them is not to name anything."""
 _FENCED = re.compile(r"^[ \t]*(```+|~~~+).*?(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 """A fenced block; the token limit may have cut off its end."""
-
-
-def quality(passed: Sequence[bool], chance: int) -> float:
-    """Share of tests passed beyond the `chance` ones that a constant answer passes."""
-    return max(0.0, (sum(passed) - chance) / (len(passed) - chance))
 
 
 def collaboration(before: float, after: float, review: str, old: str, new: str) -> float:

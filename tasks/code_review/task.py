@@ -17,11 +17,12 @@ from orchestry import (
     Transcript,
     extract_code,
     read_problems,
+    scoring,
 )
 
 from . import reward
 from .flaws import flaws, plain
-from .outcome import Outcome, chance, run_tests
+from .outcome import Outcome, run_tests
 
 BANK = Path(__file__).with_name("problems.jsonl")
 FLAWED = 10  # codes with a bug that a judge's check may choose from; many are equally wrong
@@ -79,8 +80,11 @@ class CodeReview(TeamTask):
         )
         spoken = bool(state.by("refactorer"))
         last = final if spoken else draft
-        floor = chance(problem)
-        before, after = reward.quality(draft.passed, floor), reward.quality(last.passed, floor)
+        floor = scoring.best_constant([expected for _, expected in problem.data["tests"]])
+        before, after = (
+            scoring.beyond_chance(sum(outcome.passed), len(outcome.passed), floor)
+            for outcome in (draft, last)
+        )
         review = state.last("reviewer")
         acted = reward.collaboration(before, after, review, draft.code, final.code)
         return self.score(
@@ -115,7 +119,7 @@ def _delivered(code: str) -> Mapping[str, str]:
 def _ask(problem: Problem) -> str:
     """The problem with its one example, which is none of the tests."""
     args, expected = problem.data["example"]
-    call = f"{problem.data['entry_point']}({', '.join(repr(arg) for arg in args)})"
+    call = scoring.called(problem.data["entry_point"], args)
     return f"{problem.prompt}\nExample: {call} returns {expected!r}."
 
 
