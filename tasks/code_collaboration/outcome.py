@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -13,17 +13,20 @@ from orchestry import Call, Limits, Problem, Tools, compare, parse_code, scoring
 
 CONSTANTS = ("None", "True", "False", "0", "''", "[]")
 """What a data set's own test is tried with to see how far a constant answer comes."""
-_SAID = {
+_TOLD = {
+    "timeout": "no answer in time",
+    "memory": "not enough memory",
+    "output": "it returned too much",
+}
+"""What is told of a call by the sandbox's verdict on it."""
+_ERRORS = {
     "no function": "it is not defined",
-    "no answer": "no answer in time",
-    "used up": "no answer in time",
-    "was killed": "not enough memory",
-    "said more": "it returned too much",
-    "returned more": "it returned too much",
     "returned what can't": "it returned what can't be compared",
     "ended its process": "it ended its process",
 }
-"""What the sandbox says where nothing was raised, by its start, and what is told of it."""
+"""What is told of an error that nothing raised, by how the sandbox's words on it start."""
+_IN_TEST = {**_ERRORS, "no answer": _TOLD["timeout"], "returned more": _TOLD["output"]}
+"""The same within a data set's own test, which hands on a call's words without the verdict."""
 _CANDIDATE, _NO_VALUE = "candidate(", "the candidate gave no value: "
 """How the sandbox's report on a test names a call, and a call without a value."""
 _TRIED = 50  # closing brackets that may end a call
@@ -70,7 +73,8 @@ async def run_tests(
         if result.verdict == "value":
             failures.append((f"{call} wrongly returned {scoring.shown(result.value)}", ""))
         else:
-            failures.append((f"{call} failed: {plain(result.why)}", _first_line(result.why)))
+            told = plain(result.verdict, result.why)
+            failures.append((f"{call} failed: {told}", _first_line(result.why)))
     return Outcome(len(tests) - len(failures), len(tests), *(failures or [("", "")])[0])
 
 
@@ -93,7 +97,9 @@ async def _run_check(
     """Runs the test code of HumanEval, `check(candidate)`, beside the program."""
     result = await tools.sandbox.check(code, name, problem.data["check"], limits)
     if result.verdict != "value":
-        return Outcome(0, 1, f"{name} failed: {plain(result.why)}", _first_line(result.why))
+        return Outcome(
+            0, 1, f"{name} failed: {plain(result.verdict, result.why)}", _first_line(result.why)
+        )
     passed, total = result.value
     if passed == total:
         return Outcome(passed, total)
@@ -104,7 +110,7 @@ async def _run_check(
 def unasserted(name: str, why: str) -> str:
     """What went wrong in a data set's own test, without the assert, which says what is right."""
     error = why.partition(_NO_VALUE)[2]
-    went = f"failed: {plain(error)}" if error else "returned a wrong value"
+    went = f"failed: {_named(error, _IN_TEST)}" if error else "returned a wrong value"
     start = why.find(_CANDIDATE)
     ends = (place for place, char in enumerate(why) if char == ")" and place > start >= 0)
     for end in islice(ends, _TRIED):
@@ -114,17 +120,22 @@ def unasserted(name: str, why: str) -> str:
     return f"{name} {went}"
 
 
-def plain(why: str) -> str:
+def plain(verdict: str, why: str) -> str:
     """Why a call gave no value, in words that are none of the code's own.
 
     An exception is told by its built-in type alone. Its message, the names of the code's own
     exceptions and lines of the joined program could carry what one agent has to say to the other.
     """
+    return _TOLD.get(verdict) or _named(why, _ERRORS)
+
+
+def _named(why: str, errors: Mapping[str, str]) -> str:
+    """The built-in type of an exception, or which of the other errors it is, by their starts."""
     error = _first_line(why)
     kind = getattr(builtins, error.partition(":")[0].partition(" ")[0], None)
     if isinstance(kind, type) and issubclass(kind, BaseException):
         return kind.__name__
-    return next((told for start, told in _SAID.items() if error.startswith(start)), "an exception")
+    return next((told for start, told in errors.items() if error.startswith(start)), "an exception")
 
 
 def _first_line(why: str) -> str:

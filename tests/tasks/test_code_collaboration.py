@@ -501,7 +501,7 @@ def test_a_failed_assert_is_told_without_what_is_right(why: str, said: str) -> N
 
 def test_a_result_never_shows_the_others_code_by_way_of_an_error() -> None:
     trace = "ValueError: no\nline 2, in aux: return secret_of_helper(n)"
-    assert OUTCOME.plain(trace) == "ValueError"
+    assert OUTCOME.plain("error", trace) == "ValueError"
 
 
 @pytest.mark.parametrize(
@@ -509,7 +509,11 @@ def test_a_result_never_shows_the_others_code_by_way_of_an_error() -> None:
     [
         ("raise ValueError('psst')", "ValueError"),
         ("raise type('psst', (Exception,), {})", "an exception"),
-        ("raise type('no answer: psst', (Exception,), {})", "no answer in time"),
+        ("raise type('no answer: psst', (Exception,), {})", "an exception"),
+        ("raise MemoryError('psst')", "not enough memory"),
+        ("while True:\n        pass", "no answer in time"),
+        ("return 'psst' * 10 ** 6", "it returned too much"),
+        ("return object()", "it returned what can't be compared"),
         ("return 1 / 0", "ZeroDivisionError"),
         ("import os; os._exit(3)", "it ended its process"),
     ],
