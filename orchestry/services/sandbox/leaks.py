@@ -1,8 +1,10 @@
 """Keeps the secrets of this process's environment out of what a candidate says.
 
-The candidate runs as the same user, so it can read `/proc/<parent>/environ`, and what it returns
-or raises lands in feedback, logs and the run directory. What is spelled in another way (reversed,
-in pieces, encoded) passes: this level is no confinement.
+Confined code (levels 1 to 3) can't read them, but what it is asked may hold one. At level 4 it is
+a process of the same user: it reads this one's environment in `/proc` wherever `hide_process` does
+not hold, and files besides. What it returns or raises lands in feedback, logs and the run
+directory. What is spelled in another way (reversed, in pieces, encoded) passes: this is no
+confinement.
 """
 
 from __future__ import annotations

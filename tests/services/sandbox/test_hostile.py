@@ -31,7 +31,6 @@ WASI = {
     "chmod": "fail",  # says that it worked; there is no file, and none is changed
     "huge-list": "timeout",  # code runs several times slower
     "stack-smash": "timeout",  # no CPU time is counted, so the clock ends it
-    "lru-cache": "error",  # some 50 nested calls through C fill the interpreter's stack
     **dict.fromkeys(["asyncio-run", "busy-left", "daemon-left"], "error"),  # no thread, no socket
     **dict.fromkeys(["array-bomb", "bytes-bomb", "memory-recovered"], "error"),  # beyond 32 bits
     **dict.fromkeys(["thread-left", "thread-pool", "threads-joined"], "error"),
