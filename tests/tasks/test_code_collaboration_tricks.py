@@ -1,0 +1,115 @@
+"""Only a team whose main function needs its helper cooperates; tricks earn nothing by it."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestry import Tools
+from orchestry.services.sandbox import open_sandbox
+from orchestry.types import Limits
+from tests.tasks.cubes import CUBE, HEAD, OWN, SUM, TRICKS, parts, scored
+
+REWARD = import_module("orchestry_tasks.code_collaboration.reward")
+
+
+async def test_tricks_are_no_cooperation(tools: Tools) -> None:
+    scores = await asyncio.gather(*(scored(tools, CUBE, main) for main in TRICKS.values()))
+    for trick, score in zip(TRICKS, scores, strict=True):
+        assert parts(score)["cooperation"] == 0.0, trick
+        assert "cooperates" not in score.tags, trick
+        assert "No cooperation: " in score.feedback, trick
+
+
+async def test_tricks_count_for_no_scheme(tools: Tools) -> None:
+    """Where running shows no cooperation, what the code looks like says nothing."""
+    score = await scored(tools, CUBE, TRICKS["falls back"])
+    assert {tag for tag in score.tags if tag.startswith("scheme")} == {"scheme_none"}
+    works = await scored(tools, CUBE, SUM)
+    assert "scheme_coordinator" in works.tags
+    fails = await scored(tools, "def aux(n):\n    return 0", SUM)
+    assert "scheme_coordinator" in fails.tags
+
+
+async def test_a_helper_that_does_it_all_is_no_cooperation(tools: Tools) -> None:
+    helper = f"def aux(numbers):\n    return {OWN}"
+    score = await scored(tools, helper, f"{HEAD}return aux(numbers)")
+    assert parts(score) == {"structure": 1.0, "syntax": 1.0, "tests": 1.0, "cooperation": 0.0}
+
+
+@pytest.mark.parametrize(
+    "body", ["return 1 * aux(numbers) + 0", "r = aux(numbers)\n    return r if r == r else 0"]
+)
+async def test_a_wrapper_in_disguise_is_no_cooperation(tools: Tools, body: str) -> None:
+    score = await scored(tools, f"def aux(numbers):\n    return {OWN}", f"{HEAD}{body}")
+    assert parts(score)["tests"] == 1.0
+    assert parts(score)["cooperation"] == 0.0
+    assert "aux alone passes as many tests" in score.feedback
+
+
+@pytest.mark.parametrize("body", ["return aux(numbers)[0]", "return -aux(numbers)"])
+async def test_a_wrapper_that_aux_packs_for_remains(tools: Tools, body: str) -> None:
+    """No run tells it from two that share the work; the README says so."""
+    value = f"[{OWN}]" if "[0]" in body else f"-{OWN}"
+    score = await scored(tools, f"def aux(numbers):\n    return {value}", f"{HEAD}{body}")
+    assert score.total == 1.0
+
+
+async def test_an_aux_that_lacks_one_case_does_not_make_main_a_partner(tools: Tools) -> None:
+    helper = f"def aux(numbers):\n    return {OWN} if numbers else None"
+    main = f"{HEAD}if not numbers:\n        return 0\n    return aux(numbers)"
+    score = await scored(tools, helper, main)
+    assert parts(score)["tests"] == 1.0
+    assert parts(score)["cooperation"] < 0.4
+
+
+async def test_a_main_that_knows_its_helpers_name_for_it_gains_nothing(tools: Tools) -> None:
+    """A second name tells a stub from the helper without a call."""
+    main = f"{HEAD}return {OWN} + 0 * aux(1) if aux is same else None"
+    score = await scored(tools, f"{CUBE}\n\nsame = aux", main)
+    assert parts(score)["cooperation"] == 0.0
+
+
+@pytest.mark.slow
+async def test_a_main_that_dawdles_gains_nothing(tools: Tools) -> None:
+    """Where the runs with stubs have less time than the honest one had, a slow main looks as if
+    it needed its helper."""
+    idle = "for _ in range(2 * 10 ** 6):\n        pass\n    "
+    score = await scored(tools, CUBE, f"{HEAD}{idle}return {OWN} + 0 * len(str(aux(1)))")
+    assert parts(score)["cooperation"] == 0.0
+
+
+async def test_the_runs_own_limits_hold_for_cooperation_too() -> None:
+    """A helper that nests deeper than Python's default allows, where the run allows it."""
+    deep = "def aux(n, left=1500):\n    return aux(n, left - 1) if left else n ** 3"
+    async with open_sandbox(Limits(recursion=3000)) as sandbox:
+        score = await scored(Tools(sandbox=sandbox), deep, SUM)
+    assert score.total == 1.0
+
+
+async def test_cooperation_grows_with_what_the_helper_is_needed_for(tools: Tools) -> None:
+    """Main cubes small numbers by itself; the more of them, the less it needs aux."""
+    found = []
+    for most in (0, 2, 4, 20):
+        main = f"{HEAD}return sum(n ** 3 if abs(n) < {most} else aux(n) for n in numbers)"
+        found.append(parts(await scored(tools, CUBE, main))["cooperation"])
+    assert found[0] == 1.0
+    assert found == sorted(found, reverse=True)
+    assert found[-1] == 0.0
+
+
+NUMBERS = st.floats(0.0, 1.0)
+
+
+@given(honest=NUMBERS, stubbed=st.lists(NUMBERS), better=NUMBERS)
+def test_cooperation_falls_with_the_best_stub(
+    honest: float, stubbed: list[float], better: float
+) -> None:
+    found = REWARD.cooperation(honest, stubbed)
+    assert 0.0 <= found <= 1.0
+    assert not stubbed or REWARD.cooperation(honest, [*stubbed, better]) <= found
+    assert REWARD.cooperation(honest, [*stubbed, honest]) == 0.0
