@@ -36,7 +36,7 @@ def command() -> None:
     "--cpu-s",
     type=float,
     metavar="S",
-    help="Seconds of CPU time; one call may use half.  [2, or as wall_s of the line allows]",
+    help="Seconds of CPU time; one call may use half.  [2]",
 )
 @click.option("--memory-mb", type=int, metavar="MB", help="MiB of address space.  [256]")
 @click.option("--output-kb", type=int, metavar="KB", help="KiB of one call's value.  [256]")
@@ -58,26 +58,29 @@ def run(file: str, level: str | None, allow_unsafe_code: bool, verbose: bool, **
 
     \b
     In:  {"id", "code", "entry_point", "tests": [[args, expected], ...], "wall_s"}
-    Out: {"id", "verdict": "pass|fail|error|timeout|memory", "passed", "total", "why"}
+    Out: {"id", "verdict", "passed", "total", "why"}
 
-    A test calls the entry point with the list of arguments. Types must match: a list is no tuple,
-    so a program that returns one can't pass, for JSON has none; True is not 1; floats agree within
-    1e-9. The verdict is "pass" if all tests passed, else the
-    gravest of its calls: timeout, memory, error (too much output and a program without tests
-    included), fail. `why` describes the first call that earned it. Verdicts come in the order of
-    the lines, each as soon as it is known; programs run on all cores. wall_s is optional, and is
-    then that program's only time limit unless --cpu-s is given. Other keys are passed over.
+    A test calls the entry point with the list of arguments. Types must match: True is not 1, and a
+    list is no tuple, so a program that returns one can't pass, for JSON has none. Floats agree
+    within 1e-9.
+
+    The verdict is "pass" if all tests passed, else the gravest of its calls: "timeout", "memory",
+    "error" (too much output and a program without tests included), "fail"; `why` describes the
+    first call that earned it. Verdicts come in the order of the lines, each as soon as it is known;
+    programs run on all cores.
+
+    wall_s is optional, and is then that program's only time limit unless --cpu-s is given. Other
+    keys are passed over.
 
     A bad line is named on stderr with exit code 2. A file is checked as a whole before anything
     runs; of stdin or a pipe, lines before the bad one still get their verdicts, and none after it
-    is read. The level of confinement is printed once on stderr. Exit codes: 0 whatever the
-    verdicts, 1 the sandbox failed, 2 bad input, 130 interrupted.
+    is read. The level of confinement is printed once on stderr.
+
+    Exit codes: 0 whatever the verdicts, 1 the sandbox failed, 2 bad input, 130 interrupted.
     """
     limits = _limits({name: value for name, value in given.items() if value is not None})
     cpu = given["cpu_s"] is not None
-    if Path(file).is_file():  # a pipe can be read only once
-        for _ in _programs(file, limits, cpu=cpu):
-            pass
+    _check(file, limits, cpu=cpu)
     sandbox = open_sandbox(limits, int(level) if level else None, allow_unsafe=allow_unsafe_code)
     asyncio.run(_run(_programs(file, limits, cpu=cpu), sandbox))
     return 0
@@ -91,6 +94,16 @@ def _limits(given: dict[str, Any]) -> Limits:
         raise ConfigError(f"--{flag}: {reason(error).partition(': ')[2]}") from None
 
 
+def _check(file: str, limits: Limits, *, cpu: bool) -> None:
+    """Raises ConfigError for what is seen to be bad before anything runs."""
+    path = Path(file)
+    if file == "-" and sys.stdin is None:
+        raise ConfigError("stdin is closed: give a file of JSON lines, or pipe them in")
+    if file != "-" and (path.is_file() or path.is_dir() or not path.exists()):
+        for _ in _programs(file, limits, cpu=cpu):  # not of a pipe, which can be read only once
+            pass
+
+
 def _programs(file: str, limits: Limits, *, cpu: bool) -> Iterator[Program]:
     if file == "-":
         yield from read(sys.stdin.buffer, "stdin", limits, cpu=cpu)
@@ -100,7 +113,8 @@ def _programs(file: str, limits: Limits, *, cpu: bool) -> Iterator[Program]:
             yield from read(lines, file, limits, cpu=cpu)
     except OSError as error:
         raise ConfigError(
-            f"{file} can't be read ({error.strerror}): give a file of JSON lines, or - for stdin"
+            f"{file or repr(file)} can't be read ({error.strerror}): give a file of JSON lines, "
+            "or - for stdin"
         ) from None
 
 
@@ -112,10 +126,14 @@ async def _run(programs: Iterator[Program], opened: Any) -> None:
         reports: Reports = asyncio.Queue()
         feeder = asyncio.create_task(_feed(programs, sandbox, reports, room))
         try:
+            told = 0
             while (task := await reports.get()) is not None:
                 click.echo(json.dumps(await task))
                 room.release()
+                told += 1
             await feeder
+            if not told:
+                click.echo("no program was given, so there are no verdicts", err=True)
         finally:
             feeder.cancel()
             await asyncio.gather(feeder, *_cancelled(reports), return_exceptions=True)

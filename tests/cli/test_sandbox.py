@@ -148,6 +148,7 @@ def test_a_bad_line_is_named_and_nothing_runs(
     [
         (("missing.jsonl",), "missing.jsonl can't be read (No such file"),
         ((".",), ". can't be read (Is a directory)"),
+        (("",), "'' can't be read"),
         (("--wall-s", "0", "a"), "--wall-s: Input should be greater"),
         (("--memory-mb", "1", "a"), "--memory-mb: Input should be greater"),
         (("--cpu-s", "nan", "a"), "--cpu-s: Input should be"),
@@ -155,7 +156,31 @@ def test_a_bad_line_is_named_and_nothing_runs(
     ],
 )
 def test_bad_arguments(cli: CommandLine, args: tuple[str, ...], found: str) -> None:
-    cli(*RUN, *args).failed(2, found)
+    result = cli(*RUN, *args)
+    result.failed(2, found)
+    assert "sandbox level" not in result.err  # nothing is started for them
+
+
+def test_a_closed_stdin_is_named(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)  # as the interpreter leaves it after `<&-`
+    cli(*RUN, "-").failed(2, "stdin is closed: give a file of JSON lines")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_help_fits_the_terminal(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = cli("sandbox", "run", "--help").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    start = next(n for n, line in enumerate(lines) if line.startswith("  In:  {"))
+    assert lines[start + 1].startswith("  Out: {")  # examples stay as they are written
+
+
+def test_bytes_that_are_no_text_are_named(cli: CommandLine, tmp_path: Path) -> None:
+    path = tmp_path / "binary.jsonl"
+    path.write_bytes(json.dumps(program()).encode() + b"\n\xff\xfe\n")
+    cli(*RUN, path).failed(2, f"{path}:2: no JSON ('utf-8' codec can't decode byte 0xff")
 
 
 @pytest.mark.slow
@@ -210,9 +235,11 @@ def test_many_lines_stay_in_order(cli: CommandLine, tmp_path: Path) -> None:
     assert {r["verdict"] for r in found} == {"pass"}
 
 
-def test_no_lines_no_verdicts(cli: CommandLine, tmp_path: Path) -> None:
-    result = cli(*RUN, written(tmp_path))
+@pytest.mark.parametrize("lines", [[], ["", "  "]])
+def test_no_lines_no_verdicts(cli: CommandLine, tmp_path: Path, lines: list[str]) -> None:
+    result = cli(*RUN, written(tmp_path, *lines))
     assert (result.code, result.out) == (0, "")
+    assert result.last == "no program was given, so there are no verdicts"
 
 
 def test_level_4_wants_a_word(cli: CommandLine, tmp_path: Path) -> None:
