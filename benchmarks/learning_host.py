@@ -82,7 +82,8 @@ async def _optimise(
     with Store(folder) as store:
         store.write("config.yaml", plan.config.to_yaml())
         try:
-            async with open_sandbox(plan.config.sandbox, allow_unsafe=True) as sandbox:
+            unsafe = plan.config.allow_unsafe_code
+            async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
                 rate = Verdicts(task_rater(task, Tools(sandbox)), store.journal, store.events)
                 await backend.open(store, task, rate, _note)
                 name, model = backend.provider.name, backend.provider.model
