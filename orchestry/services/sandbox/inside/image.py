@@ -28,12 +28,14 @@ LEFT_OUT = frozenset(
     "ossaudiodev pip poplib pty pydoc_data readline site smtpd smtplib spwd sqlite3 syslog "
     "telnetlib test tkinter turtle turtledemo venv webbrowser wsgiref xmlrpc zipapp".split()
 )
+TWINS = frozenset(("_asyncio", "_zoneinfo"))
+"""In C, and the library does without: they import so much that each fork would take longer."""
 WARM = (
     "abc ast base64 bisect calendar cmath collections.abc contextlib copy dataclasses datetime "
     "decimal enum fractions functools hashlib heapq inspect io itertools json math numbers "
     "operator queue random re statistics string struct textwrap threading time typing "
-    "unicodedata zoneinfo encodings.ascii encodings.latin_1 encodings.utf_16 encodings.utf_32 "
-    "encodings.idna _strptime"
+    "unicodedata encodings.ascii encodings.latin_1 encodings.utf_16 encodings.utf_32 "
+    "_strptime"
 ).split()
 """What candidates import most: loaded once, before the first run."""
 
@@ -83,7 +85,7 @@ def install() -> None:
     """From here on imports are served from memory alone."""
     library = os.path.dirname(os.__file__)
     image = Image(library)
-    left_out = LEFT_OUT - sys.modules.keys()
+    left_out = (LEFT_OUT | TWINS) - sys.modules.keys()
     sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]
     _load_extensions(library)
     for name in WARM:
@@ -142,6 +144,6 @@ def _load_extensions(library: str) -> None:
     folder = os.path.join(library, "lib-dynload")
     for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         name = file.partition(".")[0]
-        left_out = name in LEFT_OUT or name.startswith(("_test", "_ctypes_test", "_xx", "xx"))
-        if file.endswith(tuple(EXTENSION_SUFFIXES)) and not left_out:
+        tests = name.startswith(("_test", "_ctypes_test", "_xx", "xx"))
+        if file.endswith(tuple(EXTENSION_SUFFIXES)) and not tests and name not in sys.modules:
             importlib.import_module(name)
