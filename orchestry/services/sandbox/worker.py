@@ -26,6 +26,7 @@ from orchestry.services.sandbox.leaks import hide_process
 FLAGS = ("-s", "-P", "-S")  # no site, no folder of its own on sys.path
 _ENVIRON = {
     "PYTHONHASHSEED": "0",  # sets have one order, so that verdicts repeat
+    "LD_BIND_NOW": "1",  # else each fork would look up the same functions of libraries again
     "MALLOC_ARENA_MAX": "1",  # else each thread would take 64 MiB of address space
 }
 _LOADER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
@@ -37,6 +38,7 @@ _GRACE_S = 10.0  # beyond the run's own time, for a server that has no core to i
 _MAX_GREETING = 1 << 16
 _BOOT = """
 import marshal, os, sys, types
+os.register_at_fork = lambda **hooks: None
 def read(size):
     data = b""
     while len(data) < size:
@@ -109,7 +111,7 @@ class Worker:
     async def play(self, jobs: Sequence[dict[str, Any]], wall_s: float, room: int) -> Played:
         """One run of one process a job. Raises ConnectionError where the server is gone."""
         order = [ORDER.pack(wall_s, room, len(jobs))]
-        order += [wire.framed(tagged.dumps(job)) for job in jobs]
+        order += [wire.framed(marshal.dumps(job)) for job in jobs]
         self._writer.write(b"".join(order))  # at once: each part would wake the server
         try:
             async with asyncio.timeout(wall_s + _GRACE_S):

@@ -11,12 +11,15 @@ import contextlib
 import gc
 import importlib.util
 import marshal
+import mmap
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, BuiltinImporter, FrozenImporter, ModuleSpec
 from types import ModuleType
+from typing import BinaryIO, cast
 
 LEFT_OUT = frozenset(
     "_aix_support _crypt _ctypes _curses _curses_panel _dbm _gdbm _hashlib _osx_support "
@@ -25,12 +28,14 @@ LEFT_OUT = frozenset(
     "ossaudiodev pip poplib pty pydoc_data readline site smtpd smtplib spwd sqlite3 syslog "
     "telnetlib test tkinter turtle turtledemo venv webbrowser wsgiref xmlrpc zipapp".split()
 )
+TWINS = frozenset(("_asyncio", "_zoneinfo"))
+"""In C, and the library does without: they import so much that each fork would take longer."""
 WARM = (
     "abc ast base64 bisect calendar cmath collections.abc contextlib copy dataclasses datetime "
     "decimal enum fractions functools hashlib heapq inspect io itertools json math numbers "
     "operator queue random re statistics string struct textwrap threading time typing "
-    "unicodedata zoneinfo encodings.ascii encodings.latin_1 encodings.utf_16 encodings.utf_32 "
-    "encodings.idna _strptime"
+    "unicodedata encodings.ascii encodings.latin_1 encodings.utf_16 encodings.utf_32 "
+    "_strptime"
 ).split()
 """What candidates import most: loaded once, before the first run."""
 
@@ -39,27 +44,33 @@ class Image(MetaPathFinder, Loader):
     """A finder over compiled modules that lie in memory."""
 
     def __init__(self, library: str) -> None:
-        self._codes: dict[str, bytes] = {}
-        """Module: what its .pyc file holds behind its header, or its source where there is none."""
+        self._places: dict[str, slice] = {}
+        """Module: where in the memory its code lies, or its source where there is none."""
         self._packages: set[str] = set()
-        for name, path, package in _modules(library):
-            self._codes[name] = _read(path)
-            if package:
-                self._packages.add(name)
-        if not self._codes:
-            raise OSError(f"the standard library is in no folder ({library})")
+        end = 0
+        with _unnamed() as file:
+            for name, path, package in _modules(library):
+                self._places[name] = slice(end, end := end + file.write(_read(path)))
+                if package:
+                    self._packages.add(name)
+            if not end:
+                raise OSError(f"the standard library is in no folder ({library})")
+            file.flush()
+            # Not the heap, whose page table each fork has to copy. Private, so that a child which
+            # could write to it would write to its own copy.
+            self._memory = mmap.mmap(file.fileno(), end, mmap.MAP_PRIVATE, mmap.PROT_READ)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """A module of the image, or None."""
-        if fullname not in self._codes:
+        if fullname not in self._places:
             return None
         return ModuleSpec(fullname, self, is_package=fullname in self._packages)
 
     def exec_module(self, module: ModuleType) -> None:
         """Runs its code in it."""
-        raw = self._codes[module.__name__]
+        raw = self._memory[self._places[module.__name__]]
         if raw.startswith(_COMPILED):
             code = marshal.loads(raw[1:])
         else:
@@ -74,15 +85,26 @@ def install() -> None:
     """From here on imports are served from memory alone."""
     library = os.path.dirname(os.__file__)
     image = Image(library)
+    left_out = (LEFT_OUT | TWINS) - sys.modules.keys()
+    sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]
     _load_extensions(library)
     for name in WARM:
         if importlib.util.find_spec(name):
             importlib.import_module(name)
+    for name in left_out:
+        del sys.modules[name]
     sys.meta_path[:] = [BuiltinImporter, FrozenImporter, image]
     sys.path_hooks.clear()
     sys.path_importer_cache.clear()
     sys.path.clear()
     gc.collect()
+
+
+def _unnamed() -> BinaryIO:
+    """A file that nobody else can open: in memory where the system has that."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("library"), "w+b")
+    return cast(BinaryIO, tempfile.TemporaryFile())
 
 
 def _modules(library: str) -> Iterator[tuple[str, str, bool]]:
@@ -122,6 +144,6 @@ def _load_extensions(library: str) -> None:
     folder = os.path.join(library, "lib-dynload")
     for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         name = file.partition(".")[0]
-        left_out = name in LEFT_OUT or name.startswith(("_test", "xx"))
-        if file.endswith(tuple(EXTENSION_SUFFIXES)) and not left_out:
+        tests = name.startswith(("_test", "_ctypes_test", "_xx", "xx"))
+        if file.endswith(tuple(EXTENSION_SUFFIXES)) and not tests and name not in sys.modules:
             importlib.import_module(name)

@@ -10,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
+import linecache
+import marshal
 import math
 import os
 import platform
+import posix
 import random
 import resource
 import select
@@ -29,7 +32,7 @@ from typing import Any, NoReturn
 
 from orchestry.services.sandbox.inside import image, wire
 from orchestry.services.sandbox.inside.candidate import answer_calls, answer_test
-from orchestry.services.sandbox.inside.tagged import dumps, loads
+from orchestry.services.sandbox.inside.tagged import dumps
 from orchestry.services.sandbox.inside.tester import run_test
 
 ORDER = struct.Struct("!dQB")
@@ -38,13 +41,23 @@ REPLY = struct.Struct("!BidI")
 """Which end, the wait status, seconds of CPU time, how many bytes follow."""
 ENDED, LATE, FULL, MUTE = range(4)
 """It ended; the clock ran out; it said more than it may; it lives on but can say no more."""
+_LAST_WORD = wire.framed(b"")
+"""Who has said it is not waited for: how it ends tells nothing more."""
 RECORDS, PEER = 3, 4
 """Descriptors in a child."""
 _OPEN_FILES = 64
+_FIXED = {
+    resource.RLIMIT_FSIZE: 0,
+    resource.RLIMIT_NOFILE: _OPEN_FILES,
+    resource.RLIMIT_CORE: 0,
+}
 _THREAD_STACK = 1 << 20
+_MOST = 1 << 16
+_QUIET_S = 0.01
 _LAST_S = 0.1  # beyond the run's own time, for a process that is on its way out
 _LOOK_S = 0.0002
 _BROKEN = 70  # EX_SOFTWARE
+_REHEARSALS = 16  # an interpreter adapts to what it does often
 UNCONFINED = 4
 
 
@@ -64,15 +77,21 @@ class Cell:
 
 def main(level: int) -> NoReturn:
     """Confines this process, says how far, then serves orders until the host is gone."""
-    control = os.dup(0)
+    control = fcntl.fcntl(0, fcntl.F_DUPFD, PEER + 1)
     null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
+    for fd in range(PEER + 1):
         os.dup2(null, fd)
+    os.close(null)
     os.environ.clear()
     threading.stack_size(_THREAD_STACK)
+    random.seed(0)  # verdicts repeat
     try:
         image.install()
+        os.register_at_fork = posix.register_at_fork  # what this program was started without
+        _rehearse()
         cell, said = enter(level)
+        for which, cap in _FIXED.items():
+            _lower(which, cap)
         said["why"] = _holes(cell)
     except (OSError, KeyError) as error:
         said = {"why": str(error)}
@@ -97,11 +116,12 @@ def enter(level: int) -> tuple[Cell, dict[str, Any]]:
     from orchestry.services.sandbox.inside import confine, seccomp
 
     machine = platform.machine()
-    filter_calls = seccomp.Filter(machine).install
+    filters = [seccomp.Filter(steps(machine)) for steps in (seccomp.for_server, seccomp.for_child)]
 
     def lock() -> None:
-        confine.die_with_parent()
-        filter_calls()
+        if level != 1:  # there it is the first process, with which all others end
+            confine.die_with_parent()
+        filters[1].install()
 
     if level == 1:
         confine.namespaces(machine)
@@ -109,6 +129,7 @@ def enter(level: int) -> tuple[Cell, dict[str, Any]]:
     counted = 1 if alone else 2 if level == 1 else 0  # the server, and without root its guard
     confine.powerless(machine)  # first, for only then may anybody use Landlock
     abi = confine.landlock()
+    filters[0].install()
     return Cell(level, base, counted, lock), {"level": level, "machine": machine, "landlock": abi}
 
 
@@ -130,11 +151,20 @@ def serve(control: int, cell: Cell, wall_s: float, room: int, processes: int) ->
         _clear(cell, children)
         raise
     os.close(mine)
+    if said.endswith(_LAST_WORD):
+        try:
+            _reply(control, ENDED, said[: -len(_LAST_WORD)])
+        finally:
+            _clear(cell, children)
+        return
     ended = _wait(children[-1], deadline) if end == ENDED else None
     if end == ENDED and ended is None:
         end = MUTE
     killed = _clear(cell, children[:-1] if ended else children)
-    status, cpu_s = ended or killed
+    _reply(control, end, said, *(ended or killed))
+
+
+def _reply(control: int, end: int, said: bytes, status: int = 0, cpu_s: float = 0.0) -> None:
     wire.put(control, REPLY.pack(end, status, cpu_s, len(said)) + said)
 
 
@@ -144,7 +174,7 @@ def _fork(control: int, cell: Cell, kept: dict[int, int]) -> int:
     pid = os.fork()
     if not pid:
         try:
-            job = loads(wire.receive(control))
+            job = marshal.loads(wire.receive(control))
             _child(cell, job, kept)
         finally:
             os._exit(_BROKEN)
@@ -159,10 +189,10 @@ def _child(cell: Cell, job: dict[str, Any], kept: dict[int, int]) -> None:
     os.setsid()
     _keep(kept)
     _restrict(cell, job)
-    random.seed(0)  # verdicts repeat
     sys.setrecursionlimit(job["recursion"])
     gc.enable()
-    leave = os._exit  # no exit handler or thread of the candidate holds the child up
+    put, close = wire.put, os.close  # a candidate can't swap what is kept here
+    leave = os._exit  # nor can a thread or an exit handler of its own hold this up
     say = _sayer(RECORDS if RECORDS in kept else PEER)
     cell.lock()
     if "test" in job:
@@ -171,6 +201,8 @@ def _child(cell: Cell, job: dict[str, Any], kept: dict[int, int]) -> None:
         answer_calls(job, say)
     else:
         answer_test(job, partial(wire.receive, PEER), say)
+    put(RECORDS, _LAST_WORD)
+    close(RECORDS)
     leave(0)
 
 
@@ -194,55 +226,57 @@ def _sayer(fd: int) -> Callable[[dict[str, Any]], None]:
 
 
 def _keep(kept: dict[int, int]) -> None:
-    """Closes all but what is kept, which moves to its place, and three that lead nowhere."""
-    high = {place: fcntl.fcntl(fd, fcntl.F_DUPFD, 100) for place, fd in kept.items()}
-    for place, fd in high.items():
+    """Moves what is kept to its place and closes the rest; what has no use leads nowhere."""
+    for place, fd in kept.items():
         os.dup2(fd, place)
-    for place in {RECORDS, PEER} - set(kept):
-        os.closerange(place, place + 1)
-    os.closerange(PEER + 1, 256)
+    os.closerange(PEER + 1, _OPEN_FILES)
 
 
 def _restrict(cell: Cell, job: dict[str, Any]) -> None:
-    """Lowers the limits for good."""
-    cpu = math.ceil(job["cpu_s"])
-    caps = {
-        resource.RLIMIT_FSIZE: 0,
-        resource.RLIMIT_NOFILE: _OPEN_FILES,
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_CPU: cpu + 1,
-    }
-    if cell.base:
-        caps[resource.RLIMIT_AS] = cell.base + (job["memory_mb"] << 20)
-    if cell.counted:
-        caps[resource.RLIMIT_NPROC] = job["processes"] + cell.counted
-    for which, cap in caps.items():
-        hard = resource.getrlimit(which)[1]
-        cap = cap if hard == resource.RLIM_INFINITY else min(cap, hard)
-        resource.setrlimit(which, (cap, cap))
+    """The limits of this run."""
     # At the hard limit the kernel kills without a name for it, so the soft one comes first.
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (min(cpu, hard), hard))
+    _lower(resource.RLIMIT_CPU, math.ceil(job["cpu_s"]), 1)
+    if cell.base:
+        _lower(resource.RLIMIT_AS, cell.base + (job["memory_mb"] << 20))
+    if cell.counted:
+        _lower(resource.RLIMIT_NPROC, job["processes"] + cell.counted)
+
+
+def _lower(which: int, cap: int, above: int = 0) -> None:
+    """Sets a limit for good, the hard one `above` the soft one; one that is lower stays."""
+    hard = resource.getrlimit(which)[1]
+    most = cap + above if hard == resource.RLIM_INFINITY else min(cap + above, hard)
+    resource.setrlimit(which, (min(cap, most), most))
 
 
 def _listen(control: int, mine: int, deadline: float, room: int) -> tuple[int, bytes]:
-    """What is said until it ends, and how it ended. Raises EOFError where the host is gone."""
-    said = bytearray()
+    """What is said until it ends, and how it ended. Raises EOFError where the host is gone.
+
+    At first only an end is waited for: most runs are short, and each word would wake this process.
+    """
     poll = select.poll()
-    poll.register(mine, select.POLLIN)
-    poll.register(control, select.POLLIN)
-    while (left := deadline - time.monotonic()) > 0:
-        ready = dict(poll.poll(math.ceil(left * 1000)))
-        if control in ready:
-            raise EOFError
-        if mine in ready:
-            part = os.read(mine, 1 << 16)
-            if not part:
-                return ENDED, bytes(said)
-            said += part
-            if len(said) > room:
-                return FULL, bytes(said[:room])
+    poll.register(control, 0)  # 0: nothing but that the other end is closed
+    poll.register(mine, 0)
+    _ready(poll, control, min(deadline, time.monotonic() + _QUIET_S))
+    poll.modify(mine, select.POLLIN)
+    said = bytearray()
+    while _ready(poll, control, deadline):
+        part = os.read(mine, _MOST)
+        said += part
+        if not part or said.endswith(_LAST_WORD):
+            return ENDED, bytes(said)
+        if len(said) > room:
+            return FULL, bytes(said[:room])
     return LATE, bytes(said)
+
+
+def _ready(poll: select.poll, control: int, deadline: float) -> bool:
+    """Whether something came of the run before the deadline. Raises EOFError: the host is gone."""
+    left = math.ceil((deadline - time.monotonic()) * 1000)
+    found = poll.poll(left) if left > 0 else []
+    if any(fd == control for fd, _ in found):
+        raise EOFError
+    return bool(found)
 
 
 def _wait(pid: int, deadline: float) -> tuple[int, float] | None:
@@ -262,20 +296,22 @@ def _wait(pid: int, deadline: float) -> tuple[int, float] | None:
 
 def _clear(cell: Cell, children: list[int]) -> tuple[int, float]:
     """Kills what is left of a run; wait status and CPU seconds of the last one."""
-    for pid in children:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)  # before it had a group
-    if cell.level == 1:  # alone in its namespace, but for what a child may have left
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
+    if cell.level == 1:  # all there is besides this process
+        _kill(os.kill, -1)
+    for pid in children if cell.level != 1 else ():
+        _kill(os.killpg, pid)
+        _kill(os.kill, pid)  # before it had a group
     fcntl.fcntl(0, fcntl.F_SETFL, os.O_RDWR)  # runs share it, and may have set its flags
     status, cpu_s = 0, 0.0
     for pid in children:
         _, status, used = os.wait4(pid, 0)
         cpu_s = used.ru_utime + used.ru_stime
     return status, cpu_s
+
+
+def _kill(how: Callable[[int, int], None], pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        how(pid, signal.SIGKILL)
 
 
 def _holes(cell: Cell) -> str:
@@ -316,6 +352,30 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "signal its parent": lambda: os.kill(os.getppid(), 0),
     "become another program": lambda: os.execv("/", ["/"]),
 }
+
+
+def _rehearse() -> None:
+    """Runs a program of our own as a child does, so that no child has to warm up this code.
+
+    What a child writes to is a page that it copies first, and an interpreter writes to its code
+    and its tables as it comes to know them.
+    """
+
+    def say(record: dict[str, Any]) -> None:
+        dumps(record)
+
+    def ask(_: bytes) -> bytes:
+        return dumps({"verdict": "value", "value": "1"})
+
+    bounds = {"call_s": 1.0, "output_kb": 1, "entry_point": "f"}
+    calls = [dumps((number,)) for number in range(8)]
+    code = "def f(x):\n    return sum(int(digit) for digit in str(x))\n"
+    test = "def check(f):\n    for x in (1, 2):\n        assert f(x) == x\n"
+    for _ in range(_REHEARSALS):
+        answer_calls({"code": code, "calls": calls, **bounds}, say)
+        run_test({"test": test, **bounds}, ask, say)
+    del sys.modules["candidate"]
+    linecache.clearcache()
 
 
 def _forget() -> None:

@@ -115,5 +115,17 @@ RULES = {
 CLONE3 = (435, 435)
 """Its flags lie in memory, which no filter sees; `not implemented` makes libc use clone."""
 
+SERVER = {
+    "kill": (62, 129),
+    "setsid": (112, 157),
+    "prctl": (157, 167),
+    "wait4": (61, 260),
+}
+"""What a server starts, limits and ends its children by: a child gives these up."""
+FORK = 57
+"""What some libraries fork by on x86_64; aarch64 has clone alone."""
+SERVER_RULES = ("clone", "prlimit64")
+"""Rules that hold for children alone."""
+
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """Machine: its AUDIT_ARCH number; in the order of the numbers above."""

@@ -4,16 +4,27 @@ of the other machine, is checked as the program that it becomes."""
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from orchestry.services.sandbox.inside.seccomp import Step, program
-from orchestry.services.sandbox.inside.syscalls import ALWAYS, CLONE3, MACHINES, OLD, RULES
+from orchestry.services.sandbox.inside.seccomp import Step, for_child, for_server
+from orchestry.services.sandbox.inside.syscalls import (
+    ALWAYS,
+    CLONE3,
+    FORK,
+    MACHINES,
+    OLD,
+    RULES,
+    SERVER,
+    SERVER_RULES,
+)
 
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 DENY, MISSING = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
+STRICTEST = (KILL, MISSING, DENY, ALLOW)
+"""Of two filters that both answer with an errno, the last one's counts: only the server's does."""
 COLUMNS = list(enumerate(MACHINES))
 FORBIDDEN = {
     "open": (2, -1),
@@ -49,7 +60,14 @@ FORBIDDEN = {
 """On x86_64 and aarch64; -1: not there."""
 
 
-def answer(steps: list[Step], number: int, machine: int, args: Mapping[int, int]) -> int:
+def in_child(machine: str, number: int, args: Mapping[int, int], arch: int = 0) -> int:
+    """What the kernel makes of a child's call: the strictest answer of both programs."""
+    programs = (for_server(machine), for_child(machine))
+    answers = [answer(steps, number, arch or MACHINES[machine], args) for steps in programs]
+    return min(answers, key=STRICTEST.index)
+
+
+def answer(steps: Sequence[Step], number: int, machine: int, args: Mapping[int, int]) -> int:
     """What the program returns for one call; `args` that are not named are 0."""
     data = {0: number, 4: machine}
     for n in range(6):
@@ -70,12 +88,11 @@ def answer(steps: list[Step], number: int, machine: int, args: Mapping[int, int]
 
 @pytest.mark.parametrize(("column", "machine"), COLUMNS)
 def test_what_is_listed_is_allowed_and_nothing_else(column: int, machine: str) -> None:
-    steps, arch = program(machine), MACHINES[machine]
     listed = {numbers[column] for numbers in ALWAYS.values()}
     listed |= set(OLD.values()) if machine == "x86_64" else set()
     ruled = {rule.numbers[column] for rule in RULES.values()}
     for number in range(600):
-        found = answer(steps, number, arch, {})
+        found = in_child(machine, number, {})
         if number in listed:
             assert found == ALLOW
         elif number == CLONE3[column]:
@@ -89,7 +106,7 @@ def test_what_is_listed_is_allowed_and_nothing_else(column: int, machine: str) -
 def test_what_reaches_outside_is_denied(column: int, machine: str, name: str) -> None:
     number = FORBIDDEN[name][column]
     if number >= 0:
-        assert answer(program(machine), number, MACHINES[machine], {}) == DENY
+        assert in_child(machine, number, {}) == DENY
 
 
 @pytest.mark.parametrize(("column", "machine"), COLUMNS)
@@ -126,13 +143,25 @@ def test_arguments_decide(
     column: int, machine: str, name: str, args: Mapping[int, int], allowed: bool
 ) -> None:
     number = RULES[name].numbers[column]
-    found = answer(program(machine), number, MACHINES[machine], args)
+    found = in_child(machine, number, args)
     assert found == (ALLOW if allowed else DENY)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_calls_in_another_machines_numbers_kill(machine: str) -> None:
-    steps = program(machine)
     (other,) = (number for name, number in MACHINES.items() if name != machine)
-    assert answer(steps, 1, other, {}) == KILL
-    assert answer(steps, 0x40000001, MACHINES[machine], {}) == KILL
+    assert in_child(machine, 1, {}, other) == KILL
+    assert in_child(machine, 0x40000001, {}) == KILL
+
+
+@pytest.mark.parametrize(("column", "machine"), COLUMNS)
+def test_a_server_may_do_what_a_child_may_and_what_it_needs(column: int, machine: str) -> None:
+    steps, arch = for_server(machine), MACHINES[machine]
+    more = {numbers[column] for numbers in SERVER.values()}
+    more |= {RULES[name].numbers[column] for name in SERVER_RULES}
+    more |= {FORK} if machine == "x86_64" else set()
+    for number in range(600):
+        if number in more:
+            assert answer(steps, number, arch, {}) == ALLOW
+        else:
+            assert answer(steps, number, arch, {}) == in_child(machine, number, {})
