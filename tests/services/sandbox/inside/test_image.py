@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from orchestry.services.sandbox.inside.image import LEFT_OUT, Image
+from orchestry.services.sandbox.inside.image import LEFT_OUT, TWINS, Image
 from orchestry.services.sandbox.worker import FLAGS, _interpreter, _program
 
 _INSTALL = """
@@ -39,6 +39,10 @@ def forbid(event, args):
         raise PermissionError(args)
 sys.addaudithook(forbid)
 """
+
+NEED_WHAT_IS_OUT = {"ssl", "pydoc"}
+"""One needs OpenSSL, the other sysconfig's data, which many builds keep in a file whose name is no
+module's."""
 
 
 def inside(body: str, *flags: str) -> Any:
@@ -201,10 +205,11 @@ def fails(name):
         return True
 say([name for name in {names} if fails(name)])
 """
-    assert set(inside(_NO_FILES + body)) == set(inside(body))
+    lost = set(inside(_NO_FILES + body)) - set(inside(body))
+    assert lost <= TWINS | NEED_WHAT_IS_OUT
 
 
-@pytest.mark.parametrize("name", ["sqlite3", "test.support", "turtle", "idlelib.run"])
+@pytest.mark.parametrize("name", ["sqlite3", "test.support", "turtle", "idlelib.run", "_ssl"])
 def test_a_name_that_is_left_out_can_not_be_imported(name: str) -> None:
     body = f"""
 try:
