@@ -260,7 +260,7 @@ def _judging(plan: Plan, course: Course, schedule: Schedule) -> int:
     judge = plan.config.judge
     if not plan.backend.judges:
         return 0
-    asked = len(course) - (judge.when == "undecided")  # which asks nothing once the work is over
+    asked = len(course) - (judge.when != "always")  # which asks nothing once the work is over
     most = judge.max_chars + 1
     problem = max(plan.problems, key=lambda problem: len(problem.prompt[:most].encode()))
     return sum(

@@ -110,8 +110,10 @@ class JudgeConfig(Frozen):
     none (code_collaboration; `BaseTask.judged`). The embedded model's ratings are noise."""
     provider: ProviderConfig | None = None
     """Who judges, and distils behaviours; None: the run's own provider and model."""
-    when: Literal["undecided", "always"] = "undecided"
-    """`undecided`: siblings whose scores tie, before the end; `always`: also all others."""
+    when: Literal["undecided", "always"] | None = None
+    """`undecided`: siblings whose scores tie, before the end; `always`: also all others. None:
+    `undecided`, but `always` where the task asks for no judge: who wants one there wants its part
+    of the reward."""
     weight: Share = 0.5
     """Share of the judge in a judged value; the rest is the task's score."""
     repeats: int = Field(2, ge=1, le=16)

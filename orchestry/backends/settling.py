@@ -61,6 +61,8 @@ def settled_judge(judge: JudgeConfig, critic: Provider, judged: bool) -> JudgeCo
         changes["temperature"] = 0.0
     if judge.enabled is None:
         changes["enabled"] = able(critic) and judged
+    if judge.when is None:
+        changes["when"] = "undecided" if judged else "always"
     if judge.provider is not None:
         changes["provider"] = settled_provider(judge.provider, critic)
     return judge.model_copy(update=changes)

@@ -63,10 +63,10 @@ class ListwiseJudge:
     async def values(self, siblings: Siblings[Any]) -> Judgement | None:
         """The judgement of one sibling set; see Judge. Raises what the policy raises.
 
-        None where config.when is "undecided" and the task's scores tell all siblings apart. A
+        None unless config.when is "always", where the task's scores tell all siblings apart. A
         malformed verdict is asked for once more; what is still malformed then is left out.
         """
-        if self._config.when == "undecided" and not undecided(siblings):
+        if self._config.when != "always" and not undecided(siblings):
             return None
         orders, requests = self._questions(siblings)
         replies = await structured.ask(
@@ -131,7 +131,7 @@ class ListwiseJudge:
             values=values,
             opinions=tuple(worths_G),
             weight=self._config.weight,
-            relative=self._config.when == "undecided",
+            relative=self._config.when != "always",
             outcome=outcome,
         )
 

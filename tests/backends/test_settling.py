@@ -54,6 +54,7 @@ def test_what_the_user_says_of_the_judge_holds_for_learning_too(
 ) -> None:
     plan, notes = planned(task, provider, f"judge.enabled={str(said).lower()}")
     assert found(plan) == (said, said, 0.1 if said else 0.0)
+    assert plan.config.judge.when == ("undecided" if TASKS[task] else "always")
     assert not any(note.startswith("judge off") for note in notes)
 
 

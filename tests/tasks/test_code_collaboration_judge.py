@@ -125,10 +125,12 @@ async def test_by_default_it_learns_without_a_judge(
     assert "judge.enabled=true" in note
 
 
+@pytest.mark.parametrize("acting", ["sequential", "joint"])
 async def test_the_switch_asks_one_through_the_ledger(
-    tmp_path: Path, server: Server, bank: str
+    tmp_path: Path, server: Server, bank: str, acting: str
 ) -> None:
-    run, notes = await trained(config(server, bank, *ASKED), tmp_path / "run")
+    chosen = config(server, bank, *ASKED, f"options.acting={acting}")
+    run, notes = await trained(chosen, tmp_path / "run")
     assert run.summary.stopped == "done"
     assert not any(note.startswith("judge off") for note in notes)
     calls = [e for e in run.events if isinstance(e, Answered) and e.purpose == "judge"]
