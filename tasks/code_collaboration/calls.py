@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from .values import (
     AUX,
     FIXED,
+    NOTHING,
     UNTOUCHED,
     Frame,
     Function,
@@ -39,12 +40,11 @@ class Calls(ABC):
         self.methods: dict[str, list[Function]] = {}
         self.fields: dict[str, Value] = {}
         self.stack: list[FunctionNode] = []
-        self.last_returns: list[Value] = []
         self.loops = self.handlers = self.steps = 0
 
     @abstractmethod
-    def run_function(self, function: Function, names: dict[str, Value]) -> Value:
-        """Follows a function with its parameters bound; returns what it may return."""
+    def run_function(self, function: Function, names: dict[str, Value]) -> list[Value]:
+        """Follows a function with its parameters bound; all that it may return."""
 
     @abstractmethod
     def value(self, node: ast.expr) -> Value:
@@ -100,17 +100,11 @@ class Calls(ABC):
         args = [self.value(arg) for arg in node.args]
         named = {keyword.arg: self.value(keyword.value) for keyword in node.keywords}
         every = [*args, *named.values()]
-        if _called(node) == "partial" and args:
+        if called_name(node) == "partial" and args:
             return Value(join(every).taint, functions=args[0].functions)
         if not function.functions:
             return self._unknown(node, function, every)
-        results = []
-        for known in function.functions:
-            if known.node is None:
-                results.append(self.call_aux(node, every))
-            else:
-                results.append(self._inline(known, node, args, named))
-        return join(results)
+        return join([self._inline(known, node, args, named) for known in function.functions])
 
     def call_aux(self, node: ast.Call, args: Sequence[Value]) -> Value:
         """A new site, with what flowed into its arguments; none where these are constants."""
@@ -128,13 +122,9 @@ class Calls(ABC):
         taint = function.taint | {site for arg in args for site in arg.taint}
         results = [Value(taint)]
         handed = {f for arg in args for f in arg.functions}
-        if _called(node) not in _INSPECTS:
+        if called_name(node) not in _INSPECTS:
             self.loops += 1
-            for known in handed:
-                if known.node is None:
-                    results.append(self.call_aux(node, [Value(taint)]))
-                else:
-                    results.append(self._inline(known, node, [Value(taint)], {}))
+            results += [self._inline(known, node, [Value(taint)], {}) for known in handed]
             self.loops -= 1
         return join(results).worked()
 
@@ -145,22 +135,23 @@ class Calls(ABC):
         args: Sequence[Value],
         named: dict[str | None, Value],
     ) -> Value:
-        """The program's own function, followed with these arguments."""
+        """Aux, or the program's own function, followed with these arguments."""
         callee = function.node
-        assert callee is not None
+        if callee is None:
+            return self.call_aux(node, [*args, *named.values()])
         flowing = join([Value(), *args, *named.values()]).worked()
         if callee in self.stack:
             self.trace.recursive.update(self.stack[self.stack.index(callee) :])
             return flowing
         if len(self.stack) >= _MAX_CALLS or self.exhausted:
             return flowing
-        bound = isinstance(node.func, ast.Attribute) or _name_of(callee) == "__init__"
-        if bound and not _is_static(callee):
-            receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
+        started = getattr(callee, "name", "") == "__init__"
+        receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if (receiver or started) and not _is_static(callee):
             args = [self.value(receiver) if receiver else Value(), *args]
         starred = any(isinstance(arg, ast.Starred) for arg in node.args)
-        result = self.run_function(function, _bound(function, args, named, starred))
-        return flowing if _name_of(callee) == "__init__" else result
+        returns = self.run_function(function, _bound(function, args, named, starred))
+        return flowing if started else join(returns or [NOTHING])
 
 
 def _bound(
@@ -189,14 +180,10 @@ def _bound(
     return names
 
 
-def _called(node: ast.Call) -> str:
+def called_name(node: ast.Call) -> str:
     """The last name of what is called."""
     func = node.func
     return func.id if isinstance(func, ast.Name) else getattr(func, "attr", "")
-
-
-def _name_of(node: FunctionNode) -> str:
-    return getattr(node, "name", "")
 
 
 def _is_static(node: FunctionNode) -> bool:

@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 import ast
-import operator
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from .calls import Calls
-from .values import (
-    CONSTANT,
-    NOTHING,
-    Site,
-    Value,
-    Way,
-    join,
-    rescues,
-    transforms,
-)
+from .conditions import checks_validity, truth
+from .values import CONSTANT, FIXED, NOTHING, Site, Value, Way, join, rescues, transforms
 
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
 _Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 
 
@@ -70,12 +52,13 @@ class Expressions(Calls):
 
     def _parts(self, node: ast.expr) -> Value:
         """What all parts of a display or an operation amount to."""
-        parts = [self.value(child) for child in _children(node)]
+        children = ast.iter_child_nodes(node)
+        parts = [self.value(child) for child in children if isinstance(child, ast.expr)]
         whole = join(parts)
         if isinstance(node, ast.Starred):
             return whole
         plain = isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict | ast.UnaryOp)
-        if not parts or (plain and whole.origins <= CONSTANT.origins | NOTHING.origins):
+        if not parts or (plain and whole.origins <= FIXED):
             return CONSTANT
         return whole.worked()
 
@@ -83,7 +66,7 @@ class Expressions(Calls):
         values: list[Value] = []
         for operand in node.values:
             values.append(self.value(operand))
-            if self.truth(operand) is isinstance(node.op, ast.Or):
+            if truth(operand) is isinstance(node.op, ast.Or):
                 break
         first, others = values[0], values[1:]
         self.trace.branched |= not first.taint
@@ -92,24 +75,25 @@ class Expressions(Calls):
         return join(values) if isinstance(node.op, ast.Or) else join(values).worked()
 
     def _choice(self, node: ast.IfExp) -> Value:
-        decided, known = self.test(node.test), self.truth(node.test)
+        decided, known = self.test(node.test), truth(node.test)
         if known is not None:
             return self.value(node.body if known else node.orelse)
         values = [self.value(node.body), self.value(node.orelse)]
         self.trace.branched |= not decided.taint
         if decided.taint:
             ways = [Way({}, False, [value]) for value in values]
-            self.decide(ways, decided.taint, self.checks_validity(node.test))
+            self.decide(ways, decided.taint, checks_validity(node.test))
         return join(values)
 
     def _comprehension(self, node: _Comprehension) -> Value:
-        targets = _target_names(node)
-        hidden = {name: self.frame.names.get(name) for name in targets}
+        targets = (part for generator in node.generators for part in ast.walk(generator.target))
+        names = [part.id for part in targets if isinstance(part, ast.Name)]
+        hidden = {name: self.frame.names.get(name) for name in names}
         flowing: list[Value] = []
         for i, generator in enumerate(node.generators):
             items = self.value(generator.iter)
             self.loops += i == 0
-            if self.truth(generator.iter) is False:
+            if truth(generator.iter) is False:
                 break
             self.assign(generator.target, items.worked())
             flowing += [items, *(self.test(test) for test in generator.ifs)]
@@ -133,7 +117,7 @@ class Expressions(Calls):
                 value = self.test(operand, sink=False)
             case _:
                 value = self.value(node)
-        if sink and self.truth(node) is None:
+        if sink and truth(node) is None:
             self.trace.used |= value.taint
         return value
 
@@ -144,50 +128,6 @@ class Expressions(Calls):
             self.trace.fallback = True
         elif not self.loops and not transforms(ways, taint):
             self.trace.filtered = True
-
-    def truth(self, node: ast.expr) -> bool | None:
-        """Whether a condition holds, where its text alone says so."""
-        match node:
-            case ast.Constant(value=constant):
-                return bool(constant)
-            case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Dict(values=parts):
-                return False if not parts else None
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                inner = self.truth(operand)
-                return None if inner is None else not inner
-            case ast.BoolOp(op=op, values=operands):
-                decisive = isinstance(op, ast.Or)
-                known = [self.truth(operand) for operand in operands]
-                return decisive if decisive in known else None if None in known else not decisive
-            case ast.Compare(ast.Constant(a), [op], [ast.Constant(b)]) if type(op) in _COMPARE:
-                try:
-                    return bool(_COMPARE[type(op)](a, b))
-                except TypeError:
-                    return None
-        return None
-
-    @staticmethod
-    def checks_validity(node: ast.expr) -> bool:
-        """Whether a condition asks if there is a result at all: its truth, None, its type."""
-        match node:
-            case ast.UnaryOp(op=ast.Not(), operand=inner) | ast.NamedExpr(value=inner):
-                return Expressions.checks_validity(inner)
-            case ast.BoolOp(values=operands):
-                return any(map(Expressions.checks_validity, operands))
-            case ast.Compare(comparators=[ast.Constant(value=None)]):
-                return True
-            case ast.Call(func=ast.Name(id="isinstance")):
-                return True
-        return isinstance(node, ast.Name)
-
-    @staticmethod
-    def idle(node: ast.If) -> bool:
-        """Whether neither way of a condition does anything."""
-        return all(
-            isinstance(child, ast.Pass)
-            or (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant))
-            for child in (*node.body, *node.orelse)
-        )
 
     def assign(self, target: ast.expr, value: Value, source: ast.expr | None = None) -> None:
         match target:
@@ -218,14 +158,3 @@ class Expressions(Calls):
             # read once more, part by part, before any of them is bound
             return list(zip(targets, map(self.value, parts), strict=True))
         return [(target, value.worked()) for target in targets]
-
-
-def _children(node: ast.AST) -> Iterable[ast.expr]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr):
-            yield child
-
-
-def _target_names(node: _Comprehension) -> set[str]:
-    parts = (part for generator in node.generators for part in ast.walk(generator.target))
-    return {part.id for part in parts if isinstance(part, ast.Name)}

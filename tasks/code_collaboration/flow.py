@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
+from .conditions import checks_validity, is_idle, truth
 from .expressions import Expressions
 from .values import (
     GIVEN,
@@ -65,13 +67,12 @@ class _Flow(Expressions):
         names = [arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
         names += [arg.arg for arg in (args.vararg, args.kwarg) if arg]
         given = {
-            name: Value(frozenset(), GIVEN.origins, function.defaults.get(name, GIVEN).functions)
+            name: replace(GIVEN, functions=function.defaults.get(name, GIVEN).functions)
             for name in names
         }
-        self.run_function(function, given)
-        self.trace.returns = self.last_returns
+        self.trace.returns += self.run_function(function, given)
 
-    def run_function(self, function: Function, names: dict[str, Value]) -> Value:
+    def run_function(self, function: Function, names: dict[str, Value]) -> list[Value]:
         node = function.node
         assert node is not None
         caller, self.frame = self.frame, Frame(function.home, names)
@@ -83,9 +84,8 @@ class _Flow(Expressions):
             if self.frame.live:
                 self.frame.returns.append(NOTHING)
         self.stack.pop()
-        self.last_returns = self.frame.returns
-        self.frame = caller
-        return join(self.last_returns) if self.last_returns else NOTHING
+        returns, self.frame = self.frame.returns, caller
+        return returns
 
     def block(self, body: _Body) -> None:
         for i, statement in enumerate(body):
@@ -101,7 +101,7 @@ class _Flow(Expressions):
             case ast.Match():
                 return self._match(node, rest)
             case ast.Try() | ast.TryStar():
-                return self._try(node.body, node.orelse, node.handlers, [*node.finalbody], rest)
+                return self._try(node, rest)
             case ast.With() | ast.AsyncWith():
                 return self._with(node, rest)
             case ast.For() | ast.AsyncFor() | ast.While():
@@ -203,19 +203,22 @@ class _Flow(Expressions):
             self.frame.names[_UNMET] = Value(sites)
 
     def _if(self, node: ast.If, rest: _Body) -> bool:
-        decided = self.test(node.test, sink=not self.idle(node))
-        known = self.truth(node.test)
+        idle, known = is_idle(node), truth(node.test)
+        decided = self.test(node.test, sink=not idle)
         if known is not None:
             self.block(node.body if known else node.orelse)
             return False
         self.trace.branched |= not decided.taint
         ways = self.fork([lambda: self.block(node.body), lambda: self.block(node.orelse)])
-        if not decided.taint or self.idle(node):
+        return not idle and self._chosen(ways, decided.taint, checks_validity(node.test), rest)
+
+    def _chosen(self, ways: list[Way], sites: frozenset[Site], validity: bool, rest: _Body) -> bool:
+        """Goes on after a choice, judged if aux's result makes it; True if it took `rest` along."""
+        if not sites:
             return False
         taken = self.take_along(ways, rest)
-        validity = self.checks_validity(node.test)
-        self.decide(ways, decided.taint, validity)
-        self.leave_unmet(ways, decided.taint, raw=not validity)
+        self.decide(ways, sites, validity)
+        self.leave_unmet(ways, sites, raw=not validity)
         return taken
 
     def _match(self, node: ast.Match, rest: _Body) -> bool:
@@ -236,29 +239,17 @@ class _Flow(Expressions):
         last = node.cases[-1]
         if last.guard or not isinstance(last.pattern, ast.MatchAs) or last.pattern.pattern:
             bodies.append(partial(self.block, []))
-        ways = self.fork(bodies)
-        taken = bool(decided.taint) and self.take_along(ways, rest)
-        if decided.taint:
-            self.decide(ways, decided.taint, validity=True)
-            self.leave_unmet(ways, decided.taint, raw=False)
-        return taken
+        return self._chosen(self.fork(bodies), decided.taint, True, rest)
 
-    def _try(
-        self,
-        body: _Body,
-        orelse: _Body,
-        handlers: Sequence[ast.ExceptHandler],
-        final: _Body,
-        rest: _Body,
-    ) -> bool:
+    def _try(self, node: ast.Try | ast.TryStar, rest: _Body) -> bool:
         before = len(self.trace.calls)
         sites: set[Site] = set()
 
         def tried() -> None:
-            self.block(body)
+            self.block(node.body)
             sites.update(self.trace.calls[before:])
             if self.frame.live:
-                self.block(orelse)
+                self.block(node.orelse)
 
         def handled(handler: ast.ExceptHandler) -> None:
             if handler.name:
@@ -267,17 +258,17 @@ class _Flow(Expressions):
             self.block(handler.body)
             self.handlers -= 1
 
-        ways = self.fork([tried, *(partial(handled, handler) for handler in handlers)])
+        ways = self.fork([tried, *(partial(handled, handler) for handler in node.handlers)])
         taken = False
-        if sites and handlers:
-            taken = self.take_along(ways, [*final, *rest])
+        if sites and node.handlers:
+            taken = self.take_along(ways, [*node.finalbody, *rest])
             self.trace.fallback |= any(
                 rescues(ways[0], way, frozenset(sites), raw=False) for way in ways[1:]
             )
             self.leave_unmet(ways[:1], frozenset(sites), raw=False)
-        if final and not taken:
+        if node.finalbody and not taken:
             live, self.frame.live = self.frame.live, True
-            self.block(final)
+            self.block(node.finalbody)
             self.frame.live &= live
         return taken
 
@@ -291,26 +282,21 @@ class _Flow(Expressions):
                 silent |= ast.unparse(item.context_expr.func).endswith("suppress")
         if silent:
             handler = ast.ExceptHandler(None, None, [ast.Pass()])
-            return self._try(node.body, [], [handler], [], rest)
+            return self._try(ast.Try(node.body, [handler], [], []), rest)
         self.block(node.body)
         return False
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
         """Any number of passes over the body; calls in it, and in a `while` test, are repeated."""
-        frame, endless = self.frame, False
-        items = Value()
-        if isinstance(node, ast.While):
-            if self.truth(node.test) is False:
-                return self.block(node.orelse)
-            endless = self.truth(node.test) is True
-        else:
-            items = self.value(node.iter)
-            self.trace.used |= items.taint
-            if self.truth(node.iter) is False:
-                return self.block(node.orelse)
-        self.trace.branched |= not items.taint and _depends(
-            node.test if isinstance(node, ast.While) else node.iter
-        )
+        frame, repeats = self.frame, isinstance(node, ast.While)
+        source = node.test if isinstance(node, ast.While) else node.iter
+        items = Value() if repeats else self.value(source)
+        self.trace.used |= items.taint
+        known = truth(source)
+        if known is False:
+            return self.block(node.orelse)
+        endless = repeats and known is True
+        self.trace.branched |= not items.taint and _depends(source)
         outer = frame.breaks, frame.nexts
         frame.breaks, frame.nexts = [], []
         self.loops += 1

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from orchestry import parse_code
 
+from .calls import called_name
 from .program import AUX
 from .usage import is_shadowed
 
@@ -74,9 +75,8 @@ def _rightly(node: ast.AST, printed: bool) -> list[ast.expr]:
         case ast.Assign([ast.Name()], value):
             return [value]
         case ast.Call(func, args, keywords):
-            name = func.id if isinstance(func, ast.Name) else getattr(func, "attr", "")
-            given = [] if name in _LOOKING else [*args, *(keyword.value for keyword in keywords)]
-            return [func, *given]
+            looks = called_name(node) in _LOOKING
+            return [func, *([] if looks else [*args, *(keyword.value for keyword in keywords)])]
     return []
 
 
@@ -85,31 +85,22 @@ def _holders(tree: ast.Module) -> list[_Holder]:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     found: list[_Holder] = [(tree, AUX)]
     for scope, name in found:  # which grows meanwhile
-        nodes = [*ast.walk(scope)]
-        calls = (node for node in nodes if isinstance(node, ast.Call))
-        more = [holder for call in calls for holder in _handed(call, name, functions)]
-        more += [(scope, other) for node in nodes for other in _renamed(node, name)]
-        found += [holder for holder in dict.fromkeys(more) if holder not in found]
+        more = dict.fromkeys(_passed_on(scope, name, functions))
+        found += [holder for holder in more if holder not in found]
     return found
 
 
-def _renamed(node: ast.AST, name: str) -> list[str]:
-    """The second name that a statement gives to what has that name."""
-    match node:
-        case ast.Assign([ast.Name(id=other)], ast.Name(id=first)) if first == name:
-            return [other]
-    return []
-
-
-def _handed(call: ast.Call, name: str, functions: list[ast.FunctionDef]) -> Iterator[_Holder]:
-    """The parameters through which a call hands on what has that name."""
-
-    def is_it(node: ast.expr) -> bool:
-        return isinstance(node, ast.Name) and node.id == name
-
-    for function in functions:
-        if isinstance(call.func, ast.Name) and call.func.id == function.name:
-            parameters = [*function.args.posonlyargs, *function.args.args]
-            pairs = zip(call.args, parameters, strict=False)
-            yield from ((function, parameter.arg) for arg, parameter in pairs if is_it(arg))
-            yield from ((function, k.arg) for k in call.keywords if k.arg and is_it(k.value))
+def _passed_on(scope: ast.AST, name: str, functions: list[ast.FunctionDef]) -> Iterator[_Holder]:
+    """Where what has that name in a scope gets another one: a second name, or a parameter."""
+    for node in ast.walk(scope):
+        match node:
+            case ast.Assign([ast.Name(id=other)], ast.Name(id=first)) if first == name:
+                yield scope, other
+            case ast.Call(ast.Name(id=callee), args, keywords):
+                for function in (f for f in functions if f.name == callee):
+                    spec = function.args
+                    parameters = [arg.arg for arg in (*spec.posonlyargs, *spec.args)]
+                    given = [*zip(parameters, args, strict=False)]
+                    given += [(k.arg, k.value) for k in keywords if k.arg]
+                    same = (p for p, v in given if isinstance(v, ast.Name) and v.id == name)
+                    yield from ((function, parameter) for parameter in same)

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .usage import Usage, usage_of
+from .usage import Usage
 
 Scheme = Literal["fallback", "decorator", "coordinator", "strategy_filter", "none"]
-
-
-def scheme(main: str, entry_point: str, aux: str = "aux") -> Scheme:
-    """The scheme of main's code, read from its syntax tree; never raises."""
-    return scheme_of(usage_of(main, entry_point, aux))
 
 
 def scheme_of(usage: Usage) -> Scheme:

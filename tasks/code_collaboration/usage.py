@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from orchestry import parse_code
@@ -38,19 +38,14 @@ def usage_of(main_code: str, entry_point: str, aux: str = "aux") -> Usage:
         return Usage()
     if is_shadowed(tree, aux):
         return Usage(shadowed=True)
-    trace = trace_of(tree, entry_point, aux)
+    try:
+        trace = follow(tree, entry_point, aux)
+    except RecursionError:
+        trace = None
     if trace is None:
         return Usage()
     used = bool(trace.used)
     return Usage(bool(trace.calls) or used, used, used and is_thin(trace), trace=trace)
-
-
-def trace_of(tree: ast.Module, entry_point: str, aux: str) -> Trace | None:
-    """What happens in the entry point; None where there is none, or code is nested too deep."""
-    try:
-        return follow(tree, entry_point, aux)
-    except RecursionError:
-        return None
 
 
 def is_thin(trace: Trace) -> bool:
@@ -68,7 +63,7 @@ def is_thin(trace: Trace) -> bool:
 def is_shadowed(tree: ast.Module, aux: str) -> bool:
     """Whether the code defines, assigns, imports, deletes or takes as a parameter that name."""
     members = {id(child) for node in ast.walk(tree) for child in _members(node)}
-    return any(aux in _bound(node) for node in ast.walk(tree) if id(node) not in members)
+    return any(_bound(node) == aux for node in ast.walk(tree) if id(node) not in members)
 
 
 def _members(node: ast.AST) -> Iterator[ast.AST]:
@@ -81,19 +76,17 @@ def _members(node: ast.AST) -> Iterator[ast.AST]:
             yield from targets
 
 
-def _bound(node: ast.AST) -> Iterable[str | None]:
-    """The names that one node binds or unbinds."""
+def _bound(node: ast.AST) -> str | None:
+    """The name that one node binds or unbinds."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            return (node.name,)
-        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-            return (name,)
-        case ast.arg(arg=name):
-            return (name,)
+            return node.name
+        case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar():
+            return node.name
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+            return name
         case ast.alias(name=name, asname=other):
-            return (other or name.split(".")[0],)
-        case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
-            return (name,)
-        case ast.MatchMapping(rest=name):
-            return (name,)
-    return ()
+            return other or name.split(".")[0]
+        case ast.MatchMapping(rest=rest):
+            return rest
+    return None

@@ -132,7 +132,7 @@ def join_names(states: Iterable[dict[str, Value]]) -> dict[str, Value]:
     for state in states:
         for name, value in state.items():
             known = merged.get(name, value)
-            merged[name] = value if known is value or known == value else join([known, value])
+            merged[name] = value if known == value else join([known, value])
     return merged
 
 
@@ -155,7 +155,6 @@ def transforms(ways: list[Way], sites: frozenset[Site]) -> bool:
     if any(way.returns or not way.live for way in ways):
         return False
     first, *others = (way.names for way in ways)
-    changed = {n for names in others for n in names if names[n] is not first.get(n)}
-    changed |= {n for n in first if any(first[n] is not names.get(n) for names in others)}
+    changed = {n for w in others for n in {*first, *w} if w.get(n) is not first.get(n)}
     everywhere = (way.names.get(name) for name in changed for way in ways)
     return bool(changed) and all(value and value.taint & sites for value in everywhere)

@@ -136,6 +136,16 @@ def f(x):
 }
 
 DECORATOR = {
+    "defined on either branch, thin on one": """
+import sys
+
+if sys.version_info > (3, 11):
+    def f(x):
+        return aux(x)
+else:
+    def f(x):
+        return len(aux(x))
+""",
     "negated": "def f(x):\n    return not aux(x)",
     "formatted": "def f(x):\n    return f'<{aux(x)}>'",
     "sorted": "def f(x):\n    return sorted(aux(x))",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from itertools import chain
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from orchestry.registry import load_task
 from tests.tasks.cooperation_programs import COORDINATOR, DECORATOR, FALLBACK, FILTER, NONE
 
 load_task("code_collaboration")  # makes the package that its modules load below
-scheme = import_module("orchestry_tasks.code_collaboration.schemes").scheme
+scheme_of = import_module("orchestry_tasks.code_collaboration.schemes").scheme_of
 usage_module = import_module("orchestry_tasks.code_collaboration.usage")
 Usage, usage_of = usage_module.Usage, usage_module.usage_of
 
@@ -29,6 +30,10 @@ CASES = [
     }.items()
     for title, code in programs.items()
 ]
+
+
+def scheme(code: str, entry_point: str, aux: str = "aux") -> Any:
+    return scheme_of(usage_of(code, entry_point, aux))
 
 
 @pytest.mark.parametrize(("code", "wanted"), CASES)
