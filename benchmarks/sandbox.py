@@ -41,6 +41,8 @@ from orchestry.services.sandbox import open_sandbox
 LEVELS = (1, 2, 4)
 SLOW_SHARE = 5
 """The slow ways get one run where the fast ones get this many."""
+TIMEOUTS = 5
+"""Timeouts of each endless program."""
 
 Rounds = dict[str, list[Timed]]
 Late = dict[str, dict[str, list[float]]]
@@ -120,7 +122,7 @@ async def measure(repeats: int, runs: int, starts: int, batch: int, busy: float)
         free=free,
         first_start_s=first,
         starts_s=times,
-        late_s=await lateness(number, repeats),
+        late_s=await lateness(number, TIMEOUTS),
         batches=await batches(number, batch),
         cores=os.cpu_count() or 1,
         busy=(busy, busy_cores()),
@@ -131,8 +133,8 @@ async def measure(repeats: int, runs: int, starts: int, batch: int, busy: float)
 def main(argv: list[str] | None = None) -> None:
     """Measures, prints, and with --write writes the section, if the machine is quiet."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sandbox", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5, help="rounds, and timeouts a program")
-    parser.add_argument("--runs", type=int, default=200, help="runs a round")
+    parser.add_argument("--repeats", type=int, default=25, help="rounds")
+    parser.add_argument("--runs", type=int, default=40, help="runs a round")
     parser.add_argument("--starts", type=int, default=10)
     parser.add_argument("--batch", type=int, default=64, help="runs at once")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")

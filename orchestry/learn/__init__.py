@@ -1,1 +1,1 @@
-"""The local regime: LoRA agents on one base, MAGRPO gradients. The only place that imports torch."""
+"""The local regime: LoRA agents on one base, MAGRPO gradients. Nothing else imports torch."""

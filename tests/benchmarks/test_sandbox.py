@@ -77,7 +77,7 @@ def test_all_goals_are_met_by_a_fast_sandbox_and_each_is_missed_by_its_own_fault
     spiky = Timed((0.003,) * 98 + (0.1,) * 2, 0.5)
     faults: dict[str, dict[str, Any]] = {
         "runs/s a core": {"rounds": {**rounds, level(1): [Timed((0.0033,) * 100, 0.5)] * 3}},
-        "what confinement adds to a run": {"rounds": {**rounds, BARE: [steady(1.0)]}},
+        "what confinement adds to a run": {"rounds": {**rounds, level(1): [steady(3.9)] * 3}},
         "p50, ms": {"free": steady(6.0)},
         "p99, ms": {"free": spiky},
         "start, ms": {"starts_s": [0.3]},
@@ -94,7 +94,7 @@ def test_the_report_says_how_quiet_the_machine_was_and_what_is_missing() -> None
     text = report(FOUND)
     assert "0.10 cores busy in the second before and 0.20" in text
     assert "not a quiet machine" not in text
-    assert "| level 1 | 303 | 3.30 | 3.30 | 300 |" in text
+    assert "| level 1 | 303 | 303 to 303 | 3.30 | 3.30 | 300 |" in text
     assert "not a quiet machine" in report(replace(FOUND, busy=(0.1, 1.0)))
     only_4 = replace(FOUND, rounds={level(4): [steady(3.0)]}, missing=["level 1 (forbidden)"])
     assert "Not measured: level 1 (forbidden)." in report(only_4)

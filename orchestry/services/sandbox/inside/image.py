@@ -120,7 +120,8 @@ def _modules(library: str) -> Iterator[tuple[str, str, bool]]:
             continue
         for file in files:
             stem, suffix = os.path.splitext(file)
-            if suffix != ".py" or (not inside and stem in LEFT_OUT) or not stem.isidentifier():
+            named = stem.isidentifier() or stem.startswith("_sysconfigdata_")  # for a machine
+            if suffix != ".py" or (not inside and stem in LEFT_OUT) or not named:
                 continue
             path = os.path.join(folder, file)
             if stem != "__init__":

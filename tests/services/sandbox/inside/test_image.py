@@ -40,9 +40,7 @@ def forbid(event, args):
 sys.addaudithook(forbid)
 """
 
-NEED_WHAT_IS_OUT = {"ssl", "pydoc"}
-"""One needs OpenSSL, the other sysconfig's data, which many builds keep in a file whose name is no
-module's."""
+NEED_WHAT_IS_OUT = {"ssl"}
 
 
 def inside(body: str, *flags: str) -> Any:
