@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
+import marshal
 import os
 import signal
 import sys
@@ -30,6 +32,7 @@ LEVELS = {
 _MEMO = 4096
 _MEMO_BYTES = 1 << 23  # as values they take up to ten times as much
 _SHORT = 1 << 15
+_NO_REFERENCES = 2  # marshal's version in which equal values are equal bytes
 _CALL_SHARE = 0.5  # of the run's CPU time; one endless call leaves time for the others
 _MOST_SAID = 1 << 24
 
@@ -138,7 +141,7 @@ class ForkServers:
     async def _remembered(
         self, jobs: Sequence[dict[str, Any]], calls: int, limits: Limits
     ) -> Results:
-        key = hashlib.sha256(tagged.dumps(list(jobs))).digest()
+        key = hashlib.sha256(marshal.dumps(jobs, _NO_REFERENCES)).digest()
         async with self._locks.setdefault(key, asyncio.Lock()):  # an equal run may be under way
             if key in self._memo:
                 self._memo.move_to_end(key)
@@ -197,6 +200,7 @@ async def _start(level: int) -> Worker | WasiWorker:
     return await (WasiWorker.start() if level == WASI else Worker.start(level))
 
 
+@functools.lru_cache(64)
 def _bounds(limits: Limits) -> dict[str, Any]:
     return {"call_s": limits.cpu_s * _CALL_SHARE, **limits.model_dump()}
 

@@ -24,8 +24,8 @@ _VERDICTS = ("value", "error", "timeout", "memory", "output")
 
 
 def record_room(limits: Limits) -> int:
-    """Bytes of the longest honest record: a value is quoted once more on its way."""
-    return (limits.output_kb << 11) + _RECORD_BYTES
+    """Bytes of the longest honest record."""
+    return (limits.output_kb << 10) + _RECORD_BYTES
 
 
 def verdicts(played: Played, calls: int, limits: Limits, redactor: Redactor) -> list[CallResult]:
@@ -38,7 +38,7 @@ def verdicts(played: Played, calls: int, limits: Limits, redactor: Redactor) -> 
                 raise tagged.Untaggable("more records than calls")
             if len(body) > record_room(limits):
                 raise tagged.Untaggable("a record that is too long")
-            results.append(_result(tagged.loads(body), len(results), limits, redactor))
+            results.append(_result(tagged.loads_record(body), len(results), limits, redactor))
     except tagged.Untaggable as error:
         why = CallResult(verdict="error", why=f"broke the runner's channel: {error}")
         results = [] if len(results) == calls else results
@@ -56,9 +56,9 @@ def _bodies(said: bytes) -> Iterator[bytes]:
         at += wire.HEAD + size
 
 
-def _result(record: Any, index: int, limits: Limits, redactor: Redactor) -> CallResult:
+def _result(record: dict[str, Any], index: int, limits: Limits, redactor: Redactor) -> CallResult:
     """Raises Untaggable for what the runner would not say."""
-    if type(record) is not dict or record.get("index") != index or record.keys() - _KEYS:
+    if record.get("index") != index or record.keys() - _KEYS:
         raise tagged.Untaggable("a record out of order")
     verdict, line = record.get("verdict"), record.get("line")
     why, trace = record.get("why", ""), record.get("trace", "")
@@ -66,14 +66,13 @@ def _result(record: Any, index: int, limits: Limits, redactor: Redactor) -> Call
     if verdict not in _VERDICTS or type(why) is not str or type(trace) is not str or not numbered:
         raise tagged.Untaggable("a record that is not the runner's")
     place = "" if line is None else f" (line {line})"
-    said = _text(redactor.text(why, _MAX_WHY) + place)
+    said = _text(redactor.text(why, _MAX_WHY) + place) if why else place
     if verdict != "value":
         shown = _text(redactor.text(trace, _MAX_TRACE))
         return CallResult(verdict=verdict, why=said, trace=shown)
-    value = record.get("value")
-    if type(value) is not str or len(value) > limits.output_kb << 10:
-        raise tagged.Untaggable("a record without its value, or with too much of it")
-    plain = tagged.loads(value.encode("utf-8", "surrogatepass"))
+    if "value" not in record:
+        raise tagged.Untaggable("a record without its value")
+    plain = tagged.untag(record["value"])
     return CallResult(verdict="value", value=redactor.value(plain), why=said)
 
 

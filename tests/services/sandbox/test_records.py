@@ -15,7 +15,7 @@ from orchestry.services.sandbox.worker import Played
 from orchestry.types import CallResult, Limits
 
 LIMITS = Limits(output_kb=64, cpu_s=1.0)
-RIGHT = tagged.dumps({"index": 0, "verdict": "value", "value": "7"})
+RIGHT = tagged.dumps_record({"index": 0, "verdict": "value", "value": b"7"})
 
 
 def read(*bodies: bytes, calls: int = 1, end: int = ENDED, status: int = 0) -> list[CallResult]:
@@ -37,7 +37,7 @@ def colliding(count: int) -> bytes:
 def test_a_set_of_many_items_of_one_hash_is_not_built(count: int) -> None:
     with pytest.raises(tagged.Untaggable, match="one hash"):
         tagged.loads(colliding(count))
-    value = tagged.dumps({"index": 0, "verdict": "value", "value": colliding(count).decode()})
+    value = tagged.dumps_record({"index": 0, "verdict": "value", "value": colliding(count)})
     assert read(value)[0].why == "broke the runner's channel: too many items of one hash"
     pairs = f'["d",[{",".join(f"[{n * ((1 << 61) - 1)},0]" for n in range(1, count + 1))}]]'
     with pytest.raises(tagged.Untaggable, match="one hash"):
@@ -54,14 +54,15 @@ def test_few_items_of_one_hash_are_honest() -> None:
         b"",
         b"[]",
         b"[[[[",
-        tagged.dumps([1]),
-        tagged.dumps({"index": 1, "verdict": "value", "value": "7"}),
-        tagged.dumps({"index": 0, "verdict": "pass", "value": "7"}),
-        tagged.dumps({"index": 0, "verdict": "value"}),
-        tagged.dumps({"index": 0, "verdict": "value", "value": "7", "junk": [()] * 9}),
-        tagged.dumps({"index": 0, "verdict": "error", "why": 7}),
-        tagged.dumps({"index": 0, "verdict": "error", "why": "", "line": 1 << 40}),
-        tagged.dumps({"index": 0, "verdict": "value", "value": " " * (65 << 10) + "7"}),
+        b"[1]",
+        tagged.dumps_record({"index": 1, "verdict": "value", "value": b"7"}),
+        tagged.dumps_record({"index": 0, "verdict": "pass", "value": b"7"}),
+        tagged.dumps_record({"index": 0, "verdict": "value"}),
+        tagged.dumps_record({"index": 0, "verdict": "value", "value": b"7", "junk": [[]] * 9}),
+        tagged.dumps_record({"index": 0, "verdict": "error", "why": 7}),
+        tagged.dumps_record({"index": 0, "verdict": "error", "why": "", "line": 1 << 40}),
+        b'{"index":0,"verdict":"value","value":{"a":7}}',
+        b'{"index":0,"verdict":"value","value":' + b"[" * 2000 + b"]" * 2000 + b"}",
         b" " * record_room(LIMITS) + RIGHT,
     ],
 )
@@ -72,7 +73,7 @@ def test_what_the_runner_would_not_say_is_an_error(body: bytes) -> None:
 
 
 def test_more_records_than_calls_make_all_of_them_worthless() -> None:
-    second = tagged.dumps({"index": 1, "verdict": "value", "value": "7"})
+    second = tagged.dumps_record({"index": 1, "verdict": "value", "value": b"7"})
     assert [result.verdict for result in read(RIGHT, second)] == ["error"]
 
 

@@ -79,7 +79,7 @@ def attempt(
             return {"verdict": "error", "why": f"returned what can't be compared: {error}"}
         if len(data) > output_kb << 10:
             return {"verdict": "output", "why": f"returned more than {output_kb} KiB"}
-        return {"verdict": "value", "value": data.decode("ascii")}
+        return {"verdict": "value", "value": data}
 
     return timed(answer, call_s)
 

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from orchestry.services.sandbox.inside.candidate import answer_calls, answer_test
-from orchestry.services.sandbox.inside.tagged import dumps, loads
+from orchestry.services.sandbox.inside.tagged import dumps_record, loads
 from orchestry.services.sandbox.inside.tester import run_test
 from orchestry.services.sandbox.inside.wire import HEAD, framed
 
@@ -54,7 +54,7 @@ def main() -> None:
     def say(record: dict[str, Any]) -> None:
         send(PEER if peer else RECORDS, encode(record))
 
-    encode = dumps
+    encode = dumps_record
     for name in [name for name in sys.modules if name.startswith("orchestry")]:
         del sys.modules[name]  # a candidate has no business with them
     job = loads(receive())

@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 
 from orchestry.services.sandbox.inside import image, wire
 from orchestry.services.sandbox.inside.candidate import answer_calls, answer_test
-from orchestry.services.sandbox.inside.tagged import dumps
+from orchestry.services.sandbox.inside.tagged import dumps, dumps_record
 from orchestry.services.sandbox.inside.tester import run_test
 
 ORDER = struct.Struct("!dQB")
@@ -214,7 +214,7 @@ def _ask(args: bytes) -> bytes:
 
 def _sayer(fd: int) -> Callable[[dict[str, Any]], None]:
     """Sends records by what a candidate can't swap by patching `os` or `json`."""
-    send, encode, getpid, leave = wire.send, dumps, os.getpid, os._exit
+    send, encode, getpid, leave = wire.send, dumps_record, os.getpid, os._exit
     pid = getpid()
 
     def say(record: dict[str, Any]) -> None:
@@ -362,10 +362,10 @@ def _rehearse() -> None:
     """
 
     def say(record: dict[str, Any]) -> None:
-        dumps(record)
+        dumps_record(record)
 
     def ask(_: bytes) -> bytes:
-        return dumps({"verdict": "value", "value": "1"})
+        return dumps_record({"verdict": "value", "value": dumps(1)})
 
     bounds = {"call_s": 1.0, "output_kb": 1, "entry_point": "f"}
     calls = [dumps((number,)) for number in range(8)]

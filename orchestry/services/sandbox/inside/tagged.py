@@ -39,12 +39,44 @@ def dumps(value: Any, *, kin: bool = False) -> bytes:
 
 def loads(data: bytes) -> Any:
     """The value that `dumps` wrote. Raises Untaggable for anything else, however hostile."""
+    return untag(_parsed(data))
+
+
+def dumps_record(record: dict[str, Any]) -> bytes:
+    """What is said of a call, as ASCII JSON: plain texts and numbers; `value` is tagged already."""
+    value: bytes | None = record.get("value")
+    if value is None:
+        return _encode(record).encode("ascii")
+    rest = {name: item for name, item in record.items() if name != "value"}
+    return _encode(rest).encode("ascii")[:-1] + b',"value":' + value + b"}"
+
+
+def loads_record(data: bytes) -> dict[str, Any]:
+    """A record as it came, whatever its fields hold; `untag` reads its `value`.
+
+    Raises Untaggable for all but a JSON object.
+    """
+    record = _parsed(data)
+    if type(record) is not dict:
+        raise Untaggable("no JSON object")
+    return record
+
+
+def untag(raw: Any) -> Any:
+    """The value that tagged JSON, once parsed, stands for. Raises Untaggable, however hostile."""
     try:
-        return _untag(json.loads(data), MAX_DEPTH)
+        return _untag(raw, MAX_DEPTH)
     except Untaggable:
         raise
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Untaggable(f"no tagged JSON: {type(error).__name__}") from None
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Untaggable(f"no JSON: {type(error).__name__}") from None
 
 
 def _tag(value: Any, depth: int, kin: dict[type, type]) -> Any:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from orchestry.services.sandbox.inside.candidate import MAX_WHY, Record, timed
-from orchestry.services.sandbox.inside.tagged import dumps, loads
+from orchestry.services.sandbox.inside.tagged import dumps, loads_record, untag
 
 NAME = "<test>"
 _TALLY = "__orchestry_tally__"
@@ -133,7 +133,7 @@ def run_test(job: dict[str, Any], ask: Ask, send: Callable[[Record], None]) -> N
         total = max(total, counted.written, tally.passed + 1)
     elif not total:  # a test without asserts, which came to its end
         tally.passed = total = 1
-    value = dumps((tally.passed, total)).decode("ascii")
+    value = dumps((tally.passed, total))
     why = tally.failed or ended.get("why", "")
     send({"index": 0, "verdict": "value", "value": value, "why": why[:MAX_WHY]})
 
@@ -148,10 +148,10 @@ def _play(test: str, tally: Tally, counted: _Counted, ask: Ask) -> Record:
 
 def _call(ask: Ask, *args: Any, **named: Any) -> Any:
     """What stands in for the candidate."""
-    record = loads(ask(dumps((args, named))))
+    record = loads_record(ask(dumps((args, named))))
     if record.get("verdict") != "value":
         raise _error(str(record.get("why")))
-    return loads(record["value"].encode("ascii"))
+    return untag(record.get("value"))
 
 
 def _error(why: str) -> CandidateError:
