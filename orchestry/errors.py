@@ -78,6 +78,10 @@ class PromptTooLong(ProviderError):
         super().__init__(message, transient=False, billed=False)
 
 
+class LearnError(OrchestryError):
+    """No gradient step can be made of what was drawn or computed; no weight has moved."""
+
+
 def fault(error: Exception) -> OrchestryError:
     """Our own error for one that nobody foresaw, raised by Orchestry or by what it builds on."""
     found = OrchestryError(
