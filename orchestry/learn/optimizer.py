@@ -89,7 +89,7 @@ class TeamOptimizer:
                 f"the loss of update {self.update + 1} is {value}: no weight has moved; look into "
                 "the saved batch, or lower the learning rate and resume"
             )
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         self._pending += 1
 
     def step(self) -> Step:
