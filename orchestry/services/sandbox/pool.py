@@ -141,7 +141,7 @@ class ForkServers:
     async def _remembered(
         self, jobs: Sequence[dict[str, Any]], calls: int, limits: Limits
     ) -> Results:
-        key = hashlib.sha256(marshal.dumps(jobs, _NO_REFERENCES)).digest()
+        key = hashlib.sha256(marshal.dumps([*jobs], _NO_REFERENCES)).digest()
         async with self._locks.setdefault(key, asyncio.Lock()):  # an equal run may be under way
             if key in self._memo:
                 self._memo.move_to_end(key)
