@@ -1,0 +1,119 @@
+"""Whether a text reads like English, from counts alone: no model, no tokenizer. Pure.
+
+Words are mapped to classes: the closed ones of `words.FUNCTION`, and for all others one by their
+ending. `bonds` asks how much likelier the classes' order is than chance, after a table of the
+task's own train posts and golds; it is what tells sentences from their words in another order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+
+from .words import CLASS_OF, grams, sentences, words
+
+BANK = Path(__file__).with_name("problems.jsonl")
+SMOOTHING = 2.0
+"""Bigrams of classes added in proportion to chance, so that one never seen has a finite bond."""
+EDGE = "."
+SHORT, LONG = 3, 45
+"""Words of a sentence that is neither a fragment nor a run-on."""
+Span = tuple[float, float]
+
+
+def ramp(value: float, span: Span) -> float:
+    """0 at the first number and 1 at the second, linear between, flat outside; may fall."""
+    start, end = span
+    return min(1.0, max(0.0, (value - start) / (end - start)))
+
+
+FUNCTION_LOW: Span = (0.15, 0.3)
+FUNCTION_HIGH: Span = (0.8, 0.65)
+BONDS: Span = (-0.15, 0.08)
+PRIOR_PAIRS = 6
+"""Pairs of no bond that are added to a text's own, as few words prove little either way."""
+REPEATS: Span = (0.55, 0.9)
+SHAPE: Span = (-1.0, 0.8)
+
+
+def fluency(text: str, tokens: list[str]) -> float:
+    """The product of four ramps: function words, order, no repetition, whole sentences."""
+    if not tokens:
+        return 0.0
+    share = sum(word in CLASS_OF for word in tokens) / len(tokens)
+    return (
+        ramp(share, FUNCTION_LOW)
+        * ramp(share, FUNCTION_HIGH)
+        * ramp(bonds(text), BONDS)
+        * ramp(novelty(tokens), REPEATS)
+        * ramp(shape(text), SHAPE)
+    )
+
+
+def bonds(text: str) -> float:
+    """Mean pointwise mutual information of neighbouring classes, in nats, shrunk to 0 where words
+    are few; about 0 by chance, below it where words that repel each other are neighbours."""
+    table = _table()
+    pairs = [pair for sentence in sentences(text) for pair in grams(classes(sentence), 2)]
+    return sum(table.get(pair, 0.0) for pair in pairs) / (len(pairs) + PRIOR_PAIRS)
+
+
+def novelty(tokens: list[str]) -> float:
+    """The share of distinct ones among the runs of three words; 1 for shorter texts."""
+    runs = grams(tokens, 3)
+    return len(set(runs)) / len(runs) if runs else 1.0
+
+
+def shape(text: str) -> float:
+    """The share of words in sentences that start with a capital or digit, end with a mark and are
+    of ordinary length."""
+    good = total = 0
+    for sentence in sentences(text):
+        count = len(words(sentence))
+        start = next(char for char in sentence if char.isalnum())
+        whole = not start.islower() and sentence.rstrip("\"')\u2019\u201d")[-1:] in tuple(".!?")
+        good += count if whole and SHORT <= count <= LONG else 0
+        total += count
+    return good / total if total else 0.0
+
+
+def classes(sentence: str) -> list[str]:
+    """The classes of a sentence's words, with its edges."""
+    return [EDGE, *map(_class, words(sentence)), EDGE]
+
+
+def _class(word: str) -> str:
+    if word in CLASS_OF:
+        return CLASS_OF[word]
+    if word[0].isdigit():
+        return "digit"
+    for ending in ("ing", "ed", "ly", "s"):
+        if word.endswith(ending) and len(word) > len(ending) + 2:
+            return f"-{ending}"
+    return "other"
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[tuple[str, ...], float]:
+    """The bond of each pair of classes, from the bank's train split."""
+    rows = [json.loads(line) for line in BANK.read_text(encoding="utf-8").splitlines()]
+    texts = [
+        text
+        for row in rows
+        if row["split"] == "train"
+        for text in (row["prompt"], *row["data"].get("gold", ()))
+    ]
+    runs = [classes(sentence) for text in texts for sentence in sentences(text)]
+    pairs = Counter(pair for run in runs for pair in grams(run, 2))
+    first = Counter(pair[0] for pair in pairs.elements())
+    second = Counter(pair[1] for pair in pairs.elements())
+    total = pairs.total()
+    bond = {}
+    for a in first:
+        for b in second:
+            chance = first[a] * second[b] / total
+            bond[a, b] = math.log((pairs[a, b] + SMOOTHING) / (chance + SMOOTHING))
+    return bond

@@ -1,0 +1,130 @@
+"""The rows of a data set, from its hub or from a local copy. Nothing here knows what is in them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from orchestry import errors
+
+_UNREADABLE = (OSError, EOFError, zlib.error, UnicodeDecodeError)
+Row = tuple[str, Any]
+"""Where a row stands, for messages, and what stands there."""
+
+
+def rows(hub: str, path: Path | None) -> Iterator[Row]:
+    """The rows in order, all of the data set's own splits.
+
+    `path` is a .jsonl, .json (both also .gz) or .parquet file, or a folder written by
+    `datasets.save_to_disk`; without it `hub` is asked, or the cache that `datasets` keeps. Raises
+    ConfigError where they can't be reached, TaskError where they can't be read.
+    """
+    if path is None:
+        return _numbered(hub, _fetched(hub))
+    if not path.exists():
+        raise errors.ConfigError(
+            f"options.path {path} does not exist: name a local copy of {hub}, or leave "
+            "options.path out to fetch it"
+        )
+    if path.is_dir():
+        return _numbered(str(path), _saved(path))
+    if path.suffix == ".parquet":
+        return _numbered(str(path), _columns(path))
+    if path.name.removesuffix(".gz").endswith((".jsonl", ".json")):
+        return _texts(path)
+    raise errors.ConfigError(
+        f"options.path {path} is of no kind known here: give .jsonl, .json (either also .gz), "
+        ".parquet, or a folder written by datasets.save_to_disk"
+    )
+
+
+def _numbered(source: str, found: Iterable[Any]) -> Iterator[Row]:
+    return ((f"{source}, row {number}", row) for number, row in enumerate(found, start=1))
+
+
+def _texts(path: Path) -> Iterator[Row]:
+    """The rows of a JSON list, or of JSON lines, whichever the file holds."""
+    try:
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
+    except _UNREADABLE as error:
+        raise errors.TaskError(
+            f"{path} can't be read ({errors.reason(error)}): fetch it again, or check its rights"
+        ) from None
+    if text.lstrip().startswith("["):
+        yield from _numbered(str(path), _json(f"{path}", text))
+        return
+    for number, line in enumerate(text.split("\n"), start=1):  # not at a raw U+2028
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield where, _json(where, line)
+
+
+def _json(where: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise errors.TaskError(
+            f"{where} is no JSON ({errors.reason(error)}): fetch the file again, or mend it"
+        ) from None
+
+
+def _fetched(hub: str) -> Iterable[Any]:
+    datasets = _need("datasets", f"to fetch {hub}")
+    try:
+        return _of_all_splits(datasets.load_dataset(hub))
+    except Exception as error:  # its HTTP client's own errors are no OSError
+        raise errors.ConfigError(
+            f"{hub} can't be fetched ({type(error).__name__}: {errors.reason(error)}): go "
+            "online, or name a local copy in options.path"
+        ) from error
+
+
+def _saved(path: Path) -> Iterable[Any]:
+    datasets = _need("datasets", f"to read the folder {path}")
+    try:
+        return _of_all_splits(datasets.load_from_disk(str(path)))
+    except FileNotFoundError:
+        raise errors.ConfigError(
+            f"options.path {path} was not written by datasets.save_to_disk: name the .parquet or "
+            ".jsonl file in it"
+        ) from None
+    except Exception as error:  # Arrow's own errors are of many kinds
+        raise errors.TaskError(
+            f"{path} can't be read ({errors.reason(error)}): save it again by datasets.save_to_disk"
+        ) from error
+
+
+def _of_all_splits(loaded: Any) -> Iterable[Any]:
+    """Lazily: a caller that wants the first rows of many reads no more."""
+    return chain.from_iterable(loaded.values() if isinstance(loaded, Mapping) else [loaded])
+
+
+def _columns(path: Path) -> list[Any]:
+    """Through pyarrow, which `datasets` brings: it leaves no copy in the user's cache."""
+    parquet = _need("pyarrow.parquet", f"to read {path}")
+    try:
+        found: list[Any] = parquet.read_table(str(path)).to_pylist()
+    except (OSError, ValueError) as error:
+        raise errors.TaskError(
+            f"{path} can't be read ({errors.reason(error)}): fetch it again"
+        ) from error
+    return found
+
+
+def _need(module: str, purpose: str) -> Any:
+    package = module.partition(".")[0]
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:  # the latter: a mere folder of that name
+        raise errors.ConfigError(
+            f"{package} is not installed, and is needed {purpose}: "
+            'pip install "orchestry[datasets]", or name a .jsonl copy in options.path'
+        )
+    return import_module(module)
