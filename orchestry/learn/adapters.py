@@ -1,0 +1,372 @@
+"""N LoRA adapters on one frozen base; each row of a batch says which of them it uses.
+
+LoRA as in arXiv 2106.09685, eq. 3: h = W x + (alpha / r) B A x, with A drawn and B zero at first.
+The base keeps its modules and its parameters: the low-rank part joins in forward hooks, so that
+one copy of the weights serves all agents, and row -1 is the bare base bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from orchestry.errors import ConfigError, StoreError, reason
+from orchestry.learn.base import Base
+from orchestry.seeds import derive
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+SHARED = "shared"
+"""The folder of the one adapter that all agents share."""
+_PREFIX = "base_model.model."
+_WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """One linear layer of the base, (in) to (out), with its low-rank part an adapter."""
+
+    name: str
+    linear: nn.Linear
+    down: tuple[nn.Parameter, ...]
+    """A: (r, in) an adapter."""
+    up: tuple[nn.Parameter, ...]
+    """B: (out, r) an adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which rows of a batch use which adapter."""
+
+    spans: tuple[tuple[int, int, int | None], ...]
+    """(adapter, first row, row after the last) in the order of the sorted batch."""
+    rows: int | None
+    """Rows of the batch; None: any number."""
+    order: Tensor | None
+    """(R,): sorts the rows by adapter; None: each adapter's rows are neighbours already."""
+    inverse: Tensor | None
+    seed: int
+    """Of the dropout masks, so that a recomputation in the backward pass draws the same ones."""
+
+
+class Adapters:
+    """One LoRA adapter an agent, or one for all, on every target linear of a frozen base.
+
+    Weights are trained in float32 at least, and used in the base's precision. The adapters follow
+    the base's mode: dropout on their input acts after `model.train()` only. The model runs inside
+    `rows` only: outside it raises RuntimeError, since which adapter is meant is not known.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        agents: Sequence[str],
+        *,
+        rank: int = 16,
+        alpha: int = 32,
+        dropout: float = 0.05,
+        targets: Sequence[str] = ATTENTION,
+        seed: int = 0,
+        shared: bool = False,
+    ) -> None:
+        """Draws A kaiming-uniform as peft does, a function of `seed` and the agent's name.
+
+        `targets` are last parts of module names. `shared`: all agents train one adapter. Raises
+        ConfigError where the base has no such linear layer, or wears adapters already.
+        """
+        if getattr(base.model, "_orchestry_adapters", False):
+            raise ConfigError(f"the base {base.name} wears adapters already: load it a second time")
+        self.base = base
+        self.agents = tuple(agents)
+        self.rank, self.alpha, self.dropout = rank, alpha, dropout
+        self.targets = tuple(targets)
+        self.shared = shared
+        self._folders = (SHARED,) if shared else tuple(map(_folder, self.agents))
+        base.model.requires_grad_(False)
+        self._sites = self._attach(seed)
+        self._plan: _Plan | None = None
+        self.reseed(seed)
+
+    @property
+    def scaling(self) -> float:
+        """What B A x is multiplied with."""
+        return self.alpha / self.rank
+
+    def parameters(self, agent: int | None = None) -> list[nn.Parameter]:
+        """A and B of one agent, a pair a target in the order of the modules; None: of all agents.
+
+        Where agents share an adapter each has the same ones, and all together have them once.
+        """
+        numbers = range(len(self._folders)) if agent is None else [self._number(agent)]
+        return [
+            weight
+            for number in numbers
+            for site in self._sites
+            for weight in (site.down[number], site.up[number])
+        ]
+
+    def rows(self, index_R: int | Sequence[int] | Tensor) -> AbstractContextManager[None]:  # noqa: N803
+        """In this context the model's batch row i uses the adapter of agent `index_R[i]`.
+
+        -1 is the bare base; a plain int holds for a batch of any size. Gradient checkpointing of
+        the model is made to remember the rows: its recomputation may run after the context.
+        """
+        if torch.is_grad_enabled() and self.base.model.training:
+            self._remember_rows()
+        return _Using(self, self._planned(index_R))
+
+    def reseed(self, seed: int) -> None:
+        """From here on dropout masks are a function of `seed` and the count of `rows` calls."""
+        self._seed, self._draws = seed, 0
+
+    def save(self, folder: Path) -> None:
+        """One folder an agent, named after it, that peft's `from_pretrained` loads."""
+        from peft import LoraConfig
+        from safetensors.torch import save_file
+
+        config = LoraConfig(
+            base_model_name_or_path=self.base.name,
+            task_type="CAUSAL_LM",
+            inference_mode=True,
+            r=self.rank,
+            lora_alpha=self.alpha,
+            lora_dropout=self.dropout,
+            target_modules=list(self.targets),
+        )
+        for number, name in enumerate(self._folders):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            config.save_pretrained(str(folder / name))
+            tensors = {key: weight.detach() for key, weight in self._named(number)}
+            save_file(tensors, folder / name / _WEIGHTS, metadata={"format": "pt"})
+
+    def load(self, folder: Path) -> None:
+        """What `save` or peft wrote; all adapters or, with an error, none of them.
+
+        Raises StoreError where a folder can't be read, and ConfigError where an adapter was made
+        for another base, or with other settings than these.
+        """
+        found = [
+            self._read(folder / name, dict(self._named(number)))
+            for number, name in enumerate(self._folders)
+        ]
+        with torch.no_grad():
+            for number, tensors in enumerate(found):
+                for key, weight in self._named(number):
+                    weight.copy_(tensors[key])
+
+    def merged(self, agent: int) -> dict[str, Tensor]:
+        """The base's state with the agent's adapter added to its weights; the base stays as it is.
+
+        Raises ConfigError where the base is quantized: sums of its codes mean nothing.
+        """
+        number = self._number(agent)
+        state: dict[str, Tensor] = self.base.model.state_dict()
+        for site in self._sites:
+            weight = site.linear.weight
+            if not weight.is_floating_point():
+                raise ConfigError(
+                    f"the base {self.base.name} is quantized, so no adapter can be merged into it: "
+                    "load it without quantize"
+                )
+            delta = site.up[number].detach() @ site.down[number].detach() * self.scaling
+            state[f"{site.name}.weight"] = (weight + delta).to(weight.dtype)
+        return state
+
+    def export(self, agent: int, folder: Path) -> None:
+        """An ordinary model folder: base with the agent's adapter merged, and the tokenizer."""
+        self.base.model.save_pretrained(folder, state_dict=self.merged(agent))
+        self.base.tokenizer.save_pretrained(folder)
+
+    def _attach(self, seed: int) -> tuple[_Site, ...]:
+        model = self.base.model
+        found = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear) and name.rpartition(".")[2] in self.targets
+        }
+        absent = set(self.targets) - {name.rpartition(".")[2] for name in found}
+        if absent:
+            known = {n.rpartition(".")[2] for n, m in model.named_modules() if type(m) is nn.Linear}
+            raise ConfigError(
+                f"the base {self.base.name} has no linear layer {', '.join(sorted(absent))}: name "
+                f"LoRA's targets among {', '.join(sorted(known)) or 'none'}"
+            )
+        generators = [torch.Generator().manual_seed(derive(seed, name)) for name in self._folders]
+        sites = tuple(self._site(name, linear, generators) for name, linear in found.items())
+        for number, site in enumerate(sites):
+            site.linear.register_forward_hook(partial(self._join, number))
+        object.__setattr__(model, "_orchestry_adapters", True)
+        return sites
+
+    def _site(self, name: str, linear: nn.Linear, generators: list[torch.Generator]) -> _Site:
+        place: dict[str, Any] = {
+            "device": self.base.model.device,
+            "dtype": torch.promote_types(self.base.model.dtype, torch.float32),
+        }
+        downs, ups = [], []
+        for generator in generators:  # drawn on the CPU, so that every device starts the same
+            drawn = torch.empty(self.rank, linear.in_features)
+            nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator)
+            downs.append(nn.Parameter(drawn.to(**place)))
+            ups.append(nn.Parameter(torch.zeros(linear.out_features, self.rank, **place)))
+        return _Site(name, linear, tuple(downs), tuple(ups))
+
+    def _number(self, agent: int) -> int:
+        """The adapter of an agent; -1 stays -1."""
+        if not -1 <= agent < len(self.agents):
+            raise IndexError(f"agent {agent} of {len(self.agents)}")
+        return min(agent, 0) if self.shared else agent
+
+    def _planned(self, index_R: int | Sequence[int] | Tensor) -> _Plan:  # noqa: N803
+        seed = 0
+        if self.dropout and self.base.model.training:
+            seed = derive(self._seed, self._draws)
+            self._draws += 1
+        if isinstance(index_R, int):
+            return _Plan(((self._number(index_R), 0, None),), None, None, None, seed)
+        given: Iterable[int] = index_R.tolist() if isinstance(index_R, Tensor) else index_R
+        numbers = [self._number(agent) for agent in given]
+        spans = _spans(numbers)
+        if len(spans) == len(set(numbers)):
+            return _Plan(spans, len(numbers), None, None, seed)
+        order = sorted(range(len(numbers)), key=numbers.__getitem__)
+        order_R = torch.tensor(order, device=self.base.model.device)  # noqa: N806
+        spans = _spans(sorted(numbers))
+        return _Plan(spans, len(numbers), order_R, torch.argsort(order_R), seed)
+
+    def _join(
+        self, number: int, linear: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+    ) -> Tensor | None:
+        """The forward hook of one site: adds the low-rank part to what the base's layer gave."""
+        plan, x = self._plan, inputs[0]
+        if plan is None:
+            raise RuntimeError("the model ran outside Adapters.rows: rows(-1) is the bare base")
+        if plan.rows not in (None, len(x)):
+            raise RuntimeError(f"Adapters.rows got {plan.rows} rows for a batch of {len(x)}")
+        if all(adapter < 0 for adapter, _, _ in plan.spans):
+            return None
+        if self.dropout and linear.training:
+            x = self._dropped(x, derive(plan.seed, number))
+        delta = self._delta(self._sites[number], plan, x)
+        return torch.add(output, delta, alpha=self.scaling)
+
+    def _delta(self, site: _Site, plan: _Plan, x: Tensor) -> Tensor:
+        """B A x, (R, ..., out), of each row's own adapter; zeros where it has none."""
+        if plan.order is not None:
+            x = x.index_select(0, plan.order)
+        parts = []
+        for adapter, first, end in plan.spans:
+            part = x[first:end]
+            if adapter < 0:
+                parts.append(part.new_zeros(*part.shape[:-1], site.linear.out_features))
+                continue
+            low = functional.linear(part, site.down[adapter].to(x.dtype))
+            parts.append(functional.linear(low, site.up[adapter].to(x.dtype)))
+        delta = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return delta if plan.inverse is None else delta.index_select(0, plan.inverse)
+
+    def _dropped(self, x: Tensor, seed: int) -> Tensor:
+        generator = torch.Generator(x.device).manual_seed(seed)
+        kept = torch.empty_like(x).bernoulli_(1 - self.dropout, generator=generator)
+        return x * kept.div_(1 - self.dropout)
+
+    def _remember_rows(self) -> None:
+        """Has checkpointed layers recompute with the plan of their forward pass."""
+        for module in self.base.model.modules():
+            if getattr(module, "gradient_checkpointing", False):
+                wrapped: Any = partial(checkpoint, use_reentrant=False, context_fn=self._contexts)
+                module._gradient_checkpointing_func = wrapped
+
+    def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Of a checkpointed layer's forward pass, and of its recomputation."""
+        return nullcontext(), _Using(self, self._plan)
+
+    def _named(self, number: int) -> list[tuple[str, nn.Parameter]]:
+        """The weights of an adapter under the names that peft gives them."""
+        return [
+            (f"{_PREFIX}{site.name}.lora_{letter}.weight", weight)
+            for site in self._sites
+            for letter, weight in (("A", site.down[number]), ("B", site.up[number]))
+        ]
+
+    def _read(self, folder: Path, wanted: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+            self._check_settings(folder, config)
+            tensors: dict[str, Tensor] = load_file(folder / _WEIGHTS)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise StoreError(
+                f"the adapter in {folder} can't be read ({reason(error)}): name a folder that "
+                "holds one folder an agent, as a checkpoint has it"
+            ) from None
+        shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+        expected = {key: tuple(weight.shape) for key, weight in wanted.items()}
+        if shapes != expected:
+            key = min(key for key, _ in shapes.items() ^ expected.items())
+            raise ConfigError(
+                f"the adapter in {folder} does not fit the base {self.base.name}: {key} is "
+                f"{shapes.get(key, 'absent')}, expected {expected.get(key, 'absent')}: load the "
+                "base that it was trained on"
+            )
+        return tensors
+
+    def _check_settings(self, folder: Path, config: dict[str, Any]) -> None:
+        wanted = {
+            "base_model_name_or_path": self.base.name,
+            "peft_type": "LORA",
+            "r": self.rank,
+            "lora_alpha": self.alpha,
+            "use_rslora": False,
+            "alpha_pattern": {},
+        }
+        for key, value in wanted.items():
+            if (found := config.get(key, value)) != value:
+                raise ConfigError(
+                    f"the adapter in {folder} has {key} {found!r}, here it is {value!r}: load it "
+                    "with the base and the settings that it was trained with"
+                )
+
+
+class _Using(AbstractContextManager[None]):
+    """Adapters with a plan; may be entered again, as each recomputation does."""
+
+    def __init__(self, adapters: Adapters, plan: _Plan | None) -> None:
+        self._adapters, self._inner = adapters, plan
+        self._outer: list[_Plan | None] = []
+
+    def __enter__(self) -> None:
+        self._outer.append(self._adapters._plan)
+        self._adapters._plan = self._inner
+
+    def __exit__(self, *exc: object) -> None:
+        self._adapters._plan = self._outer.pop()
+
+
+def _spans(numbers: list[int]) -> tuple[tuple[int, int, int | None], ...]:
+    """(adapter, first, end) of each run of equal numbers."""
+    spans, first = [], 0
+    for adapter, run in groupby(numbers):
+        end = first + len(list(run))
+        spans.append((adapter, first, end))
+        first = end
+    return tuple(spans)
+
+
+def _folder(agent: str) -> str:
+    """An agent's name as one folder's name, on any file system."""
+    return quote(agent, safe=" ").replace(".", "%2E")

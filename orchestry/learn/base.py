@@ -1,0 +1,347 @@
+"""A base model, frozen, with its tokenizer: what the agents' adapters sit on.
+
+torch and transformers are imported when a base is loaded, so that an installation without them
+gets one clear error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from filelock import FileLock
+
+from orchestry import models
+from orchestry.errors import ConfigError, OrchestryError, PromptTooLong, reason
+from orchestry.pinned import Progress, cache
+from orchestry.types import Message
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+EMBEDDED = "embedded"
+Dtype = Literal["auto", "float32", "bfloat16"]
+Quantize = Literal["nf4", "int8"]
+_NEEDS = ("torch", "transformers", "peft", "safetensors", "gguf")
+_FORMAT = 1
+"""Of the converted folder: raised when a new version must not read an old one's."""
+_SUMS = "checksums.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A causal language model whose weights no longer change, in evaluation mode."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    """With an EOS, a padding token and left padding."""
+    name: str
+    """As adapters trained on it name it."""
+    sha256: str | None = None
+    """Of the file that the weights come from, where it is known."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.device
+
+    @property
+    def context(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return int(self.model.config.max_position_embeddings)
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end an answer: the tokenizer's EOS, and those the model's authors add."""
+        config = self.model.generation_config
+        more = config.eos_token_id if config is not None else None
+        ids = more if isinstance(more, list) else [more]
+        return frozenset(i for i in (self.tokenizer.eos_token_id, *ids) if isinstance(i, int))
+
+    def render(self, messages: Sequence[Message], max_tokens: int = 0) -> tuple[int, ...]:
+        """Token ids of a chat by the model's template, up to where its answer begins.
+
+        Thinking is off where the template knows it. Raises PromptTooLong where the prompt and an
+        answer of `max_tokens` tokens pass the context, and ConfigError where the template refuses
+        the messages, for instance a system message.
+        """
+        from jinja2 import TemplateError
+
+        try:
+            ids: Any = self.tokenizer.apply_chat_template(
+                [message.model_dump() for message in messages],
+                add_generation_prompt=True,
+                return_dict=False,
+                enable_thinking=False,
+            )
+        except TemplateError as error:
+            raise ConfigError(
+                f"the chat template of {self.name} refuses these messages ({reason(error)}): "
+                "choose a model whose template takes them"
+            ) from None
+        if len(ids) + max_tokens > self.context:
+            raise PromptTooLong(
+                f"the prompt has {len(ids):,} tokens, and with {max_tokens:,} for the answer that "
+                f"passes the {self.context:,} of {self.name}: lower max_tokens, shorten the prompt,"
+                " or choose a model with a longer context"
+            )
+        return tuple(ids)
+
+
+def load_base(
+    name: str = EMBEDDED,
+    dtype: Dtype = "auto",
+    quantize: Quantize | None = None,
+    device: str = "auto",
+    *,
+    progress: Progress | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Base:
+    """A base by name: "embedded", the folder of a model, or a model hub's id.
+
+    `device` auto is CUDA where there is one; `dtype` auto is bfloat16 there and float32 on a CPU.
+    `quantize` is for CUDA, by bitsandbytes. Only safetensors are read, since other files may run
+    code. The embedded model is fetched and converted at its first use, which `progress` follows.
+    Raises ConfigError where something is missing or the model can't serve, and OrchestryError
+    where the embedded model can't be had.
+    """
+    require_local()
+    place = _device(device)
+    precision = _dtype(dtype, place)
+    options = {"dtype": precision, **_quantized(quantize, place, precision)}
+    if name == EMBEDDED:
+        folder = cache(environ) / "converted" / f"{models.MODEL}-{models.SHA256}-v{_FORMAT}"
+        source = str(converted(folder, lambda: models.fetch_weights(progress, environ)))
+    else:
+        source = _source(name)
+    tokenizer = _tokenizer(name, source)
+    model: Any = _model(name, source, options)  # whose methods transformers wraps untyped
+    if quantize is None:
+        model.to(place)
+    model.requires_grad_(False)
+    model.eval()
+    if not isinstance(getattr(model.config, "max_position_embeddings", None), int):
+        raise ConfigError(
+            f"the config of {name} does not say how long its context is: set "
+            "max_position_embeddings in its config.json"
+        )
+    return Base(model, tokenizer, name, models.SHA256 if name == EMBEDDED else None)
+
+
+def require_local() -> None:
+    """Raises ConfigError where a package of the extra `local` is not installed."""
+    for package in _NEEDS:
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise ConfigError(
+                f"the local regime needs {package}, which can't be imported here "
+                f'({reason(error)}): pip install "orchestry[local]"'
+            ) from None
+
+
+def converted(folder: Path, fetch: Callable[[], Path]) -> Path:
+    """`folder` with the GGUF's model as transformers saves it, made at the first call.
+
+    In float32: of SmolLM2's Q4_1 weights 79 % are not exact in bfloat16, and the embedded provider
+    serves the exact ones. Whole or not there at all; processes that come at the same time wait
+    for the one that converts. Raises OrchestryError where it can't be written or is damaged.
+    """
+    if not folder.is_dir():
+        gguf = fetch()
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(f"{folder}.lock"):
+                if not folder.is_dir():  # another process may have been first
+                    _convert(gguf, folder)
+        except OSError as error:
+            raise OrchestryError(
+                f"the converted model can't be written to {folder.parent} ({reason(error)}): make "
+                "room there, or set XDG_CACHE_HOME to another folder"
+            ) from None
+    try:
+        sums = json.loads((folder / _SUMS).read_text(encoding="utf-8"))
+        sound = bool(sums) and all(_checksum(folder / file) == sums[file] for file in sums)
+    except (OSError, ValueError):
+        sound = False
+    if not sound:
+        raise OrchestryError(
+            f"{folder} is damaged: delete it, so that the model is converted again"
+        )
+    return folder
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    loader: Any = AutoModelForCausalLM
+    texts: Any = AutoTokenizer
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="convert-") as temporary, _quiet():
+        model = loader.from_pretrained(
+            gguf.parent,
+            gguf_file=gguf.name,
+            dtype=torch.float32,
+            quantization_config=GgufConfig(dequantize=True),
+        )
+        part = Path(temporary) / folder.name
+        model.save_pretrained(part)
+        texts.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(part)
+        sums = {file.name: _checksum(file) for file in sorted(part.iterdir())}
+        (part / _SUMS).write_text(json.dumps(sums), encoding="utf-8")
+        part.replace(folder)
+
+
+def _checksum(file: Path) -> int:
+    """CRC-32: finds what a crash or a disk broke, at a third of SHA-256's time."""
+    value = 0
+    with file.open("rb") as source:
+        while chunk := source.read(1 << 20):
+            value = zlib.crc32(chunk, value)
+    return value
+
+
+def _device(device: str) -> torch.device:
+    import torch
+
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"device '{device}' is none ({reason(error)}): auto, cpu or cuda"
+        ) from None
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device '{device}' is not available: choose auto or cpu")
+    return place
+
+
+def _dtype(dtype: Dtype, place: torch.device) -> torch.dtype:
+    import torch
+
+    if dtype == "auto":
+        return torch.bfloat16 if place.type == "cuda" else torch.float32
+    return torch.bfloat16 if dtype == "bfloat16" else torch.float32
+
+
+def _quantized(
+    quantize: Quantize | None, place: torch.device, precision: torch.dtype
+) -> dict[str, Any]:
+    """Options of from_pretrained that quantize the weights."""
+    if quantize is None:
+        return {}
+    if place.type != "cuda":
+        raise ConfigError(f"quantize {quantize} needs CUDA, the device is {place.type}: leave it")
+    for package in ("bitsandbytes", "accelerate"):
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise ConfigError(
+                f"quantize {quantize} needs {package}, which can't be imported here "
+                f"({reason(error)}): pip install {package}, or leave quantize"
+            ) from None
+    from transformers import BitsAndBytesConfig
+
+    build: Any = BitsAndBytesConfig
+    config = (
+        build(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=precision)
+        if quantize == "nf4"
+        else build(load_in_8bit=True)
+    )
+    return {"quantization_config": config, "device_map": {"": place}}
+
+
+def _source(name: str) -> str:
+    """A folder's path, or the hub's id as it is."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return str(path)
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ConfigError(
+            f"the model '{name}' is no folder here: correct the path, or name a model hub's id, or "
+            f"'{EMBEDDED}'"
+        )
+    return name
+
+
+def _tokenizer(name: str, source: str) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer
+
+    loader: Any = AutoTokenizer
+    with _loading(name):
+        tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(source)
+    if tokenizer.chat_template is None:
+        raise ConfigError(
+            f"the model {name} has no chat template: choose one that was tuned to follow "
+            "instructions, or put a chat_template.jinja into its folder"
+        )
+    if tokenizer.eos_token_id is None:
+        raise ConfigError(
+            f"the tokenizer of {name} names no end-of-sequence token, so no answer could end: set "
+            "eos_token in its tokenizer_config.json"
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token does
+    tokenizer.padding_side = "left"
+    return tokenizer
+
+
+def _model(name: str, source: str, options: dict[str, Any]) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
+    loader: Any = AutoModelForCausalLM
+    with _loading(name):
+        model: PreTrainedModel
+        model, info = loader.from_pretrained(
+            source,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
+        )
+    if missing := sorted(info["missing_keys"]):  # transformers would leave them random
+        raise ConfigError(
+            f"the files of {name} lack {len(missing)} of its weights, {missing[0]} the first: "
+            "fetch it again"
+        )
+    return model
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Without bars, and what transformers raises as one line of ours."""
+    from safetensors import SafetensorError
+
+    try:
+        with _quiet():
+            yield
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
+        raise ConfigError(
+            f"the model '{name}' can't be loaded ({reason(error)}): name a folder with a model of "
+            f"transformers, a model hub's id, or '{EMBEDDED}'"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers draws its progress bars even where no terminal is."""
+    from transformers.utils import logging as untyped
+
+    logging: Any = untyped
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
