@@ -111,7 +111,7 @@ def _table() -> dict[tuple[str, ...], float]:
     first = Counter(pair[0] for pair in pairs.elements())
     second = Counter(pair[1] for pair in pairs.elements())
     total = pairs.total()
-    bond = {}
+    bond: dict[tuple[str, ...], float] = {}
     for a in first:
         for b in second:
             chance = first[a] * second[b] / total

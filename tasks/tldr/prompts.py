@@ -6,23 +6,19 @@ from orchestry import AgentSpec
 
 CONCISE = AgentSpec(
     role="concise",
-    goal="Sum up the post in one sentence.",
-    system_prompt="You sum up posts in one short sentence of your own words. Never copy the post. "
-    "Answer with the sentence alone.",
+    goal="Sum up the post in one short sentence.",
+    system_prompt="Provide a concise, objective summary of the input text in one short sentence, "
+    "in your own words.",
 )
 DETAILED = AgentSpec(
     role="detailed",
     goal="Sum up the post in two or three sentences.",
-    system_prompt="You sum up posts in two or three sentences of your own words, joined by words "
-    "such as because, however, then. Never copy the post. Answer with the summary alone.",
+    system_prompt="Provide a detailed, objective summary of the input text in two or three "
+    "sentences, in your own words, joined by words such as because, however and then.",
 )
-_ASKED = {
-    CONCISE.role: "Say in one short sentence what happened to the writer of this post.",
-    DETAILED.role: "Tell in two or three sentences what happened to the writer of this post.",
-}
 MAX_POST_CHARS = 2400  # posts of the data set are longer than a small model's context allows
 
 
-def ask(post: str, agent: str) -> str:
-    """The post, and which summary is wanted."""
-    return f"{post[:MAX_POST_CHARS]}\n\n{_ASKED[agent]}"
+def ask(post: str) -> str:
+    """The post, and nothing else: what is wanted stands in the system prompt."""
+    return post[:MAX_POST_CHARS]

@@ -80,13 +80,15 @@ class Text:
 
 
 def soundness(concise: Text, detailed: Text) -> float:
-    """How far a pair counts: the geometric mean of both, unless one is the other again.
+    """How far a pair counts, unless one text is the other again: half as the geometric mean of
+    the two, half as their mean.
 
-    Not the product, which leaves two middling texts with next to nothing to learn from; yet one
-    that counts for nothing still brings down the pair.
+    The first wants both; the second lets each writer learn while the other still writes nonsense,
+    and leaves a pair of one good text and one hack a quarter.
     """
     shorter, longer = sorted((concise.tokens, detailed.tokens), key=len)
-    both = math.sqrt(concise.soundness * detailed.soundness)
+    pair = concise.soundness, detailed.soundness
+    both = 0.5 * math.sqrt(pair[0] * pair[1]) + 0.25 * sum(pair)
     return both * ramp(overlap(shorter, longer), ECHOED)
 
 

@@ -56,11 +56,11 @@ class Tldr(BaseTask[Summaries]):
         return () if state.written else (CONCISE, DETAILED)
 
     def observe(self, state: Summaries, agent: str) -> str:
-        return prompts.ask(state.problem.prompt, agent)
+        return prompts.ask(state.problem.prompt)
 
     def step(self, state: Summaries, actions: Mapping[str, str]) -> Summaries:
-        texts = {role: actions.get(role, "").strip() for role in (CONCISE, DETAILED)}
-        return replace(state, **texts, written=True)
+        concise, detailed = (actions.get(role, "").strip() for role in (CONCISE, DETAILED))
+        return replace(state, concise=concise, detailed=detailed, written=True)
 
     async def evaluate(self, state: Summaries, tools: Tools) -> Score:
         post = state.problem.prompt

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]*[\"')\u2019\u201d]*")
-_ENDINGS = ("ingly", "edly", "ings", "ing", "ied", "ies", "ed", "es", "ly", "er", "s")
+_ENDINGS = ("ingly", "edly", "ings", "ing", "ed", "es", "ly", "er", "s")
 _MIN_STEM = 3
 
 FUNCTION: dict[str, str] = {
@@ -71,7 +71,7 @@ def stem(word: str) -> str:
             break
     if len(word) > _MIN_STEM and word[-1] == word[-2]:
         word = word[:-1]
-    return word.rstrip("eiy") if len(word) > _MIN_STEM else word
+    return word[:-1] if len(word) > _MIN_STEM and word[-1] in "eiy" else word
 
 
 def grams(tokens: Sequence[str], size: int) -> list[tuple[str, ...]]:
