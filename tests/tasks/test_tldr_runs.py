@@ -16,10 +16,10 @@ BASE = ("task=tldr", "provider.name=fake", "episodes=2", "search.k_samples=8")
 PRICED = ("prices.fake-1.input=1", "prices.fake-1.output=5", "behaviors.enabled=false")
 
 
-def run(folder: Path, *sets: str) -> Run:
-    """Plays a fake team that answers with the gold of one post, or with the post."""
+def run(folder: Path, others: tuple[str, ...], *sets: str) -> Run:
+    """Plays a fake team that draws between the gold of one post, twice, and other texts."""
     gold = TASK.gold(PROBLEM) or {}
-    said = [(agent, text) for agent in gold for text in (gold[agent], gold[agent], PROBLEM.prompt)]
+    said = [(agent, text) for agent in gold for text in (gold[agent], gold[agent], *others)]
     lines = [{"agent": agent, "text": text} for agent, text in said]
     script = folder / "script.jsonl"
     script.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -30,7 +30,7 @@ def run(folder: Path, *sets: str) -> Run:
 def test_a_run_on_its_own_bank(tmp_path: Path) -> None:
     bank = tmp_path / "bank.jsonl"
     bank.write_text(PROBLEM.model_dump_json())
-    found = run(tmp_path, f"options.path={bank}")
+    found = run(tmp_path, (PROBLEM.prompt,), f"options.path={bank}")
     assert (found.summary.stopped, found.summary.episodes) == ("done", 2)
     assert found.summary.best_reward == 1.0
     assert found.summary.tags["whole"] >= 1
@@ -46,7 +46,7 @@ def test_a_run_on_the_data_set(tmp_path: Path) -> None:
     copy = tmp_path / "tldr.jsonl"
     prompts = [f"TITLE: Post {n}\n\nPOST: {PROBLEM.prompt}\n\nTL;DR:" for n in range(40)]
     copy.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
-    found = run(tmp_path, "options.bank=tldr", f"options.path={copy}", "options.rows=30")
+    found = run(tmp_path, (), "options.bank=tldr", f"options.path={copy}", "options.rows=30")
     assert (found.summary.stopped, found.summary.episodes) == ("done", 2)
     assert found.summary.best_reward == 1.0
     assert "whole" in found.summary.tags
