@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestry import AgentSpec, Score, Tools, Transcript
+from orchestry import AgentSpec, Problem, Score, Tools, Transcript
 from orchestry.errors import LearnError
 from orchestry.learn.groups import Grouping, Rewards, gather
 from orchestry.learn.magrpo import advantages, returns
@@ -22,18 +22,7 @@ from orchestry.rollout import Rollout, task_rater
 from orchestry.search.beam import Beam, Chains, Schedule
 from orchestry.seeds import derive
 from orchestry.services.sandbox import open_sandbox
-from orchestry.types import (
-    Completion,
-    Group,
-    Limits,
-    Part,
-    Problem,
-    Request,
-    Tokens,
-    Trajectory,
-    Tree,
-    Turn,
-)
+from orchestry.types import Completion, Group, Limits, Part, Request, Tokens, Trajectory, Tree, Turn
 from tests.toys import Duo, Pair, Words, team
 
 TOOLS = Tools(sandbox=open_sandbox(Limits()))
@@ -300,6 +289,15 @@ def test_history_groups_compare_only_what_saw_the_same() -> None:
     assert [each for each in found if each[1] == 1] == [each for each in by_hand() if each[1] == 1]
 
 
+def test_a_history_is_an_agents_and_a_turns() -> None:
+    tree = chains(*([("w", 1, a), ("r", 1, 0.0), ("w", 1, b)] for a, b in ((0.5, 0.0), (0.0, 1.0))))
+    samples = gather([tree], grouping="history", discount=0.0, skip=False).samples
+    found = [(s.agent, s.group, s.advantage) for s in samples]
+    assert found[:2] == [("w", 0, 0.25), ("w", 0, -0.25)]
+    assert found[2::2] == [("r", 1, 0.0), ("r", 1, 0.0)]
+    assert found[3::2] == [("w", 0, -0.5), ("w", 0, 0.5)]
+
+
 def test_agent_groups_take_the_statistics_of_all_an_agents_steps() -> None:
     found = by_hand(grouping="agent", rewards="final", normalise=True)
     # finals 1.0, 0.5, 0.5: the writer acts in five steps of returns 1, 1, .5, .5, .5
@@ -378,12 +376,8 @@ def test_what_is_missing_is_named(tree: Tree[int], said: str) -> None:
 
 
 def test_collapsed_siblings_are_refused() -> None:
-    task = Duo()
-    tree = next(
-        tree
-        for seed in range(50)
-        if len(set((tree := play(task, Beam(k=4, width=4), seed)).groups[0].children)) < 4
-    )
+    trees = (play(Duo(), Beam(k=4, width=4), seed) for seed in range(50))
+    tree = next(tree for tree in trees if len(set(tree.groups[0].children)) < 4)
     with pytest.raises(LearnError, match="collapse=False"):
         gather([tree])
 
