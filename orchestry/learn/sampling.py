@@ -1,0 +1,281 @@
+"""Draws answers from the base with its adapters: many prompts, agents and samples in one batch.
+
+A loop of its own instead of transformers' generate: each distinct prompt is computed once for all
+its samples, rows of different adapters, temperatures and lengths share a batch and leave it as
+they end, and every sample has its own seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from orchestry.learn.endings import Ending, Endings
+from orchestry.learn.kv import roomy_cache
+from orchestry.learn.masks import additive, check_attention
+from orchestry.learn.nucleus import pick
+
+if TYPE_CHECKING:
+    from orchestry.learn.adapters import Adapters
+    from orchestry.learn.base import Base
+
+MAX_ROWS = 256
+"""Rows decoded at once. Keys and values take rows x tokens x layers x 4 x KV width bytes (bf16)."""
+WASTE = 8
+"""Ended rows are dropped as soon as one row in this many has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What one agent is asked, and how to draw its answers."""
+
+    agent_index: int
+    """The row's adapter; -1: the bare base."""
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    temperature: float
+    """0: the likeliest token each time."""
+    top_p: float
+    stop: tuple[str, ...]
+    """Non-empty strings."""
+    seeds: tuple[int, ...]
+    """One a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One answer. `ids` go up to the end token or the token that completed a stop string."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Nats, one a token, of softmax(logits / temperature) before top-p; 0 at temperature 0."""
+    text: str
+    """Without special tokens, cut before the stop string."""
+    stop: Ending
+
+
+class Sampler:
+    """The team's policy as weights: a base, its adapters, and the decode loop.
+
+    The model must attend by sdpa or eager. At most `max_rows` samples are decoded at a time.
+    """
+
+    def __init__(self, base: Base, adapters: Adapters, max_rows: int = MAX_ROWS) -> None:
+        self._model: Any = base.model
+        self._adapters = adapters
+        self._endings = Endings(base.tokenizer, base.eos_ids)
+        self._max_rows = max_rows
+
+    def draw(self, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
+        """`n` answers a prompt, in order; sample j is drawn by `seeds[j]`.
+
+        An answer is a function of its prompt, adapter and seed, not of the batch around it, up to
+        the rounding of the arithmetic. Dropout is off while it draws. Raises ConfigError for a
+        model that attends otherwise than in full, OrchestryError for logits that aren't finite,
+        ValueError where a prompt has not n seeds or no tokens.
+        """
+        rows = [[_row(prompt, seed) for seed in prompt.seeds] for prompt in prompts]
+        if any(len(prompt.seeds) != n or not prompt.prompt_ids for prompt in prompts):
+            raise ValueError(f"every prompt needs tokens, and a seed for each of its {n} samples")
+        # Like lengths together: a shorter prompt is padded to the longest of its batch.
+        flat = sorted((row for group in rows for row in group), key=lambda row: -row.length)
+        with torch.inference_mode(), _evaluating(self._model):
+            for start in range(0, len(flat), self._max_rows):
+                self._decode(flat[start : start + self._max_rows])
+        return [[self._drawn(row) for row in group] for group in rows]
+
+    def _decode(self, rows: list[_Row]) -> None:
+        """Draws all of the rows' tokens."""
+        # One agent's rows side by side, so that adapters meet runs of rows.
+        rows = sorted(rows, key=lambda row: row.prompt.agent_index)
+        check_attention(self._model, max(row.length + row.prompt.max_tokens for row in rows))
+        prefix = _Prefix.of(rows, self._model.device)
+        with self._adapters.rows(prefix.agents):
+            logits_RV = prefix.compute(self._model)[prefix.owner_R]  # noqa: N806
+        batch = _Batch(rows, prefix, self._model)
+        ids = batch.record(logits_RV, self._endings)
+        while (kept_R := batch.compact()) is not None:  # noqa: N806
+            ids = ids[kept_R]
+            with self._adapters.rows([row.prompt.agent_index for row in batch.rows]):
+                while not batch.wasteful():
+                    ids = batch.record(batch.forward(ids), self._endings)
+
+    def _drawn(self, row: _Row) -> Drawn:
+        assert row.ending is not None
+        text = self._endings.text(row.ids, row.prompt.stop)
+        return Drawn(tuple(row.ids), tuple(row.logprobs), text, row.ending)
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """One sample as it grows."""
+
+    prompt: Prompt
+    uniforms: list[float]
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    ending: Ending | None = None
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt.prompt_ids)
+
+
+def _row(prompt: Prompt, seed: int) -> _Row:
+    stream = random.Random(seed)
+    return _Row(prompt, [stream.random() for _ in range(prompt.max_tokens)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """The distinct prompts of a batch, left-padded to (B, P), and which of them each row has."""
+
+    agents: list[int]
+    ids_BP: torch.Tensor  # noqa: N815
+    lengths_B: torch.Tensor  # noqa: N815
+    owner_R: torch.Tensor  # noqa: N815
+    cache: Any
+
+    @classmethod
+    def of(cls, rows: list[_Row], device: torch.device) -> _Prefix:
+        keys = [(row.prompt.agent_index, row.prompt.prompt_ids) for row in rows]
+        distinct = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        width = max(len(ids) for _, ids in distinct)
+        padded = [[ids[0]] * (width - len(ids)) + list(ids) for _, ids in distinct]
+        return cls(
+            agents=[agent for agent, _ in distinct],
+            ids_BP=torch.tensor(padded, device=device),
+            lengths_B=torch.tensor([len(ids) for _, ids in distinct], device=device),
+            owner_R=torch.tensor([distinct[key] for key in keys], device=device),
+            cache=roomy_cache(),
+        )
+
+    def compute(self, model: Any) -> torch.Tensor:
+        """Fills the cache; the logits (B, V) after each prompt."""
+        width = self.ids_BP.shape[1]
+        pad_B = width - self.lengths_B  # noqa: N806
+        column_P = torch.arange(width, device=self.ids_BP.device)  # noqa: N806
+        real_BP = column_P >= pad_B[:, None]  # noqa: N806
+        output = model(
+            input_ids=self.ids_BP,
+            attention_mask=None if bool(real_BP.all()) else real_BP,
+            position_ids=(column_P - pad_B[:, None]).clamp(min=0),
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+
+class _Batch:
+    """The rows still decoded together, with one line a row in every tensor."""
+
+    def __init__(self, rows: list[_Row], prefix: _Prefix, model: Any) -> None:
+        self.rows = rows
+        self._model = model
+        self._cache = prefix.cache
+        self._line_R = prefix.owner_R
+        """Each row's line in the cache: its prompt's, until the first compaction."""
+        self._length_R = prefix.lengths_B[prefix.owner_R]
+        self._width = prefix.ids_BP.shape[1]
+        self._mask_RK: torch.Tensor | None = None
+        self._ended = 0
+        self._step = 0
+        options = [(row.prompt.temperature, row.prompt.top_p) for row in rows]
+        steps = max(len(row.uniforms) for row in rows)
+        uniforms = [row.uniforms + [0.0] * (steps - len(row.uniforms)) for row in rows]
+        # At least float32: over a vocabulary, probabilities in half precision do not add up.
+        self._dtype = torch.promote_types(model.dtype, torch.float32)
+        self._temperature_R, self._top_p_R = self._tensor(options).unbind(-1)
+        self._uniform_RT = self._tensor(uniforms)
+
+    def _tensor(self, numbers: Sequence[Sequence[float]]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=self._dtype, device=self._model.device)
+
+    def record(self, logits_RV: torch.Tensor, endings: Endings) -> torch.Tensor:  # noqa: N803
+        """Draws and keeps one token a row; their ids (R,), of ended rows without meaning."""
+        uniform_R = self._uniform_RT[:, self._step]  # noqa: N806
+        ids_R, logprobs_R = pick(  # noqa: N806
+            logits_RV.to(self._dtype), self._temperature_R, self._top_p_R, uniform_R
+        )
+        self._step += 1
+        # The only transfer of a step.
+        drawn = torch.stack((ids_R.to(logprobs_R.dtype), logprobs_R)).tolist()
+        for row, token, logprob in zip(self.rows, *drawn, strict=True):
+            if row.ending is None:
+                row.ids.append(int(token))
+                row.logprobs.append(logprob)
+                row.ending = endings.of(row.ids, row.prompt.max_tokens, row.prompt.stop)
+                self._ended += row.ending is not None
+        return ids_R
+
+    def forward(self, ids_R: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        """The logits (R, V) after one more token a row."""
+        self._width += 1
+        mask = None if self._mask_RK is None else self._mask_RK[:, None, None, : self._width]
+        output = self._model(
+            input_ids=ids_R[:, None],
+            attention_mask=mask,
+            position_ids=self._length_R[:, None],
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self._length_R = self._length_R + 1
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+    def wasteful(self) -> bool:
+        """Whether dropping the ended rows pays for the copy of the others' keys and values."""
+        return self._ended * WASTE >= len(self.rows)
+
+    def compact(self) -> torch.Tensor | None:
+        """Drops ended rows, and the padding that no other row needs.
+
+        The places of the rows that are left, among those before; None where all have ended.
+        """
+        alive = [place for place, row in enumerate(self.rows) if row.ending is None]
+        if not alive:
+            return None
+        index_R = torch.tensor(alive, device=self._length_R.device)  # noqa: N806
+        self.rows = [self.rows[place] for place in alive]
+        self._ended = 0
+        self._length_R = self._length_R[index_R]
+        self._temperature_R = self._temperature_R[index_R]
+        self._top_p_R = self._top_p_R[index_R]
+        self._uniform_RT = self._uniform_RT[index_R]
+        pads = (self._width - self._length_R).tolist()
+        for layer in self._cache.layers:
+            layer.select(self._line_R[index_R], min(pads))
+        self._line_R = torch.arange(len(alive), device=index_R.device)
+        self._width -= min(pads)
+        self._mask_RK = self._mask([pad - min(pads) for pad in pads])
+        return index_R
+
+    def _mask(self, pads: list[int]) -> torch.Tensor | None:
+        """(R, K): hides the padding before each row, for all tokens to come; None without any."""
+        if not any(pads):
+            return None
+        to_come = max(row.prompt.max_tokens - len(row.ids) for row in self.rows)
+        # Kernels on a GPU want rows aligned to 8 numbers.
+        columns = -(-(self._width + to_come) // 8) * 8
+        device = self._length_R.device
+        pad_R1 = torch.tensor(pads, device=device)[:, None]  # noqa: N806
+        return additive(torch.arange(columns, device=device) >= pad_R1, self._model.dtype)
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Dropout is off within; the mode that was comes back."""
+    before = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(before)
