@@ -11,11 +11,12 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from filelock import FileLock
 
@@ -182,11 +183,14 @@ def converted(folder: Path, fetch: Callable[[], Path]) -> Path:
 
 def _convert(gguf: Path, folder: Path) -> None:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers import AutoModelForCausalLM, GgufConfig
 
     loader: Any = AutoModelForCausalLM
-    texts: Any = AutoTokenizer
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="convert-") as temporary, _quiet():
+    with (
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix="convert-") as temporary,
+        redirect_stderr(StringIO()),  # a bar that transformers has no switch for
+        _quiet(),
+    ):
         model = loader.from_pretrained(
             gguf.parent,
             gguf_file=gguf.name,
@@ -195,10 +199,27 @@ def _convert(gguf: Path, folder: Path) -> None:
         )
         part = Path(temporary) / folder.name
         model.save_pretrained(part)
-        texts.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(part)
+        _converted_tokenizer(gguf).save_pretrained(part)
         sums = {file.name: _checksum(file) for file in sorted(part.iterdir())}
         (part / _SUMS).write_text(json.dumps(sums), encoding="utf-8")
         part.replace(folder)
+
+
+def _converted_tokenizer(gguf: Path) -> PreTrainedTokenizerBase:
+    """The GGUF's tokenizer; transformers 5.23 forgets that SmolLM's takes digits one by one."""
+    from gguf import GGUFReader
+    from tokenizers import pre_tokenizers
+    from transformers import AutoTokenizer
+
+    loader: Any = AutoTokenizer
+    tokenizer: Any = loader.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    splits: Any = GGUFReader(gguf).get_field("tokenizer.ggml.pre")
+    if splits is not None and splits.contents() == "smollm":
+        words = tokenizer.backend_tokenizer
+        words.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), words.pre_tokenizer]
+        )
+    return cast("PreTrainedTokenizerBase", tokenizer)
 
 
 def _checksum(file: Path) -> int:

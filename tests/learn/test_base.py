@@ -185,6 +185,7 @@ def tiny_gguf(path: Path) -> Path:
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(words)
     writer.add_token_types([3, 3, 3] + [1] * 297)
+    writer.add_tokenizer_pre("smollm")
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(2)
     writer.add_bos_token_id(1)
@@ -241,6 +242,7 @@ def test_the_converted_model_is_the_ggufs_and_made_once(made: Path) -> None:
     for name, weight in base.model.named_parameters():
         torch.testing.assert_close(weight, expected[name], atol=0, rtol=0)
     assert base.tokenizer.chat_template == TEMPLATE
+    assert base.tokenizer.tokenize("1ab2") == ["1", "ab", "2"]
     assert base.eos_ids == {2}
 
 
@@ -283,6 +285,8 @@ def test_the_real_embedded_model_is_converted_and_speaks() -> None:
     began = time.perf_counter()
     again = load_base(device="cpu")
     assert time.perf_counter() - began < 10  # a conversion takes 12 s on an idle machine
+    spaced = base.tokenizer.tokenize("   1   22\t333")  # as llama.cpp has it
+    assert spaced == ["ĠĠĠ", "1", "ĠĠĠ", "2", "2", "ĉ", "3", "3", "3"]
     ids = base.render([Message(role="user", content="What is the capital of France?")])
     model: Any = base.model
     drawn = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)
