@@ -33,7 +33,7 @@ EMBEDDED = "embedded"
 Dtype = Literal["auto", "float32", "bfloat16"]
 Quantize = Literal["nf4", "int8"]
 _NEEDS = ("torch", "transformers", "peft", "safetensors", "gguf")
-_FORMAT = 1
+_FORMAT = 2
 """Of the converted folder: raised when a new version must not read an old one's."""
 _SUMS = "checksums.json"
 

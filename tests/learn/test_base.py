@@ -273,7 +273,7 @@ def test_the_embedded_model_is_sought_under_its_checksum(
 ) -> None:
     place = tmp_path / "orchestry" / "converted"
     place.mkdir(parents=True)
-    made_here = place / f"{models.MODEL}-{models.SHA256}-v1"
+    made_here = place / f"{models.MODEL}-{models.SHA256}-v2"
     made_here.symlink_to(made)
     base = load_base(device="cpu", environ={"XDG_CACHE_HOME": str(tmp_path)})
     assert (base.name, base.sha256) == ("embedded", models.SHA256)
