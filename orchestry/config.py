@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from orchestry.errors import ConfigError
 from orchestry.explain import explain
+from orchestry.learnconfig import LearnConfig
 from orchestry.types import Frozen, Limits, Split
 
 BackendName = Literal["api", "local"]
@@ -86,8 +87,9 @@ class AgentConfig(Frozen):
 class SearchConfig(Frozen):
     """How trajectories are searched."""
 
-    strategy: Literal["beam", "fixed", "best_of_n"] = "beam"
-    """`fixed` plays one trajectory; `best_of_n` plays as many as the beam's calls allow."""
+    strategy: Literal["beam", "fixed", "best_of_n", "chains"] = "beam"
+    """`fixed` plays one trajectory; `best_of_n` as many as the beam's calls allow; `chains` plays
+    `k_samples` from the first state to the end, as backend local always does."""
     k_samples: int = Field(4, ge=1, le=64)
     """Samples drawn for each acting agent in a state."""
     beam_width: int = Field(2, ge=1, le=64)
@@ -241,6 +243,7 @@ class RunConfig(Frozen):
     judge: JudgeConfig = JudgeConfig()
     credit: CreditConfig = CreditConfig()
     behaviors: BehaviorsConfig = BehaviorsConfig()
+    learn: LearnConfig = LearnConfig()
     budget: BudgetConfig = BudgetConfig()
     cache: CacheConfig = CacheConfig()
     retry: RetryConfig = RetryConfig()

@@ -49,6 +49,7 @@ class Answered(Frozen):
     """An answer arrived. From the cache it costs nothing and has no call number.
 
     `refused` stands for a prompt that the model's context can't hold: the answer is empty.
+    `weights`: this process's own model drew it, which costs nothing; it is never asked for again.
     """
 
     kind: Literal["answered"] = "answered"
@@ -56,7 +57,7 @@ class Answered(Frozen):
     key: str
     agent: str
     purpose: str
-    source: Literal["provider", "cache", "refused"]
+    source: Literal["provider", "cache", "refused", "weights"]
     completion: Completion
     at: float
     seconds: float = 0.0
@@ -118,6 +119,14 @@ class Committed(Frozen):
     at: float
 
 
+class RolledBack(Frozen):
+    """Finished episodes from this one on count no more: they are played again, all together."""
+
+    kind: Literal["rolled_back"] = "rolled_back"
+    episode: int
+    at: float
+
+
 class Stopped(Frozen):
     """The process ended in order."""
 
@@ -127,7 +136,17 @@ class Stopped(Frozen):
 
 
 Event = Annotated[
-    Opened | Reserved | Answered | Released | Lost | Scored | Learned | Rated | Committed | Stopped,
+    Opened
+    | Reserved
+    | Answered
+    | Released
+    | Lost
+    | Scored
+    | Learned
+    | Rated
+    | Committed
+    | RolledBack
+    | Stopped,
     Field(discriminator="kind"),
 ]
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)

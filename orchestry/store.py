@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from orchestry import journal
 from orchestry.errors import ConfigError, LockedError, StoreError, reason
-from orchestry.journal import Committed, Event, Journal
+from orchestry.journal import Committed, Event, Journal, RolledBack
 from orchestry.records import EpisodeRecord, Summary
 
 FOLDS = ("episodes.jsonl", "metrics.jsonl", "rewards.csv")
@@ -89,6 +89,14 @@ class Store:
         header = not self._metrics.count
         self._append("metrics.jsonl", json.dumps(self._metrics.row(record)) + "\n")
         self._append("rewards.csv", rewards_csv([record], header=header))
+
+    def roll_back(self, episode: int, at: float) -> None:
+        """Takes back the finished episodes from this one on: they are to be played again."""
+        self.journal.append(RolledBack(episode=episode, at=at))
+        self.lost = {number for number in self.lost if number < episode}
+        for number in [number for number in self.episodes if number >= episode]:
+            del self.episodes[number]
+        self.rewrite()
 
     def rewrite(self) -> None:
         """Makes the folds anew from the committed episodes, in order of episode."""
@@ -215,7 +223,7 @@ def committed_episodes(
 
     A line that was written but not committed is left out; a damaged one raises StoreError.
     """
-    committed = {event.episode for event in events if isinstance(event, Committed)}
+    committed = _committed(events)
     path = folder / "episodes.jsonl"
     found: dict[int, EpisodeRecord] = {}
     lines = path.read_bytes().splitlines() if path.exists() else []
@@ -232,6 +240,16 @@ def committed_episodes(
         if record.episode in committed:
             found[record.episode] = record
     return found, committed - found.keys()
+
+
+def _committed(events: Iterable[Event]) -> set[int]:
+    found = set[int]()
+    for event in events:
+        if isinstance(event, Committed):
+            found.add(event.episode)
+        elif isinstance(event, RolledBack):
+            found = {episode for episode in found if episode < event.episode}
+    return found
 
 
 class Metrics:

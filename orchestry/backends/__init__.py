@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestry.backends.api import ApiBackend
+from orchestry.backends.local import LocalBackend
 from orchestry.config import RunConfig
-from orchestry.errors import ConfigError
 from orchestry.task import BaseTask
 
 
@@ -25,7 +25,5 @@ def open_backend(
     for a missing key, package, price or model.
     """
     if config.backend == "local":
-        raise ConfigError(
-            "backend 'local' (LoRA training) is not in this release: use --backend api"
-        )
+        return LocalBackend(config, task.judged, environ, need_key)
     return ApiBackend(config, task.judged, environ, need_key)

@@ -30,7 +30,7 @@ from orchestry.services.gateway import Gateway, open_gateway
 from orchestry.services.prices import price_table
 from orchestry.store import Store
 from orchestry.task import BaseTask
-from orchestry.types import Judge, Problem
+from orchestry.types import Judge, Problem, Provider
 
 NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-for-a-dry-run")
 START = "behaviors/from.yaml"
@@ -66,14 +66,10 @@ class ApiBackend:
         self, config: RunConfig, judged: bool, environ: Mapping[str, str], need_key: bool
     ) -> None:
         """`judged` is whether the task asks for a judge where the config does not say."""
-        name, note = resolve_name(config.provider, environ)
-        self.notes = [note] if note else []
-        config = config.model_copy(
-            update={"provider": config.provider.model_copy(update={"name": name})}
-        )
+        self.notes: list[str] = []
         if not need_key:
             environ = {**NO_KEYS, **environ}
-        self.provider = open_provider(config.provider, config.seed, environ)
+        config, self.provider = self._found(config, environ)
         self.prices = price_table(self.provider, config)
         self.bench = open_bench(config, self.provider, self.prices, environ)
         self.config = settled(config, self.provider, self.bench.provider, judged)
@@ -81,6 +77,14 @@ class ApiBackend:
             self.notes.append(why)
         self.library = self._first_library()
         self._stack = AsyncExitStack()
+
+    def _found(self, config: RunConfig, environ: Mapping[str, str]) -> tuple[RunConfig, Provider]:
+        """Who answers, and the config that names them."""
+        name, note = resolve_name(config.provider, environ)
+        self.notes += [note] if note else []
+        named = config.provider.model_copy(update={"name": name})
+        provider = open_provider(named, config.seed, environ)
+        return config.model_copy(update={"provider": named}), provider
 
     @property
     def every(self) -> int | None:

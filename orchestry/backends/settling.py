@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestry.backends.judging import able
-from orchestry.config import CreditConfig, JudgeConfig, ProviderConfig, RunConfig
+from orchestry.config import PROVIDERS, CreditConfig, JudgeConfig, ProviderConfig, RunConfig
 from orchestry.errors import ConfigError
 from orchestry.providers.openai import is_vendor
 from orchestry.types import Provider
@@ -46,7 +46,8 @@ def settled(config: RunConfig, provider: Provider, critic: Provider, judged: boo
 
 def settled_provider(asked: ProviderConfig, provider: Provider) -> ProviderConfig:
     """With name, model, address and paths as found."""
-    changes: dict[str, Any] = {"name": provider.name, "model": provider.model}
+    name = provider.name if provider.name in PROVIDERS else asked.name  # weights have none
+    changes: dict[str, Any] = {"name": name, "model": provider.model}
     if provider.name in ("anthropic", "openai") and not set("@?") & set(provider.base_url):
         changes["base_url"] = provider.base_url
     changes |= _absolute(recording=asked.recording)

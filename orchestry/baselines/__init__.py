@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestry.baselines import best_of_n, fixed
 from orchestry.config import SearchConfig
-from orchestry.search.beam import Beam, Schedule
+from orchestry.search.beam import Beam, Chains, Schedule
 from orchestry.task import BaseTask
 from orchestry.types import Problem
 
@@ -19,6 +19,8 @@ def schedule(search: SearchConfig, task: BaseTask[Any], problem: Problem) -> Sch
     beam = Beam(search.k_samples, search.beam_width, search.exploration, search.joint)
     if search.strategy == "fixed":
         return fixed.schedule()
+    if search.strategy == "chains":
+        return Chains(search.k_samples, search.joint)
     if search.strategy == "best_of_n":
         return best_of_n.schedule(beam, task, problem)
     return beam

@@ -8,13 +8,12 @@ import asyncio
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
+from orchestry.cores import idle_cores
 from orchestry.errors import Interrupted, ProviderError, unknown
 from orchestry.models import MODEL, SHA256, fetch_weights, progress_bar
 from orchestry.providers._http import Endpoint, bytes_bound
@@ -27,7 +26,6 @@ SLOTS = 8
 CONTEXT = 4096
 """Tokens a request may have, its answer included."""
 _GREET_S = 30.0
-_LOOK_S = 0.25
 PATIENCE_S = 1800.0
 """A busy machine is slow, not broken: an answer of this model is not given up before."""
 _MOST_THREADS = 8  # a model this small gains nothing from more
@@ -136,7 +134,7 @@ def _load(cancelled: threading.Event, key: str) -> Any:
     params.n_parallel = SLOTS
     params.n_ctx = SLOTS * CONTEXT
     params.cache_ram_mib = 0  # its default keeps up to 8 GiB of old prompts
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(idle_cores(), _MOST_THREADS)
     try:
         server = xllamacpp.Server(params)
         _greet(server.listening_address)
@@ -156,34 +154,3 @@ def _greet(url: str) -> None:
     connection.request("GET", "/health")
     connection.getresponse().read()
     connection.close()
-
-
-def _threads() -> int:
-    """The cores that nobody uses right now, at least one, capped.
-
-    Its threads wait for each other, so one that shares its core with other work stops them all: on
-    two busy cores, two threads are slower than one; on two idle ones, faster. The load average
-    would do, but remembers for minutes what has ended, an earlier run of ours too.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min((cores or 1) - round(_busy_cores()), _MOST_THREADS))
-
-
-def _busy_cores() -> float:
-    """How many cores were used in a short look; where the system has no such books, the load."""
-    try:
-        used, idle = _cpu_ticks()
-        time.sleep(_LOOK_S)
-        later, rest = _cpu_ticks()
-    except OSError:
-        return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    share = (later - used) / max(1, later - used + rest - idle)
-    return share * (os.cpu_count() or 1)
-
-
-def _cpu_ticks() -> tuple[int, int]:
-    """Ticks that all cores were used and idle, since the system began (Linux)."""
-    numbers = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
-    ticks = [int(number) for number in numbers]
-    idle = ticks[3] + ticks[4]
-    return sum(ticks) - idle, idle

@@ -99,6 +99,19 @@ class Gateway:
         """From now on new attempts raise Interrupted; those in flight finish."""
         self._door.shut(Interrupted(reason))
 
+    def check_door(self) -> None:
+        """Raises what a new attempt would raise, once the door is shut."""
+        self._door.check()
+
+    def note(self, request: Request, completion: Completion, seconds: float) -> None:
+        """An answer that this process's own weights drew: into the journal and the books."""
+        key = request_key(self._provider, request)
+        said = completion.model_copy(update={"tokens": None})  # they stand in episodes.jsonl
+        event = self._answered(None, key, request, said, seconds)
+        event = event.model_copy(update={"source": "weights"})
+        self.ledger.note(event)
+        self._meter.add(event)
+
     async def answer(
         self,
         request: Request,

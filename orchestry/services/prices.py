@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from genai_prices.types import Provider as Vendor
 
 MTOK = 1_000_000
-FREE = ("embedded", "recorded", "fake")
+FREE = ("embedded", "recorded", "fake", "local")
 """Providers that bill nobody; a price in the config still counts for them."""
 HORIZON = timedelta(hours=1)
 """A call reserved now is settled within this time; a price that changes until then may apply."""

@@ -30,7 +30,7 @@ class Meter:
         total = self._sums.setdefault((event.agent, event.purpose), _Sum())
         if event.source == "cache":
             total.cache_hits += 1
-        if event.source != "provider":
+        if event.source not in ("provider", "weights"):
             return
         total.calls += 1
         total.input_tokens += event.completion.input_tokens

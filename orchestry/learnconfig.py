@@ -1,0 +1,66 @@
+"""What decides how backend local learns: the section `learn` of a run's config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from orchestry.types import Frozen
+
+
+class LearnConfig(Frozen):
+    """Backend local: MAGRPO gradients (arXiv 2508.04652) on one LoRA adapter an agent."""
+
+    enabled: bool = True
+    """False plays with the adapters as they are."""
+    source: Path | None = Field(None, alias="from")
+    """Adapters to start from (`learn.from`): a checkpoint's folder. None: fresh ones."""
+    group_size: int = Field(4, ge=1, le=64)
+    """Trajectories drawn of each problem: their returns' mean is the baseline (G in the paper)."""
+    every: int = Field(8, ge=1, le=100_000)
+    """Episodes (problems) an update."""
+    learning_rate: float = Field(1e-4, ge=0.0, le=1.0)
+    """Of AdamW, after a warm-up of 10 % of the updates, 100 at most. 0 is the control that learns
+    nothing."""
+    max_grad_norm: float = Field(1.0, gt=0.0)
+    """Gradients are clipped to this norm."""
+    rewards: Literal["turns", "final"] = "turns"
+    """`turns`: a return sums the scores after each stage, as the paper has it; `final`: only the
+    last score counts."""
+    discount: float = Field(1.0, ge=0.0, le=1.0)
+    """Of a reward one stage later."""
+    grouping: Literal["turn", "history", "agent"] = "turn"
+    """What is compared: an agent's actions of one stage; of one history (AT-GRPO, arXiv
+    2510.11062); of all stages (Dr. MAS, arXiv 2602.08847)."""
+    baseline: Literal["mean", "leave_one_out"] = "mean"
+    """The mean of the group (the paper), or that of the others (RLOO)."""
+    normalise: bool = False
+    """Divide advantages by the group's standard deviation, as GRPO does and MAGRPO does not."""
+    reduce: Literal["sum", "mean"] = "sum"
+    """Log-probability of an answer: the sum over its tokens (the paper), or their mean."""
+    top_p: float = Field(0.95, gt=0.0, le=1.0)
+    """Answers are drawn from the likeliest tokens that hold this much probability."""
+    rank: int = Field(16, ge=1, le=1024)
+    """Of an adapter's two matrices (r)."""
+    alpha: int = Field(32, ge=1)
+    """An adapter's output is multiplied by alpha / rank."""
+    dropout: float = Field(0.0, ge=0.0, lt=1.0)
+    """On an adapter's input while it learns. The policy that learns is then not quite the one that
+    drew the answers, so it is off; the paper's runs have 0.05."""
+    shared: bool = False
+    """One adapter for all agents."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto`: a GPU where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the base model. `auto`: float32 on a CPU, bfloat16 on a GPU."""
+    quantize: Literal["nf4", "int8"] | None = None
+    """Of the base model, by bitsandbytes, on a GPU."""
+    threads: int | None = Field(None, ge=1)
+    """Of the arithmetic on a CPU. None: the cores that are idle at the start; a resume keeps them,
+    since their number decides the last bits."""
+    micro_tokens: int = Field(4096, ge=64)
+    """Most tokens in one forward and backward pass: less takes less memory."""
+    keep: int = Field(3, ge=1, le=1000)
+    """Checkpoints kept, one an update."""
