@@ -71,7 +71,8 @@ class Base:
     def render(self, messages: Sequence[Message], max_tokens: int = 0) -> tuple[int, ...]:
         """Token ids of a chat by the model's template, up to where its answer begins.
 
-        Thinking is off where the template knows it. Raises PromptTooLong where the prompt and an
+        Thinking is off where the template knows it. A control token's name in a message is taken
+        apart, so that no agent can end its turn in another agent's prompt. Raises PromptTooLong where the prompt and an
         answer of `max_tokens` tokens pass the context, and ConfigError where the template refuses
         the messages, for instance a system message.
         """
@@ -79,7 +80,7 @@ class Base:
 
         try:
             ids: Any = self.tokenizer.apply_chat_template(
-                [message.model_dump() for message in messages],
+                [{"role": m.role, "content": self._without_controls(m.content)} for m in messages],
                 add_generation_prompt=True,
                 return_dict=False,
                 enable_thinking=False,
@@ -96,6 +97,11 @@ class Base:
                 " or choose a model with a longer context"
             )
         return tuple(ids)
+
+    def _without_controls(self, text: str) -> str:
+        for name in self.tokenizer.all_special_tokens:
+            text = text.replace(name, f"{name[:1]} {name[1:]}")
+        return text
 
 
 def load_base(
