@@ -72,9 +72,9 @@ class Base:
         """Token ids of a chat by the model's template, up to where its answer begins.
 
         Thinking is off where the template knows it. A control token's name in a message is taken
-        apart, so that no agent can end its turn in another agent's prompt. Raises PromptTooLong where the prompt and an
-        answer of `max_tokens` tokens pass the context, and ConfigError where the template refuses
-        the messages, for instance a system message.
+        apart, so that no agent can end its turn in another agent's prompt. Raises PromptTooLong
+        where the prompt and an answer of `max_tokens` tokens pass the context, and ConfigError
+        where the template refuses the messages, for instance a system message.
         """
         from jinja2 import TemplateError
 
