@@ -159,6 +159,33 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
             load_run(place)
 
 
+def test_episodes_taken_back_stay_so_until_they_are_committed_again(
+    finished: Run, tmp_path: Path
+) -> None:
+    names = ("episodes.jsonl", "metrics.jsonl", "rewards.csv")
+    with Store(tmp_path / "kept") as store:
+        for record in finished.episodes[:2]:
+            store.commit(record, 0.0)
+    folder = tmp_path / "run"
+    with Store(folder) as store:
+        store.write("config.yaml", "{}")
+        for record in finished.episodes[:4]:
+            store.commit(record, 0.0)
+        store.journal.append(Committed(episode=5, at=0.0))  # whose line was lost
+    with Store(folder) as store:
+        assert store.lost == {5}
+        store.roll_back(2, 0.0)
+        assert (list(store.episodes), store.lost) == ([0, 1], set())
+        for name in names:
+            assert (folder / name).read_bytes() == (tmp_path / "kept" / name).read_bytes()
+    with Store(folder) as store:
+        assert (list(store.episodes), store.lost) == ([0, 1], set())
+        store.commit(finished.episodes[2], 0.0)
+    with Store(folder) as store:
+        assert (list(store.episodes), store.lost) == ([0, 1, 2], set())
+    assert load_run(folder).episodes == finished.episodes[:3]
+
+
 def read_lines(path: Path) -> list[EpisodeRecord]:
     lines = path.read_bytes().splitlines()
     return [EpisodeRecord.model_validate_json(line) for line in lines]

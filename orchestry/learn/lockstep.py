@@ -52,6 +52,7 @@ class Lockstep:
         return await mine.answer
 
     def _check(self) -> None:
+        self._asked = [one for one in self._asked if not one.answer.done()]  # less those given up
         if self._asked and len(self._asked) >= self._playing:
             asked, self._asked = self._asked, []
             self._batch = asyncio.get_running_loop().create_task(self._answer(asked))
