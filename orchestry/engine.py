@@ -90,6 +90,8 @@ def evaluate(
         library = folder / START
     changes: dict[str, Any] = {"split": split, "credit": {"share": 0.0}}
     changes["behaviors"] = {"enabled": False, "from": str(library) if library.exists() else None}
+    if source.config.get("backend") == "local":
+        changes["learn"] = {"enabled": False, **_last_adapters(source)}
     if budget_usd is not None:
         changes["budget"] = {"usd": budget_usd}
     plan = prepare(validate(merge(source.config, changes)), watch.note)
@@ -98,16 +100,23 @@ def evaluate(
 
 
 def _evaluation(split: Split, source: Run) -> str:
-    """A folder for each library that the run came to: a later one is another team."""
+    """A folder for each update that the run came to: a later one leaves another team."""
     updates = [event.update for event in source.events if isinstance(event, Learned)]
     if not updates:
         return split
-    if read_library(source.folder / IN_RUN).update != updates[-1]:
+    local = source.config.get("backend") == "local"
+    if not local and read_library(source.folder / IN_RUN).update != updates[-1]:
         raise StoreError(
             f"{source.folder / IN_RUN} is not that of update {updates[-1]}: the run was cut off; "
             f"`orchestry resume {source.folder}` mends it"
         )
     return f"{split}--update-{updates[-1]}"
+
+
+def _last_adapters(source: Run) -> dict[str, str]:
+    """What names, in section `learn`, the adapters that a local run came to; none: as it began."""
+    states = [event.state for event in source.events if isinstance(event, Learned)]
+    return {"from": str(source.folder.absolute() / states[-1]["checkpoint"])} if states else {}
 
 
 def prepare(
@@ -136,7 +145,7 @@ def prepare(
 
 def _learning(config: RunConfig, task: BaseTask[Any], note: Callable[[str], None]) -> RunConfig:
     """Switches learning off, where nobody asked for it, for a task that has nothing to test on."""
-    if config.behaviors.enabled is False or task.problems("dev"):
+    if config.backend == "local" or config.behaviors.enabled is False or task.problems("dev"):
         return config
     lacks = f"task {config.task} has no dev problems, on which behaviours are tested"
     if config.behaviors.enabled:

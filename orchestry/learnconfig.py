@@ -63,4 +63,4 @@ class LearnConfig(Frozen):
     micro_tokens: int = Field(4096, ge=64)
     """Most tokens in one forward and backward pass: less takes less memory."""
     keep: int = Field(3, ge=1, le=1000)
-    """Checkpoints kept, one an update."""
+    """Checkpoints kept, one an update; the last two at least."""

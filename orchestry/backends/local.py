@@ -7,9 +7,10 @@ answer, all episodes of an update in step, and an update is one step down the po
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ from orchestry import journal
 from orchestry.backends.api import ApiBackend, Update
 from orchestry.config import RunConfig
 from orchestry.cores import idle_cores
-from orchestry.errors import ConfigError
+from orchestry.errors import ConfigError, LearnError, StoreError
+from orchestry.learn.base import source_of
 from orchestry.learn.lockstep import Lockstep
 from orchestry.records import EpisodeRecord
 from orchestry.rollout import Rate, Rollout
@@ -29,7 +31,8 @@ from orchestry.task import BaseTask
 from orchestry.types import Completion, Problem, Provider, Request, Tree
 
 if TYPE_CHECKING:
-    from orchestry.learn.trainer import Trainer
+    from orchestry.learn.groups import Batch
+    from orchestry.learn.trainer import Learnt, Trainer
 
 EMBEDDED = "embedded"
 ON_GPU = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
@@ -53,11 +56,8 @@ class Weights:
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
     ) -> Completion:
-        """Raises ConfigError: a judge or a credit by replay wants another provider."""
-        raise ConfigError(
-            f"backend local draws only its agents' own moves, not {request.purpose}: name a judge "
-            "in judge.provider.name, or set judge.enabled=false"
-        )
+        """Never asked: moves are drawn in step, and who judges is another provider."""
+        raise AssertionError(f"the agents' weights were asked for {request.purpose}")
 
     def input_bound(self, request: Request) -> int:
         """A token is at least a byte."""
@@ -95,12 +95,34 @@ class LocalBackend(ApiBackend):
         self, config: RunConfig, judged: bool, environ: Mapping[str, str], need_key: bool
     ) -> None:
         _need_packages()
+        _refuse(config)
         super().__init__(_as_chains(config), judged, environ, need_key)
+        if self.config.judge.enabled and not self.bench.own:
+            raise ConfigError(
+                "backend local has no judge of its own: name one in judge.provider.name, or set "
+                "judge.enabled=false"
+            )
+        if self.every is not None and self.every > config.episodes:
+            self.notes.append(
+                f"nothing is learned: an update takes learn.every={self.every} episodes, the run "
+                f"has {config.episodes}"
+            )
         self._trees: dict[int, Tree[Any]] = {}
         self._updates = 0
 
     def _found(self, config: RunConfig, environ: Mapping[str, str]) -> tuple[RunConfig, Provider]:
-        return config, Weights(config.provider.model or _default_model(config))
+        model = config.provider.model or _default_model(config)
+        return config, Weights(model if model == EMBEDDED else source_of(model))
+
+    def meet(self, task: BaseTask[Any]) -> None:
+        """See ApiBackend.meet; at temperature 0 an agent's answers are all alike."""
+        super().meet(task)
+        cold = [role for role, member in self.team(task).items() if member.temperature == 0]
+        if cold and self.every is not None:
+            raise ConfigError(
+                f"{', '.join(cold)} would answer at temperature 0, and learns only from answers "
+                "that differ: set it above 0, or learn.enabled=false"
+            )
 
     @property
     def every(self) -> int | None:
@@ -121,12 +143,26 @@ class LocalBackend(ApiBackend):
         """
         learned = [event for event in store.events if isinstance(event, journal.Learned)]
         self._updates, self._store = len(learned), store
-        if self.every is not None:
-            _take_back(store, self._updates * self.every)
         await super().open(store, task, rate, on_warn)
         last = store.folder / learned[-1].state["checkpoint"] if learned else None
         self._trainer = await asyncio.to_thread(self._load, task, last)
         self._lockstep = Lockstep(self._draw)
+        if self.every is not None:
+            self._take_back(self._updates * self.every, on_warn)
+
+    def _take_back(self, first: int, on_warn: Callable[[str], None]) -> None:
+        """Episodes since the last update, where there are some and they aren't the run's last."""
+        store, asked = self._store, self.config.episodes
+        if lost := [episode for episode in store.lost if episode < first]:
+            raise StoreError(
+                f"{store.folder / 'episodes.jsonl'} lacks episode {min(lost)}, and the weights "
+                "that played it are gone: restore the file from a copy"
+            )
+        since = {episode for episode in store.episodes.keys() | store.lost if episode >= first}
+        if not since or (asked - first < self.config.learn.every and len(since) == asked - first):
+            return
+        on_warn(f"{len(since)} episodes since the last update are played again, all together")
+        store.roll_back(first, time.time())
 
     def _load(self, task: BaseTask[Any], last: Path | None) -> Trainer:
         from orchestry.learn.trainer import Trainer
@@ -157,8 +193,12 @@ class LocalBackend(ApiBackend):
             schedule=schedule,
             judge=self._judge(episode),
             lockstep=self._lockstep,
-            keep=lambda tree: self._trees.update({episode: tree}),
+            keep=lambda tree: self._keep(episode, tree),
         )
+
+    def _keep(self, episode: int, tree: Tree[Any]) -> None:
+        if self.every is not None:
+            self._trees[episode] = tree
 
     async def _draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """One batch from the weights, into journal and books."""
@@ -178,7 +218,10 @@ class LocalBackend(ApiBackend):
         ratings: Mapping[tuple[int, str], float],
         again: Sequence[EpisodeRecord] = (),
     ) -> Update:
-        """One MAGRPO step from the episodes since the last one, saved before it counts."""
+        """One MAGRPO step from the episodes since the last one, saved before it counts.
+
+        Raises LearnError, with no weight moved, for numbers that are none; the batch is kept.
+        """
         from orchestry.learn.groups import gather
 
         settings, trees = self.config.learn, [self._trees.pop(e.episode) for e in block]
@@ -191,7 +234,7 @@ class LocalBackend(ApiBackend):
             baseline=settings.baseline,
             normalise=settings.normalise,
         )
-        done = await asyncio.to_thread(self._trainer.learn, batch)
+        done = await self._learn(batch)
         name = _CHECKPOINTS / f"{block[-1].episode + 1:06d}"
         await asyncio.to_thread(self._trainer.save, self._store.folder / name, settings.keep)
         self._updates += 1
@@ -199,6 +242,32 @@ class LocalBackend(ApiBackend):
         state = {"checkpoint": name.as_posix(), "reward": reward, **done.figures()}
         note = f"update {self._updates}: mean reward {reward:.3f}, {done.line()}"
         return Update(state, {}, [note])
+
+    async def _learn(self, batch: Batch) -> Learnt:
+        try:
+            return await asyncio.to_thread(self._trainer.learn, batch)
+        except LearnError as error:
+            name = f"failed-update-{self._updates + 1}.json"
+            self._store.write(name, json.dumps(asdict(batch)) + "\n")
+            raise LearnError(f"{error}; the batch is {self._store.folder / name}") from error
+
+
+def _refuse(config: RunConfig) -> None:
+    """Raises ConfigError for settings that other backends have and this one would not read."""
+    reasons = {
+        f"it has no provider {config.provider.name}: leave provider.name, and name the base in "
+        "provider.model": config.provider.name not in ("auto", EMBEDDED),
+        "all agents have one base: name it in provider.model, not in agents": any(
+            agent.model for agent in config.agents.values()
+        ),
+        "it learns by gradients: behaviors.enabled=true is for backend api": bool(
+            config.behaviors.enabled
+        ),
+        "it makes no replays: leave credit.share": bool(config.credit.share),
+    }
+    for why, applies in reasons.items():
+        if applies:
+            raise ConfigError(f"backend local refuses this config: {why}")
 
 
 def _as_chains(config: RunConfig) -> RunConfig:
@@ -210,12 +279,16 @@ def _as_chains(config: RunConfig) -> RunConfig:
         "episodes_in_flight": learn.every,
     }
     temperature = TEMPERATURE if sampling.temperature is None else sampling.temperature
-    threads = {"threads": learn.threads or idle_cores()}
+    own = {
+        "threads": learn.threads or idle_cores(),
+        "source": learn.source.absolute() if learn.source else None,
+    }
     return config.model_copy(
         update={
             "search": config.search.model_copy(update=search),
             "sampling": sampling.model_copy(update={"temperature": temperature}),
-            "learn": learn.model_copy(update=threads),
+            "learn": learn.model_copy(update=own),
+            "behaviors": config.behaviors.model_copy(update={"enabled": False}),
         }
     )
 
@@ -237,9 +310,3 @@ def _need_packages() -> None:
             f"backend local needs {', '.join(missing)}, not installed here: "
             'pip install "orchestry[local]"'
         )
-
-
-def _take_back(store: Store, first: int) -> None:
-    """Episodes since the last update, where there are some."""
-    if any(episode >= first for episode in store.episodes.keys() | store.lost):
-        store.roll_back(first, time.time())

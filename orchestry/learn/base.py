@@ -129,7 +129,7 @@ def load_base(
         folder = cache(environ) / "converted" / f"{models.MODEL}-{models.SHA256}-v{_FORMAT}"
         source = str(converted(folder, lambda: models.fetch_weights(progress, environ)))
     else:
-        source = _source(name)
+        source = source_of(name)
     tokenizer = _tokenizer(name, source)
     model: Any = _model(name, source, options)  # whose methods transformers wraps untyped
     if quantize is None:
@@ -288,11 +288,11 @@ def _quantized(
     return {"quantization_config": config, "device_map": {"": place}}
 
 
-def _source(name: str) -> str:
-    """A folder's path, or the hub's id as it is."""
+def source_of(name: str) -> str:
+    """A folder's full path, or the hub's id as it is; raises ConfigError for no folder."""
     path = Path(name).expanduser()
     if path.is_dir():
-        return str(path)
+        return str(path.absolute())
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ConfigError(
             f"the model '{name}' is no folder here: correct the path, or name a model hub's id, or "

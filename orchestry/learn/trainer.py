@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -135,6 +136,9 @@ class Trainer:
             for loss in self._losses(batch):
                 self.optimizer.backward(loss)
                 total += loss.item()
+        except BaseException:
+            self.optimizer.drop()
+            raise
         finally:
             self.base.model.train(False)
         return Learnt(
@@ -162,7 +166,11 @@ class Trainer:
                 )
 
     def save(self, folder: Path, keep: int) -> None:
-        """All that a run needs to go on, whole or not at all; older checkpoints but `keep` go."""
+        """All that a run needs to go on, whole or not at all; older checkpoints but `keep` go.
+
+        The one before stays even at `keep=1`: until the journal names the new one, a run that is
+        killed goes on from there.
+        """
         part = folder.with_name(folder.name + _PART)
         try:
             shutil.rmtree(part, ignore_errors=True)
@@ -174,7 +182,8 @@ class Trainer:
             if folder.exists():  # left by a process that was killed before it counted
                 shutil.rmtree(folder)
             part.replace(folder)
-            for old in sorted(p for p in folder.parent.iterdir() if not p.suffix)[:-keep]:
+            ours = [path for path in folder.parent.iterdir() if path.name.isdecimal()]
+            for old in sorted(ours, key=lambda path: int(path.name))[: -max(2, keep)]:
                 shutil.rmtree(old)
         except OSError as error:
             raise StoreError(
@@ -187,7 +196,7 @@ class Trainer:
         self.start_from(folder)
         try:
             state = torch.load(folder / _OPTIMIZER, weights_only=True)
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
             raise StoreError(
                 f"{folder / _OPTIMIZER} can't be read ({reason(error)}): restore it from a copy"
             ) from None

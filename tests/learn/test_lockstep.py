@@ -116,7 +116,8 @@ async def test_an_episode_gets_the_answers_of_all_its_requests_in_its_own_order(
             answers = await lockstep.sample([request(seed) for seed in seeds], 2)
         return [samples[1].text for samples in answers]
 
-    assert await asyncio.gather(pair((9, 1)), pair((4, 7))) == [["9.1", "1.1"], ["4.1", "7.1"]]
+    first, second = await asyncio.gather(pair((9, 1)), pair((4, 7)))
+    assert (first, second) == (["9.1", "1.1"], ["4.1", "7.1"])
     assert drawer.batches == [([4, 7, 9, 1], 2)]
 
 
@@ -134,9 +135,8 @@ async def test_a_failing_draw_reaches_every_waiter_and_the_next_batch_is_drawn()
 async def test_different_numbers_of_samples_in_one_round_are_drawn_one_after_the_other() -> None:
     drawer = Drawer()
     lockstep = Lockstep(drawer.draw)
-    said = await asyncio.gather(
-        episode(lockstep, 1, 1, n=3), episode(lockstep, 2, 1, n=1), episode(lockstep, 3, 1, n=3)
-    )
+    plays = [episode(lockstep, i, 1, n=n) for i, n in ((1, 3), (2, 1), (3, 3))]
+    said = await asyncio.gather(*plays)
     assert said == [["1.0", "1.1", "1.2"], ["2.0"], ["3.0", "3.1", "3.2"]]
     assert drawer.batches == [([2], 1), ([1, 3], 3)]
 

@@ -1,0 +1,286 @@
+"""Steps of a small team, and checkpoints that a run goes on from to the last bit."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+from orchestry.errors import LearnError, PromptTooLong, StoreError  # noqa: E402
+from orchestry.learn.groups import Batch  # noqa: E402
+from orchestry.learn.logprobs import Packed, completion_logprobs  # noqa: E402
+from orchestry.learn.samples import Sample  # noqa: E402
+from orchestry.learn.trainer import Trainer  # noqa: E402
+from orchestry.learnconfig import LearnConfig  # noqa: E402
+from orchestry.types import Message, Request  # noqa: E402
+from tests.learn.tiny import CONTEXT, tiny_folder  # noqa: E402
+
+ROLES = ("left", "right")
+TEMPERATURE = 0.8
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_folder(tmp_path_factory.mktemp("tiny")))
+
+
+def trainer(model: str, updates: int = 4, seed: int = 0, **settings: Any) -> Trainer:
+    chosen = {"threads": 1, "rank": 4, "alpha": 8, "learning_rate": 1e-2, **settings}
+    made = Trainer(model, ROLES, LearnConfig.model_validate(chosen), updates, seed)
+    made.temperatures = dict.fromkeys(ROLES, TEMPERATURE)
+    return made
+
+
+def request(agent: str, seed: int, text: str = "say something", max_tokens: int = 12) -> Request:
+    said = (Message(role="user", content=text),)
+    return Request(
+        agent=agent,
+        purpose="act",
+        model="tiny",
+        messages=said,
+        max_tokens=max_tokens,
+        temperature=TEMPERATURE,
+        seed=seed,
+    )
+
+
+def batch_of(made: Trainer, seed: int = 0, n: int = 4) -> Batch:
+    """What the team draws now, each agent's even samples planted as good and odd ones as bad."""
+    asked = [request(role, seed + place) for place, role in enumerate(ROLES)]
+    samples = [
+        Sample(
+            agent=one.agent,
+            prompt_ids=completion.tokens.prompt_ids,
+            ids=completion.tokens.ids,
+            logprobs=completion.tokens.logprobs,
+            advantage=0.5 if index % 2 == 0 else -0.5,
+            group=group,
+        )
+        for group, (one, drawn) in enumerate(zip(asked, made.draw(asked, n), strict=True))
+        for index, completion in enumerate(drawn)
+        if completion.tokens
+    ]
+    return Batch(tuple(samples), dict.fromkeys(ROLES, n))
+
+
+def logprob(made: Trainer, sample: Sample) -> float:
+    packed = Packed(ROLES.index(sample.agent), sample.prompt_ids, (sample.ids,))
+    with torch.no_grad():
+        (found,) = completion_logprobs(made.base, made.adapters, [packed], TEMPERATURE)
+    return float(found.sum())
+
+
+def weights(made: Trainer) -> list[Any]:
+    return [weight.detach().clone() for weight in made.adapters.parameters()]
+
+
+def equal(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+def states_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(states_equal(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(states_equal, one, other))
+    return bool(torch.equal(one, other)) if torch.is_tensor(one) else bool(one == other)
+
+
+def test_a_step_makes_good_answers_likelier_and_bad_ones_less_so(model: str) -> None:
+    made = trainer(model)
+    batch = batch_of(made)
+    before = [logprob(made, sample) for sample in batch.samples]
+    assert before == pytest.approx([sum(s.logprobs) for s in batch.samples], abs=1e-4)
+    done = made.learn(batch)
+    gains = [logprob(made, s) - b for s, b in zip(batch.samples, before, strict=True)]
+    for role in ROLES:
+        mine = [(s, gain) for s, gain in zip(batch.samples, gains, strict=True) if s.agent == role]
+        assert sum(gain for s, gain in mine if s.advantage > 0) > 0.1
+        assert sum(gain for s, gain in mine if s.advantage < 0) < -0.1
+    expected = -sum(s.advantage * b for s, b in zip(batch.samples, before, strict=True)) / 4
+    assert done.loss == pytest.approx(expected, abs=1e-4)
+    assert (done.samples, done.skipped, done.step.update) == (8, 0, 1)
+    assert done.tokens == sum(len(sample.ids) for sample in batch.samples)
+    assert all(norm > 0 for norm in done.step.norms.values())
+    assert not made.base.model.training
+
+
+def test_only_the_agent_that_has_something_to_learn_moves(model: str) -> None:
+    made = trainer(model)
+    batch = batch_of(made)
+    mine = Batch(tuple(s for s in batch.samples if s.agent == "right"), batch.actions)
+    before = weights(made)
+    done = made.learn(mine)
+    half = len(before) // 2
+    assert equal(weights(made)[:half], before[:half])
+    assert not equal(weights(made)[half:], before[half:])
+    assert (done.step.norms["left"], done.skipped) == (0.0, 4)
+
+
+def test_micro_batches_come_to_the_same_step(model: str) -> None:
+    whole, parts = trainer(model), trainer(model, micro_tokens=64)
+    batch = batch_of(whole)
+    one, other = whole.learn(batch), parts.learn(batch)
+    assert other.loss == pytest.approx(one.loss, abs=1e-5)
+    assert other.step.norms == pytest.approx(dict(one.step.norms), rel=1e-4)
+
+
+def test_at_rate_zero_no_bit_of_an_adapter_changes(model: str) -> None:
+    made = trainer(model, learning_rate=0.0, dropout=0.1)
+    before = weights(made)
+    for update in range(2):
+        done = made.learn(batch_of(made, seed=10 * update))
+    assert all(norm > 0 for norm in done.step.norms.values())
+    assert equal(weights(made), before)
+
+
+def test_a_batch_without_actions_moves_nothing_and_counts(model: str) -> None:
+    made = trainer(model)
+    before = weights(made)
+    done = made.learn(Batch((), dict.fromkeys(ROLES, 4)))
+    assert (done.samples, done.skipped, done.loss, done.step.update) == (0, 8, 0.0, 1)
+    assert equal(weights(made), before)
+
+
+def test_who_resumes_goes_on_as_if_nothing_had_happened(model: str, tmp_path: Path) -> None:
+    """With warm-up and dropout, which depend on the number of the update."""
+    settings: dict[str, Any] = {"updates": 40, "dropout": 0.1}
+    whole = trainer(model, **settings)
+    for update in range(2):
+        whole.learn(batch_of(whole, seed=update))
+    whole.save(tmp_path / "000008", keep=3)
+    resumed = trainer(model, **settings)
+    resumed.resume(tmp_path / "000008")
+    for made in (whole, resumed):
+        for update in (2, 3):
+            done = made.learn(batch_of(made, seed=update))
+        assert done.step.update == 4
+        assert done.step.rate == 1e-2
+    assert equal(weights(whole), weights(resumed))
+    assert states_equal(whole.optimizer.state_dict(), resumed.optimizer.state_dict())
+    assert whole.draw([request("left", 5)], 2) == resumed.draw([request("left", 5)], 2)
+
+
+def test_without_the_optimizer_a_run_would_go_on_otherwise(model: str, tmp_path: Path) -> None:
+    """`learn.from` takes the adapters only: count, warm-up and moments begin anew."""
+    whole = trainer(model)
+    whole.learn(batch_of(whole))
+    whole.save(tmp_path / "000008", keep=3)
+    fresh = trainer(model, seed=9)
+    assert not equal(weights(fresh), weights(whole))
+    fresh.start_from(tmp_path / "000008")
+    assert equal(weights(fresh), weights(whole))
+    assert fresh.optimizer.update == 0
+    assert fresh.optimizer.state_dict()["adamw"]["state"] == {}
+    batch = batch_of(whole, seed=1)
+    whole.learn(batch)
+    fresh.learn(batch)
+    assert not equal(weights(fresh), weights(whole))
+
+
+def test_a_half_written_checkpoint_does_no_harm(model: str, tmp_path: Path) -> None:
+    """A kill may leave a `.part`, or a whole folder that the journal does not name yet."""
+    made = trainer(model)
+    for name in ("000008.part", "000008"):
+        (tmp_path / name / "left").mkdir(parents=True)
+        (tmp_path / name / "left" / "adapter_model.safetensors").write_bytes(b"half")
+        (tmp_path / name / "stray").write_text("of the killed process")
+    made.learn(batch_of(made))
+    made.save(tmp_path / "000008", keep=3)
+    assert [path.name for path in tmp_path.iterdir()] == ["000008"]
+    assert not (tmp_path / "000008" / "stray").exists()
+    again = trainer(model)
+    again.resume(tmp_path / "000008")
+    assert equal(weights(again), weights(made))
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(1, 2), (2, 2), (3, 3), (9, 5)])
+def test_the_oldest_checkpoints_go(model: str, tmp_path: Path, keep: int, kept: int) -> None:
+    """Two stay at least: a kill may come before the journal names the second."""
+    made = trainer(model)
+    names = [f"{number:06d}" for number in (8, 16, 99_992, 999_992, 1_000_000)]
+    (tmp_path / "best of mine").mkdir()
+    for name in names:
+        made.save(tmp_path / name, keep)
+    assert {path.name for path in tmp_path.iterdir()} == {*names[-kept:], "best of mine"}
+
+
+@pytest.mark.parametrize("advantage", [math.inf, math.nan])
+def test_a_loss_that_is_no_number_moves_nothing(model: str, advantage: float) -> None:
+    made = trainer(model)
+    batch = batch_of(made)
+    broken = replace(batch.samples[-1], advantage=advantage)
+    before = weights(made)
+    with pytest.raises(LearnError, match=r"the loss of update 1 is .*no weight has moved"):
+        made.learn(Batch((*batch.samples[:-1], broken), batch.actions))
+    assert equal(weights(made), before)
+    assert made.optimizer.update == 0
+    assert not made.base.model.training
+    fresh = trainer(model)
+    assert made.learn(batch) == fresh.learn(batch)  # nothing of the broken batch is left
+    assert equal(weights(made), weights(fresh))
+
+
+def test_an_answer_without_tokens_is_named_and_leaves_no_gradient(model: str) -> None:
+    made = trainer(model)
+    batch = batch_of(made)
+    empty = replace(batch.samples[-1], ids=(), logprobs=())
+    with pytest.raises(LearnError, match="an answer of right has no tokens"):
+        made.learn(Batch((*batch.samples[:-1], empty), batch.actions))
+    assert all(weight.grad is None for weight in made.adapters.parameters())
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive at all", pickle.dumps(print, 2)])
+def test_a_damaged_checkpoint_is_named(model: str, tmp_path: Path, content: bytes) -> None:
+    made = trainer(model)
+    made.save(tmp_path / "000008", keep=3)
+    (tmp_path / "000008" / "optimizer.pt").write_bytes(content)
+    with pytest.raises(StoreError, match=r"optimizer\.pt can't be read .*restore it"):
+        made.resume(tmp_path / "000008")
+
+
+def test_a_checkpoint_that_is_gone_is_named(model: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="000008"):
+        trainer(model).resume(tmp_path / "000008")
+
+
+def test_a_disk_that_says_no_is_named(model: str, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file where the folder should be")
+    with pytest.raises(StoreError, match=r"checkpoint .*can't be written .*resume the run"):
+        trainer(model).save(tmp_path / "checkpoints" / "000008", keep=3)
+
+
+def test_an_answer_depends_on_its_seed_not_on_the_batch(model: str) -> None:
+    made = trainer(model)
+    alone = [made.draw([request(role, 7)], 3)[0] for role in ROLES]
+    both = made.draw([request("left", 1, "another prompt"), *(request(r, 7) for r in ROLES)], 3)
+    assert [[c.text for c in drawn] for drawn in both[1:]] == [[c.text for c in d] for d in alone]
+    first = alone[0][0]
+    assert first.tokens is not None
+    assert (first.model, first.input_tokens, first.output_tokens) == (
+        model,
+        len(first.tokens.prompt_ids),
+        len(first.tokens.ids),
+    )
+    assert len({completion.text for completion in alone[0]}) == 3
+
+
+def test_a_prompt_beyond_the_context_is_refused(model: str) -> None:
+    with pytest.raises(PromptTooLong, match=f"passes the {CONTEXT}"):
+        trainer(model).draw([request("left", 0, "x" * CONTEXT)], 1)
