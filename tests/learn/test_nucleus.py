@@ -14,7 +14,7 @@ from orchestry.errors import OrchestryError
 from orchestry.learn.nucleus import HEAD, pick
 
 WORDS = 2 * HEAD
-DRAWS = 20_000
+DRAWS = 8_000
 
 
 def cut(logits_V: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:  # noqa: N803
