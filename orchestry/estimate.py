@@ -195,8 +195,9 @@ def _episode(
 
 
 def _updates(plan: Plan) -> int:
-    """How often the run learns: after every whole block of episodes."""
-    return plan.config.episodes // plan.backend.every if plan.backend.every else 0
+    """How often the run learns behaviours, by calls: after every whole block of episodes."""
+    every = plan.backend.every if plan.config.behaviors.enabled else None
+    return plan.config.episodes // every if every else 0
 
 
 def _learning(

@@ -254,6 +254,7 @@ class LocalBackend(ApiBackend):
 
 def _refuse(config: RunConfig) -> None:
     """Raises ConfigError for settings that other backends have and this one would not read."""
+    judge = config.judge.provider
     reasons = {
         f"it has no provider {config.provider.name}: leave provider.name, and name the base in "
         "provider.model": config.provider.name not in ("auto", EMBEDDED),
@@ -263,6 +264,8 @@ def _refuse(config: RunConfig) -> None:
         "it learns by gradients: behaviors.enabled=true is for backend api": bool(
             config.behaviors.enabled
         ),
+        "its weights can't judge: name another provider in judge.provider.name": judge is not None
+        and judge.name == "auto",
         "it makes no replays: leave credit.share": bool(config.credit.share),
     }
     for why, applies in reasons.items():
