@@ -1,0 +1,43 @@
+"""Fixtures of the local backend's tests; torch is imported where one is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import orchestry
+from orchestry.store import Run
+from tests.backends.letters import TASK, config, write_task
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """A run sets the threads of the whole process; here they come back."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny model."""
+    from tests.learn.tiny import tiny_folder
+
+    return str(tiny_folder(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture(scope="session")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the task."""
+    return write_task(tmp_path_factory.mktemp("tasks"), TASK)
+
+
+@pytest.fixture(scope="session")
+def finished(model: str, tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two updates of four episodes, only read."""
+    return orchestry.train(config(model, tasks), tmp_path_factory.mktemp("runs") / "run")

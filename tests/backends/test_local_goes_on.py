@@ -1,0 +1,173 @@
+"""Local runs that stop and go on, to the last bit, and what others make of their adapters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+import orchestry  # noqa: E402
+from orchestry.config import resolve  # noqa: E402
+from orchestry.engine import prepare, resume  # noqa: E402
+from orchestry.errors import ConfigError, StoreError  # noqa: E402
+from orchestry.journal import RolledBack  # noqa: E402
+from orchestry.store import Run, load_run  # noqa: E402
+from tests.backends.letters import (  # noqa: E402
+    EVERY,
+    TASK,
+    artefacts,
+    config,
+    learned,
+    settings,
+    surprise,
+    trainer,
+    write_task,
+)
+from tests.learn.tiny import tiny_folder  # noqa: E402
+from tests.test_engine import kill_at  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_resuming_with_more_episodes_equals_a_run_of_as_many(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    """The first part ends in the middle of a block, whose episodes are played again."""
+    whole = orchestry.train(config(model, tasks, "episodes=12"), tmp_path / "whole")
+    part = orchestry.train(config(model, tasks, "episodes=6"), tmp_path / "part")
+    assert len(learned(part)) == 1
+    assert part.episodes == whole.episodes[:6]
+    resumed = resume(part.folder, {"episodes": 12})
+    assert artefacts(resumed.folder) == artefacts(whole.folder)
+    assert [e.episode for e in resumed.events if isinstance(e, RolledBack)] == [4]
+    folder = "checkpoints/000012/optimizer.pt"
+    states = [torch.load(run.folder / folder, weights_only=True) for run in (whole, resumed)]
+    assert str(states[0]) == str(states[1])
+
+
+def test_resuming_what_is_finished_plays_nothing_again(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    run = orchestry.train(config(model, tasks, "episodes=6"), tmp_path / "run")
+    again = resume(run.folder)
+    assert again.summary.calls == run.summary.calls
+    assert again.episodes == run.episodes
+    assert not [event for event in again.events if isinstance(event, RolledBack)]
+
+
+@pytest.mark.slow
+def test_a_run_killed_within_a_block_goes_on_as_if_it_had_not_been(
+    model: str, tmp_path: Path
+) -> None:
+    """A reward takes the longer the higher the problem's number, so a block is committed bit by
+    bit; the kill comes when the second block's first episode is."""
+    tasks = write_task(tmp_path / "tasks", TASK.replace("PAUSE = 0.0", "PAUSE = 0.3"))
+    sets = settings(model, tasks, "episodes=12")
+    plan = prepare(resolve([], sets))
+    assert plan.problem(EVERY).id != "train-3"
+    whole = orchestry.train(resolve([], sets), tmp_path / "whole")
+    folder = tmp_path / "killed"
+    words = [word for item in sets for word in ("--set", item)]
+    kill_at(
+        f'"committed","episode":{EVERY}'.encode(), folder, "run", "--run-dir", str(folder), *words
+    )
+    killed = load_run(folder)
+    assert len(learned(killed)) == 1
+    assert EVERY < len(killed.episodes) < 2 * EVERY
+    kill_at(b'"learned","update":2', folder, "resume", str(folder))
+    assert len(learned(load_run(folder))) == 2
+    resume(folder)
+    assert artefacts(folder) == artefacts(whole.folder)
+
+
+@pytest.mark.slow
+def test_a_run_killed_after_its_first_update_goes_on_as_if_it_had_not_been(
+    model: str, tmp_path: Path
+) -> None:
+    tasks = write_task(tmp_path / "tasks", TASK.replace("PAUSE = 0.0", "PAUSE = 0.1"))
+    sets = settings(model, tasks, "episodes=12", "learn.keep=1")
+    whole = orchestry.train(resolve([], sets), tmp_path / "whole")
+    folder = tmp_path / "killed"
+    words = [word for item in sets for word in ("--set", item)]
+    kill_at(b'"learned","update":1', folder, "run", "--run-dir", str(folder), *words)
+    resume(folder)
+    assert artefacts(folder) == artefacts(whole.folder)
+
+
+def test_an_update_that_was_not_journaled_is_made_again(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    """A kill between the checkpoint and its line in the journal, at keep=1."""
+    whole = orchestry.train(config(model, tasks, "learn.keep=1"), tmp_path / "whole")
+    expected = artefacts(whole.folder)
+    journal = whole.folder / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    second = next(i for i, line in enumerate(lines) if b'"learned","update":2' in line)
+    journal.write_bytes(b"".join(lines[:second]))
+    resumed = resume(whole.folder)
+    assert artefacts(resumed.folder) == expected
+
+
+def test_an_episode_whose_weights_are_gone_is_not_played_by_others(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    run = orchestry.train(config(model, tasks), tmp_path / "run")
+    path = run.folder / "episodes.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:1] + lines[2:]))
+    with pytest.raises(StoreError, match=r"lacks episode 1, and the weights .* are gone: restore"):
+        resume(run.folder)
+
+
+def test_an_evaluation_plays_the_test_split_with_the_last_adapters(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    run = orchestry.train(config(model, tasks), tmp_path / "run")
+    found = orchestry.evaluate(run)
+    assert found.folder == run.folder / "evaluations" / "test--update-2"
+    assert [e.problem for e in found.episodes] != []
+    assert {episode.problem for episode in found.episodes} == {f"test-{n}" for n in range(4)}
+    last = run.folder / "checkpoints" / "000008"
+    assert (found.config["learn"]["enabled"], found.config["learn"]["from"]) == (False, str(last))
+    assert not learned(found)
+    assert not (found.folder / "checkpoints").exists()
+    assert surprise(trainer(model, last), found.episodes[0]) < 1e-4
+    assert surprise(trainer(model), found.episodes[0]) > 1e-2
+    assert found.summary.cost_usd == 0.0
+    again = orchestry.evaluate(run)
+    assert (again.episodes, again.summary.calls) == (found.episodes, found.summary.calls)
+    resume(run.folder, {"episodes": 3 * EVERY})
+    later = orchestry.evaluate(run.folder)
+    assert later.folder.name == "test--update-3"
+    assert later.config["learn"]["from"] == str(run.folder / "checkpoints" / "000012")
+
+
+def test_a_run_without_an_update_is_evaluated_as_it_began(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    run = orchestry.train(config(model, tasks, "episodes=2"), tmp_path / "run")
+    found = orchestry.evaluate(run)
+    assert found.folder.name == "test"
+    assert found.config["learn"]["from"] is None
+    assert surprise(trainer(model), found.episodes[0]) < 1e-4
+
+
+def test_a_run_starts_from_another_ones_adapters(
+    finished: Run, model: str, tasks: Path, tmp_path: Path
+) -> None:
+    source = finished.folder / "checkpoints" / "000008"
+    sets = ("episodes=2", f"learn.from={source}")
+    run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    assert surprise(trainer(model, source), run.episodes[0]) < 1e-4
+    found = orchestry.evaluate(run)
+    assert found.config["learn"]["from"] == str(source)
+
+
+def test_adapters_of_another_base_are_refused(finished: Run, tasks: Path, tmp_path: Path) -> None:
+    other = str(tiny_folder(tmp_path / "other", "qwen2"))
+    sets = ("episodes=2", f"learn.from={finished.folder / 'checkpoints' / '000008'}")
+    with pytest.raises(ConfigError, match=r"has base_model_name_or_path .*tiny.*here it is"):
+        orchestry.train(config(other, tasks, *sets), tmp_path / "run")
