@@ -67,9 +67,10 @@ class ApiBackend:
     ) -> None:
         """`judged` is whether the task asks for a judge where the config does not say."""
         self.notes: list[str] = []
+        config = self._named(config, environ)
         if not need_key:
             environ = {**NO_KEYS, **environ}
-        config, self.provider = self._found(config, environ)
+        self.provider = self._found(config, environ)
         self.prices = price_table(self.provider, config)
         self.bench = open_bench(config, self.provider, self.prices, environ)
         self.config = settled(config, self.provider, self.bench.provider, judged)
@@ -78,13 +79,16 @@ class ApiBackend:
         self.library = self._first_library()
         self._stack = AsyncExitStack()
 
-    def _found(self, config: RunConfig, environ: Mapping[str, str]) -> tuple[RunConfig, Provider]:
-        """Who answers, and the config that names them."""
+    def _named(self, config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
+        """The config with the provider's name, which the environment may decide."""
         name, note = resolve_name(config.provider, environ)
         self.notes += [note] if note else []
         named = config.provider.model_copy(update={"name": name})
-        provider = open_provider(named, config.seed, environ)
-        return config.model_copy(update={"provider": named}), provider
+        return config.model_copy(update={"provider": named})
+
+    def _found(self, config: RunConfig, environ: Mapping[str, str]) -> Provider:
+        """Who answers."""
+        return open_provider(config.provider, config.seed, environ)
 
     @property
     def every(self) -> int | None:

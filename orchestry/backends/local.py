@@ -110,9 +110,12 @@ class LocalBackend(ApiBackend):
         self._trees: dict[int, Tree[Any]] = {}
         self._updates = 0
 
-    def _found(self, config: RunConfig, environ: Mapping[str, str]) -> tuple[RunConfig, Provider]:
+    def _named(self, config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
+        return config
+
+    def _found(self, config: RunConfig, environ: Mapping[str, str]) -> Provider:
         model = config.provider.model or _default_model(config)
-        return config, Weights(model if model == EMBEDDED else source_of(model))
+        return Weights(model if model == EMBEDDED else source_of(model))
 
     def meet(self, task: BaseTask[Any]) -> None:
         """See ApiBackend.meet; at temperature 0 an agent's answers are all alike."""

@@ -56,7 +56,7 @@ class Words(Base):
         (("--provider", "anthropic"), "ANTHROPIC_API_KEY is not set"),
         (("--provider", "openai", "--model", "gpt-4o"), "OPENAI_API_KEY is not set"),
         (("--provider", "embedded", "--model", "x"), "unknown embedded model 'x'"),
-        (("--backend", "local"), "--backend api"),
+        (("--backend", "local"), "provider.model"),
         (("--run-dir", "a_file"), "a_file is no directory"),
         (("--run-dir", "a_file/run"), "a_file is no directory"),
         (("--run-dir", "bad\udcff"), "no UTF-8 name"),
