@@ -339,6 +339,59 @@ def f(x):
     assert result.value[0] == 0
 
 
+async def test_a_candidate_has_no_end_of_the_tests_verdict(confined: ForkServers) -> None:
+    code = """
+import fcntl, os
+def f(x):
+    return [fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE for fd in (3, 4)]
+"""
+    test = "def check(candidate):\n  assert candidate(1) == [2, 2], candidate(1)\n"
+    assert (await confined.check(code, "f", test)).value == (1, 1)  # the null device, the pair
+
+
+async def test_who_reads_what_it_can_stops_no_test_and_no_server(confined: ForkServers) -> None:
+    thief = """
+import os, threading
+def steal():
+    while True:
+        for fd in (0, 1, 2, 3):
+            try:
+                os.set_blocking(fd, False)
+                os.read(fd, 65536)
+            except OSError:
+                pass
+threading.Thread(target=steal, daemon=True).start()
+def f(x): return 2 * x
+"""
+    for number in range(10):
+        result = await confined.check(f"{thief}# {number}\n", "f", TEST)
+        assert result.value == (5, 5), result
+
+
+@pytest.mark.parametrize(
+    "asserts",
+    [
+        "assert all(map(lambda x: candidate(x) == x + 1, range(5)))",
+        "for a, b in zip(map(candidate, [1, 2]), [2, 3]):\n    assert a == b",
+        "assert next(filter(lambda x: candidate(x) != x + 1, range(4)), None) is None",
+    ],
+)
+async def test_the_end_of_an_iteration_is_an_error_like_others(
+    confined: ForkServers, asserts: str
+) -> None:
+    test = f"def check(candidate):\n  {asserts}\n"
+    result = await confined.check("def f(x): raise StopIteration", "f", test)
+    assert result.value[0] == 0
+    assert "StopIteration" in result.why
+
+
+async def test_asserts_that_nothing_came_to_did_not_hold(confined: ForkServers) -> None:
+    test = "def check(candidate):\n  for a in candidate(3):\n    assert a > 0\n"
+    result = await confined.check("def f(x): return []", "f", test)
+    assert result.value == (0, 1)
+    assert "none of its asserts" in result.why
+
+
 async def test_cancellation_ends_the_run_and_the_next_one_is_answered(
     confined: ForkServers,
 ) -> None:

@@ -50,7 +50,7 @@ def answer_test(job: dict[str, Any], receive: Callable[[], bytes], send: Send) -
 
 def load(code: str, entry_point: str, call_s: float) -> tuple[Callable[..., Any], Record | None]:
     """The candidate's function, or the record that every call gets because there is none."""
-    signal.signal(signal.SIGPROF, out_of_time)
+    heed_timer()
     module = sys.modules["candidate"] = ModuleType("candidate")  # as pickle and others expect
     names = vars(module)
     linecache.cache[NAME] = (len(code), None, code.splitlines(keepends=True), NAME)
@@ -98,6 +98,11 @@ def timed(work: Callable[[], Record], call_s: float) -> Record:
         return {"verdict": "memory", **explain(error)}
     except BaseException as error:
         return {"verdict": "error", **explain(error)}
+
+
+def heed_timer() -> None:
+    """The CPU timer's end becomes an OutOfTime."""
+    signal.signal(signal.SIGPROF, out_of_time)
 
 
 def _arm(call_s: float, again_s: float = 0) -> None:

@@ -81,7 +81,8 @@ def main(level: int) -> NoReturn:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(PEER + 1):
         os.dup2(null, fd)
-    os.close(null)
+    if null > PEER:  # else it is one of those places itself
+        os.close(null)
     os.environ.clear()
     threading.stack_size(_THREAD_STACK)
     random.seed(0)  # verdicts repeat
@@ -227,8 +228,8 @@ def _sayer(fd: int) -> Callable[[dict[str, Any]], None]:
 
 def _keep(kept: dict[int, int]) -> None:
     """Moves what is kept to its place and closes the rest; what has no use leads nowhere."""
-    for place, fd in kept.items():
-        os.dup2(fd, place)
+    for place in (RECORDS, PEER):
+        os.dup2(kept.get(place, 0), place)  # 0 is the null device
     os.closerange(PEER + 1, _OPEN_FILES)
 
 

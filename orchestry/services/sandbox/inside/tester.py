@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from orchestry.services.sandbox.inside.candidate import MAX_WHY, Record, timed
+from orchestry.services.sandbox.inside.candidate import MAX_WHY, Record, heed_timer, timed
 from orchestry.services.sandbox.inside.tagged import dumps, loads_record, untag
 
 NAME = "<test>"
@@ -126,13 +126,17 @@ def run_test(job: dict[str, Any], ask: Ask, send: Callable[[Record], None]) -> N
 
     Where the test ends early, the asserts that it did not come to count as failed.
     """
+    heed_timer()
     tally, counted = Tally(), _Counted()
     ended = timed(lambda: _play(job["test"], tally, counted, ask), job["call_s"])
     total = tally.total
     if ended:
         total = max(total, counted.written, tally.passed + 1)
-    elif not total:  # a test without asserts, which came to its end
+    elif not total and not counted.written:  # a test without asserts, which came to its end
         tally.passed = total = 1
+    elif not total:  # a loop over nothing, as a rule: the candidate's doing
+        total = counted.written
+        tally.failed = "the test came to none of its asserts"
     value = dumps((tally.passed, total))
     why = tally.failed or ended.get("why", "")
     send({"index": 0, "verdict": "value", "value": value, "why": why[:MAX_WHY]})
@@ -155,11 +159,15 @@ def _call(ask: Ask, *args: Any, **named: Any) -> Any:
 
 
 def _error(why: str) -> CandidateError:
-    """Also of the built-in class that the candidate raised, for tests that expect one."""
+    """Also of the built-in class that the candidate raised, for tests that expect one.
+
+    Not of the classes that end an iteration: in a test's `map` or `zip` they would be no error.
+    """
     text = f"the candidate gave no value: {why}"
     kind = getattr(builtins, why.partition(":")[0], None)
+    ends = (StopIteration, StopAsyncIteration)
     try:
-        if isinstance(kind, type) and issubclass(kind, Exception):
+        if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ends):
             found: CandidateError = type(kind.__name__, (CandidateError, kind), {})(text)
             return found
     except TypeError:  # a class that can't be mixed in, or is not made of a text
