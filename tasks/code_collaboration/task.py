@@ -16,6 +16,7 @@ from orchestry import (
     Split,
     Tools,
     extract_code,
+    rows,
 )
 
 from . import prompts, sources
@@ -76,7 +77,7 @@ class CodeCollaboration(BaseTask[Work]):
 
     def problems(self, split: Split) -> Sequence[Problem]:
         if self.options.bank == "own":
-            return sources.own(self.options.path or BANK, split)
+            return rows.own(self.options.path or BANK, split, sources.HUB)
         return sources.problems(self.options.bank, self.options.path, split)
 
     def reset(self, problem: Problem, seed: int) -> Work:

@@ -14,9 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from orchestry import Problem, Split, errors, read_problems
-
-from .rows import rows
+from orchestry import Problem, Split, errors, rows
 
 HUB = "trl-lib/tldr"
 FIELD = "prompt"
@@ -38,33 +36,10 @@ def problems(path: Path | None, most: int, split: Split) -> Sequence[Problem]:
     return tuple(problem for problem in whole if problem.split == split)
 
 
-def own(path: Path, split: Split) -> Sequence[Problem]:
-    """The problems of one split of a file of this task's own kind.
-
-    Raises ConfigError where there is no such file, TaskError where it is of another kind.
-    """
-    path = path.expanduser()
-    if not path.exists():
-        raise errors.ConfigError(
-            f"options.path {path} does not exist: name a file of problems, or leave options.path "
-            "out for the task's own"
-        )
-    try:
-        return read_problems(path, split)
-    except errors.TaskError as error:
-        raise errors.TaskError(f"{error}; a copy of {HUB} needs options.bank: tldr") from None
-
-
-def split_of(problem_id: str) -> Split:
-    """60 % train, 20 % dev, 20 % test; other rows have no say in it, so none ever moves."""
-    place = int(hashlib.sha256(problem_id.encode()).hexdigest()[:8], 16) % 100
-    return "train" if place < 60 else "dev" if place < 80 else "test"
-
-
 @lru_cache(maxsize=4)  # a run asks for its splits over and over
 def _all(path: Path | None, most: int) -> tuple[Problem, ...]:
     found: dict[str, Problem] = {}
-    for where, row in islice(rows(HUB, path), most):
+    for where, row in islice(rows.rows(HUB, path), most):
         problem = _problem(where, row)
         found.setdefault(problem.id, problem)
     if not found:
@@ -82,7 +57,7 @@ def _problem(where: str, row: Any) -> Problem:
     if not post:
         raise errors.TaskError(f"{where} has an empty post in '{FIELD}': leave the row out")
     problem_id = f"tldr_{hashlib.sha256(post.encode()).hexdigest()[:12]}"
-    return Problem(id=problem_id, prompt=post, split=split_of(problem_id))
+    return Problem(id=problem_id, prompt=post, split=rows.split_of(problem_id))
 
 
 def _post(text: str) -> str:

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from orchestry import Problem
 from orchestry.errors import ConfigError, TaskError
 from orchestry.registry import load_task
+from orchestry.rows import split_of
 from orchestry.types import SPLITS
 
 load_task("code_collaboration")
@@ -47,7 +48,7 @@ def loaded(bank: str, path: Path | None) -> dict[str, Problem]:
     found: dict[str, Problem] = {}
     for split in SPLITS:
         problems = SOURCES.problems(bank, path, split)
-        assert all(p.split == split == SOURCES.split_of(p.id) for p in problems)
+        assert all(p.split == split == split_of(p.id) for p in problems)
         found |= {problem.id: problem for problem in problems}
     return found
 
@@ -166,7 +167,7 @@ def test_no_agent_sees_the_tests() -> None:
 
 
 def test_the_splits_of_humaneval_are_fixed() -> None:
-    splits = [SOURCES.split_of(f"HumanEval_{number}") for number in range(164)]
+    splits = [split_of(f"HumanEval_{number}") for number in range(164)]
     assert Counter(splits) == {"train": 104, "dev": 28, "test": 32}
     assert hashlib.sha256("".join(splits).encode()).hexdigest()[:16] == "a6c467bac04101c6"
 

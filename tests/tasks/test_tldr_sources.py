@@ -15,6 +15,7 @@ import pytest
 from orchestry import Problem
 from orchestry.errors import ConfigError, TaskError
 from orchestry.registry import load_task
+from orchestry.rows import split_of
 from orchestry.types import SPLITS
 
 load_task("tldr")
@@ -42,7 +43,7 @@ def loaded(path: Path | None, most: int = 1000) -> dict[str, Problem]:
     found: dict[str, Problem] = {}
     for split in SPLITS:
         problems = SOURCES.problems(path, most, split)
-        assert all(p.split == split == SOURCES.split_of(p.id) for p in problems)
+        assert all(p.split == split == split_of(p.id) for p in problems)
         found |= {problem.id: problem for problem in problems}
     return found
 
@@ -177,7 +178,7 @@ def test_the_task_takes_a_data_set_or_a_bank_of_its_own_kind(tmp_path: Path) -> 
     problems = [problem for split in SPLITS for problem in task.problems(split)]
     assert len(problems) == 5
     assert all(task.gold(problem) is None for problem in problems)
-    with pytest.raises(TaskError, match=r"a copy of trl-lib/tldr needs options\.bank: tldr"):
+    with pytest.raises(TaskError, match=r"a copy of a data set needs options\.bank: tldr"):
         load_task("tldr", options={"path": str(path)}).problems("train")
     with pytest.raises(ConfigError, match="does not exist: name a file of problems"):
         load_task("tldr", options={"path": str(tmp_path / "none")}).problems("train")

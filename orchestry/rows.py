@@ -1,11 +1,14 @@
-"""The rows of a data set, from its hub or from a local copy. Nothing here knows what is in them."""
+"""Banks of problems from elsewhere: a data set's rows, from its hub or a local copy, and the
+split of each. Nothing here knows what is in a row.
+"""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
@@ -13,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestry import errors
+from orchestry.task import read_problems
+from orchestry.types import Problem, Split
 
 _UNREADABLE = (OSError, EOFError, zlib.error, UnicodeDecodeError)
 Row = tuple[str, Any]
@@ -43,6 +48,31 @@ def rows(hub: str, path: Path | None) -> Iterator[Row]:
         f"options.path {path} is of no kind known here: give .jsonl, .json (either also .gz), "
         ".parquet, or a folder written by datasets.save_to_disk"
     )
+
+
+def own(path: Path, split: Split, banks: Iterable[str]) -> Sequence[Problem]:
+    """The problems of one split of a file of a task's own kind; `banks` are its data sets.
+
+    Raises ConfigError where there is no such file, TaskError where it is of another kind.
+    """
+    path = path.expanduser()
+    if not path.exists():
+        raise errors.ConfigError(
+            f"options.path {path} does not exist: name a file of problems, or leave options.path "
+            "out for the task's own"
+        )
+    try:
+        return read_problems(path, split)
+    except errors.TaskError as error:
+        raise errors.TaskError(
+            f"{error}; a copy of a data set needs options.bank: {', '.join(banks)}"
+        ) from None
+
+
+def split_of(problem_id: str) -> Split:
+    """60 % train, 20 % dev, 20 % test; other rows have no say in it, so none ever moves."""
+    place = int(hashlib.sha256(problem_id.encode()).hexdigest()[:8], 16) % 100
+    return "train" if place < 60 else "dev" if place < 80 else "test"
 
 
 def _numbered(source: str, found: Iterable[Any]) -> Iterator[Row]:
