@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from orchestry.types import Frozen
 
@@ -21,6 +21,13 @@ class LearnConfig(Frozen):
     """Trajectories drawn of each problem: their returns' mean is the baseline (G in the paper)."""
     every: int = Field(8, ge=1, le=100_000)
     """Episodes (problems) an update."""
+    epochs: int = Field(1, ge=1, le=16)
+    """Steps an update takes from the same actions; more than one needs `learn.clip`."""
+    clip: float | None = Field(None, gt=0.0, lt=1.0)
+    """From the second step on a token's ratio to the policy that began the update counts up to
+    1 - clip and 1 + clip only (PPO, arXiv 1707.06347)."""
+    kl: float = Field(0.0, ge=0.0, le=10.0)
+    """Weight of the KL to the reference, the base without adapter; 0 computes none (the paper)."""
     learning_rate: float = Field(1e-4, ge=0.0, le=1.0)
     """Of AdamW, after a warm-up of 10 % of the updates, 100 at most. 0 is the control that learns
     nothing."""
@@ -62,5 +69,16 @@ class LearnConfig(Frozen):
     since their number decides the last bits."""
     micro_tokens: int = Field(4096, ge=64)
     """Most tokens in one forward and backward pass: less takes less memory."""
+    gradient_checkpointing: bool = False
+    """Compute each layer again in the backward pass: less memory, about a third more time."""
     keep: int = Field(3, ge=1, le=1000)
     """Checkpoints kept, one an update; the last two at least."""
+
+    @model_validator(mode="after")
+    def _reuse_is_clipped(self) -> Self:
+        if self.epochs > 1 and self.clip is None:
+            raise ValueError(
+                f"learn.epochs={self.epochs} learns from actions of an older policy: set "
+                "learn.clip, 0.2 for instance, or learn.epochs=1"
+            )
+        return self

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestry import journal
 from orchestry.backends.api import ApiBackend, Update
-from orchestry.config import RunConfig
+from orchestry.config import AgentConfig, RunConfig
 from orchestry.cores import idle_cores
 from orchestry.errors import ConfigError, LearnError, StoreError
 from orchestry.learn.base import source_of
@@ -115,7 +115,7 @@ class LocalBackend(ApiBackend):
 
     def _found(self, config: RunConfig, environ: Mapping[str, str]) -> Provider:
         model = config.provider.model or _default_model(config)
-        return Weights(model if model == EMBEDDED else source_of(model))
+        return Weights(_source(model))
 
     def meet(self, task: BaseTask[Any]) -> None:
         """See ApiBackend.meet; at temperature 0 an agent's answers are all alike."""
@@ -148,7 +148,7 @@ class LocalBackend(ApiBackend):
         self._updates, self._store = len(learned), store
         await super().open(store, task, rate, on_warn)
         last = store.folder / learned[-1].state["checkpoint"] if learned else None
-        self._trainer = await asyncio.to_thread(self._load, task, last)
+        self._trainer = await asyncio.to_thread(self._load, task, last, on_warn)
         self._lockstep = Lockstep(self._draw)
         if self.every is not None:
             self._take_back(self._updates * self.every, on_warn)
@@ -167,17 +167,14 @@ class LocalBackend(ApiBackend):
         on_warn(f"{len(since)} episodes since the last update are played again, all together")
         store.roll_back(first, time.time())
 
-    def _load(self, task: BaseTask[Any], last: Path | None) -> Trainer:
+    def _load(
+        self, task: BaseTask[Any], last: Path | None, on_warn: Callable[[str], None]
+    ) -> Trainer:
         from orchestry.learn.trainer import Trainer
 
         settings = self.config.learn
         updates = self.config.episodes // settings.every
-        roles = [spec.role for spec in task.agents]
-        trainer = Trainer(self.provider.model, roles, settings, updates, self.config.seed)
-        trainer.temperatures = {
-            role: TEMPERATURE if member.temperature is None else member.temperature
-            for role, member in self.team(task).items()
-        }
+        trainer = Trainer(self.team(task), settings, updates, self.config.seed, on_warn)
         if last is not None:
             trainer.resume(last)
         elif settings.source is not None:
@@ -236,6 +233,7 @@ class LocalBackend(ApiBackend):
             grouping=settings.grouping,
             baseline=settings.baseline,
             normalise=settings.normalise,
+            skip=not settings.kl,
         )
         done = await self._learn(batch)
         name = _CHECKPOINTS / f"{block[-1].episode + 1:06d}"
@@ -261,9 +259,6 @@ def _refuse(config: RunConfig) -> None:
     reasons = {
         f"it has no provider {config.provider.name}: leave provider.name, and name the base in "
         "provider.model": config.provider.name not in ("auto", EMBEDDED),
-        "all agents have one base: name it in provider.model, not in agents": any(
-            agent.model for agent in config.agents.values()
-        ),
         "it learns by gradients: behaviors.enabled=true is for backend api": bool(
             config.behaviors.enabled
         ),
@@ -277,7 +272,8 @@ def _refuse(config: RunConfig) -> None:
 
 
 def _as_chains(config: RunConfig) -> RunConfig:
-    """Independent trajectories, a group a problem, all episodes of an update at once."""
+    """Independent trajectories, a group a problem, all episodes of an update at once; all that a
+    resume must find again is settled."""
     learn, sampling = config.learn, config.sampling
     search = {
         "strategy": "chains",
@@ -294,9 +290,18 @@ def _as_chains(config: RunConfig) -> RunConfig:
             "search": config.search.model_copy(update=search),
             "sampling": sampling.model_copy(update={"temperature": temperature}),
             "learn": learn.model_copy(update=own),
+            "agents": {role: _settled(agent) for role, agent in config.agents.items()},
             "behaviors": config.behaviors.model_copy(update={"enabled": False}),
         }
     )
+
+
+def _settled(agent: AgentConfig) -> AgentConfig:
+    return agent.model_copy(update={"model": agent.model and _source(agent.model)})
+
+
+def _source(model: str) -> str:
+    return model if model == EMBEDDED else source_of(model)
 
 
 def _default_model(config: RunConfig) -> str:

@@ -169,7 +169,7 @@ def _score(node: Trajectory[Any]) -> float:
 
 
 def _actions(tree: Tree[Any], joint: Joint, worths: Mapping[str, float]) -> list[Action]:
-    """Every action that was drawn, once, in the order of play."""
+    """Every action that was drawn, once, in the order of play; none where a prompt was too long."""
     found = list[Action]()
     for group in tree.groups:
         children = [tree.trajectories[id] for id in group.children]
@@ -181,8 +181,11 @@ def _actions(tree: Tree[Any], joint: Joint, worths: Mapping[str, float]) -> list
                 "schedule with collapse=False"
             )
         returns_J = [worths[child.id] for child in children]  # noqa: N806
-        for turn, worth in _moves(group, children, returns_J, joint, place):
-            found.append(Action(turn.agent, stage, _tokens(turn, place), worth))
+        found += [
+            Action(turn.agent, stage, _tokens(turn, place), worth)
+            for turn, worth in _moves(group, children, returns_J, joint, place)
+            if turn.completion.stop != "too_long"  # which no policy drew
+        ]
     return found
 
 

@@ -8,16 +8,18 @@ they end, and every sample has its own seed.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from orchestry.errors import LearnError, reason
 from orchestry.learn.endings import Ending, Endings
 from orchestry.learn.kv import roomy_cache
 from orchestry.learn.masks import additive, check_attention
+from orchestry.learn.memory import out_of_memory, release
 from orchestry.learn.nucleus import pick
 
 if TYPE_CHECKING:
@@ -65,7 +67,15 @@ class Sampler:
     The model must attend by sdpa or eager. At most `max_rows` samples are decoded at a time.
     """
 
-    def __init__(self, base: Base, adapters: Adapters, max_rows: int = MAX_ROWS) -> None:
+    def __init__(
+        self,
+        base: Base,
+        adapters: Adapters,
+        max_rows: int = MAX_ROWS,
+        warn: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`warn` hears of it when memory runs out, and fewer rows are decoded from then on."""
+        self._warn = warn
         self._model: Any = base.model
         self._adapters = adapters
         self._endings = Endings(base.tokenizer, base.eos_ids)
@@ -85,9 +95,36 @@ class Sampler:
         # Like lengths together: a shorter prompt is padded to the longest of its batch.
         flat = sorted((row for group in rows for row in group), key=lambda row: -row.length)
         with torch.inference_mode(), _evaluating(self._model):
-            for start in range(0, len(flat), self._max_rows):
-                self._decode(flat[start : start + self._max_rows])
+            while flat:
+                flat = flat[self._decoded(flat) :]
         return [[self._drawn(row) for row in group] for group in rows]
+
+    def _decoded(self, flat: list[_Row]) -> int:
+        """How many of the first rows are drawn now: as many as fit."""
+        rows = flat[: self._max_rows]
+        try:
+            self._decode(rows)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            why = reason(error)
+        else:
+            return len(rows)
+        for row in rows:
+            row.restart()
+        self._halve(len(rows), why)  # out here, since the error holds on to all that was computed
+        return 0
+
+    def _halve(self, rows: int, why: str) -> None:
+        """Raises LearnError where one row is too many already."""
+        if rows == 1:
+            raise LearnError(
+                f"one answer does not fit into memory ({why}): lower sampling.max_tokens, or "
+                "choose a smaller base or learn.quantize=nf4; then resume"
+            )
+        self._max_rows = rows // 2
+        self._warn(f"out of memory: from now on {self._max_rows} answers are drawn at a time")
+        release()
 
     def _decode(self, rows: list[_Row]) -> None:
         """Draws all of the rows' tokens."""
@@ -124,6 +161,10 @@ class _Row:
     @property
     def length(self) -> int:
         return len(self.prompt.prompt_ids)
+
+    def restart(self) -> None:
+        """Forgets what was drawn; the same uniforms draw it again."""
+        self.ids, self.logprobs, self.ending = [], [], None
 
 
 def _row(prompt: Prompt, seed: int) -> _Row:

@@ -5,28 +5,27 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from orchestry.errors import LearnError, StoreError, reason
-from orchestry.learn.adapters import Adapters
-from orchestry.learn.base import load_base
+from orchestry.errors import ConfigError, LearnError, StoreError, reason
+from orchestry.learn.crew import Crew
 from orchestry.learn.groups import Batch
-from orchestry.learn.logprobs import Packed, completion_logprobs, micro_batches
-from orchestry.learn.magrpo import policy_loss
+from orchestry.learn.memory import out_of_memory, release
 from orchestry.learn.optimizer import Step, TeamOptimizer
-from orchestry.learn.samples import Sample
-from orchestry.learn.sampling import Drawn, Prompt, Sampler
 from orchestry.learnconfig import LearnConfig
+from orchestry.rollout import Member
 from orchestry.seeds import derive
-from orchestry.types import Completion, Request, Tokens
+from orchestry.types import Completion, Request
 
 _OPTIMIZER, _STATE, _PART = "optimizer.pt", "state.json", ".part"
+SMALLEST = 64
+"""Tokens of a micro-batch that is halved no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,106 +63,114 @@ class Learnt:
 
 
 class Trainer:
-    """One base, one adapter an agent, one optimizer. Not safe to use from two threads at once."""
+    """A crew a base model, and one optimizer. Not safe to use from two threads at once."""
 
     def __init__(
-        self, model: str, roles: Sequence[str], settings: LearnConfig, updates: int, seed: int
+        self,
+        team: Mapping[str, Member],
+        settings: LearnConfig,
+        updates: int,
+        seed: int,
+        warn: Callable[[str], None],
     ) -> None:
         """`updates`: how many the whole run makes. Raises ConfigError for what can't be loaded."""
         torch.set_num_threads(settings.threads or 1)
-        self.base = load_base(model, settings.dtype, settings.quantize, settings.device)
-        self.adapters = Adapters(
-            self.base,
-            roles,
-            rank=settings.rank,
-            alpha=settings.alpha,
-            dropout=settings.dropout,
-            seed=derive(seed, "adapters"),
-            shared=settings.shared,
-        )
+        self.crews = _crews(team, settings, seed, warn)
         self.optimizer = TeamOptimizer(
-            {role: self.adapters.parameters(i) for i, role in enumerate(roles)},
+            {
+                role: crew.adapters.parameters(index)
+                for crew in self.crews
+                for index, role in enumerate(crew.roles)
+            },
             rate=settings.learning_rate,
-            updates=updates,
+            updates=updates * settings.epochs,
             max_norm=settings.max_grad_norm,
         )
-        self.temperatures: Mapping[str, float] = {}
-        """At which each agent's answers were drawn, and are learned from."""
-        self._settings, self._roles, self._seed = settings, tuple(roles), seed
-        self._sampler = Sampler(self.base, self.adapters)
+        self._settings, self._seed, self._warn = settings, seed, warn
+        self._micro_tokens = settings.micro_tokens
 
     def draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        """`n` answers a request in one batch; sample j of a request by its own seed.
-
-        Raises PromptTooLong for a prompt that leaves no room for its answer.
-        """
-        prompts = [self._prompt(request, n) for request in requests]
-        return [
-            [self._completion(prompt, drawn) for drawn in samples]
-            for prompt, samples in zip(prompts, self._sampler.draw(prompts, n), strict=True)
-        ]
-
-    def _prompt(self, request: Request, n: int) -> Prompt:
-        return Prompt(
-            agent_index=self._roles.index(request.agent),
-            prompt_ids=self.base.render(request.messages, request.max_tokens),
-            max_tokens=request.max_tokens,
-            temperature=self.temperatures[request.agent],
-            top_p=self._settings.top_p,
-            stop=request.stop,
-            seeds=tuple(derive(request.seed, index) for index in range(n)),
-        )
-
-    def _completion(self, prompt: Prompt, drawn: Drawn) -> Completion:
-        return Completion(
-            text=drawn.text,
-            model=self.base.name,
-            input_tokens=len(prompt.prompt_ids),
-            output_tokens=len(drawn.ids),
-            stop=drawn.stop,
-            tokens=Tokens(prompt_ids=prompt.prompt_ids, ids=drawn.ids, logprobs=drawn.logprobs),
-        )
+        """`n` answers a request, in one batch a crew; see Crew.draw."""
+        found: dict[int, list[Completion]] = {}
+        for crew in self.crews:
+            places = [i for i, request in enumerate(requests) if request.agent in crew.roles]
+            answers = crew.draw([requests[place] for place in places], n)
+            found.update(zip(places, answers, strict=True))
+        return [found[place] for place in range(len(requests))]
 
     def learn(self, batch: Batch) -> Learnt:
-        """One step up the gradient of equation 2, each agent's mean over its own actions.
+        """`learn.epochs` steps up the gradient of equation 2, each agent's mean over its actions.
 
         Raises LearnError, before any weight moves, for numbers that are none.
         """
-        self.adapters.reseed(derive(self._seed, "dropout", self.optimizer.update))
-        total = 0.0
-        self.base.model.train()
-        try:
-            for loss in self._losses(batch):
-                self.optimizer.backward(loss)
-                total += loss.item()
-        except BaseException:
-            self.optimizer.drop()
-            raise
-        finally:
-            self.base.model.train(False)
+        olds = list[torch.Tensor]()
+        for epoch in range(self._settings.epochs):
+            loss, logprobs = self._backward(batch, olds if epoch else None)
+            step = self.optimizer.step()
+            olds = olds or logprobs
         return Learnt(
-            step=self.optimizer.step(),
-            loss=total,
+            step=step,
+            loss=loss,
             samples=len(batch.samples),
             skipped=batch.skipped,
             tokens=sum(len(sample.ids) for sample in batch.samples),
         )
 
-    def _losses(self, batch: Batch) -> Iterator[torch.Tensor]:
-        """Each micro-batch's part of the loss; they add up to the whole."""
-        for index, role in enumerate(self._roles):
-            packed, advantages = _packed(index, [s for s in batch.samples if s.agent == role])
-            left = iter(advantages)
-            for micro in micro_batches(packed, self._settings.micro_tokens):
-                logprobs = completion_logprobs(
-                    self.base, self.adapters, micro, self.temperatures[role]
-                )
-                yield policy_loss(
-                    logprobs,
-                    [next(left) for _ in logprobs],
-                    reduce=self._settings.reduce,
-                    actions=batch.actions[role],
-                )
+    def _backward(
+        self, batch: Batch, olds: Sequence[torch.Tensor] | None
+    ) -> tuple[float, list[torch.Tensor]]:
+        """Adds up the gradient; the loss, and the actions' log-probabilities.
+
+        Where memory runs out it begins again with smaller micro-batches, which add up to the same.
+        """
+        while True:
+            try:
+                with self._training():
+                    return self._added_up(batch, olds)
+            except Exception as error:
+                self.optimizer.drop()
+                if not out_of_memory(error):
+                    raise
+                why = reason(error)
+            self._halve(why)  # out here, since the error holds on to all that was computed
+
+    def _added_up(
+        self, batch: Batch, olds: Sequence[torch.Tensor] | None
+    ) -> tuple[float, list[torch.Tensor]]:
+        total, logprobs = 0.0, list[torch.Tensor]()
+        known = iter(olds) if olds is not None else None
+        for crew in self.crews:
+            for part in crew.parts(batch, self._micro_tokens, known):
+                self.optimizer.backward(part.loss)
+                total += part.loss.item()
+                logprobs += part.logprobs
+        return total, logprobs
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Dropout is on, its masks a function of the run's seed and the step."""
+        for number, crew in enumerate(self.crews):
+            crew.adapters.reseed(derive(self._seed, "dropout", self.optimizer.update, number))
+            crew.base.model.train()
+        try:
+            yield
+        finally:
+            for crew in self.crews:
+                crew.base.model.train(False)
+
+    def _halve(self, why: str) -> None:
+        """Raises LearnError where a micro-batch holds one answer already."""
+        release()
+        if self._micro_tokens <= SMALLEST:
+            raise LearnError(
+                f"one answer of an update does not fit into memory ({why}): set "
+                "learn.gradient_checkpointing=true, lower sampling.max_tokens, or choose a smaller "
+                "base or learn.quantize=nf4; then resume"
+            )
+        self._micro_tokens //= 2
+        self._warn(
+            f"out of memory: the update begins again with learn.micro_tokens={self._micro_tokens}"
+        )
 
     def save(self, folder: Path, keep: int) -> None:
         """All that a run needs to go on, whole or not at all; older checkpoints but `keep` go.
@@ -175,9 +182,11 @@ class Trainer:
         try:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
-            self.adapters.save(part)
+            for crew in self.crews:
+                crew.adapters.save(part)
             torch.save(self.optimizer.state_dict(), part / _OPTIMIZER)
-            state = {"update": self.optimizer.update, "base": self.base.name}
+            bases = {role: crew.base.name for crew in self.crews for role in crew.roles}
+            state = {"steps": self.optimizer.update, "bases": bases}
             (part / _STATE).write_text(json.dumps(state), encoding="utf-8")
             if folder.exists():  # left by a process that was killed before it counted
                 shutil.rmtree(folder)
@@ -204,18 +213,31 @@ class Trainer:
 
     def start_from(self, folder: Path) -> None:
         """Takes over a checkpoint's adapters, with a fresh optimizer."""
-        self.adapters.load(folder)
+        for crew in self.crews:
+            crew.adapters.load(folder)
 
 
-def _packed(index: int, samples: Sequence[Sample]) -> tuple[list[Packed], list[float]]:
-    """One agent's actions by history, and their advantages in the same order."""
-    groups: defaultdict[int, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        if not sample.ids:
-            raise LearnError(f"an answer of {sample.agent} has no tokens: nothing to learn from")
-        groups[sample.group].append(sample)
-    packed = [
-        Packed(index, group[0].prompt_ids, tuple(sample.ids for sample in group))
-        for group in groups.values()
-    ]
-    return packed, [sample.advantage for group in groups.values() for sample in group]
+def _crews(
+    team: Mapping[str, Member], settings: LearnConfig, seed: int, warn: Callable[[str], None]
+) -> tuple[Crew, ...]:
+    """The agents by base, in the order of the team."""
+    models = list(dict.fromkeys(member.model for member in team.values()))
+    if settings.shared and len(models) > 1:
+        raise ConfigError(
+            f"learn.shared=true needs one base for all agents, found {', '.join(models)}: name "
+            "one, or set learn.shared=false"
+        )
+    return tuple(
+        Crew(
+            model,
+            {
+                role: 1.0 if member.temperature is None else member.temperature
+                for role, member in team.items()
+                if member.model == model
+            },
+            settings,
+            seed,
+            warn,
+        )
+        for model in models
+    )

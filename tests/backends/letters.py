@@ -9,6 +9,7 @@ from orchestry.config import RunConfig, resolve
 from orchestry.journal import Learned
 from orchestry.learnconfig import LearnConfig
 from orchestry.records import EpisodeRecord
+from orchestry.rollout import Member
 from orchestry.store import Run, load_run
 from orchestry.types import Turn
 
@@ -116,7 +117,8 @@ def trainer(model: str, checkpoint: Path | None = None, alpha: int = 8) -> Train
     from orchestry.learn.trainer import Trainer
 
     chosen = LearnConfig.model_validate({"threads": 1, "rank": 4, "alpha": alpha})
-    made = Trainer(model, ROLES, chosen, 1, seed=0)
+    team = {role: Member(role, role[0], model, 8, temperature=0.8) for role in ROLES}
+    made = Trainer(team, chosen, 1, 0, warn=print)
     if checkpoint is not None:
         made.start_from(checkpoint)
     return made
@@ -128,12 +130,12 @@ def surprise(made: Trainer, episode: EpisodeRecord) -> float:
 
     from orchestry.learn.logprobs import Packed, completion_logprobs
 
-    gaps = []
+    gaps, (crew,) = [], made.crews
     for turn in turns(episode):
         tokens = turn.completion.tokens
         assert tokens is not None
         packed = Packed(ROLES.index(turn.agent), tokens.prompt_ids, (tokens.ids,))
         with torch.no_grad():
-            (found,) = completion_logprobs(made.base, made.adapters, [packed], 0.8)
+            (found,) = completion_logprobs(crew.base, crew.adapters, [packed], 0.8)
         gaps.append(float((found - torch.tensor(tokens.logprobs)).abs().max()))
     return max(gaps)

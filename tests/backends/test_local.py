@@ -30,6 +30,7 @@ from tests.backends.letters import (  # noqa: E402
     trainer,
     turns,
 )
+from tests.learn.tiny import tiny_folder  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -78,8 +79,9 @@ def test_a_checkpoint_loads_in_plain_peft(finished: Run, model: str) -> None:
     loader: Any = AutoModelForCausalLM
     worn: Any = peft.PeftModel.from_pretrained(loader.from_pretrained(model), folder / "right")
     ours, ids = trainer(model, folder), torch.arange(3, 40)[None]
-    with torch.no_grad(), ours.adapters.rows(1):
-        expected = ours.base.model(ids).logits
+    (crew,) = ours.crews
+    with torch.no_grad(), crew.adapters.rows(1):
+        expected = crew.base.model(ids).logits
     with torch.no_grad():
         assert torch.allclose(worn(ids).logits, expected, atol=1e-5)
 
@@ -144,10 +146,10 @@ def test_numbers_that_are_none_stop_the_run_and_the_batch_is_kept(
     model: str, tasks: Path, tmp_path: Path
 ) -> None:
     """Adapters of absurd size: B is zero, so answers are sound, but its gradient overflows."""
-    absurd = trainer(model, alpha=10**9)
-    for weight in absurd.adapters.parameters()[::2]:
+    (absurd,) = (crew.adapters for crew in trainer(model, alpha=10**9).crews)
+    for weight in absurd.parameters()[::2]:
         weight.data.mul_(1e36)
-    absurd.adapters.save(tmp_path / "absurd")
+    absurd.save(tmp_path / "absurd")
     sets = (f"learn.from={tmp_path / 'absurd'}", f"learn.alpha={10**9}")
     path = tmp_path / "run" / "failed-update-1.json"
     with pytest.raises(LearnError, match=r"update 1 is .*no weight has moved") as caught:
@@ -170,7 +172,8 @@ def test_numbers_that_are_none_stop_the_run_and_the_batch_is_kept(
         (["judge.enabled=true"], "has no judge of its own: name one in judge.provider.name"),
         (["judge.enabled=true", "judge.provider.model=m"], "judge.provider.name"),
         (["provider.name=fake"], "has no provider fake: leave provider.name"),
-        (["agents.left.model=other"], "all agents have one base"),
+        (["agents.left.model=./other"], r"the model './other' is no folder here"),
+        (["learn.epochs=2"], "learns from actions of an older policy: set learn.clip"),
         (["behaviors.enabled=true"], "learns by gradients"),
         (["credit.share=0.1"], "makes no replays: leave credit.share"),
         (["agents.left.temperature=0"], "left would answer at temperature 0"),
@@ -208,10 +211,36 @@ def test_a_judge_of_another_provider_is_asked(model: str, tasks: Path, tmp_path:
     assert len(learned(run)) == 1
 
 
-def test_a_prompt_longer_than_the_context_ends_the_run(
+def test_a_run_whose_prompts_never_fit_ends_at_once(
     model: str, tasks: Path, tmp_path: Path
 ) -> None:
     sets = ("sampling.max_tokens=500",)
     with pytest.raises(PromptTooLong, match=r"passes the 512 of .*lower max_tokens"):
         orchestry.train(config(model, tasks, *sets), tmp_path / "run")
     assert load_run(tmp_path / "run").summary.stopped == "failed"
+
+
+def test_an_agent_whose_prompt_does_not_fit_says_nothing_and_the_others_learn(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    sets = ("agents.left.system_prompt=" + 500 * "x", "episodes=4")
+    run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    said = {(turn.agent, turn.completion.stop) for e in run.episodes for turn in turns(e)}
+    assert ("left", "too_long") in said
+    assert said & {("right", "end"), ("right", "length")}
+    (update,) = learned(run)
+    assert update.state["norms"]["left"] == 0.0 < update.state["norms"]["right"]
+
+
+def test_agents_may_have_bases_of_their_own(
+    model: str, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tiny_folder(tmp_path / "other", "qwen2", seed=1)
+    monkeypatch.chdir(tmp_path)
+    run = orchestry.train(
+        config(model, tasks, "agents.right.model=./other", "episodes=4"), tmp_path / "run"
+    )
+    assert run.config["agents"]["right"]["model"] == str(other)
+    bases = {(t.agent, t.completion.model) for e in run.episodes for t in turns(e)}
+    assert bases == {("left", model), ("right", str(other))}
+    assert {"left", "right"} < {path.name for path in run.folder.glob("checkpoints/000004/*")}

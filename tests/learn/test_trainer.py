@@ -14,12 +14,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from orchestry.errors import LearnError, PromptTooLong, StoreError  # noqa: E402
+from orchestry.errors import ConfigError, LearnError, PromptTooLong, StoreError  # noqa: E402
 from orchestry.learn.groups import Batch  # noqa: E402
 from orchestry.learn.logprobs import Packed, completion_logprobs  # noqa: E402
 from orchestry.learn.samples import Sample  # noqa: E402
 from orchestry.learn.trainer import Trainer  # noqa: E402
 from orchestry.learnconfig import LearnConfig  # noqa: E402
+from orchestry.rollout import Member  # noqa: E402
 from orchestry.types import Message, Request  # noqa: E402
 from tests.learn.tiny import CONTEXT, tiny_folder  # noqa: E402
 
@@ -40,11 +41,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_folder(tmp_path_factory.mktemp("tiny")))
 
 
-def trainer(model: str, updates: int = 4, seed: int = 0, **settings: Any) -> Trainer:
+def trainer(
+    model: str, updates: int = 4, seed: int = 0, other: str | None = None, **settings: Any
+) -> Trainer:
+    """Two agents on one base, or the right one on a base of its own."""
     chosen = {"threads": 1, "rank": 4, "alpha": 8, "learning_rate": 1e-2, **settings}
-    made = Trainer(model, ROLES, LearnConfig.model_validate(chosen), updates, seed)
-    made.temperatures = dict.fromkeys(ROLES, TEMPERATURE)
-    return made
+    bases = dict(zip(ROLES, (model, other or model), strict=True))
+    team = {role: Member(role, "", base, 12, TEMPERATURE) for role, base in bases.items()}
+    return Trainer(team, LearnConfig.model_validate(chosen), updates, seed, print)
 
 
 def request(agent: str, seed: int, text: str = "say something", max_tokens: int = 12) -> Request:
@@ -60,9 +64,9 @@ def request(agent: str, seed: int, text: str = "say something", max_tokens: int 
     )
 
 
-def batch_of(made: Trainer, seed: int = 0, n: int = 4) -> Batch:
+def batch_of(made: Trainer, seed: int = 0, n: int = 4, max_tokens: int = 12) -> Batch:
     """What the team draws now, each agent's even samples planted as good and odd ones as bad."""
-    asked = [request(role, seed + place) for place, role in enumerate(ROLES)]
+    asked = [request(r, seed + place, max_tokens=max_tokens) for place, r in enumerate(ROLES)]
     samples = [
         Sample(
             agent=one.agent,
@@ -80,14 +84,16 @@ def batch_of(made: Trainer, seed: int = 0, n: int = 4) -> Batch:
 
 
 def logprob(made: Trainer, sample: Sample) -> float:
-    packed = Packed(ROLES.index(sample.agent), sample.prompt_ids, (sample.ids,))
+    (crew,) = (crew for crew in made.crews if sample.agent in crew.roles)
+    packed = Packed(crew.roles.index(sample.agent), sample.prompt_ids, (sample.ids,))
     with torch.no_grad():
-        (found,) = completion_logprobs(made.base, made.adapters, [packed], TEMPERATURE)
+        (found,) = completion_logprobs(crew.base, crew.adapters, [packed], TEMPERATURE)
     return float(found.sum())
 
 
 def weights(made: Trainer) -> list[Any]:
-    return [weight.detach().clone() for weight in made.adapters.parameters()]
+    parameters = [weight for crew in made.crews for weight in crew.adapters.parameters()]
+    return [weight.detach().clone() for weight in parameters]
 
 
 def equal(one: list[Any], other: list[Any]) -> bool:
@@ -118,7 +124,7 @@ def test_a_step_makes_good_answers_likelier_and_bad_ones_less_so(model: str) -> 
     assert (done.samples, done.skipped, done.step.update) == (8, 0, 1)
     assert done.tokens == sum(len(sample.ids) for sample in batch.samples)
     assert all(norm > 0 for norm in done.step.norms.values())
-    assert not made.base.model.training
+    assert not any(crew.base.model.training for crew in made.crews)
 
 
 def test_only_the_agent_that_has_something_to_learn_moves(model: str) -> None:
@@ -231,7 +237,7 @@ def test_a_loss_that_is_no_number_moves_nothing(model: str, advantage: float) ->
         made.learn(Batch((*batch.samples[:-1], broken), batch.actions))
     assert equal(weights(made), before)
     assert made.optimizer.update == 0
-    assert not made.base.model.training
+    assert not any(crew.base.model.training for crew in made.crews)
     fresh = trainer(model)
     assert made.learn(batch) == fresh.learn(batch)  # nothing of the broken batch is left
     assert equal(weights(made), weights(fresh))
@@ -243,7 +249,7 @@ def test_an_answer_without_tokens_is_named_and_leaves_no_gradient(model: str) ->
     empty = replace(batch.samples[-1], ids=(), logprobs=())
     with pytest.raises(LearnError, match="an answer of right has no tokens"):
         made.learn(Batch((*batch.samples[:-1], empty), batch.actions))
-    assert all(weight.grad is None for weight in made.adapters.parameters())
+    assert all(weight.grad is None for weight in made.crews[0].adapters.parameters())
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive at all", pickle.dumps(print, 2)])
@@ -281,6 +287,108 @@ def test_an_answer_depends_on_its_seed_not_on_the_batch(model: str) -> None:
     assert len({completion.text for completion in alone[0]}) == 3
 
 
-def test_a_prompt_beyond_the_context_is_refused(model: str) -> None:
+def test_a_prompt_beyond_the_context_is_answered_by_nothing(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = trainer(model)
+    asked = [request("left", 0, "x" * CONTEXT), request("right", 7)]
+    none, drawn = made.draw(asked, 2)
+    assert [(c.text, c.stop, c.tokens) for c in none] == [("", "too_long", None)] * 2
+    assert [drawn] == made.draw(asked[1:], 2)
+    assert f"answers to 1 of 2 prompts are empty: the prompt has {CONTEXT + 19} tokens" in (
+        capsys.readouterr().out
+    )
     with pytest.raises(PromptTooLong, match=f"passes the {CONTEXT}"):
-        trainer(model).draw([request("left", 0, "x" * CONTEXT)], 1)
+        made.draw(asked[:1], 2)
+
+
+# --- options ------------------------------------------------------------------------------------
+
+
+def test_agents_of_two_bases_learn_in_one_step(
+    model: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    other = str(tiny_folder(tmp_path_factory.mktemp("other"), "qwen2", seed=3))
+    made, left = trainer(model, other=other), trainer(model)
+    assert [crew.base.name for crew in made.crews] == [model, other]
+    asked = [request("right", 1), request("left", 2), request("right", 3)]
+    answers = made.draw(asked, 2)
+    assert [drawn[0].model for drawn in answers] == [other, model, other]
+    assert answers[1] == left.draw([asked[1]], 2)[0]
+    batch = batch_of(made)
+    before = [logprob(made, sample) for sample in batch.samples]
+    made.learn(batch)
+    for sample, was in zip(batch.samples, before, strict=True):
+        assert (logprob(made, sample) > was) == (sample.advantage > 0)
+    made.save(tmp_path / "000008", keep=3)
+    again = trainer(model, other=other)
+    again.resume(tmp_path / "000008")
+    assert equal(weights(again), weights(made))
+    with pytest.raises(ConfigError, match=r"right.* has base_model_name_or_path .*load it with"):
+        trainer(model).resume(tmp_path / "000008")
+
+
+def test_one_adapter_for_all_needs_one_base(
+    model: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = str(tiny_folder(tmp_path_factory.mktemp("other"), seed=3))
+    with pytest.raises(ConfigError, match=r"learn\.shared=true needs one base"):
+        trainer(model, other=other, shared=True)
+
+
+def test_checkpointed_layers_come_to_the_same_step(model: str) -> None:
+    plain, saving = trainer(model), trainer(model, gradient_checkpointing=True)
+    batch = batch_of(plain)
+    assert batch_of(saving) == batch
+    weighed: Any = saving.crews[0].base.model
+    layers = weighed.get_decoder().layers
+    passes = list[int]()
+    layers[0].self_attn.register_forward_hook(lambda *_: passes.append(1))
+    one, two = plain.learn(batch), saving.learn(batch)
+    assert two.loss == pytest.approx(one.loss, abs=1e-6)
+    assert two.step.norms == pytest.approx(dict(one.step.norms), rel=1e-5)
+    assert len(passes) == 4  # two micro-batches, an agent each, forwards and again for backwards
+
+
+def test_more_steps_from_the_same_actions_stay_near_the_policy_that_drew_them(model: str) -> None:
+    """At ratio 1 the first step is the unclipped one; what has passed the clip moves no more."""
+    once, often = trainer(model), trainer(model, epochs=8, clip=0.2)
+    batch = batch_of(once)
+    free = trainer(model, epochs=8, clip=0.999)
+    first, last = once.learn(batch), often.learn(batch)
+    free.learn(batch)
+    assert (first.step.update, last.step.update) == (1, 8)
+
+    def ratios(made: Trainer) -> list[float]:
+        return [logprob(made, s) - sum(s.logprobs) for s in batch.samples if s.advantage > 0]
+
+    assert min(ratios(often)) > 0
+    assert sum(ratios(once)) < sum(ratios(often)) < sum(ratios(free))
+
+
+def test_the_first_of_many_steps_is_the_only_step_of_one(model: str) -> None:
+    one, clipped = trainer(model), trainer(model, clip=0.2)
+    batch = batch_of(one)
+    assert one.learn(batch) == clipped.learn(batch)
+    assert equal(weights(one), weights(clipped))
+
+
+def test_the_kl_draws_the_team_back_to_its_base(model: str) -> None:
+    """Learned away from the base first; then actions of no advantage, which only the KL moves."""
+    made = trainer(model, kl=1.0)
+    drawn = batch_of(made)
+    still = Batch(tuple(replace(s, advantage=0.0) for s in drawn.samples), drawn.actions)
+    before = weights(made)
+    at_base = made.learn(still)
+    assert at_base.loss == 0.0  # no distance yet, and its gradient is zero there
+    assert equal(weights(made), before)
+
+    def surprise() -> float:
+        return sum(abs(logprob(made, s) - sum(s.logprobs)) for s in drawn.samples)
+
+    for _ in range(4):
+        made.learn(drawn)
+    away = surprise()
+    losses = [made.learn(still).loss for _ in range(20)]
+    assert losses[0] > losses[-1] > 0
+    assert surprise() < 0.7 * away
