@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestry.backends import open_backend
+from orchestry.backends import BACKENDS, open_backend
 from orchestry.backends.api import START
-from orchestry.behaviors.library import IN_RUN, file_of, read_library
+from orchestry.behaviors.library import file_of
 from orchestry.config import RunConfig, merge, validate
-from orchestry.errors import ConfigError, OrchestryError, StoreError
+from orchestry.errors import ConfigError, OrchestryError
 from orchestry.journal import Learned, Opened, Stopped
 from orchestry.registry import load_task
 from orchestry.rollout import count_stages, task_boundary, task_rater
@@ -28,7 +28,6 @@ from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Observer, Plan, Session, Silent
 from orchestry.store import Run, Store, existing, load_run, read_config
 from orchestry.summary import stop_reason, summarise, write_manifest
-from orchestry.task import BaseTask
 from orchestry.types import Split, Tools
 from orchestry.verdicts import Verdicts
 
@@ -84,39 +83,18 @@ def evaluate(
     `budget_usd` is the evaluation's own cap; None keeps the run's.
     """
     source = load_run(run.folder if isinstance(run, Run) else run)
-    library = source.folder / IN_RUN
-    watch, folder = observer or Silent(), source.folder / "evaluations" / _evaluation(split, source)
-    if (folder / START).exists():
-        library = folder / START
+    updates = [event.update for event in source.events if isinstance(event, Learned)]
+    # A folder for each update that the run came to: a later one leaves another team.
+    stage = f"{split}--update-{updates[-1]}" if updates else split
+    watch, folder = observer or Silent(), source.folder / "evaluations" / stage
+    backend = BACKENDS[source.config.get("backend", "api")]
     changes: dict[str, Any] = {"split": split, "credit": {"share": 0.0}}
-    changes["behaviors"] = {"enabled": False, "from": str(library) if library.exists() else None}
-    if source.config.get("backend") == "local":
-        changes["learn"] = {"enabled": False, **_last_adapters(source)}
+    changes |= backend.as_it_stands(source, folder)
     if budget_usd is not None:
         changes["budget"] = {"usd": budget_usd}
     plan = prepare(validate(merge(source.config, changes)), watch.note)
     config = plan.config.model_copy(update={"episodes": len(plan.problems)})
     return _run(Plan(config, plan.task, plan.problems, plan.backend), folder, watch)
-
-
-def _evaluation(split: Split, source: Run) -> str:
-    """A folder for each update that the run came to: a later one leaves another team."""
-    updates = [event.update for event in source.events if isinstance(event, Learned)]
-    if not updates:
-        return split
-    local = source.config.get("backend") == "local"
-    if not local and read_library(source.folder / IN_RUN).update != updates[-1]:
-        raise StoreError(
-            f"{source.folder / IN_RUN} is not that of update {updates[-1]}: the run was cut off; "
-            f"`orchestry resume {source.folder}` mends it"
-        )
-    return f"{split}--update-{updates[-1]}"
-
-
-def _last_adapters(source: Run) -> dict[str, str]:
-    """What names, in section `learn`, the adapters that a local run came to; none: as it began."""
-    states = [event.state for event in source.events if isinstance(event, Learned)]
-    return {"from": str(source.folder.absolute() / states[-1]["checkpoint"])} if states else {}
 
 
 def prepare(
@@ -136,23 +114,11 @@ def prepare(
             "another with --set split=..."
         )
     count_stages(task, problems[0])  # a task that never ends would spend without end
-    backend = open_backend(_learning(config, task, note), task, environ, need_key)
+    backend = open_backend(config, task, environ, need_key)
     backend.meet(task)
     for text in backend.notes:
         note(text)
     return Plan(backend.config, task, problems, backend)
-
-
-def _learning(config: RunConfig, task: BaseTask[Any], note: Callable[[str], None]) -> RunConfig:
-    """Switches learning off, where nobody asked for it, for a task that has nothing to test on."""
-    if config.backend == "local" or config.behaviors.enabled is False or task.problems("dev"):
-        return config
-    lacks = f"task {config.task} has no dev problems, on which behaviours are tested"
-    if config.behaviors.enabled:
-        raise ConfigError(f"{lacks}: add some, or set behaviors.enabled=false")
-    note(f"{lacks}: nothing is learned")
-    off = config.behaviors.model_copy(update={"enabled": False})
-    return config.model_copy(update={"behaviors": off})
 
 
 def _refuse_keys(config: RunConfig, environ: Mapping[str, str]) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestry.backends.api import ApiBackend
+from orchestry.backends.base import Backend
 from orchestry.baselines import schedule
 from orchestry.config import RunConfig
 from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError, StoreError, fault
@@ -67,7 +67,7 @@ class Plan:
     config: RunConfig
     task: BaseTask[Any]
     problems: Sequence[Problem]
-    backend: ApiBackend
+    backend: Backend
 
     def problem(self, episode: int) -> Problem:
         """Every problem once, in seeded order, before any comes again in another order."""

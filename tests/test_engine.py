@@ -271,7 +271,7 @@ def test_a_run_works_inside_a_running_loop(tmp_path: Path) -> None:
         (["task=wrds"], "unknown task 'wrds': did you mean 'words'"),
         (["agents.writr.max_tokens=3"], "unknown agent of task words 'writr': did you mean"),
         (["weights.qualty=1"], "unknown reward part of words 'qualty'"),
-        (["backend=local"], "no provider fake|backend local needs torch"),
+        (["backend=local"], "no provider fake|the local regime needs torch"),
         (["provider.name=openai", "provider.base_url=http://127.0.0.1:1"], "no default model"),
         (["provider.name=recorded"], "name it in provider.recording"),
         (["provider.name=anthropic", "provider.model=claude-nonesuch-9"], "price for model"),

@@ -1,4 +1,4 @@
-"""How a team is asked, and later how it learns: one file a backend."""
+"""How a team is asked and how it learns: one file a backend."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestry.backends.api import ApiBackend
+from orchestry.backends.base import Backend
 from orchestry.backends.local import LocalBackend
 from orchestry.config import RunConfig
 from orchestry.task import BaseTask
+
+BACKENDS: dict[str, type[ApiBackend | LocalBackend]] = {"api": ApiBackend, "local": LocalBackend}
 
 
 def open_backend(
@@ -17,13 +20,11 @@ def open_backend(
     task: BaseTask[Any],
     environ: Mapping[str, str] = os.environ,
     need_key: bool = True,
-) -> ApiBackend:
+) -> Backend:
     """The backend that the config names, checked but not yet opened: nothing is spent.
 
     Whether to judge, where the config leaves that open, is the task's and the model's to say.
     Without `need_key` a missing API key is no error; no call can be made then. Raises ConfigError
     for a missing key, package, price or model.
     """
-    if config.backend == "local":
-        return LocalBackend(config, task.judged, environ, need_key)
-    return ApiBackend(config, task.judged, environ, need_key)
+    return BACKENDS[config.backend](config, task, environ, need_key)

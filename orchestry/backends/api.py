@@ -7,154 +7,76 @@ the agents' system prompts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from orchestry import journal
-from orchestry.backends.judging import open_bench, why_off
-from orchestry.backends.settling import settled
-from orchestry.backends.team import base_prompt, team
+from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Update
+from orchestry.backends.team import base_prompt
 from orchestry.behaviors.learner import Learner, Played, State
 from orchestry.behaviors.library import IN_RUN, Library, prompt_diff, read_library, to_yaml
 from orchestry.config import RunConfig
-from orchestry.errors import ConfigError
+from orchestry.errors import ConfigError, StoreError
 from orchestry.providers import open_provider, resolve_name
 from orchestry.records import EpisodeRecord
-from orchestry.rollout import Member, Rate, Rollout
+from orchestry.rollout import Rate, Rollout
 from orchestry.search.beam import Chains, Schedule
-from orchestry.search.calibration import Calibration, calibration, judged_pairs
-from orchestry.search.judge import ListwiseJudge
 from orchestry.seeds import derive
-from orchestry.services.gateway import Gateway, open_gateway
-from orchestry.services.prices import price_table
-from orchestry.store import Store
+from orchestry.store import Run, Store
 from orchestry.task import BaseTask
-from orchestry.types import Judge, Problem, Provider
+from orchestry.types import Problem
 
-NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-for-a-dry-run")
 START = "behaviors/from.yaml"
 """Where a run keeps the library that it started from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What an update leaves: the state for the journal, files for the run, lines for the user."""
+class ApiBackend(Backend):
+    """Prompts over a provider, and the library of behaviours in them."""
 
-    state: Mapping[str, Any]
-    files: Mapping[str, str]
-    notes: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class PromptChange:
-    """What the library came to: accepted behaviours, and the prompts' diff from the task's own."""
-
-    accepted: int
-    diff: str
-
-
-class ApiBackend:
-    """Provider and gateway of one run. Built: checked, nothing spent. `open`: calls can be made."""
-
-    gateway: Gateway
-    calibration = Calibration()
-    """What people's ratings correct the judge's numbers by."""
     learner: Learner | None = None
 
     def __init__(
-        self, config: RunConfig, judged: bool, environ: Mapping[str, str], need_key: bool
+        self, config: RunConfig, task: BaseTask[Any], environ: Mapping[str, str], need_key: bool
     ) -> None:
-        """`judged` is whether the task asks for a judge where the config does not say."""
-        self.notes: list[str] = []
-        config = self._named(config, environ)
+        config, notes = _with_dev(config, task)
+        name, note = resolve_name(config.provider, environ)
+        named = config.provider.model_copy(update={"name": name})
         if not need_key:
             environ = {**NO_KEYS, **environ}
-        self.provider = self._found(config, environ)
-        self.prices = price_table(self.provider, config)
-        self.bench = open_bench(config, self.provider, self.prices, environ)
-        self.config = settled(config, self.provider, self.bench.provider, judged)
-        if (why := why_off(config, self.bench.provider, judged)) is not None:
-            self.notes.append(why)
+        provider = open_provider(named, config.seed, environ)
+        config = config.model_copy(update={"provider": named})
+        super().__init__(config, provider, task.judged, environ)
+        self.notes = [*notes, *([note] if note else []), *self.notes]
         self.library = self._first_library()
-        self._stack = AsyncExitStack()
-
-    def _named(self, config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
-        """The config with the provider's name, which the environment may decide."""
-        name, note = resolve_name(config.provider, environ)
-        self.notes += [note] if note else []
-        named = config.provider.model_copy(update={"name": name})
-        return config.model_copy(update={"provider": named})
-
-    def _found(self, config: RunConfig, environ: Mapping[str, str]) -> Provider:
-        """Who answers."""
-        return open_provider(config.provider, config.seed, environ)
 
     @property
     def every(self) -> int | None:
-        """Episodes between two updates; None where nothing is learned."""
+        """See Backend."""
         return self.config.behaviors.every if self.config.behaviors.enabled else None
 
     @property
-    def judges(self) -> bool:
-        """Whether a judge is asked: not where nothing is pruned and no finished trajectory is to
-        be judged.
-        """
-        judge, prunes = self.config.judge, self.config.search.strategy == "beam"
-        return bool(judge.enabled) and (prunes or judge.when == "always")
-
-    @property
-    def corrects(self) -> tuple[float, float]:
-        """Slope and intercept by which the judge's numbers are corrected."""
-        return self.calibration.slope, self.calibration.intercept
-
-    @property
     def updates(self) -> int:
-        """Updates taken so far, by earlier processes too."""
+        """See Backend."""
         return len(self.learner.states) - 1 if self.learner else 0
 
     async def open(
         self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
     ) -> None:
-        """Starts the providers, and the gateway with what the journal already paid for."""
-        others = [self.bench.provider] if self.bench.own else []
-        self.gateway = await self._stack.enter_async_context(
-            open_gateway(
-                self.config,
-                self.provider,
-                self.prices,
-                store.journal,
-                store.events,
-                on_warn=on_warn,
-                besides=others,
-            )
-        )
-        for provider in (self.provider, *others):
-            await self._stack.enter_async_context(provider)
-        self._critic, self._agents = self.gateway, task.agents
-        if self.bench.own:
-            self._critic = self.gateway.beside(self.bench.provider, self.bench.prices)
-        self.calibration = _calibration(store)
-        self._calibrations = _calibrations(store)
+        """See Backend."""
+        await super().open(store, task, rate, on_warn)
         if self.config.behaviors.enabled:
             self.learner = self._new_learner(task, rate, store.events)
 
-    async def close(self) -> None:
-        await self._stack.aclose()
-
     def meet(self, task: BaseTask[Any]) -> None:
-        """Checks that the run's settings fit the task; raises ConfigError, or adds notes."""
-        self.team(task)
+        """See Backend."""
+        super().meet(task)
         self._keep_roles(task)
-
-    def team(self, task: BaseTask[Any], library: Library | None = None) -> dict[str, Member]:
-        """The task's agents as this run asks them; raises ConfigError for a role it lacks."""
-        return team(task, self.config, self.provider.model, library or self.library)
 
     def rollout(
         self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
     ) -> Rollout[Any]:
-        """How that episode is played: with what was learned, and known of the judge, before it."""
+        """See Backend: with the library of that episode's block."""
         library = self.library
         if self.learner is not None and self.every is not None:
             library = self.learner.states[episode // self.every].library
@@ -167,35 +89,34 @@ class ApiBackend:
             judge=self._judge(episode),
         )
 
-    def _judge(self, episode: int) -> Judge | None:
-        if not self.judges:
-            return None
-        judge = self.config.judge
-        return ListwiseJudge(
-            self._critic,
-            self.bench.provider.model,
-            judge,
-            self._agents,
-            self._calibrations.get(episode, self.calibration),
-            judge.temperature,
-        )
-
     async def update(
         self,
         block: Sequence[EpisodeRecord],
         ratings: Mapping[tuple[int, str], float],
         again: Sequence[EpisodeRecord] = (),
     ) -> Update:
-        """Learns from the episodes since the last update; `ratings` are people's, by node, and
-        `again` the earlier episodes that they rated.
-        """
+        """See Backend: behaviours are distilled and tested on dev."""
         assert self.learner is not None, "only a backend that learns is asked to"
         notes = await self.learner.update(block, ratings, again)
         state = self.learner.states[-1].model_dump(mode="json")
         return Update(state, self.files(), notes)
 
+    @classmethod
+    def as_it_stands(cls, source: Run, folder: Path) -> dict[str, Any]:
+        """See Backend: the library as the last update left it."""
+        updates = [event.update for event in source.events if isinstance(event, journal.Learned)]
+        library = source.folder / IN_RUN
+        if updates and read_library(library).update != updates[-1]:
+            raise StoreError(
+                f"{library} is not that of update {updates[-1]}: the run was cut off; "
+                f"`orchestry resume {source.folder}` mends it"
+            )
+        if (folder / START).exists():
+            library = folder / START
+        return {"behaviors": {"enabled": False, "from": str(library) if library.exists() else None}}
+
     def files(self) -> dict[str, str]:
-        """The library in use, as a file of the run by name."""
+        """See Backend: the library in use."""
         if self.learner is None and not self.library.behaviors:
             return {}
         return {IN_RUN.as_posix(): to_yaml(self._latest)}
@@ -284,18 +205,12 @@ class _Dev:
         return Played(tree.values[leaf.id].number, leaf.turns)
 
 
-def _calibration(store: Store) -> Calibration:
-    """From all that people rated before this process."""
-    records = [store.episodes[number] for number in sorted(store.episodes)]
-    return calibration(judged_pairs(records, journal.ratings(store.events)))
-
-
-def _calibrations(store: Store) -> dict[int, Calibration]:
-    """Of the finished episodes that were lost: the calibration of the process that played them."""
-    then, found = Calibration(), dict[int, Calibration]()
-    for event in store.events:
-        if isinstance(event, journal.Opened):
-            then = Calibration(*event.calibration)
-        elif isinstance(event, journal.Committed) and event.episode in store.lost:
-            found[event.episode] = then
-    return found
+def _with_dev(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, list[str]]:
+    """Switches learning off, where nobody asked for it, for a task that has nothing to test on."""
+    if config.behaviors.enabled is False or task.problems("dev"):
+        return config, []
+    lacks = f"task {config.task} has no dev problems, on which behaviours are tested"
+    if config.behaviors.enabled:
+        raise ConfigError(f"{lacks}: add some, or set behaviors.enabled=false")
+    off = config.behaviors.model_copy(update={"enabled": False})
+    return config.model_copy(update={"behaviors": off}), [f"{lacks}: nothing is learned"]

@@ -11,34 +11,31 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestry import journal
-from orchestry.backends.api import ApiBackend, Update
+from orchestry.backends.base import NO_KEYS, Backend, Update
 from orchestry.config import AgentConfig, RunConfig
 from orchestry.cores import idle_cores
 from orchestry.errors import ConfigError, LearnError, StoreError
-from orchestry.learn.base import source_of
+from orchestry.learn.base import EMBEDDED, device_of, require_installed, source_of
 from orchestry.learn.lockstep import Lockstep
 from orchestry.records import EpisodeRecord
 from orchestry.rollout import Rate, Rollout
 from orchestry.search.beam import Schedule
 from orchestry.seeds import derive
-from orchestry.store import Store
+from orchestry.store import Run, Store
 from orchestry.task import BaseTask
-from orchestry.types import Completion, Problem, Provider, Request, Tree
+from orchestry.types import Completion, Problem, Request, Tree
 
 if TYPE_CHECKING:
     from orchestry.learn.groups import Batch
     from orchestry.learn.trainer import Learnt, Trainer
 
-EMBEDDED = "embedded"
 ON_GPU = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
 TEMPERATURE = 0.8
 """Where the config names none: the paper's."""
-_PACKAGES = ("torch", "transformers", "peft", "safetensors", "gguf")
 _CHECKPOINTS = Path("checkpoints")
 _TEMPLATE_TOKENS = 64  # what a chat template puts around a message, at most
 
@@ -88,15 +85,18 @@ class InStep(Rollout[Any]):
         return tree
 
 
-class LocalBackend(ApiBackend):
+class LocalBackend(Backend):
     """A team of adapters on one base. Built: checked, nothing loaded. `open`: it can play."""
 
     def __init__(
-        self, config: RunConfig, judged: bool, environ: Mapping[str, str], need_key: bool
+        self, config: RunConfig, task: BaseTask[Any], environ: Mapping[str, str], need_key: bool
     ) -> None:
-        _need_packages()
+        require_installed()
         _refuse(config)
-        super().__init__(_as_chains(config), judged, environ, need_key)
+        if not need_key:
+            environ = {**NO_KEYS, **environ}
+        provider = Weights(_source(config.provider.model or _default_model(config)))
+        super().__init__(_as_chains(config), provider, task.judged, environ)
         if self.config.judge.enabled and not self.bench.own:
             raise ConfigError(
                 "backend local has no judge of its own: name one in judge.provider.name, or set "
@@ -110,15 +110,8 @@ class LocalBackend(ApiBackend):
         self._trees: dict[int, Tree[Any]] = {}
         self._updates = 0
 
-    def _named(self, config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
-        return config
-
-    def _found(self, config: RunConfig, environ: Mapping[str, str]) -> Provider:
-        model = config.provider.model or _default_model(config)
-        return Weights(_source(model))
-
     def meet(self, task: BaseTask[Any]) -> None:
-        """See ApiBackend.meet; at temperature 0 an agent's answers are all alike."""
+        """See Backend; at temperature 0 an agent's answers are all alike."""
         super().meet(task)
         cold = [role for role, member in self.team(task).items() if member.temperature == 0]
         if cold and self.every is not None:
@@ -129,11 +122,12 @@ class LocalBackend(ApiBackend):
 
     @property
     def every(self) -> int | None:
-        """Episodes between two updates; None where the adapters stay as they are."""
+        """See Backend."""
         return self.config.learn.every if self.config.learn.enabled else None
 
     @property
     def updates(self) -> int:
+        """See Backend."""
         return self._updates
 
     async def open(
@@ -180,6 +174,15 @@ class LocalBackend(ApiBackend):
         elif settings.source is not None:
             trainer.start_from(settings.source)
         return trainer
+
+    @classmethod
+    def as_it_stands(cls, source: Run, folder: Path) -> dict[str, Any]:
+        """See Backend: the adapters of the last update, or those that the run began with."""
+        states = [event.state for event in source.events if isinstance(event, journal.Learned)]
+        changes: dict[str, Any] = {"enabled": False}
+        if states:
+            changes["from"] = str(source.folder.absolute() / states[-1]["checkpoint"])
+        return {"learn": changes}
 
     def rollout(
         self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
@@ -306,18 +309,4 @@ def _source(model: str) -> str:
 
 def _default_model(config: RunConfig) -> str:
     """A model that can code where there is a GPU to train it, else the embedded one."""
-    import torch
-
-    on_gpu = config.learn.device == "cuda" or (
-        config.learn.device == "auto" and torch.cuda.is_available()
-    )
-    return ON_GPU if on_gpu else EMBEDDED
-
-
-def _need_packages() -> None:
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"backend local needs {', '.join(missing)}, not installed here: "
-            'pip install "orchestry[local]"'
-        )
+    return ON_GPU if device_of(config.learn.device).type == "cuda" else EMBEDDED

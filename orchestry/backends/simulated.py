@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestry.backends.api import ApiBackend
+from orchestry.backends.base import Backend
 from orchestry.prior import (
     AGENT_SIGMA,
     BYTES_PER_TOKEN,
@@ -75,7 +75,7 @@ class Simulated:
     length of all other answers of the run.
     """
 
-    def __init__(self, backend: ApiBackend, rng: random.Random, verbosity: float) -> None:
+    def __init__(self, backend: Backend, rng: random.Random, verbosity: float) -> None:
         self.rng, self.books = rng, Books()
         self._provider, self._prices, self._bench = backend.provider, backend.prices, backend.bench
         self._attempts = backend.config.retry.attempts

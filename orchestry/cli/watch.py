@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from orchestry.backends.api import ApiBackend
+from orchestry.backends.base import Backend
 from orchestry.cli.show import counted
 from orchestry.records import EpisodeRecord
 from orchestry.session import Observer, Plan
@@ -80,7 +80,7 @@ class Watch:
 class Spending(ProgressColumn):
     """Dollars of the cap, answers from the cache, and calls under way."""
 
-    def __init__(self, backend: ApiBackend) -> None:
+    def __init__(self, backend: Backend) -> None:
         super().__init__()
         self.backend = backend
 

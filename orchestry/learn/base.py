@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -33,6 +34,7 @@ EMBEDDED = "embedded"
 Dtype = Literal["auto", "float32", "bfloat16"]
 Quantize = Literal["nf4", "int8"]
 _NEEDS = ("torch", "transformers", "peft", "safetensors", "gguf")
+_FIX = 'pip install "orchestry[local]"'
 _FORMAT = 2
 """Of the converted folder: raised when a new version must not read an old one's."""
 _SUMS = "checksums.json"
@@ -122,7 +124,7 @@ def load_base(
     where the embedded model can't be had.
     """
     require_local()
-    place = _device(device)
+    place = device_of(device)
     precision = _dtype(dtype, place)
     options = {"dtype": precision, **_quantized(quantize, place, precision)}
     if name == EMBEDDED:
@@ -144,16 +146,43 @@ def load_base(
     return Base(model, tokenizer, name, models.SHA256 if name == EMBEDDED else None)
 
 
+def require_installed() -> None:
+    """Raises ConfigError where a package of the extra `local` is missing; imports none of them."""
+    missing = [name for name in _NEEDS if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the local regime needs {', '.join(missing)}, not installed here: {_FIX}"
+        )
+
+
 def require_local() -> None:
-    """Raises ConfigError where a package of the extra `local` is not installed."""
+    """Raises ConfigError where a package of the extra `local` can't be imported."""
+    require_installed()
     for package in _NEEDS:
         try:
             import_module(package)
         except ImportError as error:
             raise ConfigError(
                 f"the local regime needs {package}, which can't be imported here "
-                f'({reason(error)}): pip install "orchestry[local]"'
+                f"({reason(error)}): {_FIX}"
             ) from None
+
+
+def device_of(device: str = "auto") -> torch.device:
+    """`auto`: CUDA where there is one. Raises ConfigError for a device that is not there."""
+    import torch
+
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"device '{device}' is none ({reason(error)}): auto, cpu or cuda"
+        ) from None
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device '{device}' is not available: choose auto or cpu")
+    return place
 
 
 def converted(folder: Path, fetch: Callable[[], Path]) -> Path:
@@ -235,22 +264,6 @@ def _checksum(file: Path) -> int:
         while chunk := source.read(1 << 20):
             value = zlib.crc32(chunk, value)
     return value
-
-
-def _device(device: str) -> torch.device:
-    import torch
-
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(device)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"device '{device}' is none ({reason(error)}): auto, cpu or cuda"
-        ) from None
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device '{device}' is not available: choose auto or cpu")
-    return place
 
 
 def _dtype(dtype: Dtype, place: torch.device) -> torch.dtype:

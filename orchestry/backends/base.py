@@ -1,0 +1,191 @@
+"""What every backend is: who answers and at what price, who judges, and what an update leaves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestry import journal
+from orchestry.backends.judging import open_bench, why_off
+from orchestry.backends.settling import settled
+from orchestry.backends.team import team
+from orchestry.behaviors.library import Library
+from orchestry.config import RunConfig
+from orchestry.records import EpisodeRecord
+from orchestry.rollout import Member, Rate, Rollout
+from orchestry.search.beam import Schedule
+from orchestry.search.calibration import Calibration, calibration, judged_pairs
+from orchestry.search.judge import ListwiseJudge
+from orchestry.services.gateway import Gateway, open_gateway
+from orchestry.services.prices import price_table
+from orchestry.store import Run, Store
+from orchestry.task import BaseTask
+from orchestry.types import Judge, Policy, Provider
+
+NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-for-a-dry-run")
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What an update leaves: the state for the journal, files for the run, lines for the user."""
+
+    state: Mapping[str, Any]
+    files: Mapping[str, str]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptChange:
+    """What the library came to: accepted behaviours, and the prompts' diff from the task's own."""
+
+    accepted: int
+    diff: str
+
+
+class Backend(ABC):
+    """Provider and gateway of one run. Built: checked, nothing spent. `open`: calls can be made."""
+
+    gateway: Gateway
+    calibration = Calibration()
+    """What people's ratings correct the judge's numbers by."""
+    library: Library
+    """Behaviours that the run began with in its prompts; empty where there are none."""
+
+    def __init__(
+        self, config: RunConfig, provider: Provider, judged: bool, environ: Mapping[str, str]
+    ) -> None:
+        """`judged` is whether the task asks for a judge where the config does not say."""
+        self.provider = provider
+        self.prices = price_table(provider, config)
+        self.bench = open_bench(config, provider, self.prices, environ)
+        self.config = settled(config, provider, self.bench.provider, judged)
+        self.library = Library(task=config.task, model=provider.model)
+        why = why_off(config, self.bench.provider, judged)
+        self.notes: list[str] = [why] if why else []
+        self._stack = AsyncExitStack()
+
+    @property
+    @abstractmethod
+    def every(self) -> int | None:
+        """Episodes between two updates; None where nothing is learned."""
+
+    @property
+    @abstractmethod
+    def updates(self) -> int:
+        """Updates taken so far, by earlier processes too."""
+
+    @abstractmethod
+    def rollout(
+        self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
+    ) -> Rollout[Any]:
+        """How that episode is played: with what was learned before it."""
+
+    @abstractmethod
+    async def update(
+        self,
+        block: Sequence[EpisodeRecord],
+        ratings: Mapping[tuple[int, str], float],
+        again: Sequence[EpisodeRecord] = (),
+    ) -> Update:
+        """Learns from the episodes since the last update; `ratings` are people's, by node, and
+        `again` the earlier episodes that they rated.
+        """
+
+    @classmethod
+    @abstractmethod
+    def as_it_stands(cls, source: Run, folder: Path) -> dict[str, Any]:
+        """Changes of a run's config that play what it came to and learn nothing.
+
+        `folder` is where such a run lies, or will. Raises StoreError where the run is damaged.
+        """
+
+    @property
+    def judges(self) -> bool:
+        """Whether a judge is asked: not where nothing is pruned and no finished trajectory is to
+        be judged.
+        """
+        judge, prunes = self.config.judge, self.config.search.strategy == "beam"
+        return bool(judge.enabled) and (prunes or judge.when == "always")
+
+    @property
+    def corrects(self) -> tuple[float, float]:
+        """Slope and intercept by which the judge's numbers are corrected."""
+        return self.calibration.slope, self.calibration.intercept
+
+    async def open(
+        self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
+    ) -> None:
+        """Starts the providers, and the gateway with what the journal already paid for."""
+        others = [self.bench.provider] if self.bench.own else []
+        self.gateway = await self._stack.enter_async_context(
+            open_gateway(
+                self.config,
+                self.provider,
+                self.prices,
+                store.journal,
+                store.events,
+                on_warn=on_warn,
+                besides=others,
+            )
+        )
+        for provider in (self.provider, *others):
+            await self._stack.enter_async_context(provider)
+        self._critic: Policy = self.gateway
+        self._agents = task.agents
+        if self.bench.own:
+            self._critic = self.gateway.beside(self.bench.provider, self.bench.prices)
+        self.calibration = _calibration(store)
+        self._calibrations = _calibrations(store)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    def meet(self, task: BaseTask[Any]) -> None:
+        """Checks that the run's settings fit the task; raises ConfigError, or adds notes."""
+        self.team(task)
+
+    def team(self, task: BaseTask[Any], library: Library | None = None) -> dict[str, Member]:
+        """The task's agents as this run asks them; raises ConfigError for a role it lacks."""
+        return team(task, self.config, self.provider.model, library or self.library)
+
+    def files(self) -> dict[str, str]:
+        """What the run keeps of what it knows, beside the journal: texts by name."""
+        return {}
+
+    def prompt_change(self, task: BaseTask[Any]) -> PromptChange:
+        """What stands in the prompts now, beside what the task itself says."""
+        return PromptChange(0, "")
+
+    def _judge(self, episode: int) -> Judge | None:
+        if not self.judges:
+            return None
+        judge = self.config.judge
+        return ListwiseJudge(
+            self._critic,
+            self.bench.provider.model,
+            judge,
+            self._agents,
+            self._calibrations.get(episode, self.calibration),
+            judge.temperature,
+        )
+
+
+def _calibration(store: Store) -> Calibration:
+    """From all that people rated before this process."""
+    records = [store.episodes[number] for number in sorted(store.episodes)]
+    return calibration(judged_pairs(records, journal.ratings(store.events)))
+
+
+def _calibrations(store: Store) -> dict[int, Calibration]:
+    """Of the finished episodes that were lost: the calibration of the process that played them."""
+    then, found = Calibration(), dict[int, Calibration]()
+    for event in store.events:
+        if isinstance(event, journal.Opened):
+            then = Calibration(*event.calibration)
+        elif isinstance(event, journal.Committed) and event.episode in store.lost:
+            found[event.episode] = then
+    return found
