@@ -153,7 +153,7 @@ def simulate(plan: Plan, calls: int, tallies: Tallies, courses: Courses) -> list
     fewest, largest = SIMULATIONS
     calls *= CREDIT_WORK if plan.config.credit.share else 1
     count = max(fewest, min(largest, SIMULATED_CALLS // calls))
-    episodes = plan.config.episodes
+    episodes, plays = plan.config.episodes, plan.config.episodes + plan.backend.dev_plays
     played = max(1, min(episodes, EPISODES_EACH, SIMULATED_CALLS // (calls * count)))
     totals = []
     for index in range(count):
@@ -165,7 +165,7 @@ def simulate(plan: Plan, calls: int, tallies: Tallies, courses: Courses) -> list
             _episode(plan, policy, rewards, episode, courses)
             for episode in rng.sample(range(episodes), played)
         ]
-        times: defaultdict[str, float] = defaultdict(lambda: episodes / played)
+        times: defaultdict[str, float] = defaultdict(lambda: plays / played)
         if _updates(plan):
             times |= _learning(plan, policy, rewards, records)
         for key, tally in policy.books.tallies.items():

@@ -69,6 +69,11 @@ class LearnConfig(Frozen):
     since their number decides the last bits."""
     micro_tokens: int = Field(4096, ge=64)
     """Most tokens in one forward and backward pass: less takes less memory."""
+    evaluate_every: int | None = Field(None, ge=1)
+    """Updates between two evaluations on dev, before the first update too; None makes none. The
+    checkpoint that earned most there is kept."""
+    evaluate_problems: int = Field(16, ge=1)
+    """Dev problems of an evaluation, `group_size` trajectories each."""
     gradient_checkpointing: bool = False
     """Compute each layer again in the backward pass: less memory, about a third more time."""
     keep: int = Field(3, ge=1, le=1000)

@@ -78,6 +78,11 @@ class Backend(ABC):
     def updates(self) -> int:
         """Updates taken so far, by earlier processes too."""
 
+    @property
+    def dev_plays(self) -> int:
+        """Plays of dev problems, beside the run's episodes, that are as large as those."""
+        return 0
+
     @abstractmethod
     def rollout(
         self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int

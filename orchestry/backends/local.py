@@ -11,26 +11,28 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from orchestry import journal
 from orchestry.backends.base import NO_KEYS, Backend, Update
+from orchestry.backends.dev import Best, Dev, chosen, said
 from orchestry.config import AgentConfig, RunConfig
 from orchestry.cores import idle_cores
 from orchestry.errors import ConfigError, LearnError, StoreError
+from orchestry.journal import Learned
 from orchestry.learn.base import EMBEDDED, device_of, require_installed, source_of
 from orchestry.learn.lockstep import Lockstep
 from orchestry.records import EpisodeRecord
 from orchestry.rollout import Rate, Rollout
-from orchestry.search.beam import Schedule
+from orchestry.search.beam import Chains, Schedule
 from orchestry.seeds import derive
 from orchestry.store import Run, Store
 from orchestry.task import BaseTask
 from orchestry.types import Completion, Problem, Request, Tree
 
 if TYPE_CHECKING:
-    from orchestry.learn.groups import Batch
     from orchestry.learn.trainer import Learnt, Trainer
 
 ON_GPU = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
@@ -113,6 +115,13 @@ class LocalBackend(Backend):
     def meet(self, task: BaseTask[Any]) -> None:
         """See Backend; at temperature 0 an agent's answers are all alike."""
         super().meet(task)
+        settings = self.config.learn
+        self._dev_problems = min(settings.evaluate_problems, len(task.problems("dev")))
+        if settings.evaluate_every and not self._dev_problems:
+            raise ConfigError(
+                f"task {task.name} has no dev problems to evaluate on: add some, or leave "
+                "learn.evaluate_every"
+            )
         cold = [role for role, member in self.team(task).items() if member.temperature == 0]
         if cold and self.every is not None:
             raise ConfigError(
@@ -124,6 +133,14 @@ class LocalBackend(Backend):
     def every(self) -> int | None:
         """See Backend."""
         return self.config.learn.every if self.config.learn.enabled else None
+
+    @property
+    def dev_plays(self) -> int:
+        """See Backend."""
+        settings, held_out = self.config.learn, self._dev_problems
+        if not settings.evaluate_every or self.every is None:
+            return 0
+        return held_out * (1 + self.config.episodes // self.every // settings.evaluate_every)
 
     @property
     def updates(self) -> int:
@@ -138,12 +155,13 @@ class LocalBackend(Backend):
         Episodes since that update are played again, all together: what a batch holds is then what
         it would have been without the stop, to the last bit.
         """
-        learned = [event for event in store.events if isinstance(event, journal.Learned)]
+        learned = [event for event in store.events if isinstance(event, Learned)]
         self._updates, self._store = len(learned), store
         await super().open(store, task, rate, on_warn)
         last = store.folder / learned[-1].state["checkpoint"] if learned else None
         self._trainer = await asyncio.to_thread(self._load, task, last, on_warn)
         self._lockstep = Lockstep(self._draw)
+        self._dev = self._evaluations(task, rate, learned)
         if self.every is not None:
             self._take_back(self._updates * self.every, on_warn)
 
@@ -178,7 +196,7 @@ class LocalBackend(Backend):
     @classmethod
     def as_it_stands(cls, source: Run, folder: Path) -> dict[str, Any]:
         """See Backend: the adapters of the last update, or those that the run began with."""
-        states = [event.state for event in source.events if isinstance(event, journal.Learned)]
+        states = [event.state for event in source.events if isinstance(event, Learned)]
         changes: dict[str, Any] = {"enabled": False}
         if states:
             changes["from"] = str(source.folder.absolute() / states[-1]["checkpoint"])
@@ -188,6 +206,7 @@ class LocalBackend(Backend):
         self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
     ) -> Rollout[Any]:
         """How that episode is played: by the weights that the updates before it left."""
+        keeping = partial(self._trees.__setitem__, episode) if self.every is not None else _forget
         return InStep(
             task=task,
             team=self.team(task),
@@ -196,12 +215,8 @@ class LocalBackend(Backend):
             schedule=schedule,
             judge=self._judge(episode),
             lockstep=self._lockstep,
-            keep=lambda tree: self._keep(episode, tree),
+            keep=keeping,
         )
-
-    def _keep(self, episode: int, tree: Tree[Any]) -> None:
-        if self.every is not None:
-            self._trees[episode] = tree
 
     async def _draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """One batch from the weights, into journal and books."""
@@ -225,9 +240,23 @@ class LocalBackend(Backend):
 
         Raises LearnError, with no weight moved, for numbers that are none; the batch is kept.
         """
+        state = {} if self._updates else await self._dev.before()
+        done = await self._learn([self._trees.pop(record.episode) for record in block])
+        name = _CHECKPOINTS / f"{block[-1].episode + 1:06d}"
+        folder, keep = self._store.folder / name, self.config.learn.keep
+        await asyncio.to_thread(self._trainer.save, folder, keep, self._dev.spared)
+        self._updates += 1
+        reward = fmean(record.mean_leaf_reward for record in block)
+        state |= {"checkpoint": name.as_posix(), "reward": reward, **done.figures()}
+        state |= await self._dev.after(self._updates, name)
+        note = f"update {self._updates}: mean reward {reward:.3f}, {done.line()}"
+        return Update(state, {}, [note, *said(state)])
+
+    async def _learn(self, trees: Sequence[Tree[Any]]) -> Learnt:
+        """The step itself; a batch of numbers that are none is kept for the user to look at."""
         from orchestry.learn.groups import gather
 
-        settings, trees = self.config.learn, [self._trees.pop(e.episode) for e in block]
+        settings = self.config.learn
         batch = gather(
             trees,
             joint=self.config.search.joint,
@@ -238,22 +267,37 @@ class LocalBackend(Backend):
             normalise=settings.normalise,
             skip=not settings.kl,
         )
-        done = await self._learn(batch)
-        name = _CHECKPOINTS / f"{block[-1].episode + 1:06d}"
-        await asyncio.to_thread(self._trainer.save, self._store.folder / name, settings.keep)
-        self._updates += 1
-        reward = sum(record.mean_leaf_reward for record in block) / len(block)
-        state = {"checkpoint": name.as_posix(), "reward": reward, **done.figures()}
-        note = f"update {self._updates}: mean reward {reward:.3f}, {done.line()}"
-        return Update(state, {}, [note])
-
-    async def _learn(self, batch: Batch) -> Learnt:
         try:
             return await asyncio.to_thread(self._trainer.learn, batch)
         except LearnError as error:
             name = f"failed-update-{self._updates + 1}.json"
             self._store.write(name, json.dumps(asdict(batch)) + "\n")
             raise LearnError(f"{error}; the batch is {self._store.folder / name}") from error
+
+    def _evaluations(self, task: BaseTask[Any], rate: Rate, learned: Sequence[Learned]) -> Dev:
+        """Dev problems are played as episodes are, without judge; their trees are forgotten."""
+        settings = self.config.learn
+        rollout = InStep(
+            task=task,
+            team=self.team(task),
+            policy=self._lockstep,
+            rate=rate,
+            schedule=Chains(settings.group_size, self.config.search.joint),
+            purpose="dev",
+            lockstep=self._lockstep,
+            keep=_forget,
+        )
+        best = learned[-1].state.get("best") if learned else None
+        return Dev(
+            rollout,
+            chosen(task.problems("dev"), settings.evaluate_problems, self.config.seed),
+            self.config.seed,
+            settings.evaluate_every,
+            Best.model_validate(best) if best else None,
+        )
+
+
+def _forget(tree: Tree[Any]) -> None: ...
 
 
 def _refuse(config: RunConfig) -> None:

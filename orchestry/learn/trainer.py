@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,8 +172,9 @@ class Trainer:
             f"out of memory: the update begins again with learn.micro_tokens={self._micro_tokens}"
         )
 
-    def save(self, folder: Path, keep: int) -> None:
-        """All that a run needs to go on, whole or not at all; older checkpoints but `keep` go.
+    def save(self, folder: Path, keep: int, spared: Collection[str] = ()) -> None:
+        """All that a run needs to go on, whole or not at all; older checkpoints but `keep` go, and
+        but those whose names are `spared`.
 
         The one before stays even at `keep=1`: until the journal names the new one, a run that is
         killed goes on from there.
@@ -193,7 +194,8 @@ class Trainer:
             part.replace(folder)
             ours = [path for path in folder.parent.iterdir() if path.name.isdecimal()]
             for old in sorted(ours, key=lambda path: int(path.name))[: -max(2, keep)]:
-                shutil.rmtree(old)
+                if old.name not in spared:
+                    shutil.rmtree(old)
         except OSError as error:
             raise StoreError(
                 f"the checkpoint {folder} can't be written ({reason(error)}): free space there, "
