@@ -21,6 +21,7 @@ COMMANDS = {
     "run": "Search or train on a task; writes a run directory.",
     "resume": "Go on with a run that was stopped or killed.",
     "evaluate": "Score a run's configuration on held-out problems.",
+    "export": "Take what a local run learned elsewhere: adapters, or merged models.",
     "rate": "Rate trajectories yourself: your word outranks the judge.",
     "tasks": "List, check and create tasks.",
     "behaviors": "List, show and compare what teams learned.",

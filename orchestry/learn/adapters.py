@@ -24,7 +24,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from orchestry.errors import ConfigError, StoreError, reason
-from orchestry.learn.base import Base
+from orchestry.learn.base import Base, quiet
 from orchestry.seeds import derive
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -32,6 +32,7 @@ SHARED = "shared"
 """The folder of the one adapter that all agents share."""
 _PREFIX = "base_model.model."
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_BASE = "base_model_name_or_path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,8 @@ class Adapters:
 
     def export(self, agent: int, folder: Path) -> None:
         """An ordinary model folder: base with the agent's adapter merged, and the tokenizer."""
-        self.base.model.save_pretrained(folder, state_dict=self.merged(agent))
+        with quiet():
+            self.base.model.save_pretrained(folder, state_dict=self.merged(agent))
         self.base.tokenizer.save_pretrained(folder)
 
     def _attach(self, seed: int) -> tuple[_Site, ...]:
@@ -326,8 +328,10 @@ class Adapters:
         return tensors
 
     def _check_settings(self, folder: Path, config: dict[str, Any]) -> None:
+        if config.get(_BASE) == self.base.model.name_or_path:  # as `orchestry export` names it
+            config = {**config, _BASE: self.base.name}
         wanted = {
-            "base_model_name_or_path": self.base.name,
+            _BASE: self.base.name,
             "peft_type": "LORA",
             "r": self.rank,
             "lora_alpha": self.alpha,

@@ -127,11 +127,7 @@ def load_base(
     place = device_of(device)
     precision = _dtype(dtype, place)
     options = {"dtype": precision, **_quantized(quantize, place, precision)}
-    if name == EMBEDDED:
-        folder = cache(environ) / "converted" / f"{models.MODEL}-{models.SHA256}-v{_FORMAT}"
-        source = str(converted(folder, lambda: models.fetch_weights(progress, environ)))
-    else:
-        source = source_of(name)
+    source = loadable(name, progress, environ)
     tokenizer = _tokenizer(name, source)
     model: Any = _model(name, source, options)  # whose methods transformers wraps untyped
     if quantize is None:
@@ -153,6 +149,19 @@ def require_installed() -> None:
         raise ConfigError(
             f"the local regime needs {', '.join(missing)}, not installed here: {_FIX}"
         )
+
+
+def loadable(
+    name: str, progress: Progress | None = None, environ: Mapping[str, str] = os.environ
+) -> str:
+    """What transformers loads as the base of that name: a folder's full path or a hub's id.
+
+    Raises as load_base does; the embedded model is converted where it has not been yet.
+    """
+    if name != EMBEDDED:
+        return source_of(name)
+    folder = cache(environ) / "converted" / f"{models.MODEL}-{models.SHA256}-v{_FORMAT}"
+    return str(converted(folder, lambda: models.fetch_weights(progress, environ)))
 
 
 def require_local() -> None:
@@ -193,6 +202,7 @@ def converted(folder: Path, fetch: Callable[[], Path]) -> Path:
     for the one that converts. Raises OrchestryError where it can't be written or is damaged.
     """
     if not folder.is_dir():
+        require_local()
         gguf = fetch()
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -224,7 +234,7 @@ def _convert(gguf: Path, folder: Path) -> None:
     with (
         tempfile.TemporaryDirectory(dir=folder.parent, prefix="convert-") as temporary,
         redirect_stderr(StringIO()),  # a bar that transformers has no switch for
-        _quiet(),
+        quiet(),
     ):
         model = loader.from_pretrained(
             gguf.parent,
@@ -363,7 +373,7 @@ def _loading(name: str) -> Iterator[None]:
     from safetensors import SafetensorError
 
     try:
-        with _quiet():
+        with quiet():
             yield
     except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
         raise ConfigError(
@@ -373,8 +383,8 @@ def _loading(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """transformers draws its progress bars even where no terminal is."""
+def quiet() -> Iterator[None]:
+    """Without transformers' progress bars, which it draws even where no terminal is."""
     from transformers.utils import logging as untyped
 
     logging: Any = untyped
