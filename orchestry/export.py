@@ -224,6 +224,8 @@ def _source(adapter: Adapter, merge: bool, note: Callable[[str], None]) -> str:
 @contextmanager
 def _written(folder: Path) -> Iterator[Path]:
     """A folder to write into, which becomes `folder` at the end and vanishes with an error."""
+    if not folder.name:
+        raise ConfigError(f"--out {folder} is no new folder: give it a name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "is not empty" if folder.is_dir() else "is no directory"
         raise ConfigError(f"{folder} {what}: choose another folder with --out, or remove it first")

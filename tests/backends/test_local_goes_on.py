@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,29 @@ def test_adapters_of_another_base_are_refused(finished: Run, tasks: Path, tmp_pa
     sets = ("episodes=2", f"learn.from={finished.folder / 'checkpoints' / '000008'}")
     with pytest.raises(ConfigError, match=r"has base_model_name_or_path .*tiny.*here it is"):
         orchestry.train(config(other, tasks, *sets), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("nowhere", r"nowhere/left can't be read .*: name a folder that holds one folder an agent"),
+        ("checkpoints", r"checkpoints/left can't be read .*one folder an agent"),
+        ("checkpoints/000008/left", r"000008/left/left can't be read .*one folder an agent"),
+        ("config.yaml", r"config\.yaml/left can't be read .*one folder an agent"),
+        ("another team", r"another team/left can't be read .*one folder an agent"),
+    ],
+)
+def test_what_is_no_checkpoint_of_the_team_is_named_and_costs_nothing(
+    source: str, found: str, finished: Run, model: str, tasks: Path, tmp_path: Path
+) -> None:
+    """The run directory stays free for the run that names another."""
+    given = finished.folder / source
+    if source == "another team":
+        given = shutil.copytree(finished.folder / "checkpoints" / "000008", tmp_path / source)
+        (given / "left").rename(given / "up")
+    sets = ("episodes=2", f"learn.from={given}")
+    with pytest.raises(StoreError, match=found) as caught:
+        orchestry.train(config(model, tasks, *sets), tmp_path / "new")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "new" / "journal.jsonl").read_bytes()
+    assert len(orchestry.train(config(model, tasks, "episodes=2"), tmp_path / "new").episodes) == 2
