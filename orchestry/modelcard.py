@@ -198,7 +198,8 @@ def _facts(card: Card) -> str:
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    left_out = {"enabled", "source", "device", "threads", "micro_tokens", "keep"}
+    machine = {"device", "threads", "micro_tokens", "gradient_checkpointing", "keep"}
+    left_out = {"enabled", "source", *machine}
     return {"learn": config.learn.model_dump(mode="json", exclude=left_out)}
 
 

@@ -85,9 +85,9 @@ def logits(found: Any) -> Tensor:
 
 def ours(model: str, checkpoint: Path, agent: int) -> Tensor:
     """As the run's own adapters have it."""
-    made = trainer(model, checkpoint)
-    with made.adapters.rows(agent):
-        return logits(made.base.model)
+    (crew,) = trainer(model, checkpoint).crews
+    with crew.adapters.rows(agent):
+        return logits(crew.base.model)
 
 
 def names(folder: Path) -> list[str]:
@@ -105,7 +105,7 @@ def test_an_adapter_is_the_same_in_plain_peft(finished: Run, model: str, tmp_pat
         assert names(folder) == ["README.md", "adapter_config.json", "adapter_model.safetensors"]
         worn = peft.PeftModel.from_pretrained(loaded(model), folder)
         expected = ours(model, finished.folder / LAST, agent)
-        torch.testing.assert_close(logits(worn), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(logits(worn), expected, atol=1e-5, rtol=1e-5)
         auto = peft.AutoPeftModelForCausalLM.from_pretrained(folder)
         assert torch.equal(logits(auto), logits(worn))
 
@@ -121,7 +121,7 @@ def test_a_merged_model_is_the_same_in_plain_transformers(
         merged = loaded(folder)
         assert merged.dtype == torch.float32
         expected = ours(model, finished.folder / LAST, agent)
-        torch.testing.assert_close(logits(merged), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(logits(merged), expected, atol=1e-5, rtol=1e-5)
         assert (logits(merged) - logits(loaded(model))).abs().max() > 1e-2
         assert transformers.AutoTokenizer.from_pretrained(folder).chat_template == TEMPLATE
         drawn = transformers.GenerationConfig.from_pretrained(folder)
@@ -220,7 +220,7 @@ def test_the_embedded_base_is_named_so_that_peft_finds_it(
     checkpoint = made.folder / "checkpoints" / "000004"
     worn = peft.AutoPeftModelForCausalLM.from_pretrained(folder / "left")
     expected = ours("embedded", checkpoint, 0)
-    torch.testing.assert_close(logits(worn), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(logits(worn), expected, atol=1e-5, rtol=1e-5)
     text = (folder / "left" / "README.md").read_text()
     assert f"The base lies in `{place}`" in text
     assert "base_model: HuggingFaceTB/SmolLM2-135M-Instruct" in text
@@ -228,20 +228,22 @@ def test_the_embedded_base_is_named_so_that_peft_finds_it(
     begun = orchestry.train(config("embedded", tasks, *sets), tmp_path / "other")
     assert surprise(trainer("embedded", checkpoint), begun.episodes[0]) < 1e-4
     merged = loaded(export(made.folder, merge=True).folder / "left")
-    torch.testing.assert_close(logits(merged), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(logits(merged), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_each_adapter_is_merged_into_its_own_base(run: Run, model: str, tmp_path: Path) -> None:
-    """As a team of different bases has it: each adapter_config.json names one."""
-    other = str(tiny_folder(tmp_path / "other", seed=1))
-    file = run.folder / LAST / "right" / "adapter_config.json"
-    file.write_text(file.read_text().replace(model, other))
-    folder = export(run.folder, merge=True).folder
-    values = {base: loaded(base).state_dict() for base in (model, other)}
+@old_peft
+def test_a_team_of_several_bases_is_merged_into_each_agents_own(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    other = str(tiny_folder(tmp_path / "other", "qwen2"))
+    sets = ("episodes=4", f"agents.right.model={other}")
+    made = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    folder = export(made.folder, merge=True).folder
     for role, base in (("left", model), ("right", other)):
-        merged = loaded(folder / role).state_dict()
-        changed = {k for k, value in merged.items() if not torch.equal(value, values[base][k])}
-        assert {name.split(".")[-2] for name in changed} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+        adapter = made.folder / "checkpoints" / "000004" / role
+        worn = peft.PeftModel.from_pretrained(loaded(base), adapter)
+        merged = loaded(folder / role)
+        torch.testing.assert_close(logits(merged), logits(worn), atol=1e-5, rtol=1e-5)
         assert f"The model `{base}` with a LoRA" in (folder / role / "README.md").read_text()
 
 
