@@ -9,6 +9,15 @@ from pydantic import Field, model_validator
 
 from orchestry.types import Frozen
 
+_REPLAYED = {
+    "rewards": "final",
+    "discount": 1.0,
+    "grouping": "turn",
+    "baseline": "mean",
+    "normalise": False,
+}
+"""What goes with `credit: replay`."""
+
 
 class LearnConfig(Frozen):
     """Backend local: MAGRPO gradients (arXiv 2508.04652) on one LoRA adapter an agent."""
@@ -41,6 +50,9 @@ class LearnConfig(Frozen):
     grouping: Literal["turn", "history", "agent"] = "turn"
     """What is compared: an agent's actions of one stage; of one history (AT-GRPO, arXiv
     2510.11062); of all stages (Dr. MAS, arXiv 2602.08847)."""
+    credit: Literal["joint", "replay"] = "joint"
+    """`joint`: an action is worth what its joint action returned (the paper); `replay`: what that
+    returned beside plays in which this agent alone acted otherwise (as COMA, arXiv 1705.08926)."""
     baseline: Literal["mean", "leave_one_out"] = "mean"
     """The mean of the group (the paper), or that of the others (RLOO)."""
     normalise: bool = False
@@ -78,6 +90,16 @@ class LearnConfig(Frozen):
     """Compute each layer again in the backward pass: less memory, about a third more time."""
     keep: int = Field(3, ge=1, le=1000)
     """Checkpoints kept, one an update; the last two at least."""
+
+    @model_validator(mode="after")
+    def _replays_are_compared_at_the_end(self) -> Self:
+        for name, fits in _REPLAYED.items():
+            if self.credit == "replay" and (found := getattr(self, name)) != fits:
+                raise ValueError(
+                    f"learn.credit=replay compares final scores one by one, and learn.{name}="
+                    f"{found} was found: set it to {fits}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _reuse_is_clipped(self) -> Self:

@@ -94,7 +94,7 @@ class Rollout(Generic[StateT]):
         return tree
 
     async def go_on(
-        self, starts: Sequence[Trajectory[StateT]], seeds: Sequence[int], calls: int
+        self, starts: Sequence[Trajectory[StateT]], seeds: Sequence[int], calls: float = math.inf
     ) -> list[Trajectory[StateT]]:
         """Plays each trajectory on with one sample an agent and stage, all in step.
 
@@ -109,7 +109,7 @@ class Rollout(Generic[StateT]):
             if not moving:
                 return plays
             calls -= len(moving)
-            requests = [self._request(plays[i], agent, seeds[i]) for i, agent in moving]
+            requests = [self.request(plays[i], agent, seeds[i]) for i, agent in moving]
             samples = await self.policy.sample(requests, 1)
             moves: dict[int, list[Turn]] = {i: [] for i in alive}
             for (i, agent), request, (answer,) in zip(moving, requests, samples, strict=True):
@@ -120,7 +120,7 @@ class Rollout(Generic[StateT]):
         raise endless(self.task, starts[0].problem)
 
     def _affordable(
-        self, plays: Sequence[Trajectory[StateT]], alive: Sequence[int], calls: int
+        self, plays: Sequence[Trajectory[StateT]], alive: Sequence[int], calls: float
     ) -> tuple[list[int], list[tuple[int, str]]]:
         """Plays that go on and their next moves, first come first served."""
         going, moving = list[int](), list[tuple[int, str]]()
@@ -184,7 +184,7 @@ class Rollout(Generic[StateT]):
     ) -> list[Trajectory[StateT]]:
         """All samples of one stage in one batch; returns the distinct children, scored."""
         n = self.schedule.samples(stage, len(pool))
-        requests = [self._request(node, agent) for node in pool for agent in self.actors(node)]
+        requests = [self.request(node, agent) for node in pool for agent in self.actors(node)]
         samples = await self.policy.sample(requests, n)
         tree.answers += [completion for one in samples for completion in one]
         answers = iter(zip(requests, samples, strict=True))
@@ -232,10 +232,12 @@ class Rollout(Generic[StateT]):
         agents = tuple(request.agent for request, _ in moves)
         return Group(parent=node.id, agents=agents, children=tuple(ids)), list(born.values())
 
-    def _request(
+    def request(
         self, node: Trajectory[StateT], agent: str, play_seed: int | None = None
     ) -> Request:
-        """`play_seed` takes the place of the episode's seed and of the node's id."""
+        """What the agent is asked in a state; `play_seed` takes the place of the episode's seed and
+        of the node's id.
+        """
         member, state = self.team[agent], self._met(node)
         with task_boundary(self.task, "observe", node.problem):
             observation = self.task.observe(state, agent)

@@ -23,6 +23,7 @@ from orchestry.cores import idle_cores
 from orchestry.errors import ConfigError, LearnError, StoreError
 from orchestry.journal import Learned
 from orchestry.learn.base import EMBEDDED, device_of, require_installed, source_of
+from orchestry.learn.credit import Otherwise, otherwise
 from orchestry.learn.lockstep import Lockstep
 from orchestry.records import EpisodeRecord
 from orchestry.rollout import Rate, Rollout
@@ -74,16 +75,28 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InStep(Rollout[Any]):
-    """A rollout in step with the others of its update; its tree is kept to learn from."""
+    """A rollout in step with the others of its update."""
 
     lockstep: Lockstep
-    keep: Callable[[Tree[Any]], None]
+
+    async def play(self, problem: Problem, seed: int) -> Tree[Any]:
+        """See Rollout.play."""
+        with self.lockstep.playing():
+            return await Rollout.play(self, problem, seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning(InStep):
+    """One that is learned from: its tree is kept, with the replays that credits are made of."""
+
+    keep: Callable[[Tree[Any], Otherwise | None], None]
+    replays: bool
 
     async def play(self, problem: Problem, seed: int) -> Tree[Any]:
         """See Rollout.play."""
         with self.lockstep.playing():
             tree = await Rollout.play(self, problem, seed)
-        self.keep(tree)
+            self.keep(tree, await otherwise(self, tree) if self.replays else None)
         return tree
 
 
@@ -109,7 +122,8 @@ class LocalBackend(Backend):
                 f"nothing is learned: an update takes learn.every={self.every} episodes, the run "
                 f"has {config.episodes}"
             )
-        self._trees: dict[int, Tree[Any]] = {}
+        self._played: dict[int, tuple[Tree[Any], Otherwise | None]] = {}
+        """Of the episodes since the last update."""
         self._updates = 0
 
     def meet(self, task: BaseTask[Any]) -> None:
@@ -206,17 +220,22 @@ class LocalBackend(Backend):
         self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
     ) -> Rollout[Any]:
         """How that episode is played: by the weights that the updates before it left."""
-        keeping = partial(self._trees.__setitem__, episode) if self.every is not None else _forget
-        return InStep(
-            task=task,
-            team=self.team(task),
-            policy=self._lockstep,
-            rate=rate,
-            schedule=schedule,
-            judge=self._judge(episode),
-            lockstep=self._lockstep,
-            keep=keeping,
-        )
+        how: dict[str, Any] = {
+            "task": task,
+            "team": self.team(task),
+            "policy": self._lockstep,
+            "rate": rate,
+            "schedule": schedule,
+            "judge": self._judge(episode),
+            "lockstep": self._lockstep,
+        }
+        if self.every is None:
+            return InStep(**how)
+        replays = self.config.learn.credit == "replay"
+        return Learning(**how, keep=partial(self._keep, episode), replays=replays)
+
+    def _keep(self, episode: int, tree: Tree[Any], credits: Otherwise | None) -> None:
+        self._played[episode] = tree, credits
 
     async def _draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """One batch from the weights, into journal and books."""
@@ -241,7 +260,7 @@ class LocalBackend(Backend):
         Raises LearnError, with no weight moved, for numbers that are none; the batch is kept.
         """
         state = {} if self._updates else await self._dev.before()
-        done = await self._learn([self._trees.pop(record.episode) for record in block])
+        done = await self._learn([self._played.pop(record.episode) for record in block])
         name = _CHECKPOINTS / f"{block[-1].episode + 1:06d}"
         folder, keep = self._store.folder / name, self.config.learn.keep
         await asyncio.to_thread(self._trainer.save, folder, keep, self._dev.spared)
@@ -252,13 +271,14 @@ class LocalBackend(Backend):
         note = f"update {self._updates}: mean reward {reward:.3f}, {done.line()}"
         return Update(state, {}, [note, *said(state)])
 
-    async def _learn(self, trees: Sequence[Tree[Any]]) -> Learnt:
+    async def _learn(self, played: Sequence[tuple[Tree[Any], Otherwise | None]]) -> Learnt:
         """The step itself; a batch of numbers that are none is kept for the user to look at."""
         from orchestry.learn.groups import gather
 
         settings = self.config.learn
+        credits = [found for _, found in played if found is not None]
         batch = gather(
-            trees,
+            [tree for tree, _ in played],
             joint=self.config.search.joint,
             rewards=settings.rewards,
             discount=settings.discount,
@@ -266,6 +286,7 @@ class LocalBackend(Backend):
             baseline=settings.baseline,
             normalise=settings.normalise,
             skip=not settings.kl,
+            credits=credits if settings.credit == "replay" else None,
         )
         try:
             return await asyncio.to_thread(self._trainer.learn, batch)
@@ -285,7 +306,6 @@ class LocalBackend(Backend):
             schedule=Chains(settings.group_size, self.config.search.joint),
             purpose="dev",
             lockstep=self._lockstep,
-            keep=_forget,
         )
         best = learned[-1].state.get("best") if learned else None
         return Dev(
@@ -295,9 +315,6 @@ class LocalBackend(Backend):
             settings.evaluate_every,
             Best.model_validate(best) if best else None,
         )
-
-
-def _forget(tree: Tree[Any]) -> None: ...
 
 
 def _refuse(config: RunConfig) -> None:
@@ -311,7 +328,10 @@ def _refuse(config: RunConfig) -> None:
         ),
         "its weights can't judge: name another provider in judge.provider.name": judge is not None
         and judge.name == "auto",
-        "it makes no replays: leave credit.share": bool(config.credit.share),
+        "its replays are learn.credit=replay: leave credit.share": bool(config.credit.share),
+        "learn.credit=replay is of aligned joint actions: leave search.joint": (
+            config.learn.credit == "replay" and config.search.joint != "aligned"
+        ),
     }
     for why, applies in reasons.items():
         if applies:

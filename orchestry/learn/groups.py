@@ -19,6 +19,7 @@ from math import fsum, isfinite
 from typing import Any, Literal
 
 from orchestry.errors import LearnError
+from orchestry.learn.credit import Otherwise
 from orchestry.learn.magrpo import Baseline, action_returns, advantages, returns
 from orchestry.learn.samples import Sample
 from orchestry.search.beam import Joint
@@ -50,6 +51,8 @@ class Action:
 
     agent: str
     stage: int
+    state: str
+    """Which it led to; under `cross` the first of those."""
     tokens: Tokens
     worth: float
 
@@ -64,6 +67,7 @@ def gather(
     baseline: Baseline = "mean",
     normalise: bool = False,
     skip: bool = True,
+    credits: Sequence[Otherwise] | None = None,
 ) -> Batch:
     """The actions of finished episodes, played by Chains(k) with the same `joint`.
 
@@ -75,6 +79,8 @@ def gather(
         grouping: what is compared, within one episode: see the module.
         baseline, normalise: as in `magrpo.advantages`.
         skip: leaves out actions of zero advantage; a KL term needs them kept.
+        credits: by `credit.otherwise`, one a tree; an action's advantage is then its own, whatever
+            grouping, baseline and normalise say.
 
     Samples have one number `group` for equal agent and prompt, over all episodes. Under `cross` an
     action's return is the mean over the joint actions of its stage that it is part of, taken before
@@ -85,10 +91,15 @@ def gather(
     """
     samples, numbers = list[Sample](), dict[History, int]()
     actions: Counter[str] = Counter()
-    for tree in trees:
+    for number, tree in enumerate(trees):
         drawn = _actions(tree, joint, _worths(tree, rewards, discount))
-        actions.update(action.agent for action in drawn)
-        for action, advantage in _compared(drawn, grouping, baseline, normalise):
+        found = (
+            _compared(drawn, grouping, baseline, normalise)
+            if credits is None
+            else _credited(drawn, credits[number])
+        )
+        actions.update(action.agent for action, _ in found)
+        for action, advantage in found:
             if skip and advantage == 0.0:
                 continue
             history = (action.agent, action.tokens.prompt_ids)
@@ -124,6 +135,16 @@ def _compared(
         for index, advantage in zip(indices, advantages_G, strict=True):
             found[index] = advantage
     return list(zip(drawn, found, strict=True))
+
+
+def _credited(drawn: Sequence[Action], otherwise: Otherwise) -> list[tuple[Action, float]]:
+    """The actions of one episode, each beside what had come of it otherwise; equal scores differ
+    by exactly 0.0."""
+    found = list[tuple[Action, float]]()
+    for action in drawn:
+        others = otherwise[action.state, action.agent]
+        found.append((action, fsum(action.worth - other for other in others) / len(others)))
+    return found
 
 
 def _worths(tree: Tree[Any], rewards: Rewards, discount: float) -> dict[str, float]:
@@ -182,8 +203,8 @@ def _actions(tree: Tree[Any], joint: Joint, worths: Mapping[str, float]) -> list
             )
         returns_J = [worths[child.id] for child in children]  # noqa: N806
         found += [
-            Action(turn.agent, stage, _tokens(turn, place), worth)
-            for turn, worth in _moves(group, children, returns_J, joint, place)
+            Action(turn.agent, stage, state, _tokens(turn, place), worth)
+            for turn, state, worth in _moves(group, children, returns_J, joint, place)
             if turn.completion.stop != "too_long"  # which no policy drew
         ]
     return found
@@ -195,13 +216,14 @@ def _moves(
     returns_J: Sequence[float],  # noqa: N803
     joint: Joint,
     place: str,
-) -> Iterator[tuple[Turn, float]]:
-    """Each agent's actions in one state, in sample order, each with its return."""
+) -> Iterator[tuple[Turn, str, float]]:
+    """Each agent's actions in one state, in sample order, with the next state and the return."""
     agents = len(group.agents)
     turns_J = [child.turns[-agents:] for child in children]  # noqa: N806
     if joint == "aligned":
         for agent in range(agents):
-            yield from ((turns[agent], r) for turns, r in zip(turns_J, returns_J, strict=True))
+            for turns, child, worth in zip(turns_J, children, returns_J, strict=True):
+                yield turns[agent], child.id, worth
         return
     mixed = f"the joint actions in {place} are not `cross`: name the one they were drawn with"
     try:
@@ -213,7 +235,8 @@ def _moves(
         drawn = [turns_J[action * block][agent] for action in range(len(worth_G))]
         if any(turns[agent] != drawn[j // block % len(drawn)] for j, turns in enumerate(turns_J)):
             raise LearnError(mixed)
-        yield from zip(drawn, worth_G, strict=True)
+        firsts = [children[action * block].id for action in range(len(worth_G))]
+        yield from zip(drawn, firsts, worth_G, strict=True)
 
 
 def _tokens(turn: Turn, place: str) -> Tokens:

@@ -175,7 +175,7 @@ def test_numbers_that_are_none_stop_the_run_and_the_batch_is_kept(
         (["agents.left.model=./other"], r"the model './other' is no folder here"),
         (["learn.epochs=2"], "learns from actions of an older policy: set learn.clip"),
         (["behaviors.enabled=true"], "learns by gradients"),
-        (["credit.share=0.1"], "makes no replays: leave credit.share"),
+        (["credit.share=0.1"], "its replays are learn.credit=replay: leave credit.share"),
         (["agents.left.temperature=0"], "left would answer at temperature 0"),
         (["sampling.temperature=0"], "left, right would answer at temperature 0"),
     ],
@@ -244,3 +244,12 @@ def test_agents_may_have_bases_of_their_own(
     bases = {(t.agent, t.completion.model) for e in run.episodes for t in turns(e)}
     assert bases == {("left", model), ("right", str(other))}
     assert {"left", "right"} < {path.name for path in run.folder.glob("checkpoints/000004/*")}
+
+
+def test_credits_by_replay_learn_the_same_task(model: str, tasks: Path, tmp_path: Path) -> None:
+    sets = ("episodes=40", "learn.credit=replay", "learn.rewards=final")
+    run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    rewards = [episode.mean_leaf_reward for episode in run.episodes]
+    assert fmean(rewards[-EVERY:]) - fmean(rewards[:EVERY]) > 0.2
+    calls = {row.purpose: row.calls for row in run.summary.usage if row.agent == "left"}
+    assert calls == {"act": 40 * GROUP}  # a single stage's siblings are all that is needed
