@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from orchestry.errors import ConfigError
 from orchestry.explain import explain
 from orchestry.learnconfig import LearnConfig
+from orchestry.trackconfig import TrackersConfig
 from orchestry.types import Frozen, Limits, Split
 
 BackendName = Literal["api", "local"]
@@ -247,6 +248,7 @@ class RunConfig(Frozen):
     budget: BudgetConfig = BudgetConfig()
     cache: CacheConfig = CacheConfig()
     retry: RetryConfig = RetryConfig()
+    trackers: TrackersConfig = TrackersConfig()
     prices: Mapping[str, PriceConfig] = Field(default_factory=dict)
     """By model: prices that override or add to genai-prices."""
     sandbox: Limits = Limits()

@@ -28,6 +28,7 @@ from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Observer, Plan, Session, Silent
 from orchestry.store import Run, Store, existing, load_run, read_config
 from orchestry.summary import stop_reason, summarise, write_manifest
+from orchestry.trackers import check, open_trackers
 from orchestry.types import Split, Tools
 from orchestry.verdicts import Verdicts
 
@@ -89,6 +90,7 @@ def evaluate(
     watch, folder = observer or Silent(), source.folder / "evaluations" / stage
     backend = BACKENDS[source.config.get("backend", "api")]
     changes: dict[str, Any] = {"split": split, "credit": {"share": 0.0}}
+    changes["trackers"] = {"tensorboard": False, "wandb": "off"}  # they show the run's own curves
     changes |= backend.as_it_stands(source, folder)
     if budget_usd is not None:
         changes["budget"] = {"usd": budget_usd}
@@ -105,6 +107,7 @@ def prepare(
 ) -> Plan:
     """Checks all that can be checked without spending; raises ConfigError or TaskError."""
     _refuse_keys(config, environ)
+    check(config.trackers, login=need_key)
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
     with task_boundary(task, "problems"):
         problems = tuple(task.problems(config.split))
@@ -124,7 +127,7 @@ def prepare(
 def _refuse_keys(config: RunConfig, environ: Mapping[str, str]) -> None:
     """Raises ConfigError for a config that holds this environment's API key: it goes to disk."""
     text = config.to_yaml()
-    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "WANDB_API_KEY"):
         key = environ.get(name, "").strip()
         if len(key) >= 8 and key in text:
             raise ConfigError(f"the config holds the value of {name}: no config key takes a key")
@@ -218,4 +221,5 @@ async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | N
                 "from the journal's answers"
             )
         watch.started(store.folder, plan, len(store.episodes))
+        store.mirrors += open_trackers(plan.config, store, plan.backend.every, watch.note)
         return await Session(plan, store, watch, rate).play()

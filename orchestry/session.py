@@ -143,7 +143,7 @@ class Session:
                 [episodes[number] for number in block], said, [episodes[n] for n in rated]
             )
             learned = Learned(update=number, state=dict(update.state), at=time.time())
-            self.store.journal.append(learned)
+            self.store.learned(learned)
             for name, text in update.files.items():
                 self.store.write(name, text)
             for note in update.notes:

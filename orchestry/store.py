@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 from filelock import FileLock, Timeout
@@ -22,11 +22,27 @@ from pydantic import ValidationError
 
 from orchestry import journal
 from orchestry.errors import ConfigError, LockedError, StoreError, reason
-from orchestry.journal import Committed, Event, Journal, RolledBack
+from orchestry.journal import Committed, Event, Journal, Learned, RolledBack
 from orchestry.records import EpisodeRecord, Summary
 
 FOLDS = ("episodes.jsonl", "metrics.jsonl", "rewards.csv")
 """The files that are made from committed episodes alone."""
+
+
+class Mirror(Protocol):
+    """Who shows elsewhere what a run writes; every call is cheap and none may fail."""
+
+    def committed(self, record: EpisodeRecord, at: float) -> None:
+        """An episode is part of the run."""
+        ...
+
+    def learned(self, event: Learned) -> None:
+        """An update is part of the run."""
+        ...
+
+    def close(self) -> None:
+        """This process writes no more."""
+        ...
 
 
 class Store:
@@ -42,6 +58,7 @@ class Store:
         self.journal: Journal
         self.lost: set[int] = set()
         """Episodes that the journal calls finished and episodes.jsonl lacks: to be played again."""
+        self.mirrors: list[Mirror] = []
         self._metrics = Metrics()
         self._lock = FileLock(folder / "run.lock")
 
@@ -79,7 +96,11 @@ class Store:
 
     def __exit__(self, *exc: object) -> None:
         self.journal.close()
-        self._lock.release()
+        try:
+            for mirror in self.mirrors:
+                mirror.close()
+        finally:
+            self._lock.release()
 
     def commit(self, record: EpisodeRecord, at: float) -> None:
         """Makes a finished episode part of the run, in all files."""
@@ -89,6 +110,14 @@ class Store:
         header = not self._metrics.count
         self._append("metrics.jsonl", json.dumps(self._metrics.row(record)) + "\n")
         self._append("rewards.csv", rewards_csv([record], header=header))
+        for mirror in self.mirrors:
+            mirror.committed(record, at)
+
+    def learned(self, event: Learned) -> None:
+        """Makes an update part of the run."""
+        self.journal.append(event)
+        for mirror in self.mirrors:
+            mirror.learned(event)
 
     def roll_back(self, episode: int, at: float) -> None:
         """Takes back the finished episodes from this one on: they are to be played again."""
