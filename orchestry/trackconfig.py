@@ -15,7 +15,7 @@ def _off(value: Any) -> Any:
 
 
 class TrackersConfig(Frozen):
-    """Mirrors of the run's figures (docs/configuration.md); an evaluation is shown nowhere."""
+    """Mirrors of the run's figures, which stand in its folder too. Evaluations have none."""
 
     tensorboard: bool = False
     """Event files in the run's folder `tensorboard`, for `tensorboard --logdir runs`."""

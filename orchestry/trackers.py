@@ -110,8 +110,7 @@ class Rows:
 
     def _ready(self) -> Iterator[Row]:
         while True:
-            event = self._updates.pop(self._next // self._every, None) if self._due() else None
-            if event is not None:
+            if (event := self._due()) is not None:
                 yield Row(self._next - 1, event.at, dict(_numbers("learn", event.state)))
             elif self._next in self._episodes:
                 record, at = self._episodes.pop(self._next)
@@ -120,8 +119,11 @@ class Rows:
             else:
                 return
 
-    def _due(self) -> bool:
-        return self._every is not None and self._next % self._every == 0
+    def _due(self) -> Learned | None:
+        """The update that was made of the episodes so far, once."""
+        if self._every is None or self._next % self._every:
+            return None
+        return self._updates.pop(self._next // self._every, None)
 
     def _figures(self, record: EpisodeRecord) -> dict[str, float]:
         """A row of metrics.jsonl, with shares of the evaluated trajectories for counts of tags."""
@@ -270,7 +272,8 @@ def run_id(folder: Path) -> str:
 
 
 def _settings() -> Any:
-    """W&B gets figures, config and name: no terminal output, code, git state or command line."""
+    """W&B gets figures, config, name, host and the machine's load: no terminal output, code, git
+    state, packages or command line."""
     import wandb
 
     return wandb.Settings(
@@ -282,23 +285,21 @@ def _settings() -> Any:
         x_save_requirements=False,
         reinit="create_new",
         init_timeout=WAIT_S,
-        finish_timeout=WAIT_S / 2,
+        finish_timeout=WAIT_S - 5,
         finish_timeout_raises=True,
     )
 
 
 def _check_login() -> None:
-    """Raises ConfigError where wandb would ask for a key on the terminal."""
+    """Raises ConfigError where wandb knows no key, and would ask for one; asks no server."""
     import wandb
 
-    try:
-        wandb.setup(wandb.Settings(silent=True))
-        wandb.login()
-    except wandb.Error as error:
+    wandb.setup(wandb.Settings(silent=True))
+    if not wandb.login(prompt=False, verify=False):
         raise ConfigError(
-            f"trackers.wandb=online: {reason(error)} Or export WANDB_API_KEY, or set "
-            "trackers.wandb=offline and run `wandb sync` later"
-        ) from None
+            "trackers.wandb=online finds no login: run `wandb login`, export WANDB_API_KEY, or set "
+            "trackers.wandb=offline and send the run later with `wandb sync`"
+        )
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
