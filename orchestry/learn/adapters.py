@@ -101,6 +101,11 @@ class Adapters:
         self.reseed(seed)
 
     @property
+    def folders(self) -> tuple[str, ...]:
+        """Each agent's folder in a checkpoint; the same one for all where they share an adapter."""
+        return self._folders * len(self.agents) if self.shared else self._folders
+
+    @property
     def scaling(self) -> float:
         """What B A x is multiplied with."""
         return self.alpha / self.rank

@@ -94,7 +94,7 @@ class Sampler:
             raise ValueError(f"every prompt needs tokens, and a seed for each of its {n} samples")
         # Like lengths together: a shorter prompt is padded to the longest of its batch.
         flat = sorted((row for group in rows for row in group), key=lambda row: -row.length)
-        with torch.inference_mode(), _evaluating(self._model):
+        with torch.inference_mode(), evaluating(self._model):
             while flat:
                 flat = flat[self._decoded(flat) :]
         return [[self._drawn(row) for row in group] for group in rows]
@@ -312,7 +312,7 @@ class _Batch:
 
 
 @contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
+def evaluating(model: Any) -> Iterator[None]:
     """Dropout is off within; the mode that was comes back."""
     before = model.training
     model.eval()
