@@ -76,8 +76,9 @@ class LearnConfig(Frozen):
     """Of the base model. `auto`: float32 on a CPU, bfloat16 on a GPU."""
     quantize: Literal["nf4", "int8"] | None = None
     """Of the base model, by bitsandbytes, on a GPU."""
-    vllm_url: str | None = Field(None, pattern=r"^https?://[^/]")
-    """Of a running vLLM server that draws the answers. None: this process draws them."""
+    vllm_url: str | None = Field(None, pattern=r"^https?://[^/@\s]+(/v1)?/?$")
+    """A running vLLM server that draws the answers, such as http://127.0.0.1:8000; learning stays
+    here. None: this process draws them."""
     threads: int | None = Field(None, ge=1)
     """Of the arithmetic on a CPU. None: the cores that are idle at the start; a resume keeps them,
     since their number decides the last bits."""

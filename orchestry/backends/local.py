@@ -47,11 +47,11 @@ class Weights:
     """The team's own weights, as a provider that bills nobody: they answer through Lockstep."""
 
     name, base_url = "local", ""
-    deterministic, cacheable, bills_unanswered = True, False, False
+    cacheable, bills_unanswered = False, False
     slots: int | None = None
 
-    def __init__(self, model: str) -> None:
-        self.model = model
+    def __init__(self, model: str, deterministic: bool) -> None:
+        self.model, self.deterministic = model, deterministic
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
@@ -110,7 +110,9 @@ class LocalBackend(Backend):
         _refuse(config)
         if not need_key:
             environ = {**NO_KEYS, **environ}
-        provider = Weights(_source(config.provider.model or _default_model(config)))
+        model = _source(config.provider.model or _default_model(config))
+        # What else is in a batch of vLLM's changes the last bits.
+        provider = Weights(model, deterministic=config.learn.vllm_url is None)
         super().__init__(_as_chains(config), provider, task.judged, environ)
         if self.config.judge.enabled and not self.bench.own:
             raise ConfigError(

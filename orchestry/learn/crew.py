@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from orchestry.learn.logprobs import Packed, completion_logprobs, micro_batches
 from orchestry.learn.magrpo import policy_loss
 from orchestry.learn.samples import Sample
 from orchestry.learn.sampling import Drawn, Prompt, Sampler
+from orchestry.learn.vllm import VllmSampler
 from orchestry.learnconfig import LearnConfig
 from orchestry.seeds import derive
 from orchestry.types import Completion, Request, Tokens
@@ -59,8 +61,22 @@ class Crew:
         )
         if settings.gradient_checkpointing:
             _checkpoint_layers(self.base)
-        self._sampler = Sampler(self.base, self.adapters, warn=warn)
+        self._sampler: Sampler | VllmSampler = (
+            VllmSampler(
+                self.base,
+                self.adapters,
+                settings.vllm_url,
+                micro_tokens=settings.micro_tokens,
+            )
+            if settings.vllm_url
+            else Sampler(self.base, self.adapters, warn=warn)
+        )
         self._temperatures, self._settings, self._warn = temperatures, settings, warn
+
+    def publish(self, folder: Path) -> None:
+        """Says where the adapters that draw from now on are saved: a server reads them there."""
+        if isinstance(self._sampler, VllmSampler):
+            self._sampler.publish(folder)
 
     def draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """`n` answers a request in one batch; sample j of a request by its own seed.

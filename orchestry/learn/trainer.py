@@ -201,6 +201,8 @@ class Trainer:
                 f"the checkpoint {folder} can't be written ({reason(error)}): free space there, "
                 "then resume the run"
             ) from None
+        for crew in self.crews:
+            crew.publish(folder)
 
     def resume(self, folder: Path) -> None:
         """Goes on exactly where the checkpoint was saved."""
@@ -217,6 +219,7 @@ class Trainer:
         """Takes over a checkpoint's adapters, with a fresh optimizer."""
         for crew in self.crews:
             crew.adapters.load(folder)
+            crew.publish(folder)
 
 
 def _crews(
@@ -228,6 +231,11 @@ def _crews(
         raise ConfigError(
             f"learn.shared=true needs one base for all agents, found {', '.join(models)}: name "
             "one, or set learn.shared=false"
+        )
+    if settings.vllm_url and len(models) > 1:
+        raise ConfigError(
+            f"learn.vllm_url names one server, which serves one base, found {', '.join(models)}: "
+            "name one base for all agents, or leave learn.vllm_url"
         )
     return tuple(
         Crew(

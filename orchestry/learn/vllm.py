@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from orchestry.errors import ConfigError, LearnError, StoreError, reason
+from orchestry.errors import LearnError, ProviderError, StoreError, reason
 from orchestry.learn.endings import Ending, Endings
 from orchestry.learn.logprobs import Packed, completion_logprobs, micro_batches
 from orchestry.learn.sampling import MAX_ROWS, Drawn, Prompt, evaluating
@@ -56,9 +56,10 @@ class VllmSampler:
         environ: Mapping[str, str] = os.environ,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Greets the server: raises ProviderError, with the command that starts one, where none is.
+        """Greets the server; errors name the command that starts one.
 
         `in_flight`: requests at a time. `micro_tokens`: most tokens in one forward pass here.
+        Raises ProviderError where no server answers, ConfigError where it takes no adapters.
         """
         self._base, self._adapters = base, adapters
         self._endings = Endings(base.tokenizer, base.eos_ids)
@@ -68,30 +69,30 @@ class VllmSampler:
         """The adapters to draw with, by name at the server."""
         self._names: list[str] = []
         """Each agent's adapter; none while all are as at first, when they change nothing."""
+        self._stale = set[str]()
+        """Adapters of ours that the server may still hold."""
         self._server.served()
+        self._server.unload("orchestry-is-here")  # which tells whether it takes adapters at all
 
-    def publish(self, folder: Path | None) -> None:
-        """From now on the adapters saved in `folder` draw; None: fresh ones, which change nothing.
+    def publish(self, folder: Path) -> None:
+        """From now on the adapters saved in `folder` draw; before, fresh ones, so the bare base.
 
-        The server must see the folder under the same path. Those published before are taken off it.
-        Raises ConfigError where it takes none, StoreError where the folder can't be read.
+        The next draw loads them, and takes those before off the server, which must see the folder
+        under the same path. Raises StoreError where it can't be read here.
         """
-        before, self._folders, self._names = set(self._folders), {}, []
-        if folder is not None:
-            paths = [folder.absolute() / name for name in self._adapters.folders]
-            self._names = [_name(path) for path in paths]
-            self._folders = dict(zip(self._names, paths, strict=True))
-        served = self._ready()
-        for name in sorted((before - set(self._folders)) & served.adapters):
-            self._server.unload(name)
+        paths = [folder.absolute() / name for name in self._adapters.folders]
+        self._stale |= set(self._folders)
+        self._names = [_name(path) for path in paths]
+        self._folders = dict(zip(self._names, paths, strict=True))
+        self._stale -= set(self._folders)
 
     def draw(self, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
         """See Sampler.draw. Log-probabilities are this process's own, not the server's.
 
         Those must fit them, or LearnError is raised: another base, other adapters or a server that
         cuts the distribution would teach the team what it did not do. Raises ProviderError where
-        the server is gone or its answers can't be, ConfigError where it takes fewer tokens than a
-        prompt and its answer may have.
+        the server is gone, can't load the adapters, takes fewer tokens than a prompt and its answer
+        may have, or answers what can't be.
         """
         if any(len(prompt.seeds) != n or not prompt.prompt_ids for prompt in prompts):
             raise ValueError(f"every prompt needs tokens, and a seed for each of its {n} samples")
@@ -112,8 +113,11 @@ class VllmSampler:
         return [[next(drawn) for _ in prompt.seeds] for prompt in prompts]
 
     def _ready(self) -> Served:
-        """What the server has, once it has all that is to draw."""
+        """What the server serves, once it has all adapters that are to draw and no older ones."""
         served = self._server.served()
+        for name in sorted(self._stale & served.adapters):
+            self._server.unload(name)
+        self._stale.clear()
         for name in sorted(set(self._folders) - served.adapters):
             self._server.load(name, self._folders[name])
         return served
@@ -122,10 +126,12 @@ class VllmSampler:
         """vLLM would shorten the answer and say nothing."""
         longest = max(len(prompt.prompt_ids) + prompt.max_tokens for prompt in prompts)
         if served.context is not None and longest > served.context:
-            raise ConfigError(
+            raise ProviderError(
                 f"the vLLM server at {self._server.url} takes {served.context:,} tokens, and a "
                 f"prompt with its answer may have {longest:,}: start it with --max-model-len "
-                f"{longest} or more, or lower sampling.max_tokens; then resume the run"
+                f"{longest} or more, then resume the run",
+                transient=False,
+                billed=False,
             )
 
     def _body(self, prompt: Prompt, seed: int, served: Served) -> dict[str, Any]:
@@ -205,14 +211,12 @@ class VllmSampler:
     def _scored(self, packed: Sequence[Packed], temperature: float) -> list[tuple[float, ...]]:
         if temperature == 0:
             return [(0.0,) * len(ids) for group in packed for ids in group.completions]
+        found = list[tuple[float, ...]]()
         with torch.no_grad(), evaluating(self._base.model):
-            return [
-                tuple(logprobs_T.tolist())
-                for micro in micro_batches(packed, self._micro_tokens)
-                for logprobs_T in completion_logprobs(
-                    self._base, self._adapters, micro, temperature
-                )
-            ]
+            for micro in micro_batches(packed, self._micro_tokens):
+                scored = completion_logprobs(self._base, self._adapters, micro, temperature)
+                found += [tuple(logprobs_T.tolist()) for logprobs_T in scored]
+        return found
 
     def _check_policy(
         self,

@@ -31,6 +31,8 @@ PATIENCE_S = 600.0
 KEY = "VLLM_API_KEY"
 """The environment variable that vLLM itself reads its key from."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_NO_SUCH_PATH = "Not Found"
+"""FastAPI's words for an address that isn't there; of an adapter or model vLLM says more."""
 _TRANSIENT = {408, 425, 429, 502, 503, 504}
 T = TypeVar("T", bound=BaseModel)
 
@@ -128,34 +130,37 @@ class VllmServer:
     def load(self, name: str, folder: Path) -> None:
         """Has it read an adapter in peft's format; names stand for contents, so twice is once.
 
-        Raises ConfigError where it can't: its updates or LoRA are off, its rank is too small, or it
-        doesn't see the folder.
+        Raises ProviderError where it can't: LoRA is off, its rank is too small, or it doesn't see
+        the folder.
         """
         try:
             self._send("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
         except Refused as error:
             if "already been loaded" in error.says:
                 return
-            # FastAPI's answer for a path that isn't there; that of a missing folder names more.
-            if error.status == 404 and error.says != "Not Found":
-                raise ConfigError(
-                    f"the vLLM server at {self.url} can't read the adapter {folder} "
-                    f"({error.says}): the run's folder must be on a disk that it sees too, under "
-                    "the same path"
-                ) from None
-            if error.transient or error.status == 401:
+            if error.status != 404 or error.says == _NO_SUCH_PATH:
                 raise
-            found = "it takes no adapters while it runs" if error.status == 404 else error.says
-            raise ConfigError(
-                f"the vLLM server at {self.url} loads no adapter ({found}): start it with "
-                f"`{self.command}`"
+            raise ProviderError(
+                f"the vLLM server at {self.url} can't read the adapter {folder} ({error.says}): "
+                "the run's folder must be on a disk that it sees too, under the same path; then "
+                "resume the run",
+                transient=False,
+                billed=False,
             ) from None
 
     def unload(self, name: str) -> None:
-        """Has it forget an adapter; one that it has forgotten already is no error."""
+        """Has it forget an adapter; one that it doesn't know is no error.
+
+        Raises ConfigError where it takes no adapters while it runs.
+        """
         try:
             self._send("/v1/unload_lora_adapter", {"lora_name": name})
         except Refused as error:
+            if error.says == _NO_SUCH_PATH:
+                raise ConfigError(
+                    f"the vLLM server at {self.url} takes no adapters while it runs: start it with "
+                    f"`{self.command}`"
+                ) from None
             if error.status != 404:
                 raise
 
@@ -220,7 +225,7 @@ class VllmServer:
         elif status in _TRANSIENT:
             fix = "resume the run when it is free again"
         else:
-            fix = f"see its log; it is started with `{self.command}`; then resume the run"
+            fix = f"start it with `{self.command}`, then resume the run"
         message = f"the vLLM server at {self.url} answered {status} ({says}): {fix}"
         return Refused(message, status, says)
 

@@ -61,6 +61,7 @@ def sampler(two: tuple[Base, Adapters], state: Vllm, **options: Any) -> VllmSamp
 
 
 def published(two: tuple[Base, Adapters], state: Vllm, folder: Path, **options: Any) -> VllmSampler:
+    """With what the adapters are at this moment."""
     made = sampler(two, state, **options)
     two[1].save(folder)
     made.publish(folder)
@@ -122,10 +123,10 @@ def test_an_update_is_loaded_under_a_new_name_and_the_one_before_goes(
             weight.mul_(1.5)
     two[1].save(tmp_path / "2")
     made.publish(tmp_path / "2")
+    [[after]] = made.draw([ask(1)], 1)
     assert len(server.adapters) == 2
     assert not names & set(server.adapters)
     assert {name.partition("-")[0] for name in server.adapters} == {"helper", "main"}
-    [[after]] = made.draw([ask(1)], 1)
     assert_same([[after]], Sampler(*two).draw([ask(1)], 1))
     assert after.ids != before.ids
 
@@ -135,13 +136,16 @@ def test_the_same_folder_with_other_contents_has_another_name(
 ) -> None:
     """As after a resume, which makes an update anew that was not counted."""
     made = published(two, server, tmp_path)
+    made.draw([ask(0)], 1)
     names = set(server.adapters)
     with torch.no_grad():
         two[1].parameters(0)[0].mul_(2)
     two[1].save(tmp_path)
-    made.publish(tmp_path)
+    for _ in range(2):
+        made.publish(tmp_path)
+        assert_same(made.draw([ask(0)], 1), Sampler(*two).draw([ask(0)], 1))
+        assert len(server.adapters) == 2
     assert len(names & set(server.adapters)) == 1  # the other agent's did not change
-    made.publish(tmp_path)
     assert len(server.bodies("/v1/load_lora_adapter")) == 3
 
 
@@ -161,6 +165,7 @@ def test_a_server_that_was_started_anew_gets_its_adapters_back(
     two: tuple[Base, Adapters], server: Vllm, tmp_path: Path
 ) -> None:
     made = published(two, server, tmp_path)
+    made.draw([ask(1)], 1)
     server.adapters.clear()
     assert_same(made.draw([ask(1)], 1), Sampler(*two).draw([ask(1)], 1))
 
@@ -184,14 +189,14 @@ def test_a_broken_connection_is_tried_again_a_few_times(
     two: tuple[Base, Adapters], server: Vllm
 ) -> None:
     waits = Waits()
-    made = VllmSampler(*two, server.url, environ={}, sleep=waits)
     server.drop = 3
-    made.publish(None)
+    made = VllmSampler(*two, server.url, environ={}, sleep=waits)
     assert waits == [0.5, 1.0, 2.0]
+    asked = len(server.requests)
     server.drop = 5
-    with pytest.raises(ProviderError, match=r"no vLLM server answers at http.*or correct learn"):
-        made.publish(None)
-    assert len(server.requests) == 1 + 4 + 5
+    message = "no vLLM server answers at http.*or correct learn"
+    assert_one_line(ProviderError, message, lambda: made.draw([ask(-1)], 1))
+    assert len(server.requests) == asked + 5
 
 
 def test_the_key_is_vllms_own_variable(two: tuple[Base, Adapters]) -> None:
@@ -216,11 +221,16 @@ def test_no_server_gives_the_command_that_starts_one(two: tuple[Base, Adapters])
     )
 
 
+def test_a_server_that_takes_no_adapters_is_refused_at_once(two: tuple[Base, Adapters]) -> None:
+    with vllm(updates=False) as state:
+        message = "takes no adapters while it runs: start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+        assert_one_line(ConfigError, message, lambda: sampler(two, state))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"updates": False}, r"takes no adapters while it runs\): start it with `VLLM_ALLOW_RUN"),
-        ({"lora": False}, r"LoRA is not enabled.*\): start it with .*--enable-lora"),
+        ({"lora": False}, r"\(LoRA is not enabled.*\): start it with .*--enable-lora"),
         ({"max_rank": 1}, r"LoRA rank 4 is greater than max_lora_rank 1.*--max-lora-rank 8"),
     ],
 )
@@ -228,26 +238,25 @@ def test_a_server_that_takes_no_such_adapters(
     two: tuple[Base, Adapters], tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
     with vllm(**settings) as state:
-        assert_one_line(ConfigError, message, lambda: published(two, state, tmp_path))
+        made = published(two, state, tmp_path)
+        assert_one_line(ProviderError, message, lambda: made.draw([ask()], 1))
 
 
 def test_a_folder_that_the_server_does_not_see(
     two: tuple[Base, Adapters], server: Vllm, tmp_path: Path
 ) -> None:
     made = published(two, server, tmp_path / "here")
-    server.adapters.clear()
     (tmp_path / "here").rename(tmp_path / "elsewhere")
     message = "can't read the adapter .*No adapter found.*a disk that it sees too"
-    assert_one_line(ConfigError, message, lambda: made.draw([ask()], 1))
+    assert_one_line(ProviderError, message, lambda: made.draw([ask()], 1))
     assert_one_line(StoreError, "can't be read.*a copy", lambda: made.publish(tmp_path / "here"))
 
 
 def test_a_shorter_context_than_asked_for(two: tuple[Base, Adapters]) -> None:
     with vllm(context=20) as state:
         made = sampler(two, state)
-        made_of = ask(-1, 9, max_tokens=12)
         message = "takes 20 tokens, and .* may have 21: start it with --max-model-len 21"
-        assert_one_line(ConfigError, message, lambda: made.draw([made_of], 1))
+        assert_one_line(ProviderError, message, lambda: made.draw([ask(-1, 9)], 1))
         assert not state.bodies("/v1/completions")
 
 
