@@ -157,7 +157,9 @@ class Summary(Frozen):
     judgements: dict[str, int] = Field(default_factory=dict)
     """How many sibling sets the judge rated, rated after a repair, and left malformed."""
     updates: int = 0
-    """Times that the library of behaviours was brought up to date."""
+    """Times that the library of behaviours was brought up to date, or the weights moved."""
+    dev_rewards: dict[str, float] = Field(default_factory=dict)
+    """Backend local: mean rewards on dev `before`, at the `last` evaluation and at the `best`."""
     accepted: int = 0
     """Behaviours that stand in the agents' prompts."""
     prompt_diff: str = ""

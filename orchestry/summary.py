@@ -24,7 +24,15 @@ from orchestry.store import Store, to_json
 USES = {"act": "search", "judge": "judge", "credit": "credit"}
 """What a call's purpose counts as in the summary; all others are learning."""
 Reason = Literal["done", "budget", "interrupted", "failed"]
-PACKAGES = ("anthropic", "openai", "xllamacpp", "genai-prices", "pydantic")
+PACKAGES = (
+    "anthropic",
+    "openai",
+    "xllamacpp",
+    "genai-prices",
+    "pydantic",
+    "torch",
+    "transformers",
+)
 
 
 def stop_reason(failure: OrchestryError | None) -> Reason:
@@ -71,6 +79,7 @@ def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summa
         cost_by_use=_by_use(usage),
         judgements=dict(sorted(judgements.items())),
         updates=plan.backend.updates,
+        dev_rewards=plan.backend.dev_rewards,
         accepted=learned.accepted,
         prompt_diff=learned.diff,
         usage=usage,
@@ -142,6 +151,7 @@ def _manifest(plan: Plan, sandbox_level: str) -> dict[str, Any]:
         "model": provider.model,
         "deterministic": provider.deterministic,
         "model_sha256": getattr(provider, "sha256", None),
+        **({"device": device} if (device := getattr(provider, "device", None)) else {}),
     }
 
 

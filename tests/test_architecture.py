@@ -101,3 +101,17 @@ def test_the_shipped_config_shows_the_defaults(tmp_path: Path) -> None:
     shown.write_text(re.sub(r"^# ", "", shipped.read_text(encoding="utf-8"), flags=re.MULTILINE))
     assert read_yaml(shown)
     assert validate(read_yaml(shown)) == RunConfig()
+
+
+def test_the_local_configs_are_those_of_a_run_and_show_defaults(tmp_path: Path) -> None:
+    """What is set in configs/local.yaml may differ from the defaults; what is shown does not."""
+    shipped = ROOT / "configs" / "local.yaml"
+    assert validate(read_yaml(shipped)).learn == RunConfig().learn
+    shown = tmp_path / "shown.yaml"
+    shown.write_text(re.sub(r"^# ", "  ", shipped.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert len(read_yaml(shown)["learn"]) > len(read_yaml(shipped)["learn"])
+    assert validate(read_yaml(shown)).learn == RunConfig().learn
+    for name in ("local_cpu", "quick_test"):
+        preset = validate(read_yaml(ROOT / "configs" / f"{name}.yaml"))
+        assert (preset.backend, preset.provider.model) == ("local", "embedded")
+        assert preset.episodes // preset.learn.every >= 5

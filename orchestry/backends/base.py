@@ -83,6 +83,12 @@ class Backend(ABC):
         """Plays of dev problems, beside the run's episodes, that are as large as those."""
         return 0
 
+    @property
+    def dev_rewards(self) -> dict[str, float]:
+        """Mean rewards on dev `before` learning, at the `last` evaluation and at the `best`, where
+        weights were evaluated while they learned."""
+        return {}
+
     @abstractmethod
     def rollout(
         self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -43,11 +43,21 @@ class Dev:
         problems: Sequence[Problem],
         seed: int,
         every: int | None,
-        best: Best | None,
+        states: Sequence[Mapping[str, Any]],
     ) -> None:
-        """`every`: updates between two evaluations, None for none; `best`: so far."""
+        """`every`: updates between two evaluations, None for none; `states`: what the journal got
+        of the updates so far."""
         self._rollout, self._problems, self._seed = rollout, problems, seed
-        self._every, self.best = every, best
+        self._every = every
+        best = states[-1].get("best") if states else None
+        self.best = Best.model_validate(best) if best else None
+        self._rewards = dict(zip(("before", "last"), _ends(states), strict=False))
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """Mean rewards before the first update, at the last evaluation and at the best."""
+        best = {"best": self.best.reward} if self.best else {}
+        return self._rewards | best
 
     @property
     def spared(self) -> frozenset[str]:
@@ -56,13 +66,18 @@ class Dev:
 
     async def before(self) -> dict[str, Any]:
         """For the journal: the team as the run began, where evaluations are asked for."""
-        return {"dev_before": (await self._score()).model_dump()} if self._every else {}
+        if not self._every:
+            return {}
+        found = await self._score()
+        self._rewards["before"] = found.reward
+        return {"dev_before": found.model_dump()}
 
     async def after(self, update: int, checkpoint: Path) -> dict[str, Any]:
         """For the journal: the team after an update, where one is due, and the best so far."""
         if not self._every or update % self._every:
             return {"best": self.best.model_dump()} if self.best else {}
         found = await self._score()
+        self._rewards["last"] = found.reward
         if self.best is None or found.reward > self.best.reward:
             self.best = Best(update=update, reward=found.reward, checkpoint=checkpoint.as_posix())
         return {"dev": found.model_dump(), "best": self.best.model_dump()}
@@ -80,6 +95,12 @@ class Dev:
             reward=fmean(record.mean_leaf_reward for record in records),
             tags={tag: count / leaves for tag, count in sorted(tags.items())},
         )
+
+
+def _ends(states: Sequence[Mapping[str, Any]]) -> Iterator[float]:
+    """Rewards of the first evaluation and, where there was another, of the last."""
+    yield from (state["dev_before"]["reward"] for state in states[:1] if "dev_before" in state)
+    yield from [state["dev"]["reward"] for state in states if "dev" in state][-1:]
 
 
 def chosen(problems: Sequence[Problem], most: int, seed: int) -> list[Problem]:

@@ -17,12 +17,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from orchestry.backends.base import NO_KEYS, Backend, Update
-from orchestry.backends.dev import Best, Dev, chosen, said
-from orchestry.config import AgentConfig, RunConfig
-from orchestry.cores import idle_cores
+from orchestry.backends.dev import Dev, chosen, said
+from orchestry.backends.localconfig import as_chains, model_of, refuse
+from orchestry.backends.weights import Weights
+from orchestry.config import RunConfig
 from orchestry.errors import ConfigError, LearnError, StoreError
 from orchestry.journal import Learned
-from orchestry.learn.base import EMBEDDED, device_of, require_installed, source_of
+from orchestry.learn.base import require_installed
 from orchestry.learn.credit import Otherwise, otherwise
 from orchestry.learn.lockstep import Lockstep
 from orchestry.records import EpisodeRecord
@@ -36,41 +37,7 @@ from orchestry.types import Completion, Problem, Request, Tree
 if TYPE_CHECKING:
     from orchestry.learn.trainer import Learnt, Trainer
 
-ON_GPU = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
-TEMPERATURE = 0.8
-"""Where the config names none: the paper's."""
 _CHECKPOINTS = Path("checkpoints")
-_TEMPLATE_TOKENS = 64  # what a chat template puts around a message, at most
-
-
-class Weights:
-    """The team's own weights, as a provider that bills nobody: they answer through Lockstep."""
-
-    name, base_url = "local", ""
-    cacheable, bills_unanswered = False, False
-    slots: int | None = None
-
-    def __init__(self, model: str, deterministic: bool) -> None:
-        self.model, self.deterministic = model, deterministic
-
-    async def complete(
-        self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
-    ) -> Completion:
-        """Never asked: moves are drawn in step, and who judges is another provider."""
-        raise AssertionError(f"the agents' weights were asked for {request.purpose}")
-
-    def input_bound(self, request: Request) -> int:
-        """A token is at least a byte."""
-        texts = [message.content.encode() for message in request.messages]
-        return sum(len(text) + _TEMPLATE_TOKENS for text in texts)
-
-    def leads(self, request: Request) -> bool:
-        return False
-
-    async def __aenter__(self) -> Weights:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,17 +70,18 @@ class Learning(InStep):
 class LocalBackend(Backend):
     """A team of adapters on one base. Built: checked, nothing loaded. `open`: it can play."""
 
+    provider: Weights
+
     def __init__(
         self, config: RunConfig, task: BaseTask[Any], environ: Mapping[str, str], need_key: bool
     ) -> None:
         require_installed()
-        _refuse(config)
+        refuse(config)
         if not need_key:
             environ = {**NO_KEYS, **environ}
-        model = _source(config.provider.model or _default_model(config))
         # What else is in a batch of vLLM's changes the last bits.
-        provider = Weights(model, deterministic=config.learn.vllm_url is None)
-        super().__init__(_as_chains(config), provider, task.judged, environ)
+        provider = Weights(model_of(config), deterministic=config.learn.vllm_url is None)
+        super().__init__(as_chains(config), provider, task.judged, environ)
         if self.config.judge.enabled and not self.bench.own:
             raise ConfigError(
                 "backend local has no judge of its own: name one in judge.provider.name, or set "
@@ -159,6 +127,11 @@ class LocalBackend(Backend):
         return held_out * (1 + self.config.episodes // self.every // settings.evaluate_every)
 
     @property
+    def dev_rewards(self) -> dict[str, float]:
+        """See Backend."""
+        return self._dev.rewards
+
+    @property
     def updates(self) -> int:
         """See Backend."""
         return self._updates
@@ -176,6 +149,8 @@ class LocalBackend(Backend):
         await super().open(store, task, rate, on_warn)
         last = store.folder / learned[-1].state["checkpoint"] if learned else None
         self._trainer = await asyncio.to_thread(self._load, task, last, on_warn)
+        base = self._trainer.crews[0].base
+        self.provider.device, self.provider.sha256 = str(base.device), base.sha256
         self._lockstep = Lockstep(self._draw)
         self._dev = self._evaluations(task, rate, learned)
         if self.every is not None:
@@ -309,70 +284,10 @@ class LocalBackend(Backend):
             purpose="dev",
             lockstep=self._lockstep,
         )
-        best = learned[-1].state.get("best") if learned else None
         return Dev(
             rollout,
             chosen(task.problems("dev"), settings.evaluate_problems, self.config.seed),
             self.config.seed,
             settings.evaluate_every,
-            Best.model_validate(best) if best else None,
+            [event.state for event in learned],
         )
-
-
-def _refuse(config: RunConfig) -> None:
-    """Raises ConfigError for settings that other backends have and this one would not read."""
-    judge = config.judge.provider
-    reasons = {
-        f"it has no provider {config.provider.name}: leave provider.name, and name the base in "
-        "provider.model": config.provider.name not in ("auto", EMBEDDED),
-        "it learns by gradients: behaviors.enabled=true is for backend api": bool(
-            config.behaviors.enabled
-        ),
-        "its weights can't judge: name another provider in judge.provider.name": judge is not None
-        and judge.name == "auto",
-        "its replays are learn.credit=replay: leave credit.share": bool(config.credit.share),
-        "learn.credit=replay is of aligned joint actions: leave search.joint": (
-            config.learn.credit == "replay" and config.search.joint != "aligned"
-        ),
-    }
-    for why, applies in reasons.items():
-        if applies:
-            raise ConfigError(f"backend local refuses this config: {why}")
-
-
-def _as_chains(config: RunConfig) -> RunConfig:
-    """Independent trajectories, a group a problem, all episodes of an update at once; all that a
-    resume must find again is settled."""
-    learn, sampling = config.learn, config.sampling
-    search = {
-        "strategy": "chains",
-        "k_samples": learn.group_size,
-        "episodes_in_flight": learn.every,
-    }
-    temperature = TEMPERATURE if sampling.temperature is None else sampling.temperature
-    own = {
-        "threads": learn.threads or idle_cores(),
-        "source": learn.source.absolute() if learn.source else None,
-    }
-    return config.model_copy(
-        update={
-            "search": config.search.model_copy(update=search),
-            "sampling": sampling.model_copy(update={"temperature": temperature}),
-            "learn": learn.model_copy(update=own),
-            "agents": {role: _settled(agent) for role, agent in config.agents.items()},
-            "behaviors": config.behaviors.model_copy(update={"enabled": False}),
-        }
-    )
-
-
-def _settled(agent: AgentConfig) -> AgentConfig:
-    return agent.model_copy(update={"model": agent.model and _source(agent.model)})
-
-
-def _source(model: str) -> str:
-    return model if model == EMBEDDED else source_of(model)
-
-
-def _default_model(config: RunConfig) -> str:
-    """A model that can code where there is a GPU to train it, else the embedded one."""
-    return ON_GPU if device_of(config.learn.device).type == "cuda" else EMBEDDED

@@ -48,7 +48,11 @@ _OPTIONS = (
         help="Folder of tasks, searched before ./tasks; may be repeated.",
     ),
     click.option(
-        "--config", "file", type=click.Path(path_type=Path), help="YAML over the defaults."
+        "--config",
+        "file",
+        type=click.Path(path_type=Path),
+        metavar="FILE|PRESET",
+        help="YAML over the defaults, or a preset: quick_test, local_cpu.",
     ),
     click.option(
         "--set",
@@ -80,14 +84,24 @@ def config_from(
     given = {FLAGS[name]: value for name, value in flags.items() if value is not None}
     if task_path:
         given["task_path"] = [str(path) for path in task_path]
-    chosen = [file] if file else []
+    chosen = [_preset(file)] if file else []
     backend = resolve(chosen, sets, given).backend
     return resolve([*_backend_file(backend), *chosen], sets, given)
 
 
 def _backend_file(backend: str) -> list[Path]:
     """The user's configs/<backend>.yaml in the working folder, else the one that ships."""
+    return _shipped(backend)[:1]
+
+
+def _preset(file: Path) -> Path:
+    """A bare name that is no file is one of configs/, as `_backend_file` finds those."""
+    bare = file.suffix == "" and len(file.parts) == 1 and not file.exists()
+    return next(iter(_shipped(file.name)), file) if bare else file
+
+
+def _shipped(name: str) -> list[Path]:
     from orchestry.registry import bundled
 
     places = (Path("configs"), bundled("configs"))
-    return [path for place in places if (path := place / f"{backend}.yaml").is_file()][:1]
+    return [path for place in places if (path := place / f"{name}.yaml").is_file()]

@@ -90,7 +90,12 @@ def _uses(summary: Summary) -> list[tuple[str, str]]:
         lines.append(("judge", "  ".join(f"{outcome} {count}" for outcome, count in counts)))
     if summary.updates:
         updates = counted(summary.updates, "update")
-        lines.append(("library", f"{updates}, {summary.accepted} accepted"))
+        local = summary.backend == "local"
+        accepted = f"{updates}, {summary.accepted} accepted"
+        lines.append(("weights", updates) if local else ("library", accepted))
+    if summary.dev_rewards:
+        rewards = summary.dev_rewards.items()
+        lines.append(("dev reward", "  ".join(f"{when} {reward:.3f}" for when, reward in rewards)))
     return lines
 
 

@@ -312,7 +312,9 @@ def _quantized(
 
 
 def source_of(name: str) -> str:
-    """A folder's full path, or the hub's id as it is; raises ConfigError for no folder."""
+    """A folder's full path, or any other name as it is; raises ConfigError for no folder."""
+    if name == EMBEDDED:
+        return name
     path = Path(name).expanduser()
     if path.is_dir():
         return str(path.absolute())

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 import orchestry
+from orchestry.cli.show import summary_panel
 from orchestry.engine import evaluate, prepare, resume
 from orchestry.errors import ConfigError
 from orchestry.estimate import estimate
@@ -79,6 +83,25 @@ def test_the_best_checkpoint_stays_however_old_it_is(watched: Run) -> None:
         "checkpoint": f"checkpoints/{4 * best['update']:06d}",
     }
     assert (watched.folder / best["checkpoint"] / "optimizer.pt").exists()
+
+
+def test_the_summary_and_the_manifest_say_what_there_was(watched: Run) -> None:
+    scores = [state["dev"]["reward"] for state in states(watched) if "dev" in state]
+    before = states(watched)[0]["dev_before"]["reward"]
+    rewards = {"before": before, "last": scores[-1], "best": max(scores)}
+    assert watched.summary.dev_rewards == rewards
+    assert "6 updates" in (text := panel(watched))
+    assert f"before {before:.3f}" in text
+    assert "library" not in text
+    manifest = json.loads((watched.folder / "manifest.json").read_text())
+    assert manifest["device"] == "cpu"
+    assert {"torch", "transformers"} < manifest["packages"].keys()
+
+
+def panel(run: Run) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(summary_panel(run.summary))
+    return console.export_text()
 
 
 def test_nothing_that_was_learned_depends_on_being_watched(
