@@ -59,6 +59,9 @@ class LearnConfig(Frozen):
     """Divide advantages by the group's standard deviation, as GRPO does and MAGRPO does not."""
     reduce: Literal["sum", "mean"] = "sum"
     """Log-probability of an answer: the sum over its tokens (the paper), or their mean."""
+    comlrl_compat: bool = False
+    """The loss of CoMLRL 1.4.3, to compare with it: advantages over their standard deviation,
+    temperature 1, padding trained, the last token not."""
     top_p: float = Field(0.95, gt=0.0, le=1.0)
     """Answers are drawn from the likeliest tokens that hold this much probability."""
     rank: int = Field(16, ge=1, le=1024)
@@ -110,5 +113,14 @@ class LearnConfig(Frozen):
             raise ValueError(
                 f"learn.epochs={self.epochs} learns from actions of an older policy: set "
                 "learn.clip, 0.2 for instance, or learn.epochs=1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_loss(self) -> Self:
+        own = {"reduce": "sum", "baseline": "mean", "grouping": "turn", "epochs": 1, "kl": 0.0}
+        if self.comlrl_compat and any(getattr(self, name) != own[name] for name in own):
+            raise ValueError(
+                f"learn.comlrl_compat is a loss of its own: leave {', '.join(own)} as they are"
             )
         return self

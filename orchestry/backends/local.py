@@ -261,8 +261,8 @@ class LocalBackend(Backend):
             discount=settings.discount,
             grouping=settings.grouping,
             baseline=settings.baseline,
-            normalise=settings.normalise,
-            skip=not settings.kl,
+            normalise=settings.normalise or settings.comlrl_compat,
+            skip=not (settings.kl or settings.comlrl_compat),
             credits=credits if settings.credit == "replay" else None,
         )
         try:

@@ -13,6 +13,7 @@ import torch
 from orchestry.errors import ConfigError, LearnError, PromptTooLong
 from orchestry.learn.adapters import Adapters
 from orchestry.learn.base import Base, load_base
+from orchestry.learn.compat import TEMPERATURE, as_comlrl
 from orchestry.learn.groups import Batch
 from orchestry.learn.logprobs import Packed, completion_logprobs, micro_batches
 from orchestry.learn.magrpo import policy_loss
@@ -140,6 +141,8 @@ class Crew:
         """
         for index, role in enumerate(self.roles):
             packed, advantages = _packed(index, [s for s in batch.samples if s.agent == role])
+            if self._settings.comlrl_compat:
+                packed, advantages = as_comlrl(packed, advantages, self.base.pad_id)
             left = iter(advantages)
             for micro in micro_batches(packed, micro_tokens):
                 logprobs = self._logprobs(micro, role)
@@ -156,7 +159,9 @@ class Crew:
                 yield Part(loss, tuple(each.detach() for each in logprobs))
 
     def _logprobs(self, micro: Sequence[Packed], role: str) -> list[torch.Tensor]:
-        return completion_logprobs(self.base, self.adapters, micro, self._temperatures[role])
+        compat = self._settings.comlrl_compat
+        temperature = TEMPERATURE if compat else self._temperatures[role]
+        return completion_logprobs(self.base, self.adapters, micro, temperature)
 
     @torch.no_grad()
     def _reference(self, micro: Sequence[Packed], role: str) -> list[torch.Tensor]:

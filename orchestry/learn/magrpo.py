@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Baseline = Literal["mean", "leave_one_out"]
 Reduce = Literal["sum", "mean"]
 EPSILON = 1e-6
-"""Added to a standard deviation, so that returns equal but for rounding are not blown up."""
+"""The least standard deviation divided by: returns equal but for rounding are not blown up."""
 
 
 def returns(rewards_T: Sequence[float], discount: float = 1.0) -> tuple[float, ...]:  # noqa: N803
@@ -72,7 +72,7 @@ def advantages(
 
     `mean` is equation 1: A_g = R_g - mean(R). `leave_one_out` takes the mean of the others, which
     is G / (G - 1) times that (RLOO, arXiv 2402.14740). `normalise` divides by the group's standard
-    deviation (over G, plus EPSILON), as GRPO does (arXiv 2402.03300) and MAGRPO does not.
+    deviation (over G, EPSILON at least), as GRPO does (arXiv 2402.03300) and MAGRPO does not.
 
     A group without variance, so any of one action, has advantages of exactly 0.0: it moves no
     weight, and its forward pass can be skipped.
@@ -82,7 +82,7 @@ def advantages(
         return centred_G
     scale = size / (size - 1) if baseline == "leave_one_out" else 1.0
     if normalise:
-        scale /= sqrt(fsum(a * a for a in centred_G) / size) + EPSILON
+        scale /= max(EPSILON, sqrt(fsum(a * a for a in centred_G) / size))
     return tuple(advantage * scale for advantage in centred_G)
 
 
