@@ -25,6 +25,7 @@ SECTIONS = {
     "learning": "What learning behaviours is worth",
     "sandbox": "Untrusted code: runs a second, latency, timeouts",
     "hacks": "Reward hacks against code collaboration",
+    "reference": "MAGRPO steps beside CoMLRL's",
 }
 """Every section's name and heading, in the order of the page."""
 INTRO = (
