@@ -58,8 +58,8 @@ class Timed(MAGRPOTrainer):  # type: ignore[misc]
             self.clock.stop()
 
 
-def joint_reward(left: list[str], right: list[str]) -> list[float]:
-    return [reward(one, other) for one, other in zip(left, right, strict=True)]
+def joint_reward(concise: list[str], detailed: list[str]) -> list[float]:
+    return [reward(one, other) for one, other in zip(concise, detailed, strict=True)]
 
 
 def trainer(agents: list[Any], folder: str, config: MAGRPOConfig) -> Timed:

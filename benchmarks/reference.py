@@ -18,17 +18,11 @@ from benchmarks import load, page
 from benchmarks.overhead import python_of
 from benchmarks.reference_report import MODELS, WAYS, Measured, Results, report
 from benchmarks.reference_work import AGENTS, Step, Work
+from orchestry import BaseTask
+from orchestry.registry import load_task
 
-PROBLEMS = (
-    "a fable about a fox who learns to share",
-    "why the sky is blue at noon and red at dusk",
-)
-"""Two an update, which is what the reference waits for by default."""
-ASKED = (
-    "Write one short sentence about {}.",
-    "Write a paragraph of plain English prose, of several sentences, about {}.",
-)
-"""Of each agent: what `tldr` asks of its two."""
+PROBLEMS = 2
+"""An update: what the reference waits for by default."""
 SAMPLES = 4
 TOKENS = 48
 NEVER = "<|never|>"
@@ -85,17 +79,22 @@ def sources(folder: Path) -> dict[str, Path]:
 
 
 def work(model: Path, tokens: int, threads: int) -> Work:
-    """One step's problems, as each agent is told them and as text for the reference."""
+    """The first problems of `tldr`, as each agent is told them and as text for the reference."""
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    problems = tuple(tuple(ask.format(problem) for ask in ASKED) for problem in PROBLEMS)
-    prompts = tuple(tuple(_rendered(tokenizer, text) for text in each) for each in problems)
-    return Work(str(model), problems, prompts, SAMPLES, tokens, threads)
+    task: BaseTask[Any] = load_task("tldr")
+    problems = []
+    for problem in task.problems("train")[:PROBLEMS]:
+        state = task.reset(problem, 0)
+        told = ((spec.system_prompt, task.observe(state, spec.role)) for spec in task.agents)
+        problems.append(tuple(told))
+    prompts = tuple(tuple(_rendered(tokenizer, *told) for told in each) for each in problems)
+    return Work(str(model), tuple(problems), prompts, SAMPLES, tokens, threads)
 
 
-def _rendered(tokenizer: Any, text: str) -> str:
-    said = [{"role": "user", "content": text}]
+def _rendered(tokenizer: Any, system: str, user: str) -> str:
+    said = [{"role": "system", "content": system}, {"role": "user", "content": user}]
     return str(tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False))
 
 
@@ -106,7 +105,7 @@ def play(way: str, one: Work, folder: Path) -> Measured:
     before = load.read()
     said = json.loads(_run(contestant, one.threads, "measure", str(path)).splitlines()[-1])
     steps = [Step(**step) for step in said["steps"]]
-    expected = len(AGENTS) * len(PROBLEMS) * one.samples * one.tokens
+    expected = len(AGENTS) * PROBLEMS * one.samples * one.tokens
     if any(step.tokens != expected for step in steps):
         raise RuntimeError(f"{way} drew {[s.tokens for s in steps]} tokens, not {expected}")
     return Measured(

@@ -154,10 +154,11 @@ def report(results: Results) -> str:
     pins = Path(__file__).with_name("requirements-comlrl.txt").read_text(encoding="utf-8")
     return (
         f"{', '.join(pins.split())} in an environment of its own. A step of a team of two: "
-        f"{len(prompts)} prompts (two problems, of {min(prompts)} to {max(prompts)} tokens, the "
-        f"same ids for all), {results.samples} answers to each of {results.tokens} tokens, then "
-        "one update an agent. The models' end token is put beyond their vocabulary, so that every "
-        f"answer is full length. Temperature {TEMPERATURE}, top-p {TOP_P}, no top-k, float32. "
+        f"{len(prompts)} prompts (of `tldr`'s first two problems, {min(prompts)} to "
+        f"{max(prompts)} tokens, the same for all), {results.samples} answers to each of "
+        f"{results.tokens} tokens, then one update an agent. The models' end token is put beyond "
+        "their vocabulary, so that every answer is full length. "
+        f"Temperature {TEMPERATURE}, top-p {TOP_P}, no top-k, float32. "
         f"LoRA: rank {RANK}, alpha {ALPHA}, no dropout, on q, k, v and o. CoMLRL makes no "
         "adapters itself but trains agents that it is handed, so its LoRA row does what ours does: "
         "same trained weights, same loss, same gradients. As it comes it trains all weights of a "

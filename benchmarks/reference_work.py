@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-AGENTS = ("left", "right")
+AGENTS = ("concise", "detailed")
+"""The agents of `tldr`."""
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 TEMPERATURE, TOP_P = 0.8, 0.95
 RATE = 5e-6
@@ -26,8 +27,8 @@ class Work:
 
     model: str
     """A folder, whose end token lies outside of its vocabulary: every answer is full length."""
-    problems: tuple[tuple[str, ...], ...]
-    """What each agent is told, by problem; all of an update's."""
+    problems: tuple[tuple[tuple[str, str], ...], ...]
+    """Each agent's system prompt and observation, by problem; all of an update's."""
     prompts: tuple[tuple[str, ...], ...]
     """The same as the chat template renders it."""
     samples: int
@@ -43,8 +44,9 @@ class Work:
     @classmethod
     def load(cls, path: str) -> Work:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
-        pairs = {key: tuple(map(tuple, fields[key])) for key in ("problems", "prompts")}
-        return cls(**fields | pairs)
+        fields["prompts"] = tuple(map(tuple, fields["prompts"]))
+        fields["problems"] = tuple(tuple(map(tuple, each)) for each in fields["problems"])
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,9 @@ class Clock:
         self.start()
 
 
-def reward(left: str, right: str) -> float:
+def reward(concise: str, detailed: str) -> float:
     """The share of distinct characters in both answers: cheap, and seldom the same twice."""
-    text = left + right
+    text = concise + detailed
     return len(set(text)) / max(1, len(text))
 
 

@@ -85,7 +85,7 @@ def test_the_clock_counts_cpu_time_of_what_happened_within() -> None:
 
 
 def test_work_survives_its_file(tmp_path: Path) -> None:
-    work = Work("m", (("a", "b"),), (("x a", "x b"),), 4, 48, 2, lora=False)
+    work = Work("m", ((("s", "a"), ("t", "b")),), (("sa", "tb"),), 4, 48, 2, lora=False)
     assert Work.load(str(work.save(tmp_path / "work.json"))) == work
 
 
@@ -109,12 +109,13 @@ def test_peak_memory_only_grows() -> None:
 @pytest.mark.parametrize("way", ["ours", "lora", "full"])
 def test_contestants_do_the_same_work(way: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from benchmarks.reference import endless, play, work
-    from tests.learn.tiny import tiny_folder
+    from benchmarks.reference import endless, play, tiny, work
+    from tests.learn.tiny import tiny_tokenizer
 
     if way != "ours" and not REFERENCE.exists():
         pytest.skip(".envs/comlrl is made by the benchmarks")
-    endless(tiny_folder(tmp_path / "tiny"), tmp_path / "endless")
+    tiny(tmp_path / "tiny", tiny_tokenizer())
+    endless(tmp_path / "tiny", tmp_path / "endless")
     found = play(way, work(tmp_path / "endless", 5, 1), tmp_path)
     (step,) = found.steps
     assert step.tokens == 2 * 2 * 4 * 5
