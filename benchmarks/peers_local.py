@@ -23,6 +23,7 @@ from orchestry.learn.magrpo import advantages
 from orchestry.learn.samples import Sample
 from orchestry.learn.trainer import Trainer
 from orchestry.learnconfig import LearnConfig
+from orchestry.rollout import Member
 from orchestry.seeds import derive
 from orchestry.types import Completion, Message, Request
 
@@ -41,9 +42,8 @@ def trainer(model: str, threads: int, compat: bool = True) -> Trainer:
         threads=threads,
         micro_tokens=MICRO_TOKENS,
     )
-    made = Trainer(model, AGENTS, settings, 1, 0)
-    made.temperatures = dict.fromkeys(AGENTS, TEMPERATURE)
-    return made
+    team = {name: Member(name, "", model, 0, TEMPERATURE) for name in AGENTS}
+    return Trainer(team, settings, 1, 0, print)
 
 
 def requests(work: Work, tokens: int, seed: int) -> list[Request]:

@@ -122,6 +122,7 @@ def _run(contestant: str, threads: int, *args: str) -> str:
     python = sys.executable if contestant == "local" else python_of(contestant)
     env = {
         "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "passive",  # or a thread that waits would count as work
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",

@@ -11,36 +11,35 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.peers_local import trainer
+from benchmarks.peers_local import MICRO_TOKENS, trainer
 from benchmarks.reference_work import AGENTS
+from orchestry.learn.base import Base
 from orchestry.learn.groups import Batch
 from orchestry.learn.magrpo import advantages
 from orchestry.learn.samples import Sample
-from orchestry.learn.trainer import Trainer
 
 SIZES = (7, 24, 1, 15)
 """Tokens of the answers to each prompt."""
 
 
-def plant(folder: Path, model: str) -> Trainer:
+def plant(folder: Path, model: str) -> None:
     """Adapters away from zero and answers of several lengths, saved for both contestants."""
-    made = trainer(model, 1)
+    (crew,) = trainer(model, 1).crews
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
-        for weight in made.adapters.parameters():
+        for weight in crew.adapters.parameters():
             weight.add_(0.02 * torch.randn(weight.shape, generator=generator))
-    made.adapters.save(folder)
+    crew.adapters.save(folder)
     rng = random.Random(5)
-    problems = [{name: _planted(rng, made, length) for name in AGENTS} for length in (12, 31)]
+    problems = [{name: _planted(rng, crew.base, length) for name in AGENTS} for length in (12, 31)]
     case = {"model": model, "problems": problems}
     (folder / "case.json").write_text(json.dumps(case), encoding="utf-8")
-    return made
 
 
-def _planted(rng: random.Random, made: Trainer, prompt: int) -> dict[str, Any]:
+def _planted(rng: random.Random, base: Base, prompt: int) -> dict[str, Any]:
     """One agent's prompt, answers that end by the model's end token, and their returns."""
-    ordinary = range(100, made.base.model.config.vocab_size)
-    ends = made.base.tokenizer.eos_token_id
+    ordinary = range(100, base.model.config.vocab_size)
+    ends = base.tokenizer.eos_token_id
     return {
         "prompt": rng.choices(ordinary, k=prompt),
         "answers": [[*rng.choices(ordinary, k=size - 1), ends] for size in SIZES],
@@ -62,8 +61,8 @@ def compare(folder: Path) -> dict[str, float]:
 
 def gradient(folder: Path, case: dict[str, Any], compat: bool) -> torch.Tensor:
     """Both agents', in one row, float64."""
-    made = trainer(case["model"], 1, compat)
-    made.start_from(folder)
+    (crew,) = trainer(case["model"], 1, compat).crews
+    crew.adapters.load(folder)
     samples = [
         Sample(name, tuple(one["prompt"]), tuple(ids), (0.0,) * len(ids), advantage, group)
         for group, (problem, name) in enumerate((p, n) for p in case["problems"] for n in AGENTS)
@@ -73,9 +72,9 @@ def gradient(folder: Path, case: dict[str, Any], compat: bool) -> torch.Tensor:
         )
     ]
     batch = Batch(tuple(samples), dict.fromkeys(AGENTS, len(samples) // len(AGENTS)))
-    for loss in made._losses(batch):
-        made.optimizer.backward(loss)
-    grads = [weight.grad for weight in made.adapters.parameters()]
+    for part in crew.parts(batch, MICRO_TOKENS, None):
+        torch.autograd.backward(part.loss)
+    grads = [weight.grad for weight in crew.adapters.parameters()]
     return torch.cat([grad.flatten().double() for grad in grads if grad is not None])
 
 

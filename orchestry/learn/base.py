@@ -70,11 +70,6 @@ class Base:
         ids = more if isinstance(more, list) else [more]
         return frozenset(i for i in (self.tokenizer.eos_token_id, *ids) if isinstance(i, int))
 
-    @property
-    def pad_id(self) -> int:
-        """What fills rows up; the EOS, where the tokenizer names no other."""
-        return int(cast("int", self.tokenizer.pad_token_id))
-
     def render(self, messages: Sequence[Message], max_tokens: int = 0) -> tuple[int, ...]:
         """Token ids of a chat by the model's template, up to where its answer begins.
 

@@ -142,7 +142,8 @@ class Crew:
         for index, role in enumerate(self.roles):
             packed, advantages = _packed(index, [s for s in batch.samples if s.agent == role])
             if self._settings.comlrl_compat:
-                packed, advantages = as_comlrl(packed, advantages, self.base.pad_id)
+                pad_id: Any = self.base.tokenizer.pad_token_id
+                packed, advantages = as_comlrl(packed, advantages, pad_id)
             left = iter(advantages)
             for micro in micro_batches(packed, micro_tokens):
                 logprobs = self._logprobs(micro, role)
