@@ -7,6 +7,7 @@ import argparse
 from benchmarks.reference_work import (
     AGENTS,
     ALPHA,
+    MICRO_TOKENS,
     RANK,
     RATE,
     TEMPERATURE,
@@ -26,9 +27,6 @@ from orchestry.learnconfig import LearnConfig
 from orchestry.rollout import Member
 from orchestry.seeds import derive
 from orchestry.types import Completion, Message, Request
-
-MICRO_TOKENS = 512
-"""In one pass: on a CPU 4,096 are no faster, and take the more memory."""
 
 
 def trainer(model: str, threads: int, compat: bool = True) -> Trainer:

@@ -24,7 +24,7 @@ from orchestry.registry import load_task
 PROBLEMS = 2
 """An update: what the reference waits for by default."""
 SAMPLES = 4
-TOKENS = 48
+TOKENS = 32
 NEVER = "<|never|>"
 """An end token beyond the model's vocabulary."""
 _SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
@@ -187,9 +187,9 @@ def main(argv: list[str] | None = None) -> None:
     """Measures, prints, and with --write writes the section."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reference", description=__doc__)
     parser.add_argument("--models", choices=MODELS, nargs="+", default=list(MODELS))
-    parser.add_argument("--threads", type=int, nargs="+", default=[2])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of each answer")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--patience", type=float, default=10.0, help="seconds to wait for quiet")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     given = sys.argv[1:] if argv is None else argv

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.peers_local import MICRO_TOKENS, trainer
-from benchmarks.reference_work import AGENTS
+from benchmarks.peers_local import trainer
+from benchmarks.reference_work import AGENTS, MICRO_TOKENS
 from orchestry.learn.base import Base
 from orchestry.learn.groups import Batch
 from orchestry.learn.magrpo import advantages

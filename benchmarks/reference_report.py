@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks import load
-from benchmarks.reference_work import ALPHA, RANK, TEMPERATURE, TOP_P, Step
+from benchmarks.reference_work import ALPHA, MICRO_TOKENS, RANK, TEMPERATURE, TOP_P, Step
 
 MODELS = {
     "tiny": "a Llama of 2 layers and hidden size 256, random weights",
@@ -159,7 +159,8 @@ def report(results: Results) -> str:
         f"{results.tokens} tokens, then one update an agent. The models' end token is put beyond "
         "their vocabulary, so that every answer is full length. "
         f"Temperature {TEMPERATURE}, top-p {TOP_P}, no top-k, float32. "
-        f"LoRA: rank {RANK}, alpha {ALPHA}, no dropout, on q, k, v and o. CoMLRL makes no "
+        f"LoRA: rank {RANK}, alpha {ALPHA}, no dropout, on q, k, v and o. A pass of an update holds "
+        f"one prompt with its answers (ours by `learn.micro_tokens={MICRO_TOKENS}`). CoMLRL makes no "
         "adapters itself but trains agents that it is handed, so its LoRA row does what ours does: "
         "same trained weights, same loss, same gradients. As it comes it trains all weights of a "
         "full copy an agent; its own loop, optimizer and batch of two problems stay in both. "

@@ -19,6 +19,8 @@ TEMPERATURE, TOP_P = 0.8, 0.95
 RATE = 5e-6
 RANK, ALPHA = 16, 32
 WARM_UP_TOKENS = 2
+MICRO_TOKENS = 256
+"""In one pass: about one prompt with its answers, which is what the reference takes too."""
 
 
 @dataclass(frozen=True, slots=True)
