@@ -142,34 +142,44 @@ def equality(results: Results) -> str:
     return "\n".join(lines)
 
 
+def _same_work(results: Results, prompts: Sequence[int], pins: str) -> str:
+    """What every contestant did."""
+    return (
+        f"{pins} in an environment of its own. A step of a team of two: {len(prompts)} prompts (of "
+        f"`tldr`'s first two problems, {min(prompts)} to {max(prompts)} tokens, the same for all), "
+        f"{results.samples} answers to each of {results.tokens} tokens, then one update an agent. "
+        "The models' end token is put beyond their vocabulary, so that every answer is full "
+        f"length. Temperature {TEMPERATURE}, top-p {TOP_P}, no top-k, float32; LoRA of rank {RANK}, "
+        f"alpha {ALPHA}, no dropout, on q, k, v and o; in one pass of an update one prompt with "
+        f"its answers (ours by `learn.micro_tokens={MICRO_TOKENS}`). Models: "
+        f"{'; '.join(f'{name}, {text}' for name, text in MODELS.items())}; both have SmolLM2's "
+        "vocabulary of 49,152."
+    )
+
+
+_RULES = (
+    "CoMLRL makes no adapters itself but trains agents that it is handed, so its LoRA row does "
+    "what ours does: same trained weights, same loss, same gradients. As it comes it trains all "
+    "weights of a full copy an agent. Its own loop, its optimizer and its batch of two problems "
+    "stay in both."
+)
+
+
 def report(results: Results) -> str:
-    """The section's text."""
-    any_ways = next(iter(results.rows.values()))
-    every = [one for ways in results.rows.values() for each in ways.values() for one in each]
+    """The section's text; raises ValueError where the contestants did not see the same prompts."""
+    ways = next(iter(results.rows.values()))
+    every = [one for each in results.rows.values() for found in each.values() for one in found]
     lengths = {tuple(one.prompt_tokens) for one in every}
     if len(lengths) != 1:
         raise ValueError(f"the contestants saw other prompts: {sorted(lengths)}")
-    (prompts,) = lengths
-    disturbed = sum(one.others > load.QUIET for one in every)
     pins = Path(__file__).with_name("requirements-comlrl.txt").read_text(encoding="utf-8")
+    disturbed = sum(one.others > load.QUIET for one in every)
     return (
-        f"{', '.join(pins.split())} in an environment of its own. A step of a team of two: "
-        f"{len(prompts)} prompts (of `tldr`'s first two problems, {min(prompts)} to "
-        f"{max(prompts)} tokens, the same for all), {results.samples} answers to each of "
-        f"{results.tokens} tokens, then one update an agent. The models' end token is put beyond "
-        "their vocabulary, so that every answer is full length. "
-        f"Temperature {TEMPERATURE}, top-p {TOP_P}, no top-k, float32. "
-        f"LoRA: rank {RANK}, alpha {ALPHA}, no dropout, on q, k, v and o. A pass of an update holds "
-        f"one prompt with its answers (ours by `learn.micro_tokens={MICRO_TOKENS}`). CoMLRL makes no "
-        "adapters itself but trains agents that it is handed, so its LoRA row does what ours does: "
-        "same trained weights, same loss, same gradients. As it comes it trains all weights of a "
-        "full copy an agent; its own loop, optimizer and batch of two problems stay in both. "
-        f"Models: {'; '.join(f'{name}, {text}' for name, text in MODELS.items())}, both with "
-        "SmolLM2's vocabulary of 49,152. A process a way and round, its first step (of two "
-        f"tokens) not counted; {len(any_ways['ours'])} rounds, ways in turn. CPU time is user "
-        "and system of all threads; what a step has beside generation and update is reward and "
-        "bookkeeping. Peak memory is the process's, imports included. Ratios are taken round by "
-        "round.\n\n"
+        f"{_same_work(results, *lengths, ', '.join(pins.split()))}\n\n{_RULES}\n\n"
+        f"{len(ways['ours'])} rounds, ways in turn, a process each, whose first step (of two "
+        "tokens) is not counted. CPU time is user and system of all threads; beside generation "
+        "and update a step has reward and bookkeeping. Peak memory is the process's, imports "
+        "included. Ratios are taken round by round.\n\n"
         f"{table(results)}\n\n{verdicts(results)}\n{equality(results)}\n"
         f"- {disturbed} of {len(every)} processes ran while others took more than "
         f"{load.QUIET:.0%} of the machine (median {statistics.median(o.others for o in every):.0%}"
