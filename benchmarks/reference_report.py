@@ -144,16 +144,16 @@ def equality(results: Results) -> str:
 
 def _same_work(results: Results, prompts: Sequence[int], pins: str) -> str:
     """What every contestant did."""
+    models = "; ".join(f"{name}, {text}" for name, text in MODELS.items())
     return (
         f"{pins} in an environment of its own. A step of a team of two: {len(prompts)} prompts (of "
         f"`tldr`'s first two problems, {min(prompts)} to {max(prompts)} tokens, the same for all), "
         f"{results.samples} answers to each of {results.tokens} tokens, then one update an agent. "
         "The models' end token is put beyond their vocabulary, so that every answer is full "
-        f"length. Temperature {TEMPERATURE}, top-p {TOP_P}, no top-k, float32; LoRA of rank {RANK}, "
-        f"alpha {ALPHA}, no dropout, on q, k, v and o; in one pass of an update one prompt with "
-        f"its answers (ours by `learn.micro_tokens={MICRO_TOKENS}`). Models: "
-        f"{'; '.join(f'{name}, {text}' for name, text in MODELS.items())}; both have SmolLM2's "
-        "vocabulary of 49,152."
+        f"length. Temperature {TEMPERATURE}, top-p {TOP_P}, no top-k, float32; LoRA of rank "
+        f"{RANK}, alpha {ALPHA}, no dropout, on q, k, v and o; in one pass of an "
+        f"update one prompt with its answers (ours by `learn.micro_tokens={MICRO_TOKENS}`). "
+        f"Models: {models}; both have SmolLM2's vocabulary of 49,152."
     )
 
 
