@@ -118,7 +118,8 @@ class LearnConfig(Frozen):
 
     @model_validator(mode="after")
     def _one_loss(self) -> Self:
-        own = {"reduce": "sum", "baseline": "mean", "grouping": "turn", "epochs": 1, "kl": 0.0}
+        own: dict[str, object] = {"reduce": "sum", "baseline": "mean", "epochs": 1, "kl": 0.0}
+        own |= {"grouping": "turn", "credit": "joint"}
         if self.comlrl_compat and any(getattr(self, name) != own[name] for name in own):
             raise ValueError(
                 f"learn.comlrl_compat is a loss of its own: leave {', '.join(own)} as they are"
