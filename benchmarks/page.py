@@ -26,6 +26,7 @@ SECTIONS = {
     "sandbox": "Untrusted code: runs a second, latency, timeouts",
     "hacks": "Reward hacks against code collaboration",
     "reference": "MAGRPO steps beside CoMLRL's",
+    "local_learning": "A team of 135M models that learns on a CPU",
 }
 """Every section's name and heading, in the order of the page."""
 INTRO = (
