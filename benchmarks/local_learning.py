@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -50,7 +50,7 @@ class Setting:
     task: str
     problems: int
     """Of the train split, evenly spread over it."""
-    max_tokens: int
+    sampling: Mapping[str, Any]
     learn: Mapping[str, Any]
     grade: int | None = None
     """Of the problems, train and test; None: all."""
@@ -71,8 +71,19 @@ LEARN: Mapping[str, Any] = {
 }
 """Chosen on seeds from 100 on, by rewards on train problems alone."""
 SETTINGS = (
-    Setting("tldr", problems=8, max_tokens=64, learn={"every": 4}),
-    Setting("code_collaboration", problems=10, max_tokens=96, learn={"every": 5}, grade=1),
+    Setting(
+        "tldr",
+        problems=8,
+        sampling={"max_tokens": 64, "temperature": 0.8},
+        learn={"every": 4},
+    ),
+    Setting(
+        "code_collaboration",
+        problems=10,
+        sampling={"max_tokens": 64, "temperature": 0.6},
+        learn={"every": 5},
+        grade=1,
+    ),
 )
 
 
@@ -121,7 +132,7 @@ class Bench:
             "episodes": VISITS * setting.problems,
             "seed": seed,
             "provider": {"model": self.model},
-            "sampling": {"max_tokens": setting.max_tokens},
+            "sampling": setting.sampling,
             "learn": {**self.learn, **setting.learn, **rate},
         }
 
@@ -136,15 +147,20 @@ class Bench:
         return path
 
     def place(self, setting: Setting, arm: str, seed: int) -> Path:
-        """A folder for each config, so that no result of another one is ever taken for its own."""
-        text = json.dumps(self.config(setting, arm, seed), sort_keys=True)
+        """A folder for each config, so that no result of another one is ever taken for its own.
+
+        Where the folder lies has no say in its name: finished runs may be moved.
+        """
+        named = {"options": self.bank(setting).name}
+        text = json.dumps(self.config(setting, arm, seed) | named, sort_keys=True)
         digest = blake2b(text.encode(), digest_size=4).hexdigest()
         return self.folder / f"{setting.task}-{arm}-{seed}-{digest}"
 
 
 @contextmanager
 def _timed(times: Path) -> Iterator[None]:
-    """Adds a line with what a process spent on a run; a resumed run has several."""
+    """Adds a line with what a process spent on a run, unless it is killed; a resumed run has
+    several."""
     wall, cpu = time.monotonic(), sum(os.times()[:4])
     try:
         yield
@@ -167,7 +183,13 @@ def play_all(bench: Bench, seeds: Sequence[int], at_once: int) -> Results:
         bench.bank(setting)  # before processes that start together could both write it
     jobs = [(setting, arm, seed) for seed in seeds for setting in SETTINGS for arm in ARMS]
     with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(lambda job: _in_process(bench, *job), jobs))
+        playing = [pool.submit(_in_process, bench, *job) for job in jobs]
+        try:
+            for one in as_completed(playing):
+                one.result()
+        except BaseException:  # Ctrl-C too: what runs stops by itself, and no more is begun
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     played = {
         setting.task: {arm: [bench.play(setting, arm, seed) for seed in seeds] for arm in ARMS}
         for setting in SETTINGS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from benchmarks.local_learning_report import ARMS, VISITS, Results, by_problem, 
 from benchmarks.stats import mean
 from orchestry.config import validate
 
-SETTING = Setting("code_collaboration", problems=2, max_tokens=8, learn={"every": 2}, grade=1)
+SETTING = Setting("code_collaboration", 2, {"max_tokens": 8}, {"every": 2}, grade=1)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_the_settings_are_valid_and_visit_each_problem_as_often(tmp_path: Path) 
 def test_an_arm_has_a_place_for_each_of_its_configs(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     places = [bench.place(SETTING, arm, seed) for arm in ARMS for seed in (0, 1)]
-    other = Setting("code_collaboration", problems=2, max_tokens=9, learn={"every": 2}, grade=1)
+    other = replace(SETTING, sampling={"max_tokens": 9})
     assert len({*places, bench.place(other, "learning", 0)}) == 5
 
 
