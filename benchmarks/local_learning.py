@@ -80,8 +80,8 @@ SETTINGS = (
     Setting(
         "code_collaboration",
         problems=10,
-        sampling={"max_tokens": 64, "temperature": 0.6},
-        learn={"every": 5},
+        sampling={"max_tokens": 64, "temperature": 0.8},
+        learn={"every": 5, "top_p": 0.95},
         grade=1,
     ),
 )
