@@ -127,6 +127,24 @@ def test_a_step_makes_good_answers_likelier_and_bad_ones_less_so(model: str) -> 
     assert not any(crew.base.model.training for crew in made.crews)
 
 
+@pytest.mark.parametrize("micro_tokens", [64, 4096])
+def test_answers_of_unequal_lengths_are_learned_from_to_their_end_and_no_further(
+    model: str, micro_tokens: int
+) -> None:
+    """With its EOS left out, or with padding behind it, an answer adds another number."""
+    made = trainer(model, micro_tokens=micro_tokens)
+    end, drawn = made.crews[0].base.tokenizer.eos_token_id, batch_of(made)
+    lengths = (0, 9, 3, 6) * len(ROLES)
+    samples = [
+        replace(sample, ids=(*sample.ids[:length], end))
+        for sample, length in zip(drawn.samples, lengths, strict=True)
+    ]
+    expected = -sum(sample.advantage * logprob(made, sample) for sample in samples) / 4
+    done = made.learn(Batch(tuple(samples), drawn.actions))
+    assert done.loss == pytest.approx(expected, abs=1e-4)
+    assert done.tokens == sum(lengths) + len(lengths)
+
+
 def test_only_the_agent_that_has_something_to_learn_moves(model: str) -> None:
     made = trainer(model)
     batch = batch_of(made)
