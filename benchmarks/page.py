@@ -27,6 +27,7 @@ SECTIONS = {
     "hacks": "Reward hacks against code collaboration",
     "reference": "MAGRPO steps beside CoMLRL's",
     "local_learning": "A team of 135M models that learns on a CPU",
+    "gradients": "Policy gradients beside the written-out formula",
 }
 """Every section's name and heading, in the order of the page."""
 INTRO = (
