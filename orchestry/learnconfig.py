@@ -85,8 +85,9 @@ class LearnConfig(Frozen):
     threads: int | None = Field(None, ge=1)
     """Of the arithmetic on a CPU. None: the cores that are idle at the start; a resume keeps them,
     since their number decides the last bits."""
-    micro_tokens: int = Field(4096, ge=64)
-    """Most tokens in one forward and backward pass: less takes less memory."""
+    micro_tokens: int | None = Field(None, ge=64)
+    """Most tokens in one forward and backward pass: less takes less memory. None: 4096 on a GPU, and
+    1024 on a CPU, where more is no faster."""
     evaluate_every: int | None = Field(None, ge=1)
     """Updates between two evaluations on dev, before the first update too; None makes none. The
     checkpoint that earned most there is kept."""

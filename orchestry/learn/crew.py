@@ -24,6 +24,8 @@ from orchestry.learnconfig import LearnConfig
 from orchestry.seeds import derive
 from orchestry.types import Completion, Request, Tokens
 
+ON_A_GPU, ON_A_CPU = 4096, 1024
+"""Tokens of a micro-batch."""
 BARE = -1
 """The row of a batch that wears no adapter: the reference policy."""
 
@@ -51,6 +53,8 @@ class Crew:
         """`temperatures`, by agent: at which its answers are drawn, and are learned from."""
         self.base = load_base(model, settings.dtype, settings.quantize, settings.device)
         self.roles = tuple(temperatures)
+        on_gpu = self.base.device.type == "cuda"
+        self.micro_tokens = settings.micro_tokens or (ON_A_GPU if on_gpu else ON_A_CPU)
         self.adapters = Adapters(
             self.base,
             self.roles,
@@ -67,7 +71,7 @@ class Crew:
                 self.base,
                 self.adapters,
                 settings.vllm_url,
-                micro_tokens=settings.micro_tokens,
+                micro_tokens=self.micro_tokens,
             )
             if settings.vllm_url
             else Sampler(self.base, self.adapters, warn=warn)

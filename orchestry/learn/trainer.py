@@ -87,7 +87,7 @@ class Trainer:
             max_norm=settings.max_grad_norm,
         )
         self._settings, self._seed, self._warn = settings, seed, warn
-        self._micro_tokens = settings.micro_tokens
+        self._micro_tokens = self.crews[0].micro_tokens
 
     def draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """`n` answers a request, in one batch a crew; see Crew.draw."""
