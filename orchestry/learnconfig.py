@@ -83,10 +83,10 @@ class LearnConfig(Frozen):
     """A running vLLM server that draws the answers, such as http://127.0.0.1:8000; learning stays
     here. None: this process draws them."""
     threads: int | None = Field(None, ge=1)
-    """Of the arithmetic on a CPU. None: the cores that are idle at the start; a resume keeps them,
-    since their number decides the last bits."""
+    """Of the arithmetic on a CPU, for all processes of a launch. None: the cores that are idle at
+    the start; a resume keeps them, since their number decides the last bits."""
     micro_tokens: int | None = Field(None, ge=64)
-    """Most tokens in one forward and backward pass: less takes less memory. None: 4096 on a GPU, and
+    """Most tokens in one forward and backward pass: less takes less memory. None: 4096 on a GPU,
     1024 on a CPU, where more is no faster."""
     evaluate_every: int | None = Field(None, ge=1)
     """Updates between two evaluations on dev, before the first update too; None makes none. The

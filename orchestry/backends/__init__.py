@@ -10,6 +10,8 @@ from orchestry.backends.api import ApiBackend
 from orchestry.backends.base import Backend
 from orchestry.backends.local import LocalBackend
 from orchestry.config import RunConfig
+from orchestry.errors import ConfigError
+from orchestry.launch import launched
 from orchestry.task import BaseTask
 
 BACKENDS: dict[str, type[ApiBackend | LocalBackend]] = {"api": ApiBackend, "local": LocalBackend}
@@ -25,6 +27,14 @@ def open_backend(
 
     Whether to judge, where the config leaves that open, is the task's and the model's to say.
     Without `need_key` a missing API key is no error; no call can be made then. Raises ConfigError
-    for a missing key, package, price or model.
+    for a missing key, package, price or model, and for several processes that only backend local
+    can use.
     """
+    here = launched(environ)
+    if config.backend != "local" and here.processes > 1:
+        raise ConfigError(
+            f"backend {config.backend} takes one process, and {here.processes} were launched: "
+            "start it without `accelerate launch`; search.concurrency says how many calls are under"
+            " way at once"
+        )
     return BACKENDS[config.backend](config, task, environ, need_key)

@@ -149,6 +149,7 @@ class LocalBackend(Backend):
         await super().open(store, task, rate, on_warn)
         last = store.folder / learned[-1].state["checkpoint"] if learned else None
         self._trainer = await asyncio.to_thread(self._load, task, last, on_warn)
+        self._stack.callback(self._trainer.close)
         base = self._trainer.crews[0].base
         self.provider.device, self.provider.sha256 = str(base.device), base.sha256
         self._lockstep = Lockstep(self._draw)
@@ -173,11 +174,11 @@ class LocalBackend(Backend):
     def _load(
         self, task: BaseTask[Any], last: Path | None, on_warn: Callable[[str], None]
     ) -> Trainer:
-        from orchestry.learn.trainer import Trainer
+        from orchestry.learn.parallel import load_trainer
 
         settings = self.config.learn
         updates = self.config.episodes // settings.every
-        trainer = Trainer(self.team(task), settings, updates, self.config.seed, on_warn)
+        trainer = load_trainer(self.team(task), settings, updates, self.config.seed, on_warn)
         if last is not None:
             trainer.resume(last)
         elif settings.source is not None:

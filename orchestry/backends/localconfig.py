@@ -7,7 +7,8 @@ from __future__ import annotations
 from orchestry.config import AgentConfig, RunConfig
 from orchestry.cores import idle_cores
 from orchestry.errors import ConfigError
-from orchestry.learn.base import EMBEDDED, device_of, source_of
+from orchestry.learn.base import EMBEDDED, source_of
+from orchestry.learn.device import device_of
 
 ON_GPU = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
 TEMPERATURE = 0.8

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from typing import TextIO, cast
 
@@ -16,6 +16,7 @@ import click
 
 from orchestry import __version__
 from orchestry.cli.streams import Lenient
+from orchestry.launch import launched
 
 COMMANDS = {
     "run": "Search or train on a task; writes a run directory.",
@@ -29,6 +30,12 @@ COMMANDS = {
     "sandbox": "Run untrusted programs against tests, confined.",
     "doctor": "Check this machine: providers, weights, sandbox, disk.",
 }
+
+
+LAUNCHED = ("run", "resume", "evaluate")
+"""Commands that several processes can share: see orchestry/learn/parallel.py."""
+ALONE = {"--dry-run", "--help", "-h"}
+"""With these, they load no weights."""
 
 
 class LazyGroup(click.Group):
@@ -79,6 +86,8 @@ def main(args: list[str] | None = None) -> None:
 def _code(argv: list[str]) -> int:
     """Runs a command; what it raises becomes a line on stderr and a code."""
     try:
+        if launched().rank:
+            return _follow(argv)
         return group.main(args=argv, prog_name="orchestry", standalone_mode=False) or 0
     except click.ClickException as error:
         error.show()
@@ -88,6 +97,16 @@ def _code(argv: list[str]) -> int:
         return 130
     except Exception as error:
         return _report(error, verbose="--verbose" in argv)
+
+
+def _follow(argv: list[str]) -> int:
+    """Any process of a launch but the first, which alone reads, writes and says something."""
+    if argv[:1] and argv[0] in LAUNCHED and not ALONE.intersection(argv):
+        with suppress(ImportError):  # the first process says what is not installed
+            from orchestry.learn.parallel import follow
+
+            follow()
+    return 0
 
 
 def _report(error: Exception, *, verbose: bool) -> int:

@@ -23,6 +23,7 @@ from filelock import FileLock
 
 from orchestry import models
 from orchestry.errors import ConfigError, OrchestryError, PromptTooLong, reason
+from orchestry.learn.device import device_of
 from orchestry.pinned import Progress, cache
 from orchestry.types import Message
 
@@ -175,23 +176,6 @@ def require_local() -> None:
                 f"the local regime needs {package}, which can't be imported here "
                 f"({reason(error)}): {_FIX}"
             ) from None
-
-
-def device_of(device: str = "auto") -> torch.device:
-    """`auto`: CUDA where there is one. Raises ConfigError for a device that is not there."""
-    import torch
-
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(device)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"device '{device}' is none ({reason(error)}): auto, cpu or cuda"
-        ) from None
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device '{device}' is not available: choose auto or cpu")
-    return place
 
 
 def converted(folder: Path, fetch: Callable[[], Path]) -> Path:

@@ -28,6 +28,8 @@ ON_A_GPU, ON_A_CPU = 4096, 1024
 """Tokens of a micro-batch."""
 BARE = -1
 """The row of a batch that wears no adapter: the reference policy."""
+Answer = Callable[[Sequence[Prompt], int], list[list[Drawn]]]
+"""Draws `n` answers a prompt, in order; see Sampler.draw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Crew:
             if settings.vllm_url
             else Sampler(self.base, self.adapters, warn=warn)
         )
+        self.answer: Answer = self._sampler.draw
         self._temperatures, self._settings, self._warn = temperatures, settings, warn
 
     def publish(self, folder: Path) -> None:
@@ -90,7 +93,7 @@ class Crew:
         raises PromptTooLong where there is no other.
         """
         prompts = self._prompts(requests, n)
-        drawn = iter(self._sampler.draw([prompt for prompt in prompts if prompt], n))
+        drawn = iter(self.answer([prompt for prompt in prompts if prompt], n))
         return [
             [self._completion(prompt, sample) for sample in next(drawn)]
             if prompt

@@ -206,9 +206,9 @@ class Trainer:
 
     def resume(self, folder: Path) -> None:
         """Goes on exactly where the checkpoint was saved."""
-        self.start_from(folder)
+        Trainer.start_from(self, folder)
         try:
-            state = torch.load(folder / _OPTIMIZER, weights_only=True)
+            state = torch.load(folder / _OPTIMIZER, map_location="cpu", weights_only=True)
         except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
             raise StoreError(
                 f"{folder / _OPTIMIZER} can't be read ({reason(error)}): restore it from a copy"
@@ -220,6 +220,9 @@ class Trainer:
         for crew in self.crews:
             crew.adapters.load(folder)
             crew.publish(folder)
+
+    def close(self) -> None:
+        """The run is over. Alone there is nobody to tell; see ParallelTrainer."""
 
 
 def _crews(
