@@ -112,7 +112,8 @@ def _setting(results: Results) -> str:
     return (
         f"Seeds {', '.join(map(str, results.seeds))}; settings were chosen with others, "
         "on train problems, by the largest gain there. A run visits each of its train problems "
-        "once in each fifth of its episodes. The control is the same run with learning rate 0, so that it "
+        "once in each fifth of its episodes. The control is the same run with learning rate 0, so "
+        "that it "
         "draws from the untrained team to its end; what it earns on the test problems is what "
         "the team was worth before. Rewards are means over all trajectories drawn, not over the "
         "best ones. Intervals are 95 % bootstraps over problems, each with all its seeds; they "
