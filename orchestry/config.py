@@ -263,6 +263,15 @@ class RunConfig(Frozen):
         )
 
 
+def settings_of(sets: Sequence[str]) -> dict[str, Any]:
+    """`a.b=c` settings, nested as in a file; the last word on a key counts."""
+    found: dict[str, Any] = {}
+    for item in sets:
+        key, value = _parse_set(item)
+        _put(found, key, value)
+    return found
+
+
 def resolve(
     files: Sequence[Path] = (),
     sets: Sequence[str] = (),
@@ -275,9 +284,7 @@ def resolve(
     merged: dict[str, Any] = {}
     for path in files:
         merged = merge(merged, read_yaml(path))
-    for item in sets:
-        key, value = _parse_set(item)
-        _put(merged, key, value)
+    merged = merge(merged, settings_of(sets))
     for key, value in (flags or {}).items():
         _put(merged, key, value)
     return validate(merged)

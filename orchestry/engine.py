@@ -19,6 +19,7 @@ from typing import Any
 from orchestry.backends import BACKENDS, open_backend
 from orchestry.backends.api import START
 from orchestry.behaviors.library import file_of
+from orchestry.changes import check_changes
 from orchestry.config import RunConfig, merge, validate
 from orchestry.errors import ConfigError, OrchestryError
 from orchestry.journal import Learned, Opened, Stopped
@@ -58,13 +59,12 @@ def resume(
     changes: Mapping[str, Any] | None = None,
     observer: Observer | None = None,
 ) -> Run:
-    """Goes on with a run; `changes` (nested like the config) may raise its budget or episodes."""
+    """Goes on with a run; `changes`, nested like the config, are of what changes.RESUMABLE names.
+
+    Raises ConfigError for any other change.
+    """
     watch, place = observer or Silent(), existing(Path(folder))
-    if "behaviors" in (changes or {}):
-        raise ConfigError(
-            "behaviors can't be changed on a resume: what was tested depends on them: begin "
-            "another run with behaviors.from"
-        )
+    check_changes(changes or {})
     kept: dict[str, Any] = dict(changes or {})
     if (place / START).exists():  # wherever the run was moved to
         kept["behaviors"] = {"from": str(place / START)}

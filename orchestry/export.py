@@ -199,8 +199,8 @@ def _held_out(run: Run, update: int) -> dict[str, float]:
     found = {}
     for path in sorted((run.folder / "evaluations").glob(f"*--update-{update}/summary.json")):
         summary = Run(path.parent).summary
-        if summary.stopped == "done" and summary.mean_reward is not None:
-            found[path.parent.name.partition("--")[0]] = summary.mean_reward
+        if summary.stopped == "done" and summary.mean_trajectory_reward is not None:
+            found[path.parent.name.partition("--")[0]] = summary.mean_trajectory_reward
     return found
 
 

@@ -147,6 +147,9 @@ class Summary(Frozen):
     """The part of cost_usd set aside for calls that may have been billed but never answered."""
     budget_usd: float | None
     mean_reward: float | None
+    """Of the best trajectory of each episode: what a search is worth."""
+    mean_trajectory_reward: float | None = None
+    """Of all trajectories, each episode counting once: what the policy is worth."""
     best_reward: float | None
     best_episode: int | None
     tags: dict[str, int]

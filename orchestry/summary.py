@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -72,6 +73,7 @@ def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summa
         lost_usd=gateway.ledger.lost,
         budget_usd=plan.config.budget.usd,
         mean_reward=sum(r.reward for r in records) / len(records) if records else None,
+        mean_trajectory_reward=fmean(r.mean_leaf_reward for r in records) if records else None,
         best_reward=best.reward if best else None,
         best_episode=best.episode if best else None,
         tags=dict(sorted(tags.items())),

@@ -180,7 +180,7 @@ def test_an_earlier_update_and_some_agents_can_be_chosen(run: Run) -> None:
 def test_evaluations_of_that_update_stand_in_the_readme(run: Run) -> None:
     evaluated = orchestry.evaluate(run)
     readme = export(run.folder).folder / "left" / "README.md"
-    assert f"mean reward on test, after it: {evaluated.summary.mean_reward:.3f}" in (
+    assert f"mean reward on test, after it: {evaluated.summary.mean_trajectory_reward:.3f}" in (
         readme.read_text()
     )
     earlier = export(run.folder, update=1).folder / "left" / "README.md"

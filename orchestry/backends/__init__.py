@@ -37,4 +37,9 @@ def open_backend(
             "start it without `accelerate launch`; search.concurrency says how many calls are under"
             " way at once"
         )
+    if here.rank:
+        raise ConfigError(
+            f"process {here.rank} of a launch follows process 0 and runs nothing of its own: start "
+            "`accelerate launch -m orchestry run`, or call orchestry.learn.parallel.follow() in it"
+        )
     return BACKENDS[config.backend](config, task, environ, need_key)

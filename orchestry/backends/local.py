@@ -242,11 +242,12 @@ class LocalBackend(Backend):
         name = _CHECKPOINTS / f"{block[-1].episode + 1:06d}"
         folder, keep = self._store.folder / name, self.config.learn.keep
         await asyncio.to_thread(self._trainer.save, folder, keep, self._dev.spared)
-        self._updates += 1
+        number = self._updates + 1
         reward = fmean(record.mean_leaf_reward for record in block)
         state |= {"checkpoint": name.as_posix(), "reward": reward, **done.figures()}
-        state |= await self._dev.after(self._updates, name)
-        note = f"update {self._updates}: mean reward {reward:.3f}, {done.line()}"
+        state |= await self._dev.after(number, name)
+        note = f"update {number}: mean reward {reward:.3f}, {done.line()}"
+        self._updates = number
         return Update(state, {}, [note, *said(state)])
 
     async def _learn(self, played: Sequence[tuple[Tree[Any], Otherwise | None]]) -> Learnt:

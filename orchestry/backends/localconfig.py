@@ -4,7 +4,7 @@ down.
 
 from __future__ import annotations
 
-from orchestry.config import AgentConfig, RunConfig
+from orchestry.config import AgentConfig, RunConfig, SearchConfig
 from orchestry.cores import idle_cores
 from orchestry.errors import ConfigError
 from orchestry.learn.base import EMBEDDED, source_of
@@ -13,6 +13,9 @@ from orchestry.learn.device import device_of
 ON_GPU = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
 TEMPERATURE = 0.8
 """Where the config names none: the paper's."""
+
+
+_FIXED = {"strategy": "chains", "beam_width": SearchConfig().beam_width}
 
 
 def refuse(config: RunConfig) -> None:
@@ -30,6 +33,12 @@ def refuse(config: RunConfig) -> None:
         "learn.credit=replay is of aligned joint actions: leave search.joint": (
             config.learn.credit == "replay" and config.search.joint != "aligned"
         ),
+    }
+    reasons |= {
+        f"it draws independent chains, learn.group_size of each problem: leave search.{name}": (
+            name in config.search.model_fields_set and getattr(config.search, name) != fits
+        )
+        for name, fits in _FIXED.items() | {("k_samples", config.learn.group_size)}
     }
     for why, applies in reasons.items():
         if applies:
@@ -55,6 +64,7 @@ def as_chains(config: RunConfig) -> RunConfig:
             "search": config.search.model_copy(update=search),
             "sampling": sampling.model_copy(update={"temperature": temperature}),
             "learn": learn.model_copy(update=own),
+            "judge": config.judge.model_copy(update={"when": config.judge.when or "always"}),
             "agents": {role: _with_source(agent) for role, agent in config.agents.items()},
             "behaviors": config.behaviors.model_copy(update={"enabled": False}),
         }
@@ -71,4 +81,6 @@ def model_of(config: RunConfig) -> str:
     """
     if config.provider.model is not None:
         return source_of(config.provider.model)
+    if config.provider.name == EMBEDDED:
+        return EMBEDDED
     return ON_GPU if device_of(config.learn.device).type == "cuda" else EMBEDDED

@@ -12,6 +12,13 @@ import click
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--budget", type=float, metavar="USD", help="A new hard cap for the whole run.")
 @click.option("--episodes", type=int, metavar="N", help="A new number of episodes in all.")
+@click.option(
+    "--set",
+    "sets",
+    metavar="A.B=C",
+    multiple=True,
+    help="What a run may go on with otherwise, such as learn.learning_rate; may be repeated.",
+)
 @click.option("--show-best", is_flag=True, help="Show the best trajectory: advantages, credits.")
 @click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -19,6 +26,7 @@ def command(
     run: Path,
     budget: float | None,
     episodes: int | None,
+    sets: tuple[str, ...],
     show_best: bool,
     verbose: bool,
     as_json: bool,
@@ -29,11 +37,12 @@ def command(
     """
     from orchestry.cli.show import finish
     from orchestry.cli.watch import watching
+    from orchestry.config import settings_of
     from orchestry.engine import resume
 
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = settings_of(sets)
     if budget is not None:
-        changes["budget"] = {"usd": budget}
+        changes["budget"] = {**changes.get("budget", {}), "usd": budget}
     if episodes is not None:
         changes["episodes"] = episodes
     with watching(verbose=verbose) as observer:

@@ -63,13 +63,24 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("model", f"{summary.provider}/{summary.model}"),
         ("strategy", summary.strategy),
         ("episodes", f"{summary.episodes} of {summary.episodes_asked}"),
-        ("mean reward", _number(summary.mean_reward)),
+        *_means(summary),
         ("best reward", _best(summary)),
         ("calls", f"{summary.calls}, and {summary.cache_hits} from the cache"),
         ("cost", f"${summary.cost_usd:.4f} {cap}{lost}"),
         *_uses(summary),
         ("time", f"{summary.seconds:.1f} s"),
         ("tags", _tags(summary)),
+    ]
+
+
+def _means(summary: Summary) -> list[tuple[str, str]]:
+    """A search is worth its best trajectories, a policy all that it draws."""
+    best = _number(summary.mean_reward)
+    if summary.backend != "local":
+        return [("mean reward", best)]
+    return [
+        ("mean reward", _number(summary.mean_trajectory_reward)),
+        ("of the best", f"{best}, of each problem's trajectories"),
     ]
 
 

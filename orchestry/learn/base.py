@@ -135,6 +135,7 @@ def load_base(
         model.to(place)
     model.requires_grad_(False)
     model.eval()
+    _never_drops(model)
     if not isinstance(getattr(model.config, "max_position_embeddings", None), int):
         raise ConfigError(
             f"the config of {name} does not say how long its context is: set "
@@ -150,6 +151,18 @@ def require_installed() -> None:
         raise ConfigError(
             f"the local regime needs {', '.join(missing)}, not installed here: {_FIX}"
         )
+
+
+def _never_drops(model: Any) -> None:
+    """The base's own dropout would make the policy that learns another one than the one that drew,
+    and its masks come from no seed of ours."""
+    from torch import nn
+
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
 
 
 def loadable(

@@ -79,6 +79,8 @@ class Crew:
             else Sampler(self.base, self.adapters, warn=warn)
         )
         self.answer: Answer = self._sampler.draw
+        self._fitted = False
+        """Whether any prompt left room for its answer so far: else something is set wrong."""
         self._temperatures, self._settings, self._warn = temperatures, settings, warn
 
     def publish(self, folder: Path) -> None:
@@ -90,7 +92,7 @@ class Crew:
         """`n` answers a request in one batch; sample j of a request by its own seed.
 
         A prompt that leaves no room for its answer is answered by nothing, and the user told;
-        raises PromptTooLong where there is no other.
+        raises PromptTooLong where none has fitted yet.
         """
         prompts = self._prompts(requests, n)
         drawn = iter(self.answer([prompt for prompt in prompts if prompt], n))
@@ -109,7 +111,8 @@ class Crew:
             except PromptTooLong as error:
                 found.append(None)
                 errors.append(error)
-        if errors and len(errors) == len(requests):
+        self._fitted |= len(errors) < len(requests)
+        if errors and not self._fitted:
             raise errors[0]
         if errors:
             self._warn(

@@ -39,8 +39,8 @@ def pick(
         if not bool(total_R.isfinite().all()):
             raise OrchestryError(
                 "local: the model's logits are not finite, so nothing can be drawn: the weights "
-                "have diverged, or the dtype is too narrow. Resume from an earlier checkpoint with "
-                "a lower learn.learning_rate, or choose another dtype"
+                "have diverged, or the dtype is too narrow: begin another run with an earlier "
+                "checkpoint in learn.from and a lower learn.learning_rate, or another learn.dtype"
             )
         full = scaled_RV[short].sort(descending=True)
         ids_R[short], _ = _invert(

@@ -87,7 +87,7 @@ class TeamOptimizer:
             self.drop()
             raise LearnError(
                 f"the loss of update {self.update + 1} is {value}: no weight has moved; look into "
-                "the saved batch, or lower the learning rate and resume"
+                "the saved batch, or resume with --set learn.learning_rate=..."
             )
         torch.autograd.backward(loss)
         self._pending += 1
@@ -103,8 +103,8 @@ class TeamOptimizer:
                 self.drop()
                 raise LearnError(
                     f"the gradient of {', '.join(agents)} in update {self.update + 1} is {norm}: "
-                    "no weight has moved; look into the saved batch, or lower the learning rate "
-                    "and resume"
+                    "no weight has moved; look into the saved batch, or resume with --set "
+                    "learn.learning_rate=..."
                 )
         for agents, mine in self._policies.items():
             _scale(mine, norms[agents], self.max_norm)
@@ -129,10 +129,16 @@ class TeamOptimizer:
         """
         if self._pending:
             raise ValueError("an update is under way: save after step() or drop()")
-        return {"update": self.update, "agents": self._agents(), "adamw": self._adamw.state_dict()}
+        return {
+            "update": self.update,
+            "warm_up": self.warm_up,
+            "agents": self._agents(),
+            "adamw": self._adamw.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a saved state; rate, warm-up and clipping stay those of this object.
+        """Goes on from a saved state, with its warm-up, so that a run which is made longer does not
+        begin to warm up again; rate and clipping stay those of this object.
 
         Raises LearnError where it is the state of another team, or of parameters of other shapes.
         """
@@ -145,7 +151,7 @@ class TeamOptimizer:
             )
         self.drop()
         self._adamw.load_state_dict(state["adamw"])
-        self.update = int(state["update"])
+        self.update, self.warm_up = int(state["update"]), int(state["warm_up"])
 
     def _agents(self) -> list[tuple[str, list[list[int]]]]:
         """Who owns what: names, and the shapes of the parameters in order."""

@@ -119,8 +119,8 @@ class Sampler:
         """Raises LearnError where one row is too many already."""
         if rows == 1:
             raise LearnError(
-                f"one answer does not fit into memory ({why}): lower sampling.max_tokens, or "
-                "choose a smaller base or learn.quantize=nf4; then resume"
+                f"one answer does not fit into memory ({why}): free some and resume, or begin "
+                "another run with less sampling.max_tokens, a smaller base or learn.quantize=nf4"
             )
         self._max_rows = rows // 2
         self._warn(f"out of memory: from now on {self._max_rows} answers are drawn at a time")

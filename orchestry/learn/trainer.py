@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from orchestry.errors import ConfigError, LearnError, StoreError, reason
 from orchestry.learn.crew import Crew
@@ -163,9 +164,9 @@ class Trainer:
         release()
         if self._micro_tokens <= SMALLEST:
             raise LearnError(
-                f"one answer of an update does not fit into memory ({why}): set "
-                "learn.gradient_checkpointing=true, lower sampling.max_tokens, or choose a smaller "
-                "base or learn.quantize=nf4; then resume"
+                f"one answer of an update does not fit into memory ({why}): resume with --set "
+                "learn.gradient_checkpointing=true, or begin another run with less "
+                "sampling.max_tokens, a smaller base or learn.quantize=nf4"
             )
         self._micro_tokens //= 2
         self._warn(
@@ -196,7 +197,8 @@ class Trainer:
             for old in sorted(ours, key=lambda path: int(path.name))[: -max(2, keep)]:
                 if old.name not in spared:
                     shutil.rmtree(old)
-        except OSError as error:
+        except (OSError, RuntimeError, SafetensorError) as error:  # the latter two: of a full disk
+            shutil.rmtree(part, ignore_errors=True)
             raise StoreError(
                 f"the checkpoint {folder} can't be written ({reason(error)}): free space there, "
                 "then resume the run"

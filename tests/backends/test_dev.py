@@ -125,6 +125,8 @@ def test_dev_is_evaluated_as_a_later_evaluation_finds_it(watched: Run) -> None:
     """Of the same weights on the same problems; only the seeds differ."""
     later = evaluate(watched, split="dev")
     found = fmean(episode.mean_leaf_reward for episode in later.episodes)
+    assert later.summary.mean_trajectory_reward == pytest.approx(found)
+    assert (later.summary.mean_reward or 0.0) > found  # which is of the best of each group
     assert found == pytest.approx(states(watched)[-1]["dev"]["reward"], abs=0.2)
 
 

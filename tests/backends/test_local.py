@@ -23,12 +23,14 @@ from tests.backends.letters import (  # noqa: E402
     EVERY,
     GROUP,
     ROLES,
+    TASK,
     config,
     learned,
     settings,
     surprise,
     trainer,
     turns,
+    write_task,
 )
 from tests.learn.tiny import tiny_folder  # noqa: E402
 
@@ -175,6 +177,9 @@ def test_numbers_that_are_none_stop_the_run_and_the_batch_is_kept(
         (["agents.left.model=./other"], r"the model './other' is no folder here"),
         (["learn.epochs=2"], "learns from actions of an older policy: set learn.clip"),
         (["behaviors.enabled=true"], "learns by gradients"),
+        (["search.k_samples=8"], "draws independent chains, .* leave search.k_samples"),
+        (["search.strategy=fixed"], "leave search.strategy"),
+        (["search.beam_width=5"], "leave search.beam_width"),
         (["credit.share=0.1"], "its replays are learn.credit=replay: leave credit.share"),
         (["agents.left.temperature=0"], "left would answer at temperature 0"),
         (["sampling.temperature=0"], "left, right would answer at temperature 0"),
@@ -253,3 +258,26 @@ def test_credits_by_replay_learn_the_same_task(model: str, tasks: Path, tmp_path
     assert fmean(rewards[-EVERY:]) - fmean(rewards[:EVERY]) > 0.2
     calls = {row.purpose: row.calls for row in run.summary.usage if row.agent == "left"}
     assert calls == {"act": 40 * GROUP}  # a single stage's siblings are all that is needed
+
+
+def test_who_names_the_embedded_model_gets_it_on_every_machine() -> None:
+    plan = prepare(resolve([], ["backend=local", "task=tldr", "provider.name=embedded"]))
+    assert plan.config.provider.model == "embedded"
+
+
+def test_a_process_that_follows_another_runs_nothing_of_its_own(model: str, tasks: Path) -> None:
+    launch = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    with pytest.raises(ConfigError, match="process 1 of a launch follows process 0"):
+        prepare(config(model, tasks), environ=launch)
+
+
+def test_a_judge_that_is_named_rates_every_episode_of_a_task_that_asks_for_one(
+    model: str, tmp_path: Path
+) -> None:
+    """Nothing is pruned here, so `undecided` would never ask it."""
+    tasks = write_task(
+        tmp_path / "tasks", TASK.replace('name = "letters"', 'name = "letters"\n    judged = True')
+    )
+    sets = ("judge.enabled=true", "judge.provider.name=fake", "episodes=4")
+    run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    assert {row.purpose for row in run.summary.usage} == {"act", "judge"}

@@ -198,3 +198,20 @@ def test_what_is_no_checkpoint_of_the_team_is_named_and_costs_nothing(
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "new" / "journal.jsonl").read_bytes()
     assert len(orchestry.train(config(model, tasks, "episodes=2"), tmp_path / "new").episodes) == 2
+
+
+def test_a_run_goes_on_at_another_rate_and_with_nothing_that_would_change_its_past(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    part = orchestry.train(config(model, tasks, "episodes=4"), tmp_path / "run")
+    for changes in ({"learn": {"group_size": 2}}, {"seed": 1}, {"behaviors": {"enabled": True}}):
+        with pytest.raises(ConfigError, match="can't be changed on a resume"):
+            resume(part.folder, changes)
+    more = resume(part.folder, {"episodes": 8, "learn": {"learning_rate": 0.0}})
+    assert [state.state["rate"] for state in learned(more)] == [0.03, 0.0]
+
+
+def test_a_longer_run_does_not_warm_up_again(model: str, tasks: Path, tmp_path: Path) -> None:
+    part = orchestry.train(config(model, tasks, "episodes=4", "learn.every=1"), tmp_path / "run")
+    more = resume(part.folder, {"episodes": 44})
+    assert {state.state["rate"] for state in learned(more)} == {0.03}

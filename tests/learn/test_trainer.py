@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -290,6 +292,32 @@ def test_a_disk_that_says_no_is_named(model: str, tmp_path: Path) -> None:
         trainer(model).save(tmp_path / "checkpoints" / "000008", keep=3)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="file sizes are limited by Linux")
+@pytest.mark.parametrize("most", [512, 20_000])
+def test_a_disk_that_is_full_is_named_and_gets_back_what_was_taken(
+    model: str, tmp_path: Path, most: int
+) -> None:
+    """In the midst of an adapter, and of the optimizer's state."""
+    code = (
+        "import resource, signal, sys\nfrom pathlib import Path\n"
+        "from tests.learn.test_trainer import *\n"
+        "model, folder, most = sys.argv[1:]\nmade = trainer(model)\nmade.learn(batch_of(made))\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(most), int(most)))\n"
+        "try:\n    made.save(Path(folder), 3)\nexcept StoreError as error:\n    print(error)\n"
+    )
+    folder = tmp_path / "checkpoints" / "000008"
+    done = subprocess.run(
+        [sys.executable, "-c", code, model, str(folder), str(most)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert "can't be written" in done.stdout, done.stderr
+    assert not list(folder.parent.iterdir())
+
+
 def test_an_answer_depends_on_its_seed_not_on_the_batch(model: str) -> None:
     made = trainer(model)
     alone = [made.draw([request(role, 7)], 3)[0] for role in ROLES]
@@ -316,8 +344,10 @@ def test_a_prompt_beyond_the_context_is_answered_by_nothing(
     assert f"answers to 1 of 2 prompts are empty: the prompt has {CONTEXT + 19} tokens" in (
         capsys.readouterr().out
     )
+    (again,) = made.draw(asked[:1], 2)  # others have fitted: the run is set right
+    assert again == none
     with pytest.raises(PromptTooLong, match=f"passes the {CONTEXT}"):
-        made.draw(asked[:1], 2)
+        trainer(model).draw(asked[:1], 2)
 
 
 # --- options ------------------------------------------------------------------------------------
