@@ -116,7 +116,7 @@ class Rollout(Generic[StateT]):
                 moves[i].append(Turn(agent=agent, messages=request.messages, completion=answer))
             for i, turns in moves.items():
                 plays[i] = plays[i].extend(0, self.step(plays[i], turns), turns)
-            await self._score_for_agents(plays, [*moves])
+            await self.score_for_agents(plays, [*moves])
         raise endless(self.task, starts[0].problem)
 
     def _affordable(
@@ -131,7 +131,7 @@ class Rollout(Generic[StateT]):
                 moving += [(i, agent) for agent in actors]
         return going, moving
 
-    async def _score_for_agents(self, plays: list[Trajectory[StateT]], moved: list[int]) -> None:
+    async def score_for_agents(self, plays: list[Trajectory[StateT]], moved: Sequence[int]) -> None:
         """Scores the plays that moved and go on, where the task tells its agents of a score."""
         if not tells(self.task):
             return

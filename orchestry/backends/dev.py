@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -51,7 +51,11 @@ class Dev:
         self._every = every
         best = states[-1].get("best") if states else None
         self.best = Best.model_validate(best) if best else None
-        self._rewards = dict(zip(("before", "last"), _ends(states), strict=False))
+        self._rewards = {
+            name: [state[key]["reward"] for state in states if key in state][-1]
+            for name, key in (("before", "dev_before"), ("last", "dev"))
+            if any(key in state for state in states)
+        }
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -95,12 +99,6 @@ class Dev:
             reward=fmean(record.mean_leaf_reward for record in records),
             tags={tag: count / leaves for tag, count in sorted(tags.items())},
         )
-
-
-def _ends(states: Sequence[Mapping[str, Any]]) -> Iterator[float]:
-    """Rewards of the first evaluation and, where there was another, of the last."""
-    yield from (state["dev_before"]["reward"] for state in states[:1] if "dev_before" in state)
-    yield from [state["dev"]["reward"] for state in states if "dev" in state][-1:]
 
 
 def chosen(problems: Sequence[Problem], most: int, seed: int) -> list[Problem]:

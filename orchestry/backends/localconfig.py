@@ -57,7 +57,7 @@ def as_chains(config: RunConfig) -> RunConfig:
     temperature = TEMPERATURE if sampling.temperature is None else sampling.temperature
     own = {
         "threads": learn.threads or idle_cores(),
-        "source": learn.source.absolute() if learn.source else None,
+        "source": learn.source.expanduser().absolute() if learn.source else None,
     }
     return config.model_copy(
         update={

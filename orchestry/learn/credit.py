@@ -51,6 +51,7 @@ async def otherwise(rollout: Rollout[Any], tree: Tree[Any]) -> Otherwise:
                 starts.append(replace(start, id=f"{move.child}.{agent}.{number}"))
                 seeds.append(derive(move.state.seed, "otherwise", move.child))
                 owners.append((move.child, agent))
+    await rollout.score_for_agents(starts, range(len(starts)))  # as the real plays were
     ends = await rollout.go_on(starts, seeds)
     scores = defaultdict[tuple[str, str], list[float]](list)
     for owner, score in zip(owners, await rollout.rate(ends), strict=True):

@@ -6,14 +6,15 @@ import gc
 
 import torch
 
-_ON_A_CPU = ("can't allocate memory", "not enough memory", "std::bad_alloc")
+_TEXTS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "ALLOC_FAILED")
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether less at a time may succeed: CUDA has an error for it, the CPU a RuntimeError."""
+    """Whether less at a time may succeed: CUDA has an error for it, the CPU and cuBLAS a
+    RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _ON_A_CPU)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
 
 
 def release() -> None:

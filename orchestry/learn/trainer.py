@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from orchestry.rollout import Member
 from orchestry.seeds import derive
 from orchestry.types import Completion, Request
 
-_OPTIMIZER, _STATE, _PART = "optimizer.pt", "state.json", ".part"
+_OPTIMIZER, _PART = "optimizer.pt", ".part"
 SMALLEST = 64
 """Tokens of a micro-batch that is halved no more."""
 
@@ -102,7 +101,7 @@ class Trainer:
     def learn(self, batch: Batch) -> Learnt:
         """`learn.epochs` steps up the gradient of equation 2, each agent's mean over its actions.
 
-        Raises LearnError, before any weight moves, for numbers that are none.
+        Raises LearnError, before that step moves a weight, for numbers that are none.
         """
         olds = list[torch.Tensor]()
         for epoch in range(self._settings.epochs):
@@ -187,9 +186,6 @@ class Trainer:
             for crew in self.crews:
                 crew.adapters.save(part)
             torch.save(self.optimizer.state_dict(), part / _OPTIMIZER)
-            bases = {role: crew.base.name for crew in self.crews for role in crew.roles}
-            state = {"steps": self.optimizer.update, "bases": bases}
-            (part / _STATE).write_text(json.dumps(state), encoding="utf-8")
             if folder.exists():  # left by a process that was killed before it counted
                 shutil.rmtree(folder)
             part.replace(folder)

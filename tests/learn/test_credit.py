@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import fsum
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry import Score, Tools
+from orchestry import Score, Tools, Transcript
 from orchestry.config import resolve
 from orchestry.engine import prepare
 from orchestry.errors import ConfigError
@@ -19,7 +20,7 @@ from orchestry.learn.credit import Otherwise, otherwise
 from orchestry.learn.groups import Batch, gather
 from orchestry.rollout import Rollout, task_rater
 from orchestry.search.beam import Chains
-from orchestry.types import Tree
+from orchestry.types import Completion, Request, Tree
 from tests.learn.test_groups import TOOLS, Rounds, Spelled
 from tests.toys import Duo, Pair, team
 
@@ -104,6 +105,41 @@ def test_where_an_agent_has_no_siblings_it_is_asked_again_and_the_play_goes_on()
     again = asyncio.run(otherwise(rollout, tree))
     assert again == credits  # common seeds: a replay is a function of the run's seed
     assert len(credits[last, agent]) == 1
+
+
+class Told(Rounds):
+    """Each agent is told what the state was worth before it acts."""
+
+    def told(self, state: Transcript, score: Score) -> Transcript:
+        return replace(state, said=(*state.said, ("told", f"{score.total:.1f}")))
+
+    def to_act(self, state: Transcript) -> tuple[str, ...]:
+        return super().to_act(replace(state, said=tuple(s for s in state.said if s[0] != "told")))
+
+
+class Heard(Spelled):
+    """Keeps the prompts of replays."""
+
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+
+    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
+        self.prompts += [r.messages[-1].content for r in requests if r.purpose == "credit"]
+        return await super().sample(requests, n)
+
+
+def test_agents_are_told_in_a_replay_what_they_are_told_in_a_play() -> None:
+    """Of the other action too, which no play has scored."""
+    task, policy = Told(), Heard()
+    rollout = Rollout(task, team(task), policy, task_rater(task, TOOLS), Chains(GROUP))
+
+    async def both() -> None:
+        await otherwise(rollout, await rollout.play(task.problems("train")[0], 1))
+
+    asyncio.run(both())
+    moves = [prompt.count(" wrote:") - prompt.count("told wrote:") for prompt in policy.prompts]
+    assert max(moves) > 2
+    assert [prompt.count("told wrote:") for prompt in policy.prompts] == moves
 
 
 def test_batches_of_joint_returns_are_what_they_were() -> None:
