@@ -74,5 +74,5 @@ assert few == Sampler(crew.base, crew.adapters, 256).draw([prompt], 1024)
 
 def test_an_answer_that_fits_no_memory_ends_the_run_with_advice(tmp_path: Path) -> None:
     made = trainer(str(tiny_folder(tmp_path)), micro_tokens=64)
-    with pytest.raises(LearnError, match=r"\(no room\): resume with --set learn\.gradient_checkpointing=true"):
+    with pytest.raises(LearnError, match=r"\(no room\): resume with --set learn\.grad"):
         made._halve("no room")
