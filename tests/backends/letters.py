@@ -76,6 +76,7 @@ def settings(model: str, tasks: Path, *more: str) -> list[str]:
         f"provider.model={model}",
         f"episodes={2 * EVERY}",
         "sampling.max_tokens=8",
+        "budget.usd=5",  # which configs/local.yaml sets otherwise, for runs by the command line
         "learn.threads=1",
         "learn.learning_rate=0.03",
         f"learn.every={EVERY}",

@@ -186,7 +186,8 @@ def test_a_run_of_two_processes_is_one_run(one: Run, model: str, tmp_path: Path)
 def test_a_killed_process_ends_the_launch_and_the_run_goes_on(
     one: Run, model: str, tmp_path: Path, victim: int
 ) -> None:
-    """Killed in the pause before the second block's rewards."""
+    """Killed in the pause before the second block's rewards. Where the launcher's SIGTERM comes
+    first, process 0 ends as by the user's wish; where not, it says that another has ended."""
     tasks = write_task(tmp_path / "tasks", TASK.replace("PAUSE = 0.0", "PAUSE = 0.3"))
     sets = settings(model, tasks, "episodes=12")
     two, mark = tmp_path / "two", b'"learned","update":1'
@@ -199,8 +200,6 @@ def test_a_killed_process_ends_the_launch_and_the_run_goes_on(
         wait_for(lambda: all(map(gone, both.values())), 20 if victim else 5)
         code, said = finish(process)
     assert code != 0
-    if victim:
-        assert "orchestry: another process of this launch has ended (" in said
     assert len(learned(load_run(two))) < 3
     with launching("orchestry", "resume", str(two)) as process:
         code, said = finish(process)
