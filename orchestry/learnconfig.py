@@ -87,14 +87,14 @@ class LearnConfig(Frozen):
     the start; a resume keeps them, since their number decides the last bits."""
     micro_tokens: int | None = Field(None, ge=64)
     """Most tokens in one forward and backward pass: less takes less memory. None: 4096 on a GPU,
-    1024 on a CPU, where more is no faster."""
+    1024 on a CPU."""
     evaluate_every: int | None = Field(None, ge=1)
     """Updates between two evaluations on dev, before the first update too; None makes none. The
     checkpoint that earned most there is kept."""
     evaluate_problems: int = Field(16, ge=1)
     """Dev problems of an evaluation, `group_size` trajectories each."""
     gradient_checkpointing: bool = False
-    """Compute each layer again in the backward pass: less memory, about a third more time."""
+    """Compute each layer again in the backward pass: less memory, more time."""
     keep: int = Field(3, ge=1, le=1000)
     """Checkpoints kept, one an update; the last two at least."""
 

@@ -13,9 +13,8 @@ from orchestry.learn.device import device_of
 ON_GPU = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
 TEMPERATURE = 0.8
 """Where the config names none: the paper's."""
-
-
 _FIXED = {"strategy": "chains", "beam_width": SearchConfig().beam_width}
+"""What a config may say of the search, since it would be no other."""
 
 
 def refuse(config: RunConfig) -> None:
@@ -38,7 +37,7 @@ def refuse(config: RunConfig) -> None:
         f"it draws independent chains, learn.group_size of each problem: leave search.{name}": (
             name in config.search.model_fields_set and getattr(config.search, name) != fits
         )
-        for name, fits in _FIXED.items() | {("k_samples", config.learn.group_size)}
+        for name, fits in {**_FIXED, "k_samples": config.learn.group_size}.items()
     }
     for why, applies in reasons.items():
         if applies:
