@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,6 @@ import pytest
 import orchestry
 from orchestry.store import Run
 from tests.backends.letters import TASK, config, write_task
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """A run sets the threads of the whole process; here they come back."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,7 @@ IDS: Tensor = torch.randint(3, 250, (6, 9), generator=torch.Generator().manual_s
 MIXED = [2, 0, -1, 1, 0, 2]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def worn(kind: Kind = "llama", dtype: Any = torch.float32, **settings: Any) -> Adapters:

@@ -29,13 +29,7 @@ from tests.learn.teams import some_ids, team  # noqa: E402
 from tests.learn.tiny import tiny_model, tiny_tokenizer  # noqa: E402
 from tests.learn.vllmloopback import SERVED, Vllm, vllm  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
