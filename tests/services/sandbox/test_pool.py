@@ -7,6 +7,7 @@ allows.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
@@ -499,10 +500,12 @@ async def test_what_is_refused_is_named() -> None:
 
 def _children(parent: int | None = None) -> list[int]:
     """The living processes that a process started."""
-    path = Path(f"/proc/{parent or os.getpid()}")
-    tasks = (path / "task").iterdir() if path.exists() else []
-    found = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    return sorted(pid for pid in found if _alive(pid))
+    texts: list[str] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
+        for task in Path(f"/proc/{parent or os.getpid()}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # that thread has
+                texts.append((task / "children").read_text())
+    return sorted(pid for pid in map(int, " ".join(texts).split()) if _alive(pid))
 
 
 def _descendants(parent: int | None = None) -> list[int]:
