@@ -12,6 +12,7 @@ RESUMABLE = frozenset(
         "budget",
         "episodes",
         "learn.device",
+        "learn.evaluate_every",
         "learn.gradient_checkpointing",
         "learn.keep",
         "learn.learning_rate",

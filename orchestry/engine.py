@@ -31,6 +31,7 @@ from orchestry.store import Run, Store, existing, load_run, read_config
 from orchestry.summary import stop_reason, summarise, write_manifest
 from orchestry.trackers import check, open_trackers
 from orchestry.types import Split, Tools
+from orchestry.updates import Which, chosen
 from orchestry.verdicts import Verdicts
 
 
@@ -77,21 +78,25 @@ def evaluate(
     split: Split = "test",
     budget_usd: float | None = None,
     observer: Observer | None = None,
+    update: Which = None,
 ) -> Run:
     """Plays every problem of a held-out split once, as the run would; results lie in the run.
 
     A second call for the same split goes on where the first stopped, or returns what it found.
-    `budget_usd` is the evaluation's own cap; None keeps the run's.
+    `budget_usd` is the evaluation's own cap; None keeps the run's. `update` names the team: as
+    that update left it (0: as the run began), the `best` of those that were evaluated on dev, or
+    as it stands. Seeds are the same for all of them.
     """
     source = load_run(run.folder if isinstance(run, Run) else run)
-    updates = [event.update for event in source.events if isinstance(event, Learned)]
-    # A folder for each update that the run came to: a later one leaves another team.
-    stage = f"{split}--update-{updates[-1]}" if updates else split
+    learned = chosen(source, update)
+    # A folder for each team that the run came to.
+    asked = f"{split}--update-{learned.update}" if learned else f"{split}--update-0"
+    stage = asked if any(isinstance(event, Learned) for event in source.events) else split
     watch, folder = observer or Silent(), source.folder / "evaluations" / stage
     backend = BACKENDS[source.config.get("backend", "api")]
     changes: dict[str, Any] = {"split": split, "credit": {"share": 0.0}}
     changes["trackers"] = {"tensorboard": False, "wandb": "off"}  # they show the run's own curves
-    changes |= backend.as_it_stands(source, folder)
+    changes |= backend.as_left(source, learned, folder)
     if budget_usd is not None:
         changes["budget"] = {"usd": budget_usd}
     plan = prepare(validate(merge(source.config, changes)), watch.note)

@@ -21,6 +21,7 @@ from orchestry.journal import Learned
 from orchestry.learn.base import EMBEDDED, load_base, loadable, require_local
 from orchestry.modelcard import Card, generation
 from orchestry.store import Run, load_run, to_json
+from orchestry.updates import Which, checkpoint, chosen
 
 _CONFIG, _BASE = "adapter_config.json", "base_model_name_or_path"
 
@@ -62,20 +63,19 @@ def export(
     *,
     merge: bool = False,
     agents: Sequence[str] = (),
-    update: int | None = None,
-    checkpoint: str | None = None,
+    update: Which = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Exported:
     """Writes a folder an agent into `folder`, which is new or empty: `RUN/export/update-N` if None.
 
     Without `merge` each is an adapter that peft loads, with it a model that transformers loads; a
-    README says how. `agents`: these alone. `update` or `checkpoint`: that one, not the last.
+    README says how. `agents`: these alone. `update`: that one, or the `best`, not the last.
     Raises ConfigError for what is not there to export, and StoreError where it can't be read or
     written; nothing is left then.
     """
     found = load_run(run)
     config = _local(found)
-    learned = _chosen(found, update, checkpoint)
+    learned = _chosen(found, update)
     adapters = _adapters(found, learned, config, agents)
     name = f"update-{learned.update}" + ("--merged" if merge else "")
     place = found.folder / "export" / name if folder is None else folder
@@ -122,43 +122,23 @@ def _local(run: Run) -> RunConfig:
     )
 
 
-def _chosen(run: Run, update: int | None, checkpoint: str | None) -> Learned:
-    """The update whose checkpoint is meant; raises ConfigError where it is none, or was pruned."""
-    taken = [event for event in run.events if isinstance(event, Learned)]
-    if not taken:
+def _chosen(run: Run, update: Which) -> Learned:
+    """The update that is meant; raises ConfigError where nothing was learned yet."""
+    learned = chosen(run, update)
+    if learned is None:
         raise ConfigError(
-            f"{run.folder} has taken no update yet, so it has learned nothing to export: an update "
-            f"takes learn.every={validate(run.config).learn.every} episodes: `orchestry resume "
+            f"{run.folder} has learned nothing to export before its first update, which takes "
+            f"learn.every={validate(run.config).learn.every} episodes: `orchestry resume "
             f"{run.folder} --episodes N` plays more"
         )
-    if update is not None and checkpoint is not None:
-        raise ConfigError("--update and --checkpoint both name what to export: give one of them")
-    there = {_name(one): one for one in taken if (run.folder / one.state["checkpoint"]).is_dir()}
-    known = ", ".join(f"{name} (update {one.update})" for name, one in there.items())
-    if update is not None:
-        wanted = [one for one in taken if one.update == update]
-    elif checkpoint is not None:
-        wanted = [one for one in taken if _name(one) == Path(checkpoint).name]
-    else:
-        wanted = taken[-1:]
-    if wanted and _name(wanted[0]) in there:
-        return wanted[0]
-    asked = f"update {update}" if update is not None else f"checkpoint '{checkpoint}'"
-    what = f"{asked} is none of its {len(taken)} updates"
-    if wanted:
-        what = f"checkpoint {_name(wanted[0])} is gone, as all but the last learn.keep are"
-    raise ConfigError(f"{run.folder}: {what}: there are {known or 'none any more'}")
-
-
-def _name(learned: Learned) -> str:
-    return Path(learned.state["checkpoint"]).name
+    return learned
 
 
 def _adapters(
     run: Run, learned: Learned, config: RunConfig, agents: Sequence[str]
 ) -> tuple[Adapter, ...]:
     """The checkpoint's adapters, or those of `agents`; raises ConfigError for one it lacks."""
-    folders = sorted((run.folder / learned.state["checkpoint"]).glob(f"*/{_CONFIG}"))
+    folders = sorted(checkpoint(run, learned).glob(f"*/{_CONFIG}"))
     found = {unquote(path.parent.name): path.parent for path in folders}
     if config.learn.shared:
         if agents:

@@ -100,6 +100,19 @@ class Learned(Frozen):
     at: float
 
 
+class Evaluated(Frozen):
+    """The team played dev problems as an update left it: nothing that is learned depends on it."""
+
+    kind: Literal["evaluated"] = "evaluated"
+    update: int
+    """0: as the run began."""
+    reward: float
+    """Mean over all trajectories of all the problems, in [0, 1]."""
+    tags: dict[str, float]
+    """Share of the trajectories with each tag, such as those of cooperation."""
+    at: float
+
+
 class Rated(Frozen):
     """A person's word on a trajectory. It outranks the judge; the last one on a node counts."""
 
@@ -143,6 +156,7 @@ Event = Annotated[
     | Lost
     | Scored
     | Learned
+    | Evaluated
     | Rated
     | Committed
     | RolledBack

@@ -163,6 +163,8 @@ class Summary(Frozen):
     """Times that the library of behaviours was brought up to date, or the weights moved."""
     dev_rewards: dict[str, float] = Field(default_factory=dict)
     """Backend local: mean rewards on dev `before`, at the `last` evaluation and at the `best`."""
+    best_update: int | None = None
+    """The update of that best; its checkpoint is kept."""
     accepted: int = 0
     """Behaviours that stand in the agents' prompts."""
     prompt_diff: str = ""

@@ -105,12 +105,14 @@ class Session:
     async def play(self) -> OrchestryError | None:
         """Plays all that is left; returns what stopped it, or None."""
         with heeding(self._interrupt):
+            await self._run([self._evaluate()])
             for update, block in enumerate(self._blocks()):
                 await self._play(block)
                 if self.failure:
                     break
                 if len(block) == self.plan.backend.every and update == self.plan.backend.updates:
                     await self._run([self._learn(update + 1, block)])
+                    await self._run([self._evaluate()])
         try:
             self._commit(sorted(self._waiting))  # whole, though an earlier one was cut off
         except StoreError as error:
@@ -148,6 +150,18 @@ class Session:
                 self.store.write(name, text)
             for note in update.notes:
                 self.watch.note(note)
+        except Exception as error:
+            self._fail(error if isinstance(error, OrchestryError) else fault(error))
+
+    async def _evaluate(self) -> None:
+        """What the team earns on dev as it stands, where the backend says that this is due."""
+        if self.failure:
+            return
+        try:
+            found = await self.plan.backend.evaluate()
+            if found is not None:
+                self.store.evaluated(found.event)
+                self.watch.note(found.note)
         except Exception as error:
             self._fail(error if isinstance(error, OrchestryError) else fault(error))
 

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from orchestry import journal
 from orchestry.errors import ConfigError, LockedError, StoreError, reason
-from orchestry.journal import Committed, Event, Journal, Learned, RolledBack
+from orchestry.journal import Committed, Evaluated, Event, Journal, Learned, RolledBack
 from orchestry.records import EpisodeRecord, Summary
 
 FOLDS = ("episodes.jsonl", "metrics.jsonl", "rewards.csv")
@@ -38,6 +38,10 @@ class Mirror(Protocol):
 
     def learned(self, event: Learned) -> None:
         """An update is part of the run."""
+        ...
+
+    def evaluated(self, event: Evaluated) -> None:
+        """So is what the team earned on dev after it."""
         ...
 
     def close(self) -> None:
@@ -118,6 +122,12 @@ class Store:
         self.journal.append(event)
         for mirror in self.mirrors:
             mirror.learned(event)
+
+    def evaluated(self, event: Evaluated) -> None:
+        """Makes what the team earned on dev part of the run."""
+        self.journal.append(event)
+        for mirror in self.mirrors:
+            mirror.evaluated(event)
 
     def roll_back(self, episode: int, at: float) -> None:
         """Takes back the finished episodes from this one on: they are to be played again."""

@@ -82,6 +82,7 @@ def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summa
         judgements=dict(sorted(judgements.items())),
         updates=plan.backend.updates,
         dev_rewards=plan.backend.dev_rewards,
+        best_update=plan.backend.best_update,
         accepted=learned.accepted,
         prompt_diff=learned.diff,
         usage=usage,

@@ -22,7 +22,7 @@ from typing import Any
 
 from orchestry.config import RunConfig
 from orchestry.errors import ConfigError, reason
-from orchestry.journal import Committed, Learned
+from orchestry.journal import Committed, Evaluated, Learned
 from orchestry.records import EpisodeRecord
 from orchestry.store import Metrics, Mirror, Store
 from orchestry.trackconfig import TrackersConfig
@@ -36,7 +36,7 @@ class Row:
     """Figures by name, at one place of the run."""
 
     episode: int
-    """The episode, or the last one that an update learned from: the x of every curve."""
+    """The x of every curve: the episode, or the last one that an update learned from."""
     at: float
     """Unix time in seconds."""
     figures: Mapping[str, float]
@@ -77,6 +77,8 @@ def open_trackers(
         for event in store.events:
             if isinstance(event, Learned):
                 tracker.learned(event)
+            elif isinstance(event, Evaluated):
+                tracker.evaluated(event)
         for number in sorted(store.episodes):
             tracker.committed(store.episodes[number], times[number])
         trackers.append(tracker)
@@ -86,8 +88,9 @@ def open_trackers(
 class Rows:
     """What a mirror shows, in an order that no kill, resume or concurrency changes.
 
-    Episodes come by number, each update after the last one that it learned from; what arrives
-    before its turn waits. So the n-th row of a run is the same in all its processes.
+    Episodes come by number, each update and then its evaluation after the last one that it learned
+    from; what arrives before its turn waits. So the n-th row of a run is the same in all its
+    processes.
     """
 
     def __init__(self, every: int | None) -> None:
@@ -97,6 +100,7 @@ class Rows:
         self._next = 0
         self._episodes: dict[int, tuple[EpisodeRecord, float]] = {}
         self._updates: dict[int, Learned] = {}
+        self._evaluations: dict[int, Evaluated] = {}
 
     def episode(self, record: EpisodeRecord, at: float) -> Iterator[Row]:
         """The rows whose turn has come with this episode."""
@@ -108,10 +112,15 @@ class Rows:
         self._updates[event.update] = event
         return self._ready()
 
+    def evaluation(self, event: Evaluated) -> Iterator[Row]:
+        """The rows whose turn has come with what an update's team earned on dev."""
+        self._evaluations[event.update] = event
+        return self._ready()
+
     def _ready(self) -> Iterator[Row]:
         while True:
-            if (event := self._due()) is not None:
-                yield Row(self._next - 1, event.at, dict(_numbers("learn", event.state)))
+            if (row := self._due()) is not None:
+                yield row
             elif self._next in self._episodes:
                 record, at = self._episodes.pop(self._next)
                 self._next += 1
@@ -119,11 +128,17 @@ class Rows:
             else:
                 return
 
-    def _due(self) -> Learned | None:
-        """The update that was made of the episodes so far, once."""
+    def _due(self) -> Row | None:
+        """The update that was made of the episodes so far, then its evaluation, each once."""
         if self._every is None or self._next % self._every:
             return None
-        return self._updates.pop(self._next // self._every, None)
+        number, last = self._next // self._every, max(0, self._next - 1)
+        if (update := self._updates.pop(number, None)) is not None:
+            return Row(last, update.at, dict(_numbers("learn", update.state)))
+        if (dev := self._evaluations.pop(number, None)) is not None:
+            rates = {f"dev/rate/{tag}": share for tag, share in dev.tags.items()}
+            return Row(last, dev.at, {"dev/reward": dev.reward, **rates})
+        return None
 
     def _figures(self, record: EpisodeRecord) -> dict[str, float]:
         """A row of metrics.jsonl, with shares of the evaluated trajectories for counts of tags."""
@@ -159,6 +174,10 @@ class Tracker:
     def learned(self, event: Learned) -> None:
         """See Mirror."""
         self._show(self._rows.update(event))
+
+    def evaluated(self, event: Evaluated) -> None:
+        """See Mirror."""
+        self._show(self._rows.evaluation(event))
 
     def close(self) -> None:
         """See Mirror; waits for what is still to be shown, but not for ever."""

@@ -165,8 +165,6 @@ def test_an_earlier_update_and_some_agents_can_be_chosen(run: Run) -> None:
     assert names(run.folder / "export" / "update-1") == ["left"]
     taken = run.folder / "export" / "update-1" / "left" / "adapter_model.safetensors"
     assert taken.read_bytes() == first.read_bytes()
-    found = export(run.folder, run.folder / "by-name", checkpoint="checkpoints/000004")
-    assert found.learned.update == 1
     assert export(run.folder).folder.name == "update-2"
     assert export(run.folder, merge=True).folder.name == "update-2--merged"
 
@@ -254,9 +252,9 @@ def test_a_quantized_run_says_what_it_is_merged_into(run: Run) -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"update": 3}, r"update 3 is none of its 2 updates: there are 000004 \(update 1\), 0000"),
-        ({"checkpoint": "000005"}, r"checkpoint '000005' is none .*: there are 000004 \(update 1"),
-        ({"update": 2, "checkpoint": "000008"}, "both name what to export: give one"),
+        ({"update": 3}, "no update 3: 1 to 2 are its updates"),
+        ({"update": 0}, "nothing to export before its first update"),
+        ({"update": "best"}, "knows no best update: .*learn.evaluate_every"),
         ({"agents": ["lft"]}, "unknown agent of .*/run 'lft': did you mean 'left'"),
         ({"agents": ["left", "up"]}, "unknown agent of .*/run 'up': Known: left, right"),
     ],
@@ -272,12 +270,12 @@ def test_what_is_not_there_is_named(
 
 def test_a_checkpoint_that_was_pruned_is_named(run: Run) -> None:
     shutil.rmtree(run.folder / "checkpoints" / "000004")
-    with pytest.raises(
-        ConfigError, match=r"000004 is gone, as all but the last learn.keep are: there are 000008"
-    ):
+    with pytest.raises(ConfigError, match=r"of update 1 is gone .*: there are those of 2"):
         export(run.folder, update=1)
+    with pytest.raises(ConfigError, match=r"of update 1 is gone .*: there are those of 2"):
+        orchestry.evaluate(run.folder, update=1)
     shutil.rmtree(run.folder / LAST)
-    with pytest.raises(ConfigError, match=r"000008 is gone, .*: there are none any more"):
+    with pytest.raises(ConfigError, match=r"of update 2 is gone .*: there are those of none any"):
         export(run.folder)
     assert not (run.folder / "export").exists()
 
@@ -286,7 +284,9 @@ def test_a_run_without_an_update_has_nothing_to_export(
     model: str, tasks: Path, tmp_path: Path
 ) -> None:
     made = orchestry.train(config(model, tasks, "episodes=2"), tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"no update yet.*learn\.every=4 episodes"):
+    with pytest.raises(
+        ConfigError, match=r"nothing to export before its first update, .*learn\.every=4 episodes"
+    ):
         export(made.folder)
 
 

@@ -20,7 +20,7 @@ import orchestry
 from orchestry.behaviors.library import Behavior, Library, read_library, to_yaml
 from orchestry.config import RunConfig, resolve
 from orchestry.engine import prepare, resume
-from orchestry.errors import ConfigError, StoreError
+from orchestry.errors import ConfigError
 from orchestry.journal import Answered, Learned, Rated, read
 from orchestry.records import EpisodeRecord
 from orchestry.store import Store
@@ -99,6 +99,8 @@ def test_a_run_learns_what_helps_and_its_evaluation_uses_it(tmp_path: Path) -> N
         assert found.folder.name == "test--update-4"
         assert all(said(episode, learned.agent, PLUS) for episode in found.episodes)
         assert {row.purpose for row in found.summary.usage} == {"act", "judge"}
+        began = orchestry.evaluate(run, "test", update=0)
+        assert not any(said(episode, learned.agent, PLUS) for episode in began.episodes)
         calls = len(server.bodies)
         assert resume(run.folder).summary.prompt_diff == run.summary.prompt_diff
         assert len(server.bodies) == calls, "a finished run asks nothing"
@@ -288,11 +290,35 @@ def test_what_is_learned_by_can_not_change_on_a_resume(tmp_path: Path) -> None:
         resume(run.folder, {"behaviors": {"every": 2}})
 
 
-def test_an_evaluation_of_a_run_cut_off_in_an_update_asks_for_a_resume(tmp_path: Path) -> None:
+def test_an_evaluation_plays_the_library_of_the_update_that_is_meant(tmp_path: Path) -> None:
+    """Taken from the journal: a file that a kill left behind its update changes nothing."""
+    run = orchestry.train(config(*FAKE, "episodes=12"), tmp_path / "run")
+    (run.folder / "behaviors" / "library.yaml").unlink()
+    states = {e.update: e.state for e in run.events if isinstance(e, Learned)}
+    for update in (1, 4):
+        found = orchestry.evaluate(run.folder, update=update)
+        assert found.folder.name == f"test--update-{update}"
+        played = read_library(found.folder / "behaviors" / "library.yaml")
+        assert played == Library.model_validate(states[update]["library"]).adopted()
+    assert orchestry.evaluate(run.folder).folder.name == "test--update-4"
+
+
+def test_an_evaluation_of_update_0_plays_the_prompts_that_a_run_began_with(tmp_path: Path) -> None:
+    """Its own library, and none where that was of another model and still to be tested."""
+    path = library_file(tmp_path / "lib.yaml", "FIRST")
+    for other, kept in (("fake-1", True), ("fake-2", False)):
+        path.write_text(path.read_text().replace("model: fake-1", f"model: {other}"))
+        sets = (*FAKE, "episodes=3", f"behaviors.from={path}")
+        run = orchestry.train(config(*sets), tmp_path / other)
+        found = orchestry.evaluate(run.folder, update=0)
+        assert found.folder.name == "test--update-0"
+        assert all(said(episode, "writer", "FIRST") is kept for episode in found.episodes)
+
+
+def test_an_update_that_was_not_taken_is_named(tmp_path: Path) -> None:
     run = orchestry.train(config(*FAKE, "episodes=3"), tmp_path / "run")
-    path = run.folder / "behaviors" / "library.yaml"
-    path.write_text(path.read_text().replace("update: 1\n", "update: 0\n", 1))
-    with pytest.raises(StoreError, match="is not that of update 1"):
-        orchestry.evaluate(run.folder)
-    resume(run.folder)
-    assert orchestry.evaluate(run.folder).folder.name == "test--update-1"
+    with pytest.raises(ConfigError, match="has no update 7: 1 to 1 are its updates, and 0 is"):
+        orchestry.evaluate(run.folder, update=7)
+    with pytest.raises(ConfigError, match=r"knows no best update: .*learn.evaluate_every"):
+        orchestry.evaluate(run.folder, update="best")
+    assert not (run.folder / "evaluations").exists()

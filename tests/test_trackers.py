@@ -14,7 +14,7 @@ from orchestry import trackers
 from orchestry.config import resolve
 from orchestry.engine import evaluate, prepare, resume
 from orchestry.errors import ConfigError
-from orchestry.journal import Learned
+from orchestry.journal import Evaluated, Learned
 from orchestry.session import Silent
 from orchestry.store import Run
 from orchestry.trackconfig import TrackersConfig
@@ -97,13 +97,16 @@ def test_a_tag_is_shown_as_a_rate_also_where_it_falls_to_none(shown: Run) -> Non
 def test_rows_come_in_order_whatever_arrives_first(shown: Run) -> None:
     state = {"loss": 0.5, "norms": {"aux": 2.0}, "checkpoint": "a/b", "shared": True, "none": None}
     update = Learned(update=1, state=state, at=7.0)
+    dev = {n: Evaluated(update=n, reward=n / 4, tags={"rich": 0.5}, at=8.0 + n) for n in (0, 1)}
     rows = Rows(3)
-    found = list(rows.update(update))
+    found = [*rows.evaluation(dev[1]), *rows.update(update), *rows.evaluation(dev[0])]
     for number in (1, 0, 3, 5, 2, 4):
         found += rows.episode(shown.episodes[number], 1.0)
-    assert [row.episode for row in found] == [0, 1, 2, 2, 3, 4, 5]
-    assert found[3].figures == {"learn/loss": 0.5, "learn/norms/aux": 2.0}
-    assert found[3].at == 7.0
+    assert [row.episode for row in found] == [0, 0, 1, 2, 2, 2, 3, 4, 5]
+    assert found[0].figures == {"dev/reward": 0.0, "dev/rate/rich": 0.5}
+    assert found[4].figures == {"learn/loss": 0.5, "learn/norms/aux": 2.0}
+    assert found[5].figures == {"dev/reward": 0.25, "dev/rate/rich": 0.5}
+    assert [row.at for row in (found[0], *found[4:6])] == [8.0, 7.0, 9.0]
 
 
 def test_a_resume_goes_on_in_one_file_with_the_times_of_the_first_process(tmp_path: Path) -> None:

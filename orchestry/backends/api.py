@@ -17,13 +17,13 @@ from orchestry.backends.team import base_prompt
 from orchestry.behaviors.learner import Learner, Played, State
 from orchestry.behaviors.library import IN_RUN, Library, prompt_diff, read_library, to_yaml
 from orchestry.config import RunConfig
-from orchestry.errors import ConfigError, StoreError
+from orchestry.errors import ConfigError
 from orchestry.providers import open_provider, resolve_name
 from orchestry.records import EpisodeRecord
 from orchestry.rollout import Rate, Rollout
 from orchestry.search.beam import Chains, Schedule
 from orchestry.seeds import derive
-from orchestry.store import Run, Store
+from orchestry.store import Run, Store, write_atomic
 from orchestry.task import BaseTask
 from orchestry.types import Problem
 
@@ -102,18 +102,16 @@ class ApiBackend(Backend):
         return Update(state, self.files(), notes)
 
     @classmethod
-    def as_it_stands(cls, source: Run, folder: Path) -> dict[str, Any]:
-        """See Backend: the library as the last update left it."""
-        updates = [event.update for event in source.events if isinstance(event, journal.Learned)]
-        library = source.folder / IN_RUN
-        if updates and read_library(library).update != updates[-1]:
-            raise StoreError(
-                f"{library} is not that of update {updates[-1]}: the run was cut off; "
-                f"`orchestry resume {source.folder}` mends it"
-            )
-        if (folder / START).exists():
-            library = folder / START
-        return {"behaviors": {"enabled": False, "from": str(library) if library.exists() else None}}
+    def as_left(cls, source: Run, learned: journal.Learned | None, folder: Path) -> dict[str, Any]:
+        """See Backend: the library of that update, or the one that the run began with."""
+        library: Path | None = folder / START
+        if learned is None:
+            library = _began_with(source)
+        elif not (folder / START).exists():
+            (folder / START).parent.mkdir(parents=True, exist_ok=True)
+            text = to_yaml(State.model_validate(learned.state).library)
+            write_atomic(folder / START, text.encode("utf-8"))
+        return {"behaviors": {"enabled": False, "from": library and str(library)}}
 
     def files(self) -> dict[str, str]:
         """See Backend: the library in use."""
@@ -214,3 +212,14 @@ def _with_dev(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, list[s
         raise ConfigError(f"{lacks}: add some, or set behaviors.enabled=false")
     off = config.behaviors.model_copy(update={"enabled": False})
     return config.model_copy(update={"behaviors": off}), [f"{lacks}: nothing is learned"]
+
+
+def _began_with(run: Run) -> Path | None:
+    """The library in a run's prompts before its first update; that of another task or model was
+    to be tested first, and not in use."""
+    path = run.folder / START
+    if not path.exists():
+        return None
+    library = read_library(path)
+    opened = next(event for event in run.events if isinstance(event, journal.Opened))
+    return path if (library.task, library.model) == (run.config["task"], opened.model) else None

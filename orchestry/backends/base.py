@@ -39,6 +39,14 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What the team earned on dev: for the journal, and as a line for the user."""
+
+    event: journal.Evaluated
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class PromptChange:
     """What the library came to: accepted behaviours, and the prompts' diff from the task's own."""
 
@@ -84,6 +92,11 @@ class Backend(ABC):
         return 0
 
     @property
+    def best_update(self) -> int | None:
+        """The one after which the team earned most on dev, where it was evaluated."""
+        return None
+
+    @property
     def dev_rewards(self) -> dict[str, float]:
         """Mean rewards on dev `before` learning, at the `last` evaluation and at the `best`, where
         weights were evaluated while they learned."""
@@ -106,12 +119,18 @@ class Backend(ABC):
         `again` the earlier episodes that they rated.
         """
 
+    async def evaluate(self) -> Evaluation | None:
+        """The team as it stands, on dev; None where that is not due, or was done before."""
+        return None
+
     @classmethod
     @abstractmethod
-    def as_it_stands(cls, source: Run, folder: Path) -> dict[str, Any]:
-        """Changes of a run's config that play what it came to and learn nothing.
+    def as_left(cls, source: Run, learned: journal.Learned | None, folder: Path) -> dict[str, Any]:
+        """Changes of a run's config that play the team as an update left it, or as the run began
+        if None, and learn nothing.
 
-        `folder` is where such a run lies, or will. Raises StoreError where the run is damaged.
+        `folder` is where such a run lies, or will. Raises ConfigError for an update that is kept
+        no more, StoreError where the run is damaged.
         """
 
     @property

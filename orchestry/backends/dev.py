@@ -1,35 +1,21 @@
-"""What a team earns on dev problems while it learns, and the update after which it earned most."""
+"""What a team earns on dev problems while it learns."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
+from orchestry.backends.base import Evaluation
+from orchestry.journal import Evaluated
 from orchestry.rollout import Rollout
 from orchestry.search.episode import episode_record
 from orchestry.seeds import derive, shuffled
 from orchestry.together import together
-from orchestry.types import Frozen, Problem
-
-
-class DevScore(Frozen):
-    """Over all trajectories of all dev problems."""
-
-    reward: float
-    """Mean, in [0, 1]."""
-    tags: dict[str, float]
-    """Share of the trajectories with each tag, such as those of cooperation."""
-
-
-class Best(Frozen):
-    """The update whose team earned most so far."""
-
-    update: int
-    reward: float
-    checkpoint: str
+from orchestry.types import Problem
+from orchestry.updates import best
 
 
 class Dev:
@@ -43,50 +29,35 @@ class Dev:
         problems: Sequence[Problem],
         seed: int,
         every: int | None,
-        states: Sequence[Mapping[str, Any]],
+        found: Iterable[Evaluated],
     ) -> None:
-        """`every`: updates between two evaluations, None for none; `states`: what the journal got
-        of the updates so far."""
+        """`every`: updates between two evaluations, None for none; `found`: those so far."""
         self._rollout, self._problems, self._seed = rollout, problems, seed
         self._every = every
-        best = states[-1].get("best") if states else None
-        self.best = Best.model_validate(best) if best else None
-        self._rewards = {
-            name: [state[key]["reward"] for state in states if key in state][-1]
-            for name, key in (("before", "dev_before"), ("last", "dev"))
-            if any(key in state for state in states)
-        }
+        self._found = {event.update: event for event in found}
+
+    @property
+    def best(self) -> Evaluated | None:
+        """That of the update whose team earned most so far."""
+        return best(self._found.values())
 
     @property
     def rewards(self) -> dict[str, float]:
         """Mean rewards before the first update, at the last evaluation and at the best."""
-        best = {"best": self.best.reward} if self.best else {}
-        return self._rewards | best
+        last = max(self._found, default=0)
+        places = {"before": self._found.get(0), "last": self._found.get(last), "best": self.best}
+        if not last:
+            del places["last"]
+        return {name: event.reward for name, event in places.items() if event}
 
-    @property
-    def spared(self) -> frozenset[str]:
-        """Names of checkpoints that are kept however old they are."""
-        return frozenset({Path(self.best.checkpoint).name} if self.best else ())
+    async def evaluate(self, update: int) -> Evaluation | None:
+        """See Backend: the team stands as that update left it."""
+        if not self._every or update % self._every or update in self._found:
+            return None
+        event = self._found[update] = await self._play(update)
+        return Evaluation(event, self._said(event))
 
-    async def before(self) -> dict[str, Any]:
-        """For the journal: the team as the run began, where evaluations are asked for."""
-        if not self._every:
-            return {}
-        found = await self._score()
-        self._rewards["before"] = found.reward
-        return {"dev_before": found.model_dump()}
-
-    async def after(self, update: int, checkpoint: Path) -> dict[str, Any]:
-        """For the journal: the team after an update, where one is due, and the best so far."""
-        if not self._every or update % self._every:
-            return {"best": self.best.model_dump()} if self.best else {}
-        found = await self._score()
-        self._rewards["last"] = found.reward
-        if self.best is None or found.reward > self.best.reward:
-            self.best = Best(update=update, reward=found.reward, checkpoint=checkpoint.as_posix())
-        return {"dev": found.model_dump(), "best": self.best.model_dump()}
-
-    async def _score(self) -> DevScore:
+    async def _play(self, update: int) -> Evaluated:
         """All problems at the same time."""
         plays = [
             self._rollout.play(problem, derive(self._seed, "dev", problem.id))
@@ -95,26 +66,23 @@ class Dev:
         records = [episode_record(tree, n) for n, tree in enumerate(await together(plays))]
         tags: Counter[str] = sum((record.tags() for record in records), Counter())
         leaves = sum(len(list(record.leaves())) for record in records)
-        return DevScore(
+        return Evaluated(
+            update=update,
             reward=fmean(record.mean_leaf_reward for record in records),
             tags={tag: count / leaves for tag, count in sorted(tags.items())},
+            at=time.time(),
         )
+
+    def _said(self, event: Evaluated) -> str:
+        tags = "".join(f", {tag} {100 * share:.0f} %" for tag, share in event.tags.items())
+        text = f"dev reward {event.reward:.3f}{tags}"
+        if not event.update or (top := self.best) is None:
+            return f"{text}, before the first update"
+        began = self._found.get(0)
+        since = f"; it began at {began.reward:.3f}" if began else ""
+        return f"{text}{since}; best {top.reward:.3f}, after update {top.update}"
 
 
 def chosen(problems: Sequence[Problem], most: int, seed: int) -> list[Problem]:
     """The dev problems that a run is evaluated on."""
     return [problems[place] for place in shuffled(len(problems), seed, "dev")[:most]]
-
-
-def said(state: Mapping[str, Any]) -> list[str]:
-    """An update's evaluations for the user, from what the journal got."""
-    if "dev" not in state:
-        return []
-    best = state["best"]
-    tags = "".join(f", {tag} {100 * share:.0f} %" for tag, share in state["dev"]["tags"].items())
-    before = state.get("dev_before")
-    began = f" (it began at {before['reward']:.3f})" if before else ""
-    return [
-        f"dev reward {state['dev']['reward']:.3f}{began}{tags}; best {best['reward']:.3f}, after "
-        f"update {best['update']}"
-    ]

@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from orchestry.backends.base import NO_KEYS, Backend, Update
-from orchestry.backends.dev import Dev, chosen, said
+from orchestry.backends.base import NO_KEYS, Backend, Evaluation, Update
+from orchestry.backends.dev import Dev, chosen
 from orchestry.backends.localconfig import as_chains, model_of, refuse
 from orchestry.backends.weights import Weights
 from orchestry.config import RunConfig
 from orchestry.errors import ConfigError, LearnError, StoreError
-from orchestry.journal import Learned
+from orchestry.journal import Evaluated, Learned
 from orchestry.learn.base import require_installed
 from orchestry.learn.credit import Otherwise, otherwise
 from orchestry.learn.lockstep import Lockstep
@@ -33,11 +33,10 @@ from orchestry.seeds import derive
 from orchestry.store import Run, Store
 from orchestry.task import BaseTask
 from orchestry.types import Completion, Problem, Request, Tree
+from orchestry.updates import checkpoint
 
 if TYPE_CHECKING:
     from orchestry.learn.trainer import Learnt, Trainer
-
-_CHECKPOINTS = Path("checkpoints")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +131,11 @@ class LocalBackend(Backend):
         return self._dev.rewards
 
     @property
+    def best_update(self) -> int | None:
+        """See Backend."""
+        return self._dev.best.update if self._dev.best else None
+
+    @property
     def updates(self) -> int:
         """See Backend."""
         return self._updates
@@ -153,7 +157,7 @@ class LocalBackend(Backend):
         base = self._trainer.crews[0].base
         self.provider.device, self.provider.sha256 = str(base.device), base.sha256
         self._lockstep = Lockstep(self._draw)
-        self._dev = self._evaluations(task, rate, learned)
+        self._dev = self._evaluations(task, rate)
         if self.every is not None:
             self._take_back(self._updates * self.every, on_warn)
 
@@ -186,12 +190,11 @@ class LocalBackend(Backend):
         return trainer
 
     @classmethod
-    def as_it_stands(cls, source: Run, folder: Path) -> dict[str, Any]:
-        """See Backend: the adapters of the last update, or those that the run began with."""
-        states = [event.state for event in source.events if isinstance(event, Learned)]
+    def as_left(cls, source: Run, learned: Learned | None, folder: Path) -> dict[str, Any]:
+        """See Backend: the adapters of that update, or those that the run began with."""
         changes: dict[str, Any] = {"enabled": False}
-        if states:
-            changes["from"] = str(source.folder.absolute() / states[-1]["checkpoint"])
+        if learned is not None:
+            changes["from"] = str(checkpoint(source, learned).absolute())
         return {"learn": changes}
 
     def rollout(
@@ -237,18 +240,20 @@ class LocalBackend(Backend):
 
         Raises LearnError, with no weight moved, for numbers that are none; the batch is kept.
         """
-        state = {} if self._updates else await self._dev.before()
         done = await self._learn([self._played.pop(record.episode) for record in block])
-        name = _CHECKPOINTS / f"{block[-1].episode + 1:06d}"
-        folder, keep = self._store.folder / name, self.config.learn.keep
-        await asyncio.to_thread(self._trainer.save, folder, keep, self._dev.spared)
-        number = self._updates + 1
+        name, keep = _checkpoint(block[-1].episode + 1), self.config.learn.keep
+        best = self._dev.best
+        spared = {_checkpoint(best.update * len(block)).name} if best else set[str]()
+        await asyncio.to_thread(self._trainer.save, self._store.folder / name, keep, spared)
+        self._updates += 1
         reward = fmean(record.mean_leaf_reward for record in block)
-        state |= {"checkpoint": name.as_posix(), "reward": reward, **done.figures()}
-        state |= await self._dev.after(number, name)
-        note = f"update {number}: mean reward {reward:.3f}, {done.line()}"
-        self._updates = number
-        return Update(state, {}, [note, *said(state)])
+        state = {"checkpoint": name.as_posix(), "reward": reward, **done.figures()}
+        note = f"update {self._updates}: mean reward {reward:.3f}, {done.line()}"
+        return Update(state, {}, [note])
+
+    async def evaluate(self) -> Evaluation | None:
+        """See Backend."""
+        return await self._dev.evaluate(self._updates)
 
     async def _learn(self, played: Sequence[tuple[Tree[Any], Otherwise | None]]) -> Learnt:
         """The step itself; a batch of numbers that are none is kept for the user to look at."""
@@ -274,7 +279,7 @@ class LocalBackend(Backend):
             self._store.write(name, json.dumps(asdict(batch)) + "\n")
             raise LearnError(f"{error}; the batch is {self._store.folder / name}") from error
 
-    def _evaluations(self, task: BaseTask[Any], rate: Rate, learned: Sequence[Learned]) -> Dev:
+    def _evaluations(self, task: BaseTask[Any], rate: Rate) -> Dev:
         """Dev problems are played as episodes are, without judge; their trees are forgotten."""
         settings = self.config.learn
         rollout = InStep(
@@ -291,5 +296,10 @@ class LocalBackend(Backend):
             chosen(task.problems("dev"), settings.evaluate_problems, self.config.seed),
             self.config.seed,
             settings.evaluate_every,
-            [event.state for event in learned],
+            [event for event in self._store.events if isinstance(event, Evaluated)],
         )
+
+
+def _checkpoint(episodes: int) -> Path:
+    """Of the team that learned from so many episodes, in the run directory."""
+    return Path("checkpoints", f"{episodes:06d}")

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestry.cli.options import which_update
+
 if TYPE_CHECKING:
     from orchestry.export import Exported
+    from orchestry.updates import Which
 
 
 @click.command(name="export")
@@ -22,8 +25,12 @@ if TYPE_CHECKING:
     help="A new folder.  [RUN/export/update-N]",
 )
 @click.option("--agent", "agents", metavar="ROLE", multiple=True, help="This one; repeatable.")
-@click.option("--update", type=int, metavar="N", help="As that update left it.  [the last]")
-@click.option("--checkpoint", metavar="NAME", help="The same by name, such as 000020.")
+@click.option(
+    "--update",
+    type=which_update,
+    metavar="N|best",
+    help="As that update left it, or the one that earned most on dev.  [the last]",
+)
 @click.option("--verbose", is_flag=True, help="Tracebacks.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
@@ -31,8 +38,7 @@ def command(
     merge: bool,
     out: Path | None,
     agents: tuple[str, ...],
-    update: int | None,
-    checkpoint: str | None,
+    update: Which,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -49,7 +55,6 @@ def command(
         merge=merge,
         agents=agents,
         update=update,
-        checkpoint=checkpoint,
         note=lambda text: click.echo(f"· {text}", err=True),
     )
     click.echo(json.dumps(_plain(run, found, merge)) if as_json else _told(found, merge))

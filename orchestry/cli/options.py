@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
 from orchestry.config import BACKENDS, PROVIDERS, RunConfig, resolve
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+def which_update(text: str) -> int | Literal["best"]:
+    """An option's type: a number, or the one that earned most on dev."""
+    if text == "best":
+        return "best"
+    if not text.isdecimal():
+        raise click.BadParameter(f"'{text}' is no update: give its number, or best")
+    return int(text)
+
+
 FLAGS = {
     "backend": "backend",
     "task": "task",

@@ -106,7 +106,9 @@ def _uses(summary: Summary) -> list[tuple[str, str]]:
         lines.append(("weights", updates) if local else ("library", accepted))
     if summary.dev_rewards:
         rewards = summary.dev_rewards.items()
-        lines.append(("dev reward", "  ".join(f"{when} {reward:.3f}" for when, reward in rewards)))
+        at = f" (update {summary.best_update})" if summary.best_update else ""
+        line = "  ".join(f"{when} {reward:.3f}" for when, reward in rewards)
+        lines.append(("dev reward", line + at))
     return lines
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
+import shutil
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -17,10 +16,12 @@ pytest.importorskip("peft")
 import orchestry
 from orchestry.cli.show import summary_panel
 from orchestry.engine import evaluate, prepare, resume
-from orchestry.errors import ConfigError
+from orchestry.errors import ConfigError, TaskError
 from orchestry.estimate import estimate
-from orchestry.journal import Answered
-from orchestry.store import Run
+from orchestry.export import export
+from orchestry.journal import Answered, Evaluated, RolledBack
+from orchestry.store import Run, load_run
+from orchestry.updates import best
 from tests.backends.letters import (
     GROUP,
     ROLES,
@@ -59,43 +60,100 @@ def watched(model: str, tagged: Path, tmp_path_factory: pytest.TempPathFactory) 
     return orchestry.train(config(model, tagged, *SETS), folder)
 
 
-def states(run: Run) -> list[dict[str, Any]]:
-    return [update.state for update in learned(run)]
+def evaluations(run: Run) -> dict[int, Evaluated]:
+    return {event.update: event for event in run.events if isinstance(event, Evaluated)}
 
 
 def test_a_run_is_evaluated_before_its_first_update_and_after_every_second(watched: Run) -> None:
-    assert ["dev_before" in state for state in states(watched)] == [True] + 5 * [False]
-    assert ["dev" in state for state in states(watched)] == 3 * [False, True]
-    scores = [state["dev"]["reward"] for state in states(watched) if "dev" in state]
-    assert scores[-1] > states(watched)[0]["dev_before"]["reward"] + 0.2
-    assert states(watched)[-1]["dev"]["tags"]["rich"] > 0.5
+    found = evaluations(watched)
+    assert list(found) == [0, 2, 4, 6]
+    assert found[6].reward > found[0].reward + 0.2
+    assert found[6].tags["rich"] > 0.5
+    kinds = [event.kind for event in watched.events if event.kind in ("learned", "evaluated")]
+    assert kinds == ["evaluated", *(3 * ["learned", "learned", "evaluated"])]
     calls = [event for event in watched.events if isinstance(event, Answered)]
     assert sum(event.purpose == "dev" for event in calls) == 4 * PROBLEMS * GROUP * len(ROLES)
     assert sum(event.purpose == "act" for event in calls) == 24 * GROUP * len(ROLES)
 
 
 def test_the_best_checkpoint_stays_however_old_it_is(watched: Run) -> None:
-    scores = {n: s["dev"]["reward"] for n, s in enumerate(states(watched), 1) if "dev" in s}
-    best = states(watched)[-1]["best"]
-    assert best == {
-        "update": max(scores, key=lambda update: scores[update]),
-        "reward": max(scores.values()),
-        "checkpoint": f"checkpoints/{4 * best['update']:06d}",
-    }
-    assert (watched.folder / best["checkpoint"] / "optimizer.pt").exists()
+    best = watched.summary.best_update
+    scores = {update: found.reward for update, found in evaluations(watched).items() if update}
+    assert best == max(scores, key=lambda update: scores[update])
+    assert (watched.folder / f"checkpoints/{4 * best:06d}" / "optimizer.pt").exists()
 
 
-def test_the_summary_and_the_manifest_say_what_there_was(watched: Run) -> None:
-    scores = [state["dev"]["reward"] for state in states(watched) if "dev" in state]
-    before = states(watched)[0]["dev_before"]["reward"]
-    rewards = {"before": before, "last": scores[-1], "best": max(scores)}
-    assert watched.summary.dev_rewards == rewards
-    assert "6 updates" in (text := panel(watched))
-    assert f"before {before:.3f}" in text
-    assert "library" not in text
-    manifest = json.loads((watched.folder / "manifest.json").read_text())
-    assert manifest["device"] == "cpu"
-    assert {"torch", "transformers"} < manifest["packages"].keys()
+def test_best_is_the_first_of_the_highest_and_never_the_beginning() -> None:
+    def found(*rewards: float) -> list[Evaluated]:
+        return [Evaluated(update=n, reward=r, tags={}, at=0.0) for n, r in enumerate(rewards)]
+
+    assert best(found(0.9, 0.2, 0.5, 0.5)) == found(0.9, 0.2, 0.5)[2]
+    assert best(found(0.9)) is None
+
+
+def test_the_best_is_what_is_exported_and_evaluated_where_it_is_asked_for(
+    model: str, tagged: Path, tmp_path: Path
+) -> None:
+    """A rate so high that the second update undoes the first."""
+    sets = ("episodes=8", "learn.evaluate_every=1", "learn.learning_rate=1.0")
+    run = orchestry.train(config(model, tagged, *SETS, *sets), tmp_path / "run")
+    rewards = [event.reward for event in evaluations(run).values()]
+    assert rewards[1] > rewards[2]
+    assert run.summary.best_update == 1
+    assert export(run.folder, tmp_path / "out", update="best").learned.update == 1
+    found = evaluate(run, update="best")
+    assert found.folder.name == "test--update-1"
+    assert found.config["learn"]["from"] == str(run.folder / "checkpoints" / "000004")
+
+
+def test_an_evaluation_of_update_0_plays_the_team_as_it_began(watched: Run) -> None:
+    """The same problems with the same seeds as any other update is evaluated with."""
+    first, last = evaluate(watched, update=0), evaluate(watched)
+    assert first.folder.name == "test--update-0"
+    assert first.config["learn"].get("from") is None
+    assert [e.problem for e in first.episodes] == [e.problem for e in last.episodes]
+    means = [run.summary.mean_trajectory_reward or 0.0 for run in (first, last)]
+    assert means[1] > means[0] + 0.1
+
+
+def test_an_evaluation_that_a_kill_cut_off_is_played_again_and_its_update_stays(
+    watched: Run, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(watched.folder, tmp_path / "run")
+    journal = folder / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    sixth = next(n for n, line in enumerate(lines) if b'"evaluated","update":6' in line)
+    journal.write_bytes(b"".join(lines[:sixth]))
+    resumed = resume(folder)
+    assert artefacts(folder) == artefacts(watched.folder)
+    assert not [event for event in resumed.events if isinstance(event, RolledBack)]
+    again, before = evaluations(resumed)[6], evaluations(watched)[6]
+    assert again == before.model_copy(update={"at": again.at})
+
+
+def test_a_fault_on_a_dev_problem_takes_no_update_back(model: str, tmp_path: Path) -> None:
+    """The task breaks after the first evaluation; mended, the run goes on from its update."""
+    flag = tmp_path / "broken"
+    line = '        text = "".join(state.said)\n'
+    guard = (
+        f"        if 'dev' in state.problem.id and __import__('os').path.exists('{flag}'):\n"
+        "            raise ValueError('on dev')\n"
+    )
+    source = TASK.replace(line, guard + line)
+    assert source != TASK
+    tasks = write_task(tmp_path / "tasks", source)
+    sets = (*SETS, "learn.evaluate_every=1")
+    run = orchestry.train(config(model, tasks, *sets, "episodes=4"), tmp_path / "run")
+    flag.touch()
+    with pytest.raises(TaskError, match="on dev"):
+        resume(run.folder, {"episodes": 8})
+    failed = load_run(run.folder)
+    assert (len(learned(failed)), list(evaluations(failed))) == (2, [0, 1])
+    flag.unlink()
+    mended = resume(run.folder)
+    assert (len(learned(mended)), list(evaluations(mended))) == (2, [0, 1, 2])
+    assert not [event for event in mended.events if isinstance(event, RolledBack)]
+    assert mended.summary.stopped == "done"
 
 
 def panel(run: Run) -> str:
@@ -127,7 +185,7 @@ def test_dev_is_evaluated_as_a_later_evaluation_finds_it(watched: Run) -> None:
     found = fmean(episode.mean_leaf_reward for episode in later.episodes)
     assert later.summary.mean_trajectory_reward == pytest.approx(found)
     assert (later.summary.mean_reward or 0.0) > found  # which is of the best of each group
-    assert found == pytest.approx(states(watched)[-1]["dev"]["reward"], abs=0.2)
+    assert found == pytest.approx(evaluations(watched)[6].reward, abs=0.2)
 
 
 def test_the_dry_run_counts_the_evaluations(model: str, tagged: Path) -> None:
