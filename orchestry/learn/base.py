@@ -132,7 +132,8 @@ def load_base(
     tokenizer = _tokenizer(name, source)
     model: Any = _model(name, source, options)  # whose methods transformers wraps untyped
     if quantize is None:
-        model.to(place)
+        with _loading(name):
+            model.to(place)
     model.requires_grad_(False)
     model.eval()
     _never_drops(model)
@@ -371,10 +372,18 @@ def _loading(name: str) -> Iterator[None]:
     """Without bars, and what transformers raises as one line of ours."""
     from safetensors import SafetensorError
 
+    from orchestry.learn.memory import out_of_memory
+
+    kinds = (OSError, ValueError, RuntimeError, KeyError, ImportError, MemoryError, SafetensorError)
     try:
         with quiet():
             yield
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
+    except kinds as error:
+        if out_of_memory(error):
+            raise ConfigError(
+                f"the weights of {name} do not fit into memory ({reason(error)}): free some, or "
+                "choose a smaller base, learn.dtype=bfloat16 or learn.quantize=nf4"
+            ) from None
         raise ConfigError(
             f"the model '{name}' can't be loaded ({reason(error)}): name a folder with a model of "
             f"transformers, a model hub's id, or '{EMBEDDED}'"

@@ -74,6 +74,7 @@ class Crew:
                 self.adapters,
                 settings.vllm_url,
                 micro_tokens=self.micro_tokens,
+                warn=warn,
             )
             if settings.vllm_url
             else Sampler(self.base, self.adapters, warn=warn)

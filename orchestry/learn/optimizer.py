@@ -72,6 +72,12 @@ class TeamOptimizer:
         )
 
     @property
+    def size(self) -> int:
+        """Numbers that are learned."""
+        groups = self._adamw.param_groups
+        return sum(each.numel() for group in groups for each in group["params"])
+
+    @property
     def next_rate(self) -> float:
         """The learning rate of the next update."""
         return self.rate * min(1.0, (self.update + 1) / max(1, self.warm_up))

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from orchestry.errors import ConfigError, LearnError, StoreError, reason
 from orchestry.learn.crew import Crew
 from orchestry.learn.groups import Batch
-from orchestry.learn.memory import out_of_memory, release
+from orchestry.learn.memory import MicroBatches, out_of_memory
 from orchestry.learn.optimizer import Step, TeamOptimizer
 from orchestry.learnconfig import LearnConfig
 from orchestry.rollout import Member
@@ -24,8 +24,6 @@ from orchestry.seeds import derive
 from orchestry.types import Completion, Request
 
 _OPTIMIZER, _PART = "optimizer.pt", ".part"
-SMALLEST = 64
-"""Tokens of a micro-batch that is halved no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ class Trainer:
             max_norm=settings.max_grad_norm,
         )
         self._settings, self._seed, self._warn = settings, seed, warn
-        self._micro_tokens = self.crews[0].micro_tokens
+        self._micro = MicroBatches(self.crews[0].micro_tokens, warn)
 
     def draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """`n` answers a request, in one batch a crew; see Crew.draw."""
@@ -106,7 +104,7 @@ class Trainer:
         olds = list[torch.Tensor]()
         for epoch in range(self._settings.epochs):
             loss, logprobs = self._backward(batch, olds if epoch else None)
-            step = self.optimizer.step()
+            step = self._step()
             olds = olds or logprobs
         return Learnt(
             step=step,
@@ -116,61 +114,60 @@ class Trainer:
             tokens=sum(len(sample.ids) for sample in batch.samples),
         )
 
+    def _step(self) -> Step:
+        """Raises LearnError where memory runs out; the last checkpoint is untouched by it."""
+        try:
+            return self.optimizer.step()
+        except Exception as error:
+            self.optimizer.drop()
+            if not out_of_memory(error):
+                raise
+            raise LearnError(
+                f"AdamW's two moments of each of the team's {self.optimizer.size:,} numbers do not "
+                f"fit into memory ({reason(error)}): free some and resume the run, or begin "
+                "another with less learn.rank, a smaller base or learn.quantize=nf4"
+            ) from None
+
     def _backward(
         self, batch: Batch, olds: Sequence[torch.Tensor] | None
     ) -> tuple[float, list[torch.Tensor]]:
         """Adds up the gradient; the loss, and the actions' log-probabilities.
 
-        Where memory runs out it begins again with smaller micro-batches, which add up to the same.
+        Smaller micro-batches, where memory runs out, add up to the same.
         """
-        while True:
-            try:
-                with self._training():
-                    return self._added_up(batch, olds)
-            except Exception as error:
-                self.optimizer.drop()
-                if not out_of_memory(error):
-                    raise
-                why = reason(error)
-            self._halve(why)  # out here, since the error holds on to all that was computed
+        with self._training():
+            return self._micro.run(
+                lambda tokens: self._added_up(batch, olds, tokens), self.optimizer.drop
+            )
 
     def _added_up(
-        self, batch: Batch, olds: Sequence[torch.Tensor] | None
+        self, batch: Batch, olds: Sequence[torch.Tensor] | None, micro_tokens: int
     ) -> tuple[float, list[torch.Tensor]]:
+        self._reseed()
         total, logprobs = 0.0, list[torch.Tensor]()
         known = iter(olds) if olds is not None else None
         for crew in self.crews:
-            for part in crew.parts(batch, self._micro_tokens, known):
+            for part in crew.parts(batch, micro_tokens, known):
                 self.optimizer.backward(part.loss)
                 total += part.loss.item()
                 logprobs += part.logprobs
         return total, logprobs
 
-    @contextmanager
-    def _training(self) -> Iterator[None]:
-        """Dropout is on, its masks a function of the run's seed and the step."""
+    def _reseed(self) -> None:
+        """Dropout's masks are a function of the run's seed and the step."""
         for number, crew in enumerate(self.crews):
             crew.adapters.reseed(derive(self._seed, "dropout", self.optimizer.update, number))
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Dropout is on."""
+        for crew in self.crews:
             crew.base.model.train()
         try:
             yield
         finally:
             for crew in self.crews:
                 crew.base.model.train(False)
-
-    def _halve(self, why: str) -> None:
-        """Raises LearnError where a micro-batch holds one answer already."""
-        release()
-        if self._micro_tokens <= SMALLEST:
-            raise LearnError(
-                f"one answer of an update does not fit into memory ({why}): resume with --set "
-                "learn.gradient_checkpointing=true, or begin another run with less "
-                "sampling.max_tokens, a smaller base or learn.quantize=nf4"
-            )
-        self._micro_tokens //= 2
-        self._warn(
-            f"out of memory: the update begins again with learn.micro_tokens={self._micro_tokens}"
-        )
 
     def save(self, folder: Path, keep: int, spared: Collection[str] = ()) -> None:
         """All that a run needs to go on, whole or not at all; older checkpoints but `keep` go, and

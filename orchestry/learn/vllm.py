@@ -28,6 +28,7 @@ import torch
 from orchestry.errors import LearnError, ProviderError, StoreError, reason
 from orchestry.learn.endings import Ending, Endings
 from orchestry.learn.logprobs import Packed, completion_logprobs, micro_batches
+from orchestry.learn.memory import MicroBatches
 from orchestry.learn.sampling import MAX_ROWS, Drawn, Prompt, evaluating
 from orchestry.learn.vllmserver import Choice, Served, VllmServer
 
@@ -52,18 +53,20 @@ class VllmSampler:
         url: str,
         *,
         micro_tokens: int = 4096,
+        warn: Callable[[str], None] = lambda text: None,
         in_flight: int = MAX_ROWS,
         environ: Mapping[str, str] = os.environ,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Greets the server; errors name the command that starts one.
 
-        `in_flight`: requests at a time. `micro_tokens`: most tokens in one forward pass here.
+        `in_flight`: requests at a time. `micro_tokens`: most tokens in one forward pass here;
+        where memory runs out there are fewer, and `warn` hears of it.
         Raises ProviderError where no server answers, ConfigError where it takes no adapters.
         """
         self._base, self._adapters = base, adapters
         self._endings = Endings(base.tokenizer, base.eos_ids)
-        self._micro_tokens, self._in_flight = micro_tokens, in_flight
+        self._micro, self._in_flight = MicroBatches(micro_tokens, warn), in_flight
         self._server = VllmServer(url, serve_command(base, adapters), environ, sleep)
         self._folders: dict[str, Path] = {}
         """The adapters to draw with, by name at the server."""
@@ -211,12 +214,18 @@ class VllmSampler:
     def _scored(self, packed: Sequence[Packed], temperature: float) -> list[tuple[float, ...]]:
         if temperature == 0:
             return [(0.0,) * len(ids) for group in packed for ids in group.completions]
-        found = list[tuple[float, ...]]()
+
+        def scored(micro_tokens: int) -> list[tuple[float, ...]]:
+            return [
+                tuple(logprobs_T.tolist())
+                for micro in micro_batches(packed, micro_tokens)
+                for logprobs_T in completion_logprobs(
+                    self._base, self._adapters, micro, temperature
+                )
+            ]
+
         with torch.no_grad(), evaluating(self._base.model):
-            for micro in micro_batches(packed, self._micro_tokens):
-                scored = completion_logprobs(self._base, self._adapters, micro, temperature)
-                found += [tuple(logprobs_T.tolist()) for logprobs_T in scored]
-        return found
+            return self._micro.run(scored)
 
     def _check_policy(
         self,

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from orchestry.errors import LearnError
-from tests.learn.test_trainer import trainer
+from orchestry.learn.memory import MicroBatches, out_of_memory
 from tests.learn.tiny import tiny_folder
 
 LIMIT = """
@@ -54,9 +54,7 @@ whole = plain.learn(batch)
 assert abs(done.loss - whole.loss) < 1e-4, (done, whole)
 assert all(abs(done.step.norms[r] / whole.step.norms[r] - 1) < 1e-4 for r in ROLES), (done, whole)
 """
-    assert "the update begins again with learn.micro_tokens=32768" in said(
-        code, tiny_folder(tmp_path)
-    )
+    assert "it begins again with learn.micro_tokens=32768" in said(code, tiny_folder(tmp_path))
 
 
 @pytest.mark.slow
@@ -72,7 +70,59 @@ assert few == Sampler(crew.base, crew.adapters, 256).draw([prompt], 1024)
     assert "out of memory: from now on 512 answers are drawn" in said(code, tiny_folder(tmp_path))
 
 
-def test_an_answer_that_fits_no_memory_ends_the_run_with_advice(tmp_path: Path) -> None:
-    made = trainer(str(tiny_folder(tmp_path)), micro_tokens=64)
+def test_an_answer_that_fits_no_memory_ends_the_run_with_advice() -> None:
+    said = list[str]()
+
+    def work(tokens: int) -> None:
+        raise MemoryError("no room")
+
     with pytest.raises(LearnError, match=r"\(no room\): resume with --set learn\.grad"):
-        made._halve("no room")
+        MicroBatches(256, said.append).run(work, lambda: said.append("undone"))
+    assert [text for text in said if text != "undone"] == [
+        f"out of memory: it begins again with learn.micro_tokens={tokens}" for tokens in (128, 64)
+    ]
+    assert said.count("undone") == 3
+
+
+def test_other_errors_are_no_lack_of_memory() -> None:
+    for error in (ValueError("cannot allocate memory"), RuntimeError("shapes"), OSError("gone")):
+        assert not out_of_memory(error)
+
+
+@pytest.mark.slow
+def test_a_base_that_does_not_fit_is_one_line(tmp_path: Path) -> None:
+    code = """
+from orchestry.errors import ConfigError
+from orchestry.learn.base import load_base
+load_base(model)
+import torch
+torch.set_num_threads(1)
+with room(8):
+    try:
+        load_base(model, "float32")
+    except ConfigError as error:
+        print(error)
+"""
+    folder = tiny_folder(tmp_path, hidden=1024)
+    found = said(code, folder)
+    assert found.startswith(f"the weights of {folder} do not fit into memory (")
+    assert found.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_moments_that_do_not_fit_are_one_line(tmp_path: Path) -> None:
+    code = """
+from orchestry.errors import LearnError
+from orchestry.learn.memory import MicroBatches, out_of_memory
+large = trainer(model, rank=512)
+batch = batch_of(large)
+large._backward(batch, None)
+with room(8):
+    try:
+        large._step()
+    except LearnError as error:
+        print(error)
+"""
+    found = said(code, tiny_folder(tmp_path, hidden=256))
+    assert found.startswith("AdamW's two moments of each of the team's ")
+    assert found.count("\n") == 1

@@ -27,23 +27,23 @@ TEMPLATE = (
 )
 
 
-def tiny_folder(path: Path, kind: Kind = "llama", seed: int = 0) -> Path:
-    """Saves a 2-layer model of hidden size 32 and its byte-level tokenizer in `path`.
+def tiny_folder(path: Path, kind: Kind = "llama", seed: int = 0, hidden: int = 32) -> Path:
+    """Saves a 2-layer model of that hidden size and its byte-level tokenizer in `path`.
 
-    The weights are a function of `kind` and `seed`. One byte is one token; the EOS is `END`.
+    The weights are a function of the arguments. One byte is one token; the EOS is `END`.
     """
-    tiny_model(kind, seed).save_pretrained(path)
+    tiny_model(kind, seed, hidden).save_pretrained(path)
     tiny_tokenizer().save_pretrained(path)
     return path
 
 
-def tiny_model(kind: Kind = "llama", seed: int = 0) -> PreTrainedModel:
+def tiny_model(kind: Kind = "llama", seed: int = 0, hidden: int = 32) -> PreTrainedModel:
     """The model alone, float32, in evaluation mode."""
     tokenizer = tiny_tokenizer()
     sizes: dict[str, Any] = {
         "vocab_size": 300,  # more than the tokenizer has, as most models do
-        "hidden_size": 32,
-        "intermediate_size": 64,
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
