@@ -26,6 +26,7 @@ SECTIONS = {
     "sandbox": "Untrusted code: runs a second, latency, timeouts",
     "hacks": "Reward hacks against code collaboration",
     "reference": "MAGRPO steps beside CoMLRL's",
+    "gpu": "A team of two on a GPU",
     "local_learning": "A team of 135M models that learns on a CPU",
     "gradients": "Policy gradients beside the written-out formula",
 }
