@@ -14,9 +14,9 @@ import torch  # noqa: TID253 - nothing here can be had without it
 from benchmarks.reference_work import peak_bytes
 
 ResultT = TypeVar("ResultT")
-NEVER = "<|never|>"
-"""The end token, which lies beyond the model's vocabulary: every answer is full length."""
-SHAPES: dict[str, dict[str, int]] = {
+PAD, NEVER = "<|pad|>", "<|never|>"
+"""The end token lies beyond the model's vocabulary, so that every answer is full length."""
+SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {
         "hidden_size": 64,
         "intermediate_size": 128,
@@ -91,11 +91,11 @@ def _tokenizer(vocab_size: int) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     words = {word: n for n, word in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE({**words, NEVER: vocab_size}, []))
+    tokenizer = Tokenizer(models.BPE({**words, PAD: len(words), NEVER: vocab_size}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     build: Any = PreTrainedTokenizerFast
-    fast = build(tokenizer_object=tokenizer, eos_token=NEVER, pad_token="a", padding_side="left")
+    fast = build(tokenizer_object=tokenizer, eos_token=NEVER, pad_token=PAD, padding_side="left")
     fast.chat_template = _TEMPLATE
     return fast
 

@@ -24,6 +24,7 @@ from filelock import FileLock
 from orchestry import models
 from orchestry.errors import ConfigError, OrchestryError, PromptTooLong, reason
 from orchestry.learn.device import device_of
+from orchestry.learn.quantize import Quantize, keep_gradients, quantized
 from orchestry.pinned import Progress, cache
 from orchestry.types import Message
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 EMBEDDED = "embedded"
 Dtype = Literal["auto", "float32", "bfloat16"]
-Quantize = Literal["nf4", "int8"]
 _NEEDS = ("torch", "transformers", "peft", "safetensors", "gguf")
 _FIX = 'pip install "orchestry[local]"'
 _FORMAT = 2
@@ -119,7 +119,7 @@ def load_base(
     """A base by name: "embedded", the folder of a model, or a model hub's id.
 
     `device` auto is CUDA where there is one; `dtype` auto is bfloat16 there and float32 on a CPU.
-    `quantize` is for CUDA, by bitsandbytes. Only safetensors are read, since other files may run
+    `quantize` is by bitsandbytes. Only safetensors are read, since other files may run
     code. The embedded model is fetched and converted at its first use, which `progress` follows.
     Raises ConfigError where something is missing or the model can't serve, and OrchestryError
     where the embedded model can't be had.
@@ -127,13 +127,17 @@ def load_base(
     require_local()
     place = device_of(device)
     precision = _dtype(dtype, place)
-    options = {"dtype": precision, **_quantized(quantize, place, precision)}
+    options: dict[str, Any] = {"dtype": precision}
+    if quantize is not None:
+        options |= quantized(quantize, place, precision)
     source = loadable(name, progress, environ)
     tokenizer = _tokenizer(name, source)
     model: Any = _model(name, source, options)  # whose methods transformers wraps untyped
     if quantize is None:
         with _loading(name):
             model.to(place)
+    else:
+        keep_gradients(model)
     model.requires_grad_(False)
     model.eval()
     _never_drops(model)
@@ -280,33 +284,6 @@ def _dtype(dtype: Dtype, place: torch.device) -> torch.dtype:
     if dtype == "auto":
         return torch.bfloat16 if place.type == "cuda" else torch.float32
     return torch.bfloat16 if dtype == "bfloat16" else torch.float32
-
-
-def _quantized(
-    quantize: Quantize | None, place: torch.device, precision: torch.dtype
-) -> dict[str, Any]:
-    """Options of from_pretrained that quantize the weights."""
-    if quantize is None:
-        return {}
-    if place.type != "cuda":
-        raise ConfigError(f"quantize {quantize} needs CUDA, the device is {place.type}: leave it")
-    for package in ("bitsandbytes", "accelerate"):
-        try:
-            import_module(package)
-        except ImportError as error:
-            raise ConfigError(
-                f"quantize {quantize} needs {package}, which can't be imported here "
-                f"({reason(error)}): pip install {package}, or leave quantize"
-            ) from None
-    from transformers import BitsAndBytesConfig
-
-    build: Any = BitsAndBytesConfig
-    config = (
-        build(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=precision)
-        if quantize == "nf4"
-        else build(load_in_8bit=True)
-    )
-    return {"quantization_config": config, "device_map": {"": place}}
 
 
 def source_of(name: str) -> str:

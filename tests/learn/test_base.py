@@ -155,13 +155,19 @@ def test_a_folder_that_is_none_is_not_sought_on_a_hub(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_what_needs_cuda_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="quantize nf4 needs CUDA, the device is cpu"):
-        load_base(str(tmp_path), quantize="nf4")
+def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="device 'cuda' is not available"):
         load_base(str(tmp_path), device="cuda")
     with pytest.raises(ConfigError, match="device 'abacus' is none"):
         load_base(str(tmp_path), device="abacus")
+
+
+def test_quantized_weights_need_their_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(ConfigError, match=r'needs bitsandbytes, .*install "orchestry\[quantize\]"'):
+        load_base(str(tmp_path), quantize="nf4")
 
 
 @pytest.mark.parametrize("package", ["torch", "peft"])
