@@ -52,7 +52,9 @@ def train(
         raise ConfigError(
             f"{folder} holds a run: `orchestry resume {folder}`, or choose another --run-dir"
         )
-    return _run(prepare(config, watch.note), folder, watch)
+    plan = prepare(config, watch.note)
+    plan.backend.begin()
+    return _run(plan, folder, watch)
 
 
 def resume(

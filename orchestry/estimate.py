@@ -106,6 +106,7 @@ def estimate(
     running event loop.
     """
     plan = prepare(config, note, environ, need_key=False)
+    plan.backend.begin()
     courses, tallies = Courses(), Tallies(Tally)
     worst, calls = most(plan, courses)
     totals = sorted(simulate(plan, calls, tallies, courses))
@@ -188,6 +189,7 @@ def _episode(
     rollout = rollout_of(plan, policy, rewards.of_episode(), schedule_of(plan, episode), judge)
     tree = finish(rollout.play(plan.problem(episode), seed_of(plan, episode)))
     courses.add(tree)
+    finish(plan.backend.replay(rollout, tree))
     if not plan.config.credit.share and not _updates(plan):
         return episode_record(tree, episode)
     credited = finish(give_credit(rollout, tree, plan.config.credit))

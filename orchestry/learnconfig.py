@@ -110,6 +110,11 @@ class LearnConfig(Frozen):
 
     @model_validator(mode="after")
     def _reuse_is_clipped(self) -> Self:
+        if self.epochs == 1 and self.clip is not None:
+            raise ValueError(
+                f"learn.clip={self.clip} bounds the second step from the same actions on, and "
+                "learn.epochs=1 takes one: set learn.epochs=2, or leave learn.clip"
+            )
         if self.epochs > 1 and self.clip is None:
             raise ValueError(
                 f"learn.epochs={self.epochs} learns from actions of an older policy: set "

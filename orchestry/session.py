@@ -137,7 +137,8 @@ class Session:
     async def _learn(self, number: int, block: range) -> None:
         """One update of the backend, from the episodes of its block."""
         backend = self.plan.backend
-        self.watch.note(f"update {number}: learning from episodes {block[0]} to {block[-1]}")
+        which = f"episodes {block[0]} to {block[-1]}" if len(block) > 1 else f"episode {block[0]}"
+        self.watch.note(f"update {number}: learning from {which}")
         try:
             episodes, said = self.store.episodes, ratings(self.store.events)
             rated = sorted({number for number, _ in said} & episodes.keys() - set(block))

@@ -349,6 +349,15 @@ def write_atomic(path: Path, content: bytes) -> None:
         raise
 
 
+def sync(path: Path) -> None:
+    """Puts a file's content, or a folder's names, on the disk itself, against loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def refused(path: Path, error: OSError) -> StoreError:
     """The one wording for a disk that says no."""
     return StoreError(

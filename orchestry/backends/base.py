@@ -24,7 +24,7 @@ from orchestry.services.gateway import Gateway, open_gateway
 from orchestry.services.prices import price_table
 from orchestry.store import Run, Store
 from orchestry.task import BaseTask
-from orchestry.types import Judge, Policy, Provider
+from orchestry.types import Judge, Policy, Provider, Tree
 
 NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-for-a-dry-run")
 
@@ -119,6 +119,9 @@ class Backend(ABC):
         `again` the earlier episodes that they rated.
         """
 
+    async def replay(self, rollout: Rollout[Any], tree: Tree[Any]) -> None:  # noqa: B027
+        """The plays beside an episode's own that learning from it takes."""
+
     async def evaluate(self) -> Evaluation | None:
         """The team as it stands, on dev; None where that is not due, or was done before."""
         return None
@@ -177,6 +180,10 @@ class Backend(ABC):
     def meet(self, task: BaseTask[Any]) -> None:
         """Checks that the run's settings fit the task; raises ConfigError, or adds notes."""
         self.team(task)
+
+    def begin(self) -> None:  # noqa: B027 - most take over nothing
+        """Checks what a run takes over as it begins, and a resume has already; raises ConfigError
+        for what is not there."""
 
     def team(self, task: BaseTask[Any], library: Library | None = None) -> dict[str, Member]:
         """The task's agents as this run asks them; raises ConfigError for a role it lacks."""

@@ -112,6 +112,19 @@ class LocalBackend(Backend):
                 "that differ: set it above 0, or learn.enabled=false"
             )
 
+    def begin(self) -> None:
+        """See Backend: the adapters to start from."""
+        source, file = self.config.learn.source, "adapter_config.json"
+        if source is None or any(source.glob(f"*/{file}")):
+            return
+        near = [*source.glob(f"checkpoints/*/*/{file}"), *source.glob(f"*/*/{file}")]
+        near += source.glob(file)
+        what = "holds no adapters" if source.is_dir() else "is no folder here"
+        raise ConfigError(
+            f"learn.from: {source} {what}: give a checkpoint, with a folder an agent, such as "
+            f"{max(near).parent.parent if near else 'RUN/checkpoints/000020'}"
+        )
+
     @property
     def every(self) -> int | None:
         """See Backend."""
@@ -214,6 +227,11 @@ class LocalBackend(Backend):
             return InStep(**how)
         replays = self.config.learn.credit == "replay"
         return Learning(**how, keep=partial(self._keep, episode), replays=replays)
+
+    async def replay(self, rollout: Rollout[Any], tree: Tree[Any]) -> None:
+        """See Backend."""
+        if self.every is not None and self.config.learn.credit == "replay":
+            await otherwise(rollout, tree)
 
     def _keep(self, episode: int, tree: Tree[Any], credits: Otherwise | None) -> None:
         self._played[episode] = tree, credits

@@ -24,7 +24,7 @@ from filelock import FileLock
 from orchestry import models
 from orchestry.errors import ConfigError, OrchestryError, PromptTooLong, reason
 from orchestry.learn.device import device_of
-from orchestry.learn.quantize import Quantize, keep_gradients, quantized
+from orchestry.learn.quantize import Quantize, hush, keep_gradients, quantized
 from orchestry.pinned import Progress, cache
 from orchestry.types import Message
 
@@ -124,6 +124,7 @@ def load_base(
     Raises ConfigError where something is missing or the model can't serve, and OrchestryError
     where the embedded model can't be had.
     """
+    hush()
     require_local()
     place = device_of(device)
     precision = _dtype(dtype, place)

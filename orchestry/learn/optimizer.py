@@ -92,8 +92,8 @@ class TeamOptimizer:
         if not math.isfinite(value):
             self.drop()
             raise LearnError(
-                f"the loss of update {self.update + 1} is {value}: no weight has moved; look into "
-                "the saved batch, or resume with --set learn.learning_rate=..."
+                f"the loss of update {self.update + 1} is {value}: no weight has moved by it; look "
+                "into the saved batch, or resume with --set learn.learning_rate=..."
             )
         torch.autograd.backward(loss)
         self._pending += 1
@@ -109,7 +109,7 @@ class TeamOptimizer:
                 self.drop()
                 raise LearnError(
                     f"the gradient of {', '.join(agents)} in update {self.update + 1} is {norm}: "
-                    "no weight has moved; look into the saved batch, or resume with --set "
+                    "no weight has moved by it; look into the saved batch, or resume with --set "
                     "learn.learning_rate=..."
                 )
         for agents, mine in self._policies.items():

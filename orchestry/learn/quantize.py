@@ -35,6 +35,13 @@ def quantized(kind: Quantize, place: torch.device, precision: torch.dtype) -> di
     return {"quantization_config": config, "device_map": {"": place}}
 
 
+def hush() -> None:
+    """Before bitsandbytes is imported, which transformers does wherever it is installed: its word
+    on a kernel that it lacks on CPUs, and a line a product, of a cast that 8-bit layers make."""
+    for name in ("bitsandbytes.backends.cpu.ops", "bitsandbytes.autograd._functions"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
 def keep_gradients(model: Any) -> None:
     """Has a base on a CPU stay in a form that gradients pass through.
 
@@ -44,5 +51,3 @@ def keep_gradients(model: Any) -> None:
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
-    # 8-bit layers log a line a product, of a cast that they are made for
-    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)

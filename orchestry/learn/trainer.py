@@ -21,6 +21,7 @@ from orchestry.learn.optimizer import Step, TeamOptimizer
 from orchestry.learnconfig import LearnConfig
 from orchestry.rollout import Member
 from orchestry.seeds import derive
+from orchestry.store import sync
 from orchestry.types import Completion, Request
 
 _OPTIMIZER, _PART = "optimizer.pt", ".part"
@@ -183,9 +184,12 @@ class Trainer:
             for crew in self.crews:
                 crew.adapters.save(part)
             torch.save(self.optimizer.state_dict(), part / _OPTIMIZER)
+            for file in part.rglob("*"):
+                sync(file)
             if folder.exists():  # left by a process that was killed before it counted
                 shutil.rmtree(folder)
             part.replace(folder)
+            sync(folder.parent)
             ours = [path for path in folder.parent.iterdir() if path.name.isdecimal()]
             for old in sorted(ours, key=lambda path: int(path.name))[: -max(2, keep)]:
                 if old.name not in spared:

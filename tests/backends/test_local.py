@@ -14,7 +14,7 @@ peft = pytest.importorskip("peft")
 
 import orchestry  # noqa: E402
 from orchestry.config import resolve  # noqa: E402
-from orchestry.engine import prepare  # noqa: E402
+from orchestry.engine import prepare, resume  # noqa: E402
 from orchestry.errors import ConfigError, LearnError, PromptTooLong  # noqa: E402
 from orchestry.estimate import estimate  # noqa: E402
 from orchestry.journal import Answered  # noqa: E402
@@ -24,6 +24,7 @@ from tests.backends.letters import (  # noqa: E402
     GROUP,
     ROLES,
     TASK,
+    adapters,
     config,
     learned,
     settings,
@@ -35,6 +36,12 @@ from tests.backends.letters import (  # noqa: E402
 from tests.learn.tiny import tiny_folder  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+IN_TURN = (
+    TASK.replace("() if state.said else ROLES", "ROLES[len(state.said) :][:1]")
+    .replace("return state.problem.prompt", "return ''.join((state.problem.prompt, *state.said))")
+    .replace("said=tuple(actions[role] for role in ROLES)", "said=(*state.said, *actions.values())")
+)
+"""The second agent reads what the first said."""
 
 
 def test_a_run_updates_its_adapters_and_says_what_came_of_it(finished: Run) -> None:
@@ -144,6 +151,39 @@ def test_a_dry_run_counts_the_calls_at_no_cost(model: str, tasks: Path) -> None:
     assert {(row.agent, row.purpose) for row in found.usage} == {(role, "act") for role in ROLES}
 
 
+def test_a_dry_run_counts_replays_where_they_ask_again(model: str, tmp_path: Path) -> None:
+    """Of two agents in turn, what the second says is asked again where the first did otherwise."""
+    tasks = write_task(tmp_path / "tasks", IN_TURN)
+    sets = ("learn.credit=replay", "learn.rewards=final", f"episodes={EVERY}")
+    found = estimate(config(model, tasks, *sets))
+    run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    replayed = sum(row.calls for row in found.usage if row.purpose == "credit")
+    really = sum(row.calls for row in run.summary.usage if row.purpose == "credit")
+    assert replayed == pytest.approx(really)
+    assert really > 0
+
+
+def test_a_run_stops_at_its_budget_in_order_and_goes_on(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    """Only the judge costs: the weights bill nobody."""
+    judged = ("judge.enabled=true", "judge.provider.name=fake", "judge.when=always")
+    priced = ("prices.fake-1.input=100", "prices.fake-1.output=500", "episodes=12")
+    whole = orchestry.train(config(model, tasks, *judged, *priced), tmp_path / "whole")
+    cap = whole.summary.cost_usd * 0.6
+    run = orchestry.train(
+        config(model, tasks, *judged, *priced, f"budget.usd={cap}"), tmp_path / "run"
+    )
+    assert run.summary.stopped == "budget"
+    assert 0 < run.summary.cost_usd <= cap
+    assert len(run.episodes) < 12
+    assert run.episodes == whole.episodes[: len(run.episodes)]
+    resumed = resume(run.folder, {"budget": {"usd": 5.0}})
+    assert resumed.summary.stopped == "done"
+    assert resumed.episodes == whole.episodes
+    assert adapters(resumed.folder) == adapters(whole.folder)
+
+
 def test_numbers_that_are_none_stop_the_run_and_the_batch_is_kept(
     model: str, tasks: Path, tmp_path: Path
 ) -> None:
@@ -175,6 +215,9 @@ def test_numbers_that_are_none_stop_the_run_and_the_batch_is_kept(
         (["judge.enabled=true", "judge.provider.model=m"], "judge.provider.name"),
         (["provider.name=fake"], "has no provider fake: leave provider.name"),
         (["agents.left.model=./other"], r"the model './other' is no folder here"),
+        (["learn.clip=0.2"], "bounds the second step .* learn.epochs=1 takes one"),
+        (["learn.from=/no/such/place"], "learn.from: /no/such/place is no folder here: give a ch"),
+        (["learn.from=/proc/self"], "learn.from: /proc/self holds no adapters: give a checkpoint"),
         (["learn.epochs=2"], "learns from actions of an older policy: set learn.clip"),
         (["behaviors.enabled=true"], "learns by gradients"),
         (["search.k_samples=8"], "draws independent chains, .* leave search.k_samples"),

@@ -14,6 +14,7 @@ import orchestry  # noqa: E402
 from orchestry.config import resolve  # noqa: E402
 from orchestry.engine import prepare, resume  # noqa: E402
 from orchestry.errors import ConfigError, StoreError  # noqa: E402
+from orchestry.estimate import estimate  # noqa: E402
 from orchestry.journal import RolledBack  # noqa: E402
 from orchestry.store import Run, load_run  # noqa: E402
 from tests.backends.letters import (  # noqa: E402
@@ -47,6 +48,29 @@ def test_resuming_with_more_episodes_equals_a_run_of_as_many(
     folder = "checkpoints/000012/optimizer.pt"
     states = [torch.load(run.folder / folder, weights_only=True) for run in (whole, resumed)]
     assert str(states[0]) == str(states[1])
+
+
+GOING_ON = {
+    "two steps an update": ("learn.epochs=2", "learn.clip=0.2"),
+    "replays": ("learn.credit=replay", "learn.rewards=final"),
+    "one adapter": ("learn.shared=true",),
+    "dropout and KL": ("learn.dropout=0.1", "learn.kl=0.1"),
+    "two bases": ("agents.right.model=OTHER",),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sets", GOING_ON.values(), ids=GOING_ON)
+def test_a_run_in_two_parts_equals_a_whole_one_with_every_option(
+    sets: tuple[str, ...], model: str, tasks: Path, tmp_path: Path
+) -> None:
+    other = str(tiny_folder(tmp_path / "other", "qwen2", seed=1))
+    sets = tuple(item.replace("OTHER", other) for item in sets)
+    whole = orchestry.train(config(model, tasks, *sets, "episodes=12"), tmp_path / "whole")
+    part = orchestry.train(config(model, tasks, *sets, "episodes=6"), tmp_path / "part")
+    resume(part.folder, {"episodes": 12})
+    assert artefacts(part.folder) == artefacts(whole.folder)
+    assert len(learned(whole)) == 3
 
 
 def test_resuming_what_is_finished_plays_nothing_again(
@@ -177,24 +201,34 @@ def test_adapters_of_another_base_are_refused(finished: Run, tasks: Path, tmp_pa
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ("nowhere", r"nowhere/left can't be read .*: name a folder that holds one folder an agent"),
-        ("checkpoints", r"checkpoints/left can't be read .*one folder an agent"),
-        ("checkpoints/000008/left", r"000008/left/left can't be read .*one folder an agent"),
-        ("config.yaml", r"config\.yaml/left can't be read .*one folder an agent"),
-        ("another team", r"another team/left can't be read .*one folder an agent"),
+        ("nowhere", "nowhere is no folder here: give a checkpoint, .*RUN/checkpoints/000020"),
+        ("checkpoints", "checkpoints holds no adapters: .* such as .*/checkpoints/000008$"),
+        ("checkpoints/000008/left", "left holds no adapters: .* such as .*/checkpoints/000008$"),
+        ("", "run holds no adapters: .* such as .*/checkpoints/000008$"),
+        ("config.yaml", r"config\.yaml is no folder here"),
     ],
 )
-def test_what_is_no_checkpoint_of_the_team_is_named_and_costs_nothing(
+def test_what_is_no_checkpoint_is_named_before_anything_is_written(
     source: str, found: str, finished: Run, model: str, tasks: Path, tmp_path: Path
 ) -> None:
+    sets = ("episodes=2", f"learn.from={finished.folder / source}")
+    for start in (lambda one: orchestry.train(one, tmp_path / "new"), estimate):
+        with pytest.raises(ConfigError, match=found) as caught:
+            start(config(model, tasks, *sets))
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_checkpoint_of_another_team_is_named_and_costs_nothing(
+    finished: Run, model: str, tasks: Path, tmp_path: Path
+) -> None:
     """The run directory stays free for the run that names another."""
-    given = finished.folder / source
-    if source == "another team":
-        given = shutil.copytree(finished.folder / "checkpoints" / "000008", tmp_path / source)
-        (given / "left").rename(given / "up")
-    sets = ("episodes=2", f"learn.from={given}")
-    with pytest.raises(StoreError, match=found) as caught:
-        orchestry.train(config(model, tasks, *sets), tmp_path / "new")
+    given = shutil.copytree(finished.folder / "checkpoints" / "000008", tmp_path / "another team")
+    (given / "left").rename(given / "up")
+    with pytest.raises(
+        StoreError, match=r"team/left can't be read .*one folder an agent"
+    ) as caught:
+        orchestry.train(config(model, tasks, f"learn.from={given}"), tmp_path / "new")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "new" / "journal.jsonl").read_bytes()
     assert len(orchestry.train(config(model, tasks, "episodes=2"), tmp_path / "new").episodes) == 2
