@@ -115,3 +115,9 @@ def test_the_local_configs_are_those_of_a_run_and_show_defaults(tmp_path: Path) 
         preset = validate(read_yaml(ROOT / "configs" / f"{name}.yaml"))
         assert (preset.backend, preset.provider.model) == ("local", "embedded")
         assert preset.episodes // preset.learn.every >= 5
+    writing = validate(read_yaml(ROOT / "configs" / "local_writing.yaml"))
+    assert (writing.backend, writing.task, writing.episodes // writing.learn.every) == (
+        "local",
+        "tldr",
+        62,
+    )
