@@ -46,6 +46,7 @@ def test_the_large_shape_is_that_of_the_model_it_stands_for() -> None:
     assert sum(each.numel() for each in model.parameters()) == 1_543_714_304
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is dep:FutureWarning")  # peft's
 def test_copies_learn_what_was_worth_more(tmp_path: Path) -> None:
     """Else their update would be no rival: the answers of positive advantage become likelier."""
