@@ -37,6 +37,8 @@ def work(model: Path, problems: int, samples: int, tokens: int, threads: int) ->
 
     task: BaseTask[Any] = load_task(TASK)
     told = []
+    if len(task.problems("train")) < problems:
+        raise SystemExit(f"{TASK} has {len(task.problems('train'))} problems, not {problems}")
     for problem in task.problems("train")[:problems]:
         state = task.reset(problem, 0)
         specs = [spec for spec in task.agents if spec.role in AGENTS]
@@ -62,7 +64,7 @@ def play(way: str, path: Path) -> Measured:
         text=True,
         check=False,
     )
-    if done.returncode:
+    if done.returncode or "out of memory" in done.stderr:  # which ours survives, more slowly
         raise RuntimeError(f"{way} failed: {done.stderr.strip()[-2000:]}")
     return Measured(**json.loads(done.stdout.splitlines()[-1]))
 

@@ -111,7 +111,14 @@ def to_float64(model: Any) -> Any:
 
 def new_trainer(folder: Path, agents: int, seed: int, **settings: Any) -> Trainer:
     """The trainer of a local run, in float32, on one thread."""
-    chosen = {"threads": 1, "rank": 4, "alpha": 8, "max_grad_norm": 1e9, **settings}
+    chosen = {
+        "device": "cpu",
+        "threads": 1,
+        "rank": 4,
+        "alpha": 8,
+        "max_grad_norm": 1e9,
+        **settings,
+    }
     team = {role: _member(role, str(folder), ANSWER) for role in ROLES[:agents]}
     return Trainer(team, LearnConfig.model_validate(chosen), 1, seed, print)
 

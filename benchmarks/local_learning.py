@@ -62,6 +62,7 @@ class Setting:
 
 
 LEARN: Mapping[str, Any] = {
+    "device": "cpu",
     "group_size": 4,
     "learning_rate": 1e-3,
     "top_p": 1.0,

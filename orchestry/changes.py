@@ -12,7 +12,6 @@ RESUMABLE = frozenset(
         "budget",
         "episodes",
         "learn.device",
-        "learn.evaluate_every",
         "learn.gradient_checkpointing",
         "learn.keep",
         "learn.learning_rate",
@@ -21,7 +20,7 @@ RESUMABLE = frozenset(
         "trackers",
     }
 )
-"""Keys, and sections as a whole: nothing that was played or learned depends on them."""
+"""Keys, and sections as a whole: nothing that was played or learned so far depends on them."""
 
 
 def check_changes(changes: Mapping[str, Any]) -> None:

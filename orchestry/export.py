@@ -125,6 +125,11 @@ def _local(run: Run) -> RunConfig:
 def _chosen(run: Run, update: Which) -> Learned:
     """The update that is meant; raises ConfigError where nothing was learned yet."""
     learned = chosen(run, update)
+    if learned is None and chosen(run, None) is not None:
+        raise ConfigError(
+            f"update 0 of {run.folder} has learned nothing to export: name one of its updates, or "
+            "leave --update for the last"
+        )
     if learned is None:
         raise ConfigError(
             f"{run.folder} has learned nothing to export before its first update, which takes "
@@ -156,6 +161,8 @@ def _adapters(
 def _adapter(folder: Path, agents: tuple[str, ...]) -> Adapter:
     try:
         config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("it holds no keys and values")
     except (OSError, ValueError) as error:
         raise StoreError(
             f"{folder / _CONFIG} can't be read ({reason(error)}): restore it from a copy, or "

@@ -109,6 +109,16 @@ class LearnConfig(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _samples_are_compared(self) -> Self:
+        alone = self.group_size == 1 and self.credit == "joint" and self.grouping != "agent"
+        if self.enabled and alone:
+            raise ValueError(
+                "learn.group_size=1 leaves nothing to compare an action with, so nothing would be "
+                "learned: set it to 2 at least, or learn.credit=replay"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _reuse_is_clipped(self) -> Self:
         if self.epochs == 1 and self.clip is not None:
             raise ValueError(

@@ -59,6 +59,6 @@ def _best(run: Run) -> int:
     if found is None:
         raise ConfigError(
             f"{run.folder} knows no best update: its team was not evaluated on dev while it "
-            "learned (learn.evaluate_every); give the update's number"
+            "learned (backend local, learn.evaluate_every); give the update's number"
         )
     return found.update

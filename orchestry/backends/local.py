@@ -270,8 +270,8 @@ class LocalBackend(Backend):
         return Update(state, {}, [note])
 
     async def evaluate(self) -> Evaluation | None:
-        """See Backend."""
-        return await self._dev.evaluate(self._updates)
+        """See Backend; a run that learns nothing, such as an evaluation, is not evaluated."""
+        return None if self.every is None else await self._dev.evaluate(self._updates)
 
     async def _learn(self, played: Sequence[tuple[Tree[Any], Otherwise | None]]) -> Learnt:
         """The step itself; a batch of numbers that are none is kept for the user to look at."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
@@ -147,7 +149,9 @@ def plain(text: str) -> str:
 
 def _next(summary: Summary) -> str:
     if summary.stopped == "done":
-        return f"evaluate {summary.run_dir} --split test"
+        folder = Path(summary.run_dir)  # an evaluation's lies in its run
+        run = folder.parent.parent if folder.parent.name == "evaluations" else folder
+        return f"evaluate {run} --split test"
     if summary.stopped == "budget":  # only the ledger knows the next call's worst case
         return f"resume {summary.run_dir} --budget USD, with the USD of the last note above"
     return f"resume {summary.run_dir}"

@@ -184,7 +184,8 @@ class Adapters:
             if not weight.is_floating_point():
                 raise ConfigError(
                     f"the base {self.base.name} is quantized, so no adapter can be merged into it: "
-                    "load it without quantize"
+                    "load it without quantize, or, where its own files are quantized, export the "
+                    "adapters without --merge"
                 )
             delta = site.up[number].detach() @ site.down[number].detach() * self.scaling
             state[f"{site.name}.weight"] = (weight + delta).to(weight.dtype)
@@ -314,6 +315,8 @@ class Adapters:
 
         try:
             config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+            if not isinstance(config, dict):
+                raise ValueError(f"{_CONFIG} holds no keys and values")
             self._check_settings(folder, config)
             tensors: dict[str, Tensor] = load_file(folder / _WEIGHTS)
         except (OSError, ValueError, SafetensorError) as error:

@@ -7,6 +7,7 @@ gets one clear error.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 import zlib
@@ -132,13 +133,13 @@ def load_base(
     if quantize is not None:
         options |= quantized(quantize, place, precision)
     source = loadable(name, progress, environ)
+    _check_found(name, source)
     tokenizer = _tokenizer(name, source)
     model: Any = _model(name, source, options)  # whose methods transformers wraps untyped
     if quantize is None:
         with _loading(name):
             model.to(place)
-    else:
-        keep_gradients(model)
+    keep_gradients(model)  # also of a base that was saved in 4 bits
     model.requires_grad_(False)
     model.eval()
     _never_drops(model)
@@ -302,6 +303,15 @@ def source_of(name: str) -> str:
     return name
 
 
+def _check_found(name: str, source: str) -> None:
+    """Asks for the smallest file first, so that a hub that is out of reach is waited for once."""
+    from transformers import AutoConfig
+
+    loader: Any = AutoConfig
+    with _loading(name):
+        loader.from_pretrained(source)
+
+
 def _tokenizer(name: str, source: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
@@ -321,6 +331,8 @@ def _tokenizer(name: str, source: str) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token does
     tokenizer.padding_side = "left"
+    # A prompt that is too long is our own error, in `render`.
+    tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer
 
 
@@ -350,34 +362,32 @@ def _loading(name: str) -> Iterator[None]:
     """Without bars, and what transformers raises as one line of ours."""
     from safetensors import SafetensorError
 
-    from orchestry.learn.memory import out_of_memory
+    from orchestry.learn.memory import fitting
 
-    kinds = (OSError, ValueError, RuntimeError, KeyError, ImportError, MemoryError, SafetensorError)
     try:
-        with quiet():
+        with quiet(), fitting(f"the weights of {name}"):
             yield
-    except kinds as error:
-        if out_of_memory(error):
-            raise ConfigError(
-                f"the weights of {name} do not fit into memory ({reason(error)}): free some, or "
-                "choose a smaller base, learn.dtype=bfloat16 or learn.quantize=nf4"
-            ) from None
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
         raise ConfigError(
             f"the model '{name}' can't be loaded ({reason(error)}): name a folder with a model of "
-            f"transformers, a model hub's id, or '{EMBEDDED}'"
+            f"transformers, a model hub's id (with the network it needs), or '{EMBEDDED}'"
         ) from error
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' progress bars, which it draws even where no terminal is."""
+    """Without transformers' progress bars, which it draws even where no terminal is, and without
+    the lines of a hub that is asked again and again: the error says that it was not reached."""
     from transformers.utils import logging as untyped
 
-    logging: Any = untyped
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    progress: Any = untyped
+    shown, hub = progress.is_progress_bar_enabled(), logging.getLogger("huggingface_hub")
+    level = hub.level
+    progress.disable_progress_bar()
+    hub.setLevel(logging.ERROR)
     try:
         yield
     finally:
+        hub.setLevel(level)
         if shown:
-            logging.enable_progress_bar()
+            progress.enable_progress_bar()

@@ -17,6 +17,7 @@ from orchestry.learn.compat import TEMPERATURE, as_comlrl
 from orchestry.learn.groups import Batch
 from orchestry.learn.logprobs import Packed, completion_logprobs, micro_batches
 from orchestry.learn.magrpo import policy_loss
+from orchestry.learn.memory import fitting
 from orchestry.learn.samples import Sample
 from orchestry.learn.sampling import Drawn, Prompt, Sampler
 from orchestry.learn.vllm import VllmSampler
@@ -57,15 +58,16 @@ class Crew:
         self.roles = tuple(temperatures)
         on_gpu = self.base.device.type == "cuda"
         self.micro_tokens = settings.micro_tokens or (ON_A_GPU if on_gpu else ON_A_CPU)
-        self.adapters = Adapters(
-            self.base,
-            self.roles,
-            rank=settings.rank,
-            alpha=settings.alpha,
-            dropout=settings.dropout,
-            seed=derive(seed, "adapters"),
-            shared=settings.shared,
-        )
+        with fitting(f"the adapters on {model}"):
+            self.adapters = Adapters(
+                self.base,
+                self.roles,
+                rank=settings.rank,
+                alpha=settings.alpha,
+                dropout=settings.dropout,
+                seed=derive(seed, "adapters"),
+                shared=settings.shared,
+            )
         if settings.gradient_checkpointing:
             _checkpoint_layers(self.base)
         self._sampler: Sampler | VllmSampler = (

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
 
-from orchestry.errors import LearnError, reason
+from orchestry.errors import ConfigError, LearnError, reason
 
 ResultT = TypeVar("ResultT")
 
 _TEXTS = (
+    "out of memory",  # the CUDA driver's own word, beside torch's error
     "can't allocate memory",
     "cannot allocate memory",
     "not enough memory",
@@ -66,6 +68,20 @@ def out_of_memory(error: BaseException) -> bool:
         return True
     told = isinstance(error, RuntimeError | OSError | SafetensorError)
     return told and any(text.lower() in str(error).lower() for text in _TEXTS)
+
+
+@contextmanager
+def fitting(what: str) -> Iterator[None]:
+    """Raises ConfigError with advice where memory runs out within; `what` is loaded there."""
+    try:
+        yield
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"{what} do not fit into memory ({reason(error)}): free some, or choose a smaller "
+            "base, learn.dtype=bfloat16 or learn.quantize=nf4"
+        ) from None
 
 
 def release() -> None:

@@ -92,7 +92,7 @@ class TeamOptimizer:
         if not math.isfinite(value):
             self.drop()
             raise LearnError(
-                f"the loss of update {self.update + 1} is {value}: no weight has moved by it; look "
+                f"the loss of step {self.update + 1} is {value}: no weight has moved by it; look "
                 "into the saved batch, or resume with --set learn.learning_rate=..."
             )
         torch.autograd.backward(loss)
@@ -108,7 +108,7 @@ class TeamOptimizer:
             if not math.isfinite(norm):
                 self.drop()
                 raise LearnError(
-                    f"the gradient of {', '.join(agents)} in update {self.update + 1} is {norm}: "
+                    f"the gradient of {', '.join(agents)} in step {self.update + 1} is {norm}: "
                     "no weight has moved by it; look into the saved batch, or resume with --set "
                     "learn.learning_rate=..."
                 )

@@ -20,6 +20,7 @@ import torch
 from orchestry.errors import OrchestryError
 from orchestry.launch import launched
 from orchestry.learn.groups import Batch
+from orchestry.learn.optimizer import Step
 from orchestry.learn.processes import Processes
 from orchestry.learn.sampling import Drawn, Prompt
 from orchestry.learn.trainer import Learnt, Trainer
@@ -90,6 +91,10 @@ class ParallelTrainer(Trainer):
             raise
         self._processes.add_up([w for crew in self.crews for w in crew.adapters.parameters()])
         return sum(losses), logprobs
+
+    def _step(self) -> Step:
+        """See Trainer; taken by every process, or all end."""
+        return self._processes.together(super()._step)[0]
 
     def _share(self, batch: Batch) -> Batch:
         """What this process learns from; the mean is over the actions of all."""

@@ -116,6 +116,20 @@ def test_an_evaluation_of_update_0_plays_the_team_as_it_began(watched: Run) -> N
     assert means[1] > means[0] + 0.1
 
 
+def test_what_learns_nothing_is_not_evaluated_on_dev(
+    watched: Run, model: str, tagged: Path, tmp_path: Path
+) -> None:
+    """Neither an evaluation nor a run with learning off, whatever the config asks for."""
+    idle = orchestry.train(
+        config(model, tagged, *SETS, "episodes=4", "learn.enabled=false"), tmp_path / "idle"
+    )
+    for run in (evaluate(watched, split="dev", update=0), idle):
+        assert not evaluations(run)
+        calls = [event for event in run.events if isinstance(event, Answered)]
+        assert {event.purpose for event in calls} == {"act"}
+        assert run.summary.dev_rewards == {}
+
+
 def test_an_evaluation_that_a_kill_cut_off_is_played_again_and_its_update_stays(
     watched: Run, tmp_path: Path
 ) -> None:

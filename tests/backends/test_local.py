@@ -194,7 +194,7 @@ def test_numbers_that_are_none_stop_the_run_and_the_batch_is_kept(
     absurd.save(tmp_path / "absurd")
     sets = (f"learn.from={tmp_path / 'absurd'}", f"learn.alpha={10**9}")
     path = tmp_path / "run" / "failed-update-1.json"
-    with pytest.raises(LearnError, match=r"update 1 is .*no weight has moved") as caught:
+    with pytest.raises(LearnError, match=r"step 1 is .*no weight has moved") as caught:
         orchestry.train(config(model, tasks, *sets), tmp_path / "run")
     assert str(caught.value).endswith(f"the batch is {path}")
     batch = json.loads(path.read_text())
@@ -215,6 +215,7 @@ def test_numbers_that_are_none_stop_the_run_and_the_batch_is_kept(
         (["judge.enabled=true", "judge.provider.model=m"], "judge.provider.name"),
         (["provider.name=fake"], "has no provider fake: leave provider.name"),
         (["agents.left.model=./other"], r"the model './other' is no folder here"),
+        (["learn.group_size=1"], "leaves nothing to compare an action with"),
         (["learn.clip=0.2"], "bounds the second step .* learn.epochs=1 takes one"),
         (["learn.from=/no/such/place"], "learn.from: /no/such/place is no folder here: give a ch"),
         (["learn.from=/proc/self"], "learn.from: /proc/self holds no adapters: give a checkpoint"),

@@ -18,6 +18,7 @@ import torch
 from orchestry.errors import LearnError, OrchestryError
 from orchestry.launch import launched
 from orchestry.learn.groups import Batch
+from orchestry.learn.optimizer import Step, TeamOptimizer
 from orchestry.learn.parallel import follow, load_trainer
 from orchestry.learn.processes import Processes
 from orchestry.learn.samples import Sample
@@ -86,6 +87,24 @@ def learn(folder: Path) -> None:
     done["again"] = [_plain(each) for each in made.draw(requests, GROUP)]
     made.close()
     (folder / "done.json").write_text(json.dumps({**done, "notes": notes}))
+
+
+def starve(folder: Path) -> None:
+    """An update for which only process 1 lacks the memory, in the optimizer's step."""
+    chosen = LearnConfig.model_validate({"threads": 1, "rank": 4, "alpha": 8})
+    team = {role: Member(role, "", str(folder.parent / "tiny"), 12, 0.8) for role in ROLES}
+    made = load_trainer(team, chosen, 4, 0, print)
+    requests = [_request(role, text) for role in ROLES for text in PROMPTS]
+    batch = _batch(requests, made.draw(requests, GROUP))
+    try:
+        made.learn(batch)
+    except LearnError as error:
+        (folder / "error").write_text(str(error))
+    made.close()
+
+
+def _without_memory(optimizer: TeamOptimizer) -> Step:
+    raise torch.OutOfMemoryError("planted")
 
 
 def meet(folder: Path) -> None:
@@ -169,6 +188,10 @@ if __name__ == "__main__":
     if work == "meet":
         meet(place)
     elif launched().rank:
+        if work == "starve":
+            setattr(TeamOptimizer, "step", _without_memory)  # noqa: B010 - a planted fault
         follow()
+    elif work == "starve":
+        starve(place)
     else:
         learn(place)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from orchestry.errors import LearnError
-from orchestry.learn.memory import MicroBatches, out_of_memory
-from tests.learn.tiny import tiny_folder
+from orchestry.errors import ConfigError, LearnError  # noqa: E402
+from orchestry.learn.memory import MicroBatches, fitting, out_of_memory  # noqa: E402
+from tests.learn.tiny import tiny_folder  # noqa: E402
 
 LIMIT = """
 import resource
@@ -82,6 +82,22 @@ def test_an_answer_that_fits_no_memory_ends_the_run_with_advice() -> None:
         f"out of memory: it begins again with learn.micro_tokens={tokens}" for tokens in (128, 64)
     ]
     assert said.count("undone") == 3
+
+
+def test_the_word_of_every_device_is_known() -> None:
+    texts = ("CUDA error: out of memory", "DefaultCPUAllocator: can't allocate memory")
+    for text in texts:
+        assert out_of_memory(RuntimeError(text))
+    assert out_of_memory(OSError("Cannot allocate memory"))
+    assert out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+
+
+def test_what_does_not_fit_while_it_loads_is_one_line_with_advice() -> None:
+    with (
+        pytest.raises(ConfigError, match=r"^the adapters on m do not fit into memory \(full\): fr"),
+        fitting("the adapters on m"),
+    ):
+        raise torch.OutOfMemoryError("full")
 
 
 def test_other_errors_are_no_lack_of_memory() -> None:

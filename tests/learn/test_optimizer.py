@@ -141,7 +141,7 @@ def test_a_loss_that_is_not_finite_moves_no_weight(bad: float) -> None:
     train(team, optimizer, range(2))
     before, state = values(team), copy.deepcopy(optimizer.state_dict())
     optimizer.backward(loss(team["main"], data(2)))
-    with pytest.raises(LearnError, match=rf"the loss of update 3 is {bad}: no weight has moved"):
+    with pytest.raises(LearnError, match=rf"the loss of step 3 is {bad}: no weight has moved"):
         optimizer.backward(loss(team["helper"], data(2)) * bad)
     assert same(values(team), before)
     assert all(parameter.grad is None for mine in team.values() for parameter in mine)
@@ -157,7 +157,7 @@ def test_a_gradient_that_is_not_finite_names_its_agent_and_moves_no_weight() -> 
     before = values(team)
     optimizer.backward(loss(team["helper"], data(2)))
     optimizer.backward(team["main"][1].sub(team["main"][1].detach()).abs().sqrt().sum())  # 0 * inf
-    with pytest.raises(LearnError, match="the gradient of main in update 3 is nan: no weight"):
+    with pytest.raises(LearnError, match="the gradient of main in step 3 is nan: no weight"):
         optimizer.step()
     assert same(values(team), before)
     assert optimizer.update == 2

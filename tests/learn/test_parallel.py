@@ -149,6 +149,18 @@ def test_two_processes_draw_and_learn_what_one_does(tmp_path: Path) -> None:
     assert_near(one, two)
 
 
+@pytest.mark.slow
+def test_a_process_without_memory_for_a_step_stops_all(tmp_path: Path) -> None:
+    """Else it would go on silently with weights of its own."""
+    tiny_folder(tmp_path / "tiny")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with launching("tests.learn.launched", "starve", str(folder)) as process:
+        code, said = finish(process)
+    assert code == 0, said
+    assert (folder / "error").read_text().startswith("process 1: AdamW's two moments of each of ")
+
+
 def same_run(one: Run, two: Run) -> None:
     """In all that one run of as many processes as you like must be."""
     assert [e.problem for e in two.episodes] == [e.problem for e in one.episodes]

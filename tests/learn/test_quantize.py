@@ -12,6 +12,7 @@ pytest.importorskip("peft")
 bitsandbytes: Any = pytest.importorskip("bitsandbytes")
 
 import orchestry  # noqa: E402
+from orchestry.errors import ConfigError  # noqa: E402
 from orchestry.learn.base import load_base  # noqa: E402
 from orchestry.learn.quantize import Quantize  # noqa: E402
 from orchestry.learn.trainer import Trainer  # noqa: E402
@@ -64,6 +65,27 @@ def test_gradients_are_those_of_the_weights_that_the_bits_stand_for(
     found, expected = gradients(made, batch), gradients(plain, batch)
     assert found.shape == expected.shape
     assert float((found - expected).norm() / expected.norm()) < 1e-4
+
+
+def test_a_base_that_was_saved_in_4_bits_learns_by_the_same_gradients(tmp_path: Path) -> None:
+    folder = str(tiny_folder(tmp_path / "plain", hidden=64))
+    small = load_base(folder, "float32", "nf4", "cpu")
+    small.model.save_pretrained(tmp_path / "small")
+    small.tokenizer.save_pretrained(tmp_path / "small")
+    saved = trainer(str(tmp_path / "small"), dtype="float32", device="cpu")
+    made = trainer(folder, quantize="nf4", dtype="float32", device="cpu")
+    batch = batch_of(saved, n=4, max_tokens=16)
+    found, expected = gradients(saved, batch), gradients(made, batch)
+    assert float((found - expected).norm() / expected.norm()) < 1e-4
+    with pytest.raises(ConfigError, match="its own files are quantized, export the adapters with"):
+        saved.crews[0].adapters.merged(0)
+
+
+def test_no_layer_is_packed_whatever_this_cpu_can_do(tmp_path: Path) -> None:
+    base = load_base(str(tiny_folder(tmp_path, hidden=64)), "float32", "nf4", "cpu")
+    flags = [getattr(m, "support_avx512bf16_for_cpu", None) for m in base.model.modules()]
+    assert flags.count(False) == 2 * 7
+    assert True not in flags
 
 
 @pytest.mark.parametrize(("kind", "share"), [("nf4", 0.2), ("int8", 0.3)])

@@ -247,7 +247,7 @@ def test_a_loss_that_is_no_number_moves_nothing(model: str, advantage: float) ->
     batch = batch_of(made)
     broken = replace(batch.samples[-1], advantage=advantage)
     before = weights(made)
-    with pytest.raises(LearnError, match=r"the loss of update 1 is .*no weight has moved"):
+    with pytest.raises(LearnError, match=r"the loss of step 1 is .*no weight has moved"):
         made.learn(Batch((*batch.samples[:-1], broken), batch.actions))
     assert equal(weights(made), before)
     assert made.optimizer.update == 0
