@@ -106,7 +106,7 @@ def report(
         f"{problems} problems of `{TASK}` ({one.prompt_tokens / problems / len(AGENTS):.0f} tokens "
         f"a prompt), {samples} answers of {tokens} tokens each, then one update. A Qwen2 of the "
         f"shape {shape} ({_shape(shape)}), random weights, an end token that it can't draw; LoRA "
-        f"of rank 16 on q, k, v and o. {len(found['ours'])} rounds, ways in turn, a process each; "
+        f"of rank 16 on q, k, v and o. Rounds: {len(found['ours'])}, ways in turn, a process each; "
         "medians, with the range of what is compared. Memory is the most that was allocated on the "
         "GPU, or resident on a CPU.\n\n"
         "| way | tokens/s | update s | memory GiB |\n|---|---|---|---|\n"
@@ -158,7 +158,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=4, help="of each prompt (G)")
     parser.add_argument("--tokens", type=int, default=512, help="of each answer")
     parser.add_argument("--threads", type=int, default=1, help="of torch on a CPU")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     given = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(given)

@@ -45,6 +45,7 @@ def agents(work: Work, tokenizer: Any, device: torch.device) -> dict[str, Agent]
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
+    torch.backends.cuda.enable_cudnn_sdp(False)  # as ours, which would build plans for ever
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     found = {}
     for place, name in enumerate(AGENTS):

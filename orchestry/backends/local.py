@@ -169,6 +169,7 @@ class LocalBackend(Backend):
         self._stack.callback(self._trainer.close)
         base = self._trainer.crews[0].base
         self.provider.device, self.provider.sha256 = str(base.device), base.sha256
+        self.provider.deterministic &= base.device.type == "cpu"  # a GPU's sums have no order
         self._lockstep = Lockstep(self._draw)
         self._dev = self._evaluations(task, rate)
         if self.every is not None:

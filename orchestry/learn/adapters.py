@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -60,6 +60,17 @@ class _Plan:
     inverse: Tensor | None
     seed: int
     """Of the dropout masks, so that a recomputation in the backward pass draws the same ones."""
+    cast: dict[tuple[str, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Pairs in the base's precision, made once for all tokens that this plan draws."""
+
+    def pair(self, site: _Site, adapter: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """A and B of an adapter as the base computes; where they learn, by way of the gradient."""
+        if torch.is_grad_enabled() or site.down[adapter].dtype == dtype:
+            return site.down[adapter].to(dtype), site.up[adapter].to(dtype)
+        key = site.name, adapter
+        if key not in self.cast:
+            self.cast[key] = site.down[adapter].to(dtype), site.up[adapter].to(dtype)
+        return self.cast[key]
 
 
 class Adapters:
@@ -280,8 +291,8 @@ class Adapters:
             if adapter < 0:
                 parts.append(part.new_zeros(*part.shape[:-1], site.linear.out_features))
                 continue
-            low = functional.linear(part, site.down[adapter].to(x.dtype))
-            parts.append(functional.linear(low, site.up[adapter].to(x.dtype)))
+            down, up = plan.pair(site, adapter, x.dtype)
+            parts.append(functional.linear(functional.linear(part, down), up))
         delta = parts[0] if len(parts) == 1 else torch.cat(parts)
         return delta if plan.inverse is None else delta.index_select(0, plan.inverse)
 

@@ -24,7 +24,7 @@ from filelock import FileLock
 
 from orchestry import models
 from orchestry.errors import ConfigError, OrchestryError, PromptTooLong, reason
-from orchestry.learn.device import device_of
+from orchestry.learn.device import device_of, plain_attention
 from orchestry.learn.quantize import Quantize, hush, keep_gradients, quantized
 from orchestry.pinned import Progress, cache
 from orchestry.types import Message
@@ -128,6 +128,7 @@ def load_base(
     hush()
     require_local()
     place = device_of(device)
+    plain_attention()
     precision = _dtype(dtype, place)
     options: dict[str, Any] = {"dtype": precision}
     if quantize is not None:

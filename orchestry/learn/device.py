@@ -31,6 +31,17 @@ def device_of(device: str = "auto") -> torch.device:
     return _own_gpu(launched()) if place == torch.device("cuda") else place
 
 
+def plain_attention() -> None:
+    """Leaves attention to the flash and memory-efficient kernels, in all threads.
+
+    cuDNN's, which torch prefers on Hopper, builds a plan for every new shape, so for every token
+    drawn, and gives gradients that are NaN for some shapes with a mask (pytorch/pytorch#196678).
+    """
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def _own_gpu(here: Launch) -> torch.device:
     """A GPU a process of this machine; alone, whichever CUDA takes."""
     import torch

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from orchestry.errors import ConfigError
-from orchestry.learn.masks import additive, check_attention
+from orchestry.learn.masks import additive, aligned, check_attention
 
 if TYPE_CHECKING:
     from orchestry.learn.adapters import Adapters
@@ -163,7 +163,8 @@ class _Rows:
         width = self.ids_BL.shape[1]
         queries, keys = self.parts_BL[:, :, None], self.parts_BL[:, None, :]
         causal = torch.ones(width, width, dtype=torch.bool, device=self.ids_BL.device).tril()
-        return additive(causal & ((keys == 0) & (queries >= 0) | (keys == queries)), dtype)[:, None]
+        seen = causal & ((keys == 0) & (queries >= 0) | (keys == queries))
+        return aligned(additive(seen, dtype))[:, None]
 
 
 def token_logprobs(

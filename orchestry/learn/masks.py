@@ -21,6 +21,13 @@ def additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return mask.masked_fill_(~allowed, torch.finfo(dtype).min)
 
 
+def aligned(mask: torch.Tensor) -> torch.Tensor:
+    """The same mask with rows that begin at multiples of 8 numbers, as kernels on a GPU want them:
+    else each layer makes itself such a copy."""
+    width = mask.shape[-1]
+    return torch.nn.functional.pad(mask, (0, -width % 8))[..., :width]
+
+
 def check_attention(model: Any, length: int) -> None:
     """Refuses a model whose layers would not attend as our masks say in a row of `length` tokens.
 

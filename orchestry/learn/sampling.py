@@ -18,7 +18,7 @@ import torch
 from orchestry.errors import LearnError, reason
 from orchestry.learn.endings import Ending, Endings
 from orchestry.learn.kv import roomy_cache
-from orchestry.learn.masks import additive, check_attention
+from orchestry.learn.masks import additive, aligned, check_attention
 from orchestry.learn.memory import out_of_memory, release
 from orchestry.learn.nucleus import pick
 
@@ -204,7 +204,7 @@ class _Prefix:
         real_BP = column_P >= pad_B[:, None]  # noqa: N806
         output = model(
             input_ids=self.ids_BP,
-            attention_mask=None if bool(real_BP.all()) else real_BP,
+            attention_mask=None if bool(real_BP.all()) else _causal(real_BP, model.dtype),
             position_ids=(column_P - pad_B[:, None]).clamp(min=0),
             past_key_values=self.cache,
             use_cache=True,
@@ -212,6 +212,15 @@ class _Prefix:
         )
         logits: torch.Tensor = output.logits[:, -1]
         return logits
+
+
+def _causal(real_BP: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:  # noqa: N803
+    """(B, 1, P, P): each token sees those before it; padding sees padding, so that no row of scores
+    is empty, and nothing sees it."""
+    width = real_BP.shape[1]
+    causal_PP = torch.ones(width, width, dtype=torch.bool, device=real_BP.device).tril()  # noqa: N806
+    seen = causal_PP & (real_BP[:, None, :] | ~real_BP[:, :, None])
+    return aligned(additive(seen, dtype))[:, None]
 
 
 class _Batch:
@@ -246,7 +255,7 @@ class _Batch:
             logits_RV.to(self._dtype), self._temperature_R, self._top_p_R, uniform_R
         )
         self._step += 1
-        # The only transfer of a step.
+        # All that a step brings over, beside `pick`'s look at whether its head sufficed.
         drawn = torch.stack((ids_R.to(logprobs_R.dtype), logprobs_R)).tolist()
         for row, token, logprob in zip(self.rows, *drawn, strict=True):
             if row.ending is None:

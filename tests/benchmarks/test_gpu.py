@@ -60,7 +60,7 @@ def test_copies_learn_what_was_worth_more(tmp_path: Path) -> None:
     worth = [torch.tensor([1.0, -1.0, 0.0, 0.0])] * 2
     before = favour(team, drawn)
     for agent in team.values():
-        agent.optimizer.param_groups[0]["lr"] = 0.01
+        agent.optimizer.param_groups[0]["lr"] = 1e-3
     gpu_copies.learn(team, drawn, worth)
     assert all(new > old for new, old in zip(favour(team, drawn), before, strict=True))
 

@@ -162,6 +162,13 @@ def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_base(str(tmp_path), device="abacus")
 
 
+def test_attention_by_cudnn_is_off_wherever_a_base_is_loaded(tmp_path: Path) -> None:
+    backends: Any = torch.backends.cuda
+    backends.enable_cudnn_sdp(True)
+    load_base(str(tiny_folder(tmp_path)), device="cpu")
+    assert not backends.cudnn_sdp_enabled()
+
+
 def test_quantized_weights_need_their_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

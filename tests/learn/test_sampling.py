@@ -14,7 +14,8 @@ import torch
 from orchestry.errors import ConfigError, OrchestryError
 from orchestry.learn.adapters import Adapters
 from orchestry.learn.base import Base
-from orchestry.learn.sampling import Drawn, Prompt, Sampler
+from orchestry.learn.logprobs import Packed, completion_logprobs
+from orchestry.learn.sampling import Drawn, Prompt, Sampler, _causal
 from tests.learn.teams import plain_logprobs, some_ids, team
 from tests.learn.tiny import Kind
 
@@ -197,3 +198,36 @@ def test_models_that_attend_otherwise_are_refused() -> None:
     base.model.config.layer_types = ["linear_attention", "full_attention"]
     with pytest.raises(ConfigError, match="layers of type linear_attention"):
         Sampler(base, adapters).draw([ask(0, 3)], 1)
+
+
+def test_padding_sees_padding_so_that_no_row_of_scores_is_empty() -> None:
+    lengths = torch.tensor([[False] * 3 + [True] * 2, [True] * 5])
+    mask = _causal(lengths, torch.float32)
+    assert mask.shape == (2, 1, 5, 5)
+    assert bool((mask == 0).any(-1).all())
+    assert mask[0, 0, 4].tolist()[3:] == [0, 0]
+    assert bool((mask[0, 0, 3:, :3] < 0).all())
+    assert mask.stride(2) % 8 == 0
+
+
+def test_adapters_are_cast_once_for_all_tokens_of_a_draw() -> None:
+    """In bfloat16, beside the path that gradients take, which casts them anew each time."""
+    base, adapters = team()
+    model: Any = base.model
+    model.to(torch.bfloat16)
+    asked = [ask(0, 5, (1, 2), max_tokens=20), ask(1, 9, (3, 4), max_tokens=20)]
+    drawn = Sampler(base, adapters).draw(asked, 2)
+    packed = [
+        Packed(prompt.agent_index, prompt.prompt_ids, tuple(one.ids for one in answers))
+        for prompt, answers in zip(asked, drawn, strict=True)
+    ]
+    with torch.enable_grad():
+        learned = completion_logprobs(base, adapters, packed, 0.8)
+    flat = [one for answers in drawn for one in answers]
+    for one, own in zip(flat, learned, strict=True):
+        assert one.logprobs == pytest.approx(own.tolist(), abs=0.2)
+    plan, site = adapters._planned([0, 0, 1, 1]), adapters._sites[0]
+    with torch.no_grad():
+        assert plan.pair(site, 1, torch.bfloat16)[0] is plan.pair(site, 1, torch.bfloat16)[0]
+        assert not torch.equal(*(plan.pair(site, n, torch.bfloat16)[0] for n in (0, 1)))
+    assert plan.pair(site, 1, torch.bfloat16)[0].requires_grad
