@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,13 +31,16 @@ from orchestry.records import EpisodeRecord
 from orchestry.rollout import Rate, Rollout
 from orchestry.search.beam import Chains, Schedule
 from orchestry.seeds import derive
-from orchestry.store import Run, Store
+from orchestry.store import Run, Store, refused
 from orchestry.task import BaseTask
 from orchestry.types import Completion, Problem, Request, Tree
 from orchestry.updates import checkpoint
 
 if TYPE_CHECKING:
     from orchestry.learn.trainer import Learnt, Trainer
+
+START = "start"
+"""In the run: the adapters of `learn.from`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +171,7 @@ class LocalBackend(Backend):
         last = store.folder / learned[-1].state["checkpoint"] if learned else None
         self._trainer = await asyncio.to_thread(self._load, task, last, on_warn)
         self._stack.callback(self._trainer.close)
+        self._keep_start(store)
         base = self._trainer.crews[0].base
         self.provider.device, self.provider.sha256 = str(base.device), base.sha256
         self.provider.deterministic &= base.device.type == "cpu"  # a GPU's sums have no order
@@ -200,8 +205,25 @@ class LocalBackend(Backend):
         if last is not None:
             trainer.resume(last)
         elif settings.source is not None:
-            trainer.start_from(settings.source)
+            kept = self._store.folder / START
+            trainer.start_from(kept if self._store.events and kept.is_dir() else settings.source)
         return trainer
+
+    def _keep_start(self, store: Store) -> None:
+        """Copies what a run starts from into the run: another run's checkpoints may be pruned."""
+        source, kept = self.config.learn.source, store.folder / START
+        if source is None or store.events or self.every is None:
+            return
+        part = kept.with_name(kept.name + ".part")
+        try:
+            for old in (part, kept):  # of a process that never came to its first event
+                shutil.rmtree(old, ignore_errors=True)
+            for file in source.glob("*/adapter_*"):
+                (part / file.parent.name).mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, part / file.parent.name)
+            part.replace(kept)
+        except OSError as error:
+            raise refused(kept, error) from None
 
     @classmethod
     def as_left(cls, source: Run, learned: Learned | None, folder: Path) -> dict[str, Any]:
@@ -209,6 +231,8 @@ class LocalBackend(Backend):
         changes: dict[str, Any] = {"enabled": False}
         if learned is not None:
             changes["from"] = str(checkpoint(source, learned).absolute())
+        elif (source.folder / START).is_dir():
+            changes["from"] = str((source.folder / START).absolute())
         return {"learn": changes}
 
     def rollout(

@@ -183,12 +183,20 @@ def test_a_run_without_an_update_is_evaluated_as_it_began(
 def test_a_run_starts_from_another_ones_adapters(
     finished: Run, model: str, tasks: Path, tmp_path: Path
 ) -> None:
-    source = finished.folder / "checkpoints" / "000008"
-    sets = ("episodes=2", f"learn.from={source}")
-    run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
-    assert surprise(trainer(model, source), run.episodes[0]) < 1e-4
-    found = orchestry.evaluate(run)
-    assert found.config["learn"]["from"] == str(source)
+    """And keeps them, so that it does not matter what becomes of the other run's checkpoints."""
+    last = finished.folder / "checkpoints" / "000008"
+    source = shutil.copytree(last, tmp_path / "source")
+    sets = (f"learn.from={source}", "learn.learning_rate=0.5")
+    whole = orchestry.train(config(model, tasks, *sets, "episodes=4"), tmp_path / "whole")
+    run = orchestry.train(config(model, tasks, *sets, "episodes=2"), tmp_path / "run")
+    shutil.rmtree(source)
+    assert surprise(trainer(model, last), run.episodes[0]) < 1e-4
+    resumed = resume(run.folder, {"episodes": 4})
+    assert artefacts(resumed.folder) == artefacts(whole.folder)
+    found = orchestry.evaluate(resumed, update=0)
+    assert found.config["learn"]["from"] == str(run.folder / "start")
+    assert surprise(trainer(model, last), found.episodes[0]) < 1e-4
+    assert not (found.folder / "start").exists()
 
 
 def test_adapters_of_another_base_are_refused(finished: Run, tasks: Path, tmp_path: Path) -> None:
