@@ -22,7 +22,7 @@ from orchestry.behaviors.library import file_of
 from orchestry.changes import check_changes
 from orchestry.config import RunConfig, merge, validate
 from orchestry.errors import ConfigError, OrchestryError
-from orchestry.journal import Learned, Opened, Stopped
+from orchestry.journal import Opened, Stopped
 from orchestry.registry import load_task
 from orchestry.rollout import count_stages, task_boundary, task_rater
 from orchestry.services.sandbox import open_sandbox
@@ -91,9 +91,9 @@ def evaluate(
     """
     source = load_run(run.folder if isinstance(run, Run) else run)
     learned = chosen(source, update)
-    # A folder for each team that the run came to.
-    asked = f"{split}--update-{learned.update}" if learned else f"{split}--update-0"
-    stage = asked if any(isinstance(event, Learned) for event in source.events) else split
+    # A folder for each team that the run came to; one that learned nothing has a single one.
+    number = learned.update if learned else 0
+    stage = f"{split}--update-{number}" if chosen(source, None) else split
     watch, folder = observer or Silent(), source.folder / "evaluations" / stage
     backend = BACKENDS[source.config.get("backend", "api")]
     changes: dict[str, Any] = {"split": split, "credit": {"share": 0.0}}

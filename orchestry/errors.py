@@ -79,7 +79,7 @@ class PromptTooLong(ProviderError):
 
 
 class LearnError(OrchestryError):
-    """No gradient step can be made of what was drawn or computed; no weight has moved."""
+    """No gradient step can be made of what was drawn or computed; nothing of it is saved."""
 
 
 def fault(error: Exception) -> OrchestryError:

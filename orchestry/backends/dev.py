@@ -44,10 +44,8 @@ class Dev:
     @property
     def rewards(self) -> dict[str, float]:
         """Mean rewards before the first update, at the last evaluation and at the best."""
-        last = max(self._found, default=0)
-        places = {"before": self._found.get(0), "last": self._found.get(last), "best": self.best}
-        if not last:
-            del places["last"]
+        last = self._found[max(self._found)] if self.best else None
+        places = {"before": self._found.get(0), "last": last, "best": self.best}
         return {name: event.reward for name, event in places.items() if event}
 
     async def evaluate(self, update: int) -> Evaluation | None:

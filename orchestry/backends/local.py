@@ -250,13 +250,16 @@ class LocalBackend(Backend):
         }
         if self.every is None:
             return InStep(**how)
-        replays = self.config.learn.credit == "replay"
-        return Learning(**how, keep=partial(self._keep, episode), replays=replays)
+        return Learning(**how, keep=partial(self._keep, episode), replays=self._replays)
 
     async def replay(self, rollout: Rollout[Any], tree: Tree[Any]) -> None:
         """See Backend."""
-        if self.every is not None and self.config.learn.credit == "replay":
+        if self._replays:
             await otherwise(rollout, tree)
+
+    @property
+    def _replays(self) -> bool:
+        return self.every is not None and self.config.learn.credit == "replay"
 
     def _keep(self, episode: int, tree: Tree[Any], credits: Otherwise | None) -> None:
         self._played[episode] = tree, credits
@@ -281,7 +284,7 @@ class LocalBackend(Backend):
     ) -> Update:
         """One MAGRPO step from the episodes since the last one, saved before it counts.
 
-        Raises LearnError, with no weight moved, for numbers that are none; the batch is kept.
+        Raises LearnError for numbers that are none: nothing of it is saved but the batch.
         """
         done = await self._learn([self._played.pop(record.episode) for record in block])
         name, keep = _checkpoint(block[-1].episode + 1), self.config.learn.keep
@@ -313,7 +316,7 @@ class LocalBackend(Backend):
             baseline=settings.baseline,
             normalise=settings.normalise or settings.comlrl_compat,
             skip=not (settings.kl or settings.comlrl_compat),
-            credits=credits if settings.credit == "replay" else None,
+            credits=credits if self._replays else None,
         )
         try:
             return await asyncio.to_thread(self._trainer.learn, batch)
