@@ -78,7 +78,7 @@ class LearnConfig(Frozen):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the base model. `auto`: float32 on a CPU, bfloat16 on a GPU."""
     quantize: Literal["nf4", "int8"] | None = None
-    """Of the base model, by bitsandbytes; on a CPU it saves memory and costs time."""
+    """Of the base model, by bitsandbytes (extra `quantize`)."""
     vllm_url: str | None = Field(None, pattern=r"^https?://[^/@\s]+(/v1)?/?$")
     """A running vLLM server that draws the answers, such as http://127.0.0.1:8000; learning stays
     here. None: this process draws them."""

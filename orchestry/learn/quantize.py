@@ -46,7 +46,7 @@ def keep_gradients(model: Any) -> None:
     """Has a base on a CPU stay in a form that gradients pass through.
 
     On CPUs with AVX512-BF16, bitsandbytes 0.50 packs 4-bit weights anew when answers are drawn; the
-    product of the packed ones has no gradient, and training goes on without a word, 99.9 % off.
+    product of the packed ones has no gradient, and training goes on with wrong ones.
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
