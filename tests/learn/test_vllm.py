@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -23,6 +23,7 @@ from orchestry.errors import (  # noqa: E402
 )
 from orchestry.learn.adapters import Adapters  # noqa: E402
 from orchestry.learn.base import Base  # noqa: E402
+from orchestry.learn.logprobs import Packed, completion_logprobs  # noqa: E402
 from orchestry.learn.sampling import Drawn, Prompt, Sampler  # noqa: E402
 from orchestry.learn.vllm import VllmSampler  # noqa: E402
 from tests.learn.teams import some_ids, team  # noqa: E402
@@ -88,6 +89,25 @@ def test_answers_are_those_of_the_same_weights_drawn_here(
     expected = Sampler(*two).draw(asked, 2)
     assert {drawn.stop for group in expected for drawn in group} == {"end", "stop", "length"}
     assert_same(published(two, server, tmp_path).draw(asked, 2), expected)
+
+
+def test_scoring_that_does_not_fit_is_done_in_smaller_parts(
+    two: tuple[Base, Adapters], server: Vllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted fault: more than one prompt with its answers is too much."""
+
+    def small(base: Base, adapters: Adapters, groups: Sequence[Packed], t: float) -> list[Any]:
+        if len(groups) > 1:
+            raise torch.OutOfMemoryError("planted")
+        return completion_logprobs(base, adapters, groups, t)
+
+    said = list[str]()
+    asked = [ask(0, length, (1, 2)) for length in (5, 6, 7)]
+    expected = Sampler(*two).draw(asked, 2)
+    monkeypatch.setattr("orchestry.learn.vllm.completion_logprobs", small)
+    made = published(two, server, tmp_path, micro_tokens=256, warn=said.append)
+    assert_same(made.draw(asked, 2), expected)
+    assert said[0] == "out of memory: it begins again with learn.micro_tokens=128"
 
 
 def test_recorded_logprobs_are_before_top_p_whatever_the_server_gives(
