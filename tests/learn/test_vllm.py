@@ -102,7 +102,7 @@ def test_scoring_that_does_not_fit_is_done_in_smaller_parts(
         return completion_logprobs(base, adapters, groups, t)
 
     said = list[str]()
-    asked = [ask(0, length, (1, 2)) for length in (5, 6, 7)]
+    asked = [ask(0, length, (1, 2)) for length in (30, 40, 50)]
     expected = Sampler(*two).draw(asked, 2)
     monkeypatch.setattr("orchestry.learn.vllm.completion_logprobs", small)
     made = published(two, server, tmp_path, micro_tokens=256, warn=said.append)
