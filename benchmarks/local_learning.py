@@ -33,8 +33,9 @@ from benchmarks.hacks import spread
 from benchmarks.local_learning_plot import draw
 from benchmarks.local_learning_report import ARMS, LEARNING, VISITS, Played, Results, report
 from orchestry.config import validate
-from orchestry.engine import evaluate, resume, train
+from orchestry.engine import resume, train
 from orchestry.errors import StoreError
+from orchestry.evaluation import evaluate
 from orchestry.registry import load_task
 from orchestry.session import Silent
 from orchestry.store import Run, load_run, write_atomic

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from orchestry.answers import extract_code as extract_code
     from orchestry.answers import parse_code as parse_code
     from orchestry.config import RunConfig as RunConfig
-    from orchestry.engine import evaluate as evaluate
     from orchestry.engine import train as train
     from orchestry.errors import OrchestryError as OrchestryError
+    from orchestry.evaluation import evaluate as evaluate
     from orchestry.services.sandbox.equality import compare as compare
     from orchestry.store import load_run as load_run
     from orchestry.task import BaseTask as BaseTask
@@ -39,7 +39,7 @@ _HOME = {
     "RunConfig": "config",
     "OrchestryError": "errors",
     "train": "engine",
-    "evaluate": "engine",
+    "evaluate": "evaluation",
     "load_run": "store",
     "compare": "services.sandbox.equality",
     "BaseTask": "task",

@@ -18,12 +18,12 @@ from math import ceil, floor
 from typing import Any, TypeVar
 
 from orchestry.backends.simulated import simulated_score
-from orchestry.baselines import fixed, schedule
+from orchestry.baselines import schedule
 from orchestry.errors import OrchestryError, TaskError
 from orchestry.prior import LONGEST_TOKEN, SHAPES
 from orchestry.rollout import TOLD_CHARS, Rate, Rollout, task_boundary
 from orchestry.search import rating
-from orchestry.search.beam import Candidate, Joint, Schedule
+from orchestry.search.beam import Candidate, Chains, Joint, Schedule
 from orchestry.search.judge import ListwiseJudge
 from orchestry.search.values import apply
 from orchestry.seeds import derive
@@ -323,7 +323,7 @@ def _probe(plan: Plan, episode: int, courses: Courses) -> None:
     """Plays single chains of answers that a task may look for."""
     for number in range(len(CUES) + 1 + MIXED):
         try:
-            courses.add(play(plan, Probe(number), _all_different, episode, fixed.schedule()))
+            courses.add(play(plan, Probe(number), _all_different, episode, Chains(1)))
         except TaskError:  # no end, or a cue that the task can't take: the real run would tell
             courses.unknown = True
 

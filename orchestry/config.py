@@ -18,9 +18,10 @@ from orchestry.errors import ConfigError
 from orchestry.explain import explain
 from orchestry.learnconfig import LearnConfig
 from orchestry.trackconfig import TrackersConfig
-from orchestry.types import Frozen, Limits, Split
+from orchestry.types import AgentSpec, Frozen, Limits, Split
 
 BackendName = Literal["api", "local"]
+Arrangement = Literal["fixed", "concat", "sequential", "discussion"]
 ProviderName = Literal["auto", "anthropic", "openai", "embedded", "recorded", "fake"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
 PROVIDERS: tuple[str, ...] = get_args(ProviderName)
@@ -232,6 +233,9 @@ class RunConfig(Frozen):
     """The task's reward parts by name; what is not named keeps the task's own weight."""
     options: Mapping[str, Any] = Field(default_factory=dict)
     """The task's own settings; see its README. What is not named keeps the task's default."""
+    baseline: Arrangement | None = None
+    """Play the task as a baseline has it: one model alone, or a team that talks otherwise;
+    `orchestry baselines list` explains them."""
     episodes: int = Field(20, ge=1, le=1_000_000)
     """One episode is one problem, searched once."""
     split: Split = "train"
@@ -255,6 +259,14 @@ class RunConfig(Frozen):
     """What code written by a model may use."""
     allow_unsafe_code: bool = False
     """Where this machine can't confine the code that models write, run it all the same."""
+
+    def system_prompt(self, spec: AgentSpec) -> str:
+        """An agent's system prompt before anything was learned: this config's, the task's, or one
+        made of role and goal."""
+        own = self.agents.get(spec.role)
+        if own and own.system_prompt is not None:
+            return own.system_prompt
+        return spec.system_prompt or f"You are the {spec.role} of a team. {spec.goal}".strip()
 
     def to_yaml(self) -> str:
         """The resolved config as a file that `--config` takes back."""

@@ -1,4 +1,4 @@
-"""Runs, from config to summary: train, resume, evaluate.
+"""Runs, from config to summary: train and resume.
 
 Everything that can be wrong with a run is checked before its directory is made; from then on,
 whatever happens, what was paid for stands in the journal.
@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestry.backends import BACKENDS, open_backend
+from orchestry.backends import open_backend
 from orchestry.backends.api import START
+from orchestry.baselines import arranged
 from orchestry.behaviors.library import file_of
 from orchestry.changes import check_changes
 from orchestry.config import RunConfig, merge, validate
@@ -30,8 +31,7 @@ from orchestry.session import Observer, Plan, Session, Silent
 from orchestry.store import Run, Store, existing, load_run, read_config
 from orchestry.summary import stop_reason, summarise, write_manifest
 from orchestry.trackers import check, open_trackers
-from orchestry.types import Split, Tools
-from orchestry.updates import Which, chosen
+from orchestry.types import Tools
 from orchestry.verdicts import Verdicts
 
 
@@ -54,7 +54,7 @@ def train(
         )
     plan = prepare(config, watch.note)
     plan.backend.begin()
-    return _run(plan, folder, watch)
+    return run_plan(plan, folder, watch)
 
 
 def resume(
@@ -72,38 +72,7 @@ def resume(
     if (place / START).exists():  # wherever the run was moved to
         kept["behaviors"] = {"from": str(place / START)}
     config = validate(merge(read_config(place), kept))
-    return _run(prepare(config, watch.note), place, watch)
-
-
-def evaluate(
-    run: Run | str | Path,
-    split: Split = "test",
-    budget_usd: float | None = None,
-    observer: Observer | None = None,
-    update: Which = None,
-) -> Run:
-    """Plays every problem of a held-out split once, as the run would; results lie in the run.
-
-    A second call for the same split goes on where the first stopped, or returns what it found.
-    `budget_usd` is the evaluation's own cap; None keeps the run's. `update` names the team: as
-    that update left it (0: as the run began), the `best` of those that were evaluated on dev, or
-    as it stands. Seeds are the same for all of them.
-    """
-    source = load_run(run.folder if isinstance(run, Run) else run)
-    learned = chosen(source, update)
-    # A folder for each team that the run came to; one that learned nothing has a single one.
-    number = learned.update if learned else 0
-    stage = f"{split}--update-{number}" if chosen(source, None) else split
-    watch, folder = observer or Silent(), source.folder / "evaluations" / stage
-    backend = BACKENDS[source.config.get("backend", "api")]
-    changes: dict[str, Any] = {"split": split, "credit": {"share": 0.0}}
-    changes["trackers"] = {"tensorboard": False, "wandb": "off"}  # they show the run's own curves
-    changes |= backend.as_left(source, learned, folder)
-    if budget_usd is not None:
-        changes["budget"] = {"usd": budget_usd}
-    plan = prepare(validate(merge(source.config, changes)), watch.note)
-    config = plan.config.model_copy(update={"episodes": len(plan.problems)})
-    return _run(Plan(config, plan.task, plan.problems, plan.backend), folder, watch)
+    return run_plan(prepare(config, watch.note), place, watch)
 
 
 def prepare(
@@ -116,6 +85,7 @@ def prepare(
     _refuse_keys(config, environ)
     check(config.trackers, login=need_key)
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
+    config, task = arranged(config, task)
     with task_boundary(task, "problems"):
         problems = tuple(task.problems(config.split))
     if not problems:
@@ -157,7 +127,7 @@ def _check_name(folder: Path) -> None:
         raise ConfigError(f"{str(folder)!a} is no UTF-8 name: choose another --run-dir") from None
 
 
-def _run(plan: Plan, folder: Path, watch: Observer) -> Run:
+def run_plan(plan: Plan, folder: Path, watch: Observer) -> Run:
     """Drives a plan in an event loop of its own, in a thread where one runs already."""
     try:
         asyncio.get_running_loop()

@@ -21,7 +21,6 @@ from statistics import NormalDist, fmean
 
 from orchestry.backends.foretold import Chain, Walk
 from orchestry.backends.simulated import Rewards, Simulated, Tallies, Tally
-from orchestry.baselines import fixed
 from orchestry.behaviors.contrast import Contrast, contrasts
 from orchestry.behaviors.distil import distil
 from orchestry.behaviors.learner import shares
@@ -31,6 +30,7 @@ from orchestry.engine import prepare
 from orchestry.prior import MODEL_SIGMA, VERBOSITY
 from orchestry.records import EpisodeRecord
 from orchestry.replay import give_credit
+from orchestry.search.beam import Chains
 from orchestry.search.credit import blame
 from orchestry.search.episode import episode_record
 from orchestry.search.judge import ListwiseJudge
@@ -286,7 +286,7 @@ def _distil(
 def _chain(plan: Plan, policy: Simulated, rewards: Rewards) -> Chain:
     """Plays one episode of a trial."""
     rng = policy.rng
-    rollout = rollout_of(plan, policy, rewards.of_episode(), fixed.schedule(), purpose="trial")
+    rollout = rollout_of(plan, policy, rewards.of_episode(), Chains(1), purpose="trial")
     tree = finish(rollout.play(rng.choice(plan.task.problems("dev")), rng.getrandbits(32)))
     return Chain.of(tree.groups)
 

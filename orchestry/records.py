@@ -130,6 +130,8 @@ class Summary(Frozen):
     task: str
     backend: str
     strategy: str
+    baseline: str | None = None
+    """How the task was played instead of as it is: see `RunConfig.baseline`."""
     provider: str
     model: str
     model_sha256: str | None = None
@@ -155,6 +157,8 @@ class Summary(Frozen):
     tags: dict[str, int]
     """How many evaluated trajectories carry each tag, of `leaves` in all."""
     leaves: int = 0
+    solved: str | None = None
+    """The tag that says of a trajectory that it solved its problem, where the task has one."""
     cost_by_use: dict[str, float] = Field(default_factory=dict)
     """Dollars for search, judge, credit and learning."""
     judgements: dict[str, int] = Field(default_factory=dict)

@@ -31,6 +31,9 @@ class BaseTask(ABC, Generic[StateT]):
     agents: ClassVar[tuple[AgentSpec, ...]]
     weights: ClassVar[Mapping[str, float]] = {"quality": 1.0}
     options_type: ClassVar[type[Frozen]] = Frozen
+    solved: ClassVar[str | None] = None
+    """The tag that says of a trajectory that it solved its problem, for pass@k; None where there is
+    no such thing."""
     judged: ClassVar[bool] = True
     """Whether a central judge is asked where the config does not say (`judge.enabled`)."""
 

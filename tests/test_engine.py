@@ -17,7 +17,7 @@ import pytest
 
 import orchestry
 from orchestry.config import FakeConfig, RunConfig, resolve
-from orchestry.engine import _run, prepare, resume
+from orchestry.engine import prepare, resume, run_plan
 from orchestry.errors import ConfigError, LockedError, PromptTooLong, ProviderError, StoreError
 from orchestry.journal import Answered, Reserved, read
 from orchestry.providers.fake import FakeProvider
@@ -339,7 +339,7 @@ def test_a_prompt_that_no_context_holds_is_an_empty_answer(tmp_path: Path) -> No
     plan = prepare(config("episodes=1"))
     plan.backend.provider = Small(FakeConfig(), 0)
     watch = Noted()
-    run = _run(plan, tmp_path / "run", watch)
+    run = run_plan(plan, tmp_path / "run", watch)
     assert run.summary.stopped == "done"
     assert any("reviewer's answer counts as empty" in note for note in watch.notes)
     texts = {t.agent: t.completion for n in run.episodes[0].nodes for t in n.turns}
@@ -348,7 +348,7 @@ def test_a_prompt_that_no_context_holds_is_an_empty_answer(tmp_path: Path) -> No
     again = prepare(config("episodes=2"))
     again.backend.provider = Small(FakeConfig(), 0)
     first = [event for event in run.events if isinstance(event, Answered)]
-    _run(again, run.folder, watch)
+    run_plan(again, run.folder, watch)
     events = [
         event for event in orchestry.load_run(run.folder).events if isinstance(event, Answered)
     ]

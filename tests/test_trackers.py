@@ -12,8 +12,9 @@ import pytest
 import orchestry
 from orchestry import trackers
 from orchestry.config import resolve
-from orchestry.engine import evaluate, prepare, resume
+from orchestry.engine import prepare, resume
 from orchestry.errors import ConfigError
+from orchestry.evaluation import evaluate
 from orchestry.journal import Evaluated, Learned
 from orchestry.session import Silent
 from orchestry.store import Run

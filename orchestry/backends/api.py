@@ -13,7 +13,6 @@ from typing import Any
 
 from orchestry import journal
 from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Update
-from orchestry.backends.team import base_prompt
 from orchestry.behaviors.learner import Learner, Played, State
 from orchestry.behaviors.library import IN_RUN, Library, prompt_diff, read_library, to_yaml
 from orchestry.config import RunConfig
@@ -131,7 +130,7 @@ class ApiBackend(Backend):
         return self.learner.states[-1].library if self.learner else self.library
 
     def _prompts(self, task: BaseTask[Any]) -> dict[str, str]:
-        return {spec.role: base_prompt(spec, self.config) for spec in task.agents}
+        return {spec.role: self.config.system_prompt(spec) for spec in task.agents}
 
     def _first_library(self) -> Library:
         """Empty, or the one of `behaviors.from`: of this task and model as it is, else all of it

@@ -21,21 +21,12 @@ def team(task: BaseTask[Any], config: RunConfig, model: str, library: Library) -
     return {spec.role: _member(spec, config, model, library) for spec in task.agents}
 
 
-def base_prompt(spec: AgentSpec, config: RunConfig) -> str:
-    """The agent's system prompt before anything was learned: the config's, the task's, or one
-    made of role and goal."""
-    own = config.agents.get(spec.role)
-    if own and own.system_prompt is not None:
-        return own.system_prompt
-    return spec.system_prompt or f"You are the {spec.role} of a team. {spec.goal}".strip()
-
-
 def _member(spec: AgentSpec, config: RunConfig, model: str, library: Library) -> Member:
     own, sampling = config.agents.get(spec.role), config.sampling
     own_temperature = own.temperature if own else None
     return Member(
         role=spec.role,
-        system_prompt=library.prompt(spec.role, base_prompt(spec, config)),
+        system_prompt=library.prompt(spec.role, config.system_prompt(spec)),
         model=(own and own.model) or model,
         max_tokens=(own and own.max_tokens) or sampling.max_tokens,
         temperature=sampling.temperature if own_temperature is None else own_temperature,

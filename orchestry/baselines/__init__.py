@@ -1,26 +1,76 @@
-"""Schedules to compare the search with: by name, the calls a run's strategy makes.
+"""What a team is compared with: by name, a schedule of calls, or another way to play the task.
 
-A baseline is a schedule over the same rollout, never a loop of its own.
+A baseline is a schedule or a wrapped task over the same rollout, never a loop of its own.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
 
-from orchestry.baselines import best_of_n, fixed
-from orchestry.config import SearchConfig
+from orchestry.baselines import best_of_n
+from orchestry.baselines.concat import Concat
+from orchestry.baselines.discussion import Discussion
+from orchestry.baselines.fixed import ALONE, Fixed
+from orchestry.baselines.sequential import Sequential
+from orchestry.baselines.wrapped import Wrapped
+from orchestry.config import AgentConfig, Arrangement, RunConfig, SearchConfig
+from orchestry.errors import ConfigError
 from orchestry.search.beam import Beam, Chains, Schedule
 from orchestry.task import BaseTask
 from orchestry.types import Problem
+
+BASELINES: Mapping[str, str] = {
+    "fixed": "one model alone, which writes every agent's part in one answer",
+    "best_of_n": "the untrained team's best of as many trajectories as the search's calls pay for",
+    "concat": "each agent answers once, in parallel; nobody sees what another wrote",
+    "sequential": "agents who would act at once act one after another, and read what came",
+    "discussion": "each agent drafts, reads the others' drafts, and answers once more",
+}
+"""By name, in a line."""
+ARRANGEMENTS: tuple[str, ...] = get_args(Arrangement)
+_WRAPPERS: dict[str, Callable[[BaseTask[Any]], Wrapped]] = {
+    "concat": Concat,
+    "sequential": Sequential,
+    "discussion": Discussion,
+}
 
 
 def schedule(search: SearchConfig, task: BaseTask[Any], problem: Problem) -> Schedule:
     """The schedule that `search.strategy` names, sized for this task."""
     beam = Beam(search.k_samples, search.beam_width, search.exploration, search.joint)
     if search.strategy == "fixed":
-        return fixed.schedule()
+        return Chains(n=1)
     if search.strategy == "chains":
         return Chains(search.k_samples, search.joint)
     if search.strategy == "best_of_n":
         return best_of_n.schedule(beam, task, problem)
     return beam
+
+
+def arranged(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, BaseTask[Any]]:
+    """The task in the arrangement that `config.baseline` names, and the config that fits it.
+
+    Raises ConfigError for a task with one agent.
+    """
+    if config.baseline is None:
+        return config, task
+    if len(task.agents) < 2:
+        raise ConfigError(
+            f"task {task.name} has one agent, and baseline {config.baseline} is of a team: leave "
+            "`baseline`"
+        )
+    if config.baseline == "fixed":
+        alone = Fixed(task, [config.system_prompt(spec) for spec in task.agents])
+        return _alone(config, alone), alone
+    return config, _WRAPPERS[config.baseline](task)
+
+
+def _alone(config: RunConfig, task: Fixed) -> RunConfig:
+    """One agent, who may write as much as all of them together."""
+    if set(config.agents) == {ALONE}:  # settled by the process that began the run
+        return config
+    own = [config.agents.get(role, AgentConfig()).max_tokens for role in task.team]
+    most = sum(tokens or config.sampling.max_tokens for tokens in own)
+    agent = AgentConfig(max_tokens=most, system_prompt=task.agents[0].system_prompt)
+    return config.model_copy(update={"agents": {ALONE: agent}})

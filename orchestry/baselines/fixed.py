@@ -1,10 +1,75 @@
-"""One trajectory, no search: what a hand-written pipeline would have done."""
+"""One fixed model alone: it writes every agent's part in one answer.
+
+Of the baselines of MAGRPO (arXiv 2508.04652, section 5). It is given all that the agents are told
+and may write as much as they may together; a heading begins each part.
+"""
 
 from __future__ import annotations
 
-from orchestry.search.beam import Chains
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchestry.baselines.wrapped import Gathered, Wrapped, played, roles
+from orchestry.task import BaseTask
+from orchestry.types import AgentSpec
+
+ALONE = "alone"
+"""Its role."""
+SYSTEM = (
+    "You do the work of a whole team alone, and write every part yourself: {roles}. Begin each "
+    "part with its heading.\n\n{parts}"
+)
 
 
-def schedule() -> Chains:
-    """A single chain."""
-    return Chains(n=1)
+class Fixed(Wrapped):
+    """One agent acts once; its answer is shared out among the team by its headings."""
+
+    def __init__(self, task: BaseTask[Any], prompts: Sequence[str]) -> None:
+        """`prompts`: the run's system prompts of the task's agents, in their order."""
+        super().__init__(task)
+        team = roles(task.agents)
+        parts = (f"{heading(who)}\n{text}" for who, text in zip(team, prompts, strict=True))
+        prompt = SYSTEM.format(roles=", ".join(team), parts="\n\n".join(parts))
+        vars(self).update(agents=(AgentSpec(role=ALONE, system_prompt=prompt),), team=team)
+
+    team: tuple[str, ...]
+
+    def to_act(self, state: Gathered) -> tuple[str, ...]:
+        return () if self.over(state) else (ALONE,)
+
+    def observe(self, state: Gathered, agent: str) -> str:
+        asked = {role: self.task.observe(state.inner, role) for role in self.team}
+        if len(set(asked.values())) == 1:
+            told = asked[self.team[0]]
+        else:
+            told = "\n\n".join(f"{heading(role)}\n{text}" for role, text in asked.items())
+        wanted = "\n".join(f"{heading(role)}\n..." for role in self.team)
+        return f"{told}\n\nAnswer with these parts, each under its heading:\n\n{wanted}"
+
+    def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
+        answers = shared_out(actions[ALONE], self.team)
+        return replace(state, inner=played(self.task, state.inner, answers))
+
+
+def heading(role: str) -> str:
+    """What begins a part."""
+    return f"## {role}"
+
+
+def shared_out(answer: str, team: Sequence[str]) -> dict[str, str]:
+    """Each agent's part: what stands under its heading, the last one where there are several.
+
+    A heading is a line with the role alone, but for #, *, : and white space. An answer without any
+    heading is everyone's: what a role looks for, such as its function, may stand anywhere in it.
+    """
+    names = "|".join(re.escape(role) for role in sorted(team, key=len, reverse=True))
+    pieces = re.split(rf"(?im)^[ \t#*]*({names})[ \t*:#]*$", answer)
+    if len(pieces) == 1:
+        return dict.fromkeys(team, answer)
+    by_name = {role.lower(): role for role in team}
+    found = dict.fromkeys(team, "")
+    for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        found[by_name[name.lower()]] = text.strip("\n")
+    return found

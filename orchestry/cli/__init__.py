@@ -22,6 +22,7 @@ COMMANDS = {
     "run": "Search or train on a task; writes a run directory.",
     "resume": "Go on with a run that was stopped or killed.",
     "evaluate": "Score a run's configuration on held-out problems.",
+    "baselines": "Play what a team is to be compared with.",
     "export": "Take what a local run learned elsewhere: adapters, or merged models.",
     "rate": "Rate trajectories yourself: your word outranks the judge.",
     "tasks": "List, check and create tasks.",
@@ -32,9 +33,9 @@ COMMANDS = {
 }
 
 
-LAUNCHED = ("run", "resume", "evaluate")
+LAUNCHED = ("run", "resume", "evaluate", "baselines")
 """Commands that several processes can share: see orchestry/learn/parallel.py."""
-ALONE = {"--dry-run", "--help", "-h"}
+ALONE = {"--dry-run", "--help", "-h", "list"}
 """With these, they load no weights."""
 
 

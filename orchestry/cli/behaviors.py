@@ -144,7 +144,6 @@ def _one(where: Path) -> Library:
 
 def _run_diff(folder: Path) -> str:
     """The agents' prompts as the run's config has them, and with what it accepted."""
-    from orchestry.backends.team import base_prompt
     from orchestry.behaviors.library import Library, prompt_diff
     from orchestry.config import validate
     from orchestry.errors import ConfigError
@@ -159,7 +158,7 @@ def _run_diff(folder: Path) -> str:
     config = validate(load_run(folder).config)
     after = _one(folder)
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=_warn)
-    prompts = {spec.role: base_prompt(spec, config) for spec in task.agents}
+    prompts = {spec.role: config.system_prompt(spec) for spec in task.agents}
     return prompt_diff(Library(task=after.task, model=after.model), after, prompts)
 
 

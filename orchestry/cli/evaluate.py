@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     metavar="N|best",
     help="The team as that update left it, 0 as it began, or the best on dev.  [the last]",
 )
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="N independent trajectories of each problem, instead of the run's search.",
+)
+@click.option(
+    "--compare/--no-compare",
+    default=True,
+    help="Also play the team as the run began, on the same seeds.  [compare]",
+)
 @click.option("--budget", type=float, metavar="USD", help="Hard cap of this evaluation.")
 @click.option("--show-best", is_flag=True, help="Show the best trajectory: advantages, credits.")
 @click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
@@ -31,6 +42,8 @@ def command(
     run: Path,
     split: Split,
     update: Which,
+    samples: int | None,
+    compare: bool,
     budget: float | None,
     show_best: bool,
     verbose: bool,
@@ -39,13 +52,21 @@ def command(
     """Score a run's configuration on held-out problems, every one once.
 
     Results lie in RUN/evaluations/<split>, after N updates of what the team learned in
-    RUN/evaluations/<split>--update-N; a second call goes on where the first stopped. Problems and
-    seeds are the same for every update, so --update 0 is what the team is to be compared with.
+    RUN/evaluations/<split>--update-N, with --samples in a folder of their own; a second call goes
+    on where the first stopped. A team that learned is compared with itself as the run began (update
+    0), on the same problems and seeds, within the same --budget.
     """
+    from orchestry.cli.compare import beside
     from orchestry.cli.show import finish
     from orchestry.cli.watch import watching
-    from orchestry.engine import evaluate
+    from orchestry.evaluation import compared, evaluate
 
+    began = None
     with watching(verbose=verbose) as observer:
-        found = evaluate(run, split, budget, observer, update)
-    return finish(found, show_best=show_best, as_json=as_json)
+        if compare:
+            found, began = compared(run, split, budget, observer, update, samples)
+        else:
+            found = evaluate(run, split, budget, observer, update, samples)
+    if began is None:
+        return finish(found, show_best=show_best, as_json=as_json)
+    return beside(found, began, show_best=show_best, as_json=as_json)

@@ -40,6 +40,8 @@ class Watch:
 
     def started(self, folder: Path, plan: Plan, done: int) -> None:
         provider, config = plan.backend.provider, plan.config
+        self.close()  # of a run before this one
+        self._count, self._sum, self._best = 0, 0.0, 0.0
         went_on = f", {counted(done, 'episode')} done before" if done else ""
         self.note(f"{config.task} on {provider.name}/{provider.model} -> {folder}{went_on}")
         if done >= config.episodes:

@@ -73,6 +73,7 @@ class CodeCollaboration(BaseTask[Work]):
     }
     options_type: ClassVar[type[Frozen]] = Options
     judged = False
+    solved = "solved"
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:

@@ -58,6 +58,7 @@ class CodeReview(TeamTask):
         "collaboration": 0.3,
         "efficiency": 0.1,
     }
+    solved = "solved"
 
     def problems(self, split: Split) -> Sequence[Problem]:
         return read_problems(BANK, split)

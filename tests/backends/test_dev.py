@@ -15,9 +15,10 @@ pytest.importorskip("peft")
 
 import orchestry
 from orchestry.cli.show import summary_panel
-from orchestry.engine import evaluate, prepare, resume
+from orchestry.engine import prepare, resume
 from orchestry.errors import ConfigError, TaskError
 from orchestry.estimate import estimate
+from orchestry.evaluation import evaluate
 from orchestry.export import export
 from orchestry.journal import Answered, Evaluated, RolledBack
 from orchestry.store import Run, load_run

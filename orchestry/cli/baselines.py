@@ -1,0 +1,155 @@
+"""`orchestry baselines`: what a team is to be compared with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestry.cli.options import config_from, run_options
+from orchestry.types import SPLITS, Split
+
+if TYPE_CHECKING:
+    from orchestry.config import RunConfig
+    from orchestry.evaluation import Baselines
+
+OF_RUN = ("budget", "episodes", "allow_unsafe_code")
+"""Flags that go with --of: all else is the run's."""
+
+
+@click.group()
+def command() -> None:
+    """List and play what a team is to be compared with."""
+
+
+@command.command("list")
+def list_baselines() -> None:
+    """Name the baselines, each in a line."""
+    from orchestry.baselines import BASELINES
+
+    for name, text in BASELINES.items():
+        click.echo(f"{name:12}{text}")
+
+
+@command.command("run")
+@click.argument("names", nargs=-1, metavar="NAME...")
+@click.option(
+    "--of",
+    "source",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="With task, model and seeds of that run; results lie in it.",
+)
+@click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True)
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 64),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Trajectories of each problem.",
+)
+@run_options
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the results.  [runs/...]")
+@click.option("--dry-run", is_flag=True, help="Print calls, tokens and dollars; spend nothing.")
+@click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def run_baselines(
+    names: Sequence[str],
+    source: Path | None,
+    split: Split,
+    samples: int,
+    out: Path | None,
+    dry_run: bool,
+    verbose: bool,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Play baselines on held-out problems: NAMEs of `orchestry baselines list`, or all.
+
+    Untrained and unjudged, with the model, seeds, cache and limits that a run of the same flags
+    would have; --of RUN takes all that from a run, and `orchestry report` shows them beside it.
+    Every problem is played once, --episodes N takes the first N. --budget caps all of them
+    together. A second call goes on where the first stopped.
+    """
+    from orchestry.baselines import BASELINES
+    from orchestry.evaluation import Baselines
+
+    if not names:
+        raise click.UsageError(f"name baselines, or all: {', '.join(BASELINES)}")
+    wanted = tuple(BASELINES) if names == ("all",) else tuple(dict.fromkeys(names))
+    config = _of_run(source, flags) if source else config_from(**flags)
+    asked = Baselines(config, wanted, split, samples, flags["episodes"])
+    if dry_run:
+        _estimate(asked, as_json=as_json)
+        return 0
+    return _play(asked, _root(config, source, out), verbose=verbose, as_json=as_json)
+
+
+def _root(config: RunConfig, source: Path | None, out: Path | None) -> Path:
+    from orchestry.engine import new_folder
+
+    if source and out:
+        raise click.UsageError("--of RUN keeps the results in the run: leave --out")
+    if source:
+        return source / "baselines"
+    return out or new_folder(f"{config.task}--baselines--{config.backend}")
+
+
+def _of_run(source: Path, flags: dict[str, Any]) -> RunConfig:
+    """The run's config, with the flags that may go with it; raises ConfigError for others."""
+    from orchestry.cli.options import FLAGS
+    from orchestry.config import merge, settings_of, validate
+    from orchestry.errors import ConfigError
+    from orchestry.store import load_run
+
+    others = [name for name, value in flags.items() if value and name not in (*OF_RUN, "sets")]
+    if others:
+        names = ", ".join(f"--{'config' if name == 'file' else name}" for name in others)
+        raise ConfigError(
+            f"--of {source} takes its task, model and seeds from that run: leave "
+            f"{names.replace('_', '-')}"
+        )
+    given = {FLAGS[name]: flags[name] for name in OF_RUN if flags[name] is not None}
+    given.pop("episodes", None)
+    pairs = [f"{key}={json.dumps(value)}" for key, value in given.items()]
+    return validate(merge(load_run(source).config, settings_of([*flags["sets"], *pairs])))
+
+
+def _play(asked: Baselines, root: Path, *, verbose: bool, as_json: bool) -> int:
+    from orchestry.analysis.measures import Measures, measured
+    from orchestry.cli.compare import shown
+    from orchestry.cli.show import EXIT_CODES
+    from orchestry.cli.watch import watching
+
+    found: dict[str, Measures | None] = {}
+    code = 0
+    with watching(verbose=verbose) as observer:
+        for name, run in zip(asked.names, asked.play(root, observer), strict=False):
+            found[name], code = measured(run), EXIT_CODES[run.summary.stopped]
+    if as_json:
+        plain = {name: one and one.plain() for name, one in found.items()}
+        click.echo(json.dumps({"folder": str(root), "split": asked.split, "baselines": plain}))
+    else:
+        shown(found, f"{asked.config.task}, {asked.split}: {root}")
+    return code
+
+
+def _estimate(asked: Baselines, *, as_json: bool) -> None:
+    """What each would cost: nothing is sent, nothing written."""
+    from orchestry.estimate import estimate
+
+    found = {name: estimate(config) for name, config in asked.configs().items()}
+    if as_json:
+        click.echo(json.dumps({name: one.model_dump(mode="json") for name, one in found.items()}))
+        return
+    for name, one in found.items():
+        usd = one.cost_usd
+        top = "none" if usd.max is None else f"{usd.max:.4f}"
+        click.echo(
+            f"{name:12}{one.calls:,} calls, {one.output_tokens:,} tokens out, dollars: expected "
+            f"{usd.expected:.4f}, p95 {usd.p95:.4f}, hard maximum {top}"
+        )

@@ -1,0 +1,186 @@
+"""Runs that measure and learn nothing: a run's team, or a baseline, on held-out problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestry.backends import BACKENDS
+from orchestry.baselines import ARRANGEMENTS, BASELINES
+from orchestry.config import RunConfig, merge, validate
+from orchestry.engine import prepare, run_plan
+from orchestry.errors import ConfigError, unknown
+from orchestry.records import Summary
+from orchestry.session import Observer, Silent
+from orchestry.store import Run, load_run, read_config
+from orchestry.types import Split
+from orchestry.updates import Which, chosen
+
+SAMPLES = 10
+"""Trajectories of each problem that a baseline plays, so that pass@10 can be told."""
+_MEASURED = ("task", "backend", "seed", "options", "weights", "provider", "sampling", "agents")
+"""Sections of a config that decide what is measured, beside what a folder's name says."""
+_QUIET: dict[str, Any] = {
+    "credit": {"share": 0.0},
+    "trackers": {"tensorboard": False, "wandb": "off"},  # they show the run's own curves
+}
+
+
+def evaluate(
+    run: Run | str | Path,
+    split: Split = "test",
+    budget_usd: float | None = None,
+    observer: Observer | None = None,
+    update: Which = None,
+    samples: int | None = None,
+) -> Run:
+    """Plays every problem of a held-out split once, as the run would; results lie in the run.
+
+    A second call for the same split goes on where the first stopped, or returns what it found.
+    `budget_usd` is the evaluation's own cap; None keeps the run's. `update` names the team: as
+    that update left it (0: as the run began), the `best` of those that were evaluated on dev, or
+    as it stands. With `samples`, that many independent trajectories of each problem are played and
+    no search. Problems and seeds are the same for all teams. Raises ConfigError for an update that
+    is not there.
+    """
+    source = _source(run)
+    learned = chosen(source, update)
+    # A folder for each team that the run came to; one that learned nothing has a single one.
+    number = learned.update if learned else 0
+    stage = f"{split}--update-{number}" if chosen(source, None) else split
+    if samples is not None:
+        stage += f"--samples-{samples}"
+    folder = source.folder / "evaluations" / stage
+    changes = BACKENDS[source.config.get("backend", "api")].as_left(source, learned, folder)
+    config = _held_out(merge(source.config, changes), split, budget_usd, samples)
+    return _play(_sized(config), folder, observer)
+
+
+def compared(
+    run: Run | str | Path,
+    split: Split = "test",
+    budget_usd: float | None = None,
+    observer: Observer | None = None,
+    update: Which = None,
+    samples: int | None = None,
+) -> tuple[Run, Run | None]:
+    """`evaluate`, and the same of the team as the run began, on what is left of the budget.
+
+    The second is None where the first is that, or did not come to its end.
+    """
+    found = evaluate(run, split, budget_usd, observer, update, samples)
+    if found.summary.stopped != "done" or chosen(_source(run), update) is None:
+        return found, None
+    return found, evaluate(run, split, _left(found.summary), observer, 0, samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Baselines:
+    """Baselines of a config's task and team: untrained, unjudged, with the config's seeds.
+
+    Raises ConfigError for a name that is none, and for what no run could be made of.
+    """
+
+    config: RunConfig
+    names: Sequence[str]
+    split: Split = "test"
+    samples: int = SAMPLES
+    """Trajectories of each problem; of `best_of_n` on backend api, as many as the config's search
+    would pay for."""
+    episodes: int | None = None
+    """The first problems of the config's order; None plays all."""
+
+    def configs(self) -> dict[str, RunConfig]:
+        """What is run, by name."""
+        return {name: _sized(self._of(name), self.episodes) for name in self.names}
+
+    def play(self, root: Path, observer: Observer | None = None) -> Iterator[Run]:
+        """Plays one after the other, each into `root/NAME--SPLIT--samples-N`.
+
+        The config's budget is the cap of all of them together; the last run given is the one that
+        came to it. What another call left is gone on with. All are checked before the first is
+        played.
+        """
+        configs, left = self.configs(), self.config.budget.usd
+        for config in configs.values():
+            prepare(config)
+        for name, config in configs.items():
+            budget = config.budget.model_copy(update={"usd": left})
+            folder = root / f"{name}--{self.split}--samples-{self.samples}"
+            run = _play(config.model_copy(update={"budget": budget}), folder, observer)
+            yield run
+            if run.summary.stopped != "done":
+                return
+            left = _left(run.summary)
+
+    def _of(self, name: str) -> RunConfig:
+        if name not in BASELINES:
+            raise ConfigError(unknown("baseline", name, [*BASELINES]))
+        changes: dict[str, Any] = {
+            "baseline": name if name in ARRANGEMENTS else None,
+            "behaviors": {"enabled": False, "from": None},
+            "judge": {"enabled": False},
+        }
+        samples: int | None = self.samples
+        if self.config.backend == "local":
+            changes["learn"] = {"enabled": False, "from": None}
+        elif name == "best_of_n":
+            changes["search"], samples = {"strategy": name}, None
+        plain = self.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return _held_out(merge(plain, changes), self.split, None, samples)
+
+
+def _source(run: Run | str | Path) -> Run:
+    """The run as it stands on disk now."""
+    return load_run(run.folder if isinstance(run, Run) else run)
+
+
+def _left(summary: Summary) -> float | None:
+    """Dollars that a run left of its cap; None where it had none."""
+    cap = summary.budget_usd
+    return None if cap is None else max(0.0, cap - summary.cost_usd)
+
+
+def _held_out(
+    plain: Mapping[str, Any], split: Split, budget_usd: float | None, samples: int | None
+) -> RunConfig:
+    """A config, as plain data, that measures on that split."""
+    changes: dict[str, Any] = {**_QUIET, "split": split}
+    if budget_usd is not None:
+        changes["budget"] = {"usd": budget_usd}
+    if samples is not None:
+        changes["search"] = {"strategy": "chains", "k_samples": samples}
+        changes["judge"] = {"enabled": False}  # nothing is pruned, and a reward is the task's word
+        if plain.get("backend") == "local":
+            changes["learn"] = {"group_size": samples}
+    return validate(merge(plain, changes))
+
+
+def _sized(config: RunConfig, episodes: int | None = None) -> RunConfig:
+    """The config with an episode for every problem of its split, or for the first ones."""
+    there = len(prepare(config, need_key=False).problems)
+    return config.model_copy(update={"episodes": min(episodes or there, there)})
+
+
+def _play(config: RunConfig, folder: Path, observer: Observer | None) -> Run:
+    watch = observer or Silent()
+    plan = prepare(config, watch.note)
+    _check_same(plan.config, folder)
+    return run_plan(plan, folder, watch)
+
+
+def _check_same(config: RunConfig, folder: Path) -> None:
+    """Raises ConfigError where the folder holds what another config measured."""
+    if not (folder / "config.yaml").exists():
+        return
+    before, now = read_config(folder), yaml.safe_load(config.to_yaml())
+    for key in _MEASURED:
+        if before.get(key) != now[key]:
+            raise ConfigError(
+                f"{folder} was played with {key}={before.get(key)!r}, and {now[key]!r} is asked "
+                "for: choose another folder, or remove that one"
+            )
