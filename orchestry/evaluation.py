@@ -37,15 +37,16 @@ def evaluate(
     observer: Observer | None = None,
     update: Which = None,
     samples: int | None = None,
+    episodes: int | None = None,
 ) -> Run:
-    """Plays every problem of a held-out split once, as the run would; results lie in the run.
+    """Plays each problem of a held-out split once, as the run would; results lie in the run.
 
     A second call for the same split goes on where the first stopped, or returns what it found.
     `budget_usd` is the evaluation's own cap; None keeps the run's. `update` names the team: as
     that update left it (0: as the run began), the `best` of those that were evaluated on dev, or
     as it stands. With `samples`, that many independent trajectories of each problem are played and
-    no search. Problems and seeds are the same for all teams. Raises ConfigError for an update that
-    is not there.
+    no search; with `episodes`, only the first problems of the run's order. Problems and seeds are
+    the same for all teams. Raises ConfigError for an update that is not there.
     """
     source = _source(run)
     learned = chosen(source, update)
@@ -57,7 +58,7 @@ def evaluate(
     folder = source.folder / "evaluations" / stage
     changes = BACKENDS[source.config.get("backend", "api")].as_left(source, learned, folder)
     config = _held_out(merge(source.config, changes), split, budget_usd, samples)
-    return _play(_sized(config), folder, observer)
+    return _play(_sized(config, episodes), folder, observer)
 
 
 def compared(
@@ -67,15 +68,16 @@ def compared(
     observer: Observer | None = None,
     update: Which = None,
     samples: int | None = None,
+    episodes: int | None = None,
 ) -> tuple[Run, Run | None]:
     """`evaluate`, and the same of the team as the run began, on what is left of the budget.
 
     The second is None where the first is that, or did not come to its end.
     """
-    found = evaluate(run, split, budget_usd, observer, update, samples)
+    found = evaluate(run, split, budget_usd, observer, update, samples, episodes)
     if found.summary.stopped != "done" or chosen(_source(run), update) is None:
         return found, None
-    return found, evaluate(run, split, _left(found.summary), observer, 0, samples)
+    return found, evaluate(run, split, _left(found.summary), observer, 0, samples, episodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,13 @@ def test_samples_are_independent_trajectories_of_each_problem(tmp_path: Path) ->
     assert evaluate(run).folder == run.folder / "evaluations" / "test"
 
 
+def test_the_first_problems_are_gone_on_from(tmp_path: Path) -> None:
+    run = orchestry.train(config(), tmp_path / "run")
+    few = evaluate(run, samples=2, episodes=2)
+    assert len(few.episodes) == 2
+    assert evaluate(run, samples=2).rewards[:2] == few.rewards
+
+
 def test_a_run_that_learned_nothing_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
     run = orchestry.train(config(), tmp_path / "run")
     found, began = compared(run, samples=2)

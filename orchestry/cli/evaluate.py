@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     help="N independent trajectories of each problem, instead of the run's search.",
 )
 @click.option(
+    "--episodes", type=click.IntRange(1), metavar="N", help="The first N problems.  [all]"
+)
+@click.option(
     "--compare/--no-compare",
     default=True,
     help="Also play the team as the run began, on the same seeds.  [compare]",
@@ -43,6 +46,7 @@ def command(
     split: Split,
     update: Which,
     samples: int | None,
+    episodes: int | None,
     compare: bool,
     budget: float | None,
     show_best: bool,
@@ -64,9 +68,9 @@ def command(
     began = None
     with watching(verbose=verbose) as observer:
         if compare:
-            found, began = compared(run, split, budget, observer, update, samples)
+            found, began = compared(run, split, budget, observer, update, samples, episodes)
         else:
-            found = evaluate(run, split, budget, observer, update, samples)
+            found = evaluate(run, split, budget, observer, update, samples, episodes)
     if began is None:
         return finish(found, show_best=show_best, as_json=as_json)
     return beside(found, began, show_best=show_best, as_json=as_json)

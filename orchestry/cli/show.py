@@ -64,6 +64,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     return [
         ("model", f"{summary.provider}/{summary.model}"),
         ("strategy", summary.strategy),
+        *([("baseline", summary.baseline)] if summary.baseline else []),
         ("episodes", f"{summary.episodes} of {summary.episodes_asked}"),
         *_means(summary),
         ("best reward", _best(summary)),
