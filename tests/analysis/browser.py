@@ -1,0 +1,129 @@
+"""A headless Chromium, driven over the pipe of its DevTools protocol: no driver, no port."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+"""Where one is found; None where none is."""
+FLAGS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", "--mute-audio", "--remote-debugging-pipe"),
+)
+KEYS = {" ": "Space", "Enter": "Enter", "Escape": "Escape", "Tab": "Tab"}
+
+
+class Tab:
+    """One page of it. `events` keeps what the browser reported, oldest first."""
+
+    def __init__(self, writes: int, reads: int) -> None:
+        self._writes, self._reads = writes, reads
+        self._numbers, self._buffer = count(1), b""
+        self._session: str | None = None
+        self.events: list[dict[str, Any]] = []
+
+    def open(self, url: str) -> None:
+        """Loads the page, with a record of its requests, messages and errors."""
+        if self._session is None:
+            target = self.call("Target.createTarget", url="about:blank")["targetId"]
+            found = self.call("Target.attachToTarget", targetId=target, flatten=True)
+            self._session = found["sessionId"]
+            for domain in ("Page", "Runtime", "Network", "Log"):
+                self.call(f"{domain}.enable")
+        self.events.clear()
+        self.call("Page.navigate", url=url)
+        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+            self._take()
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """One command; raises RuntimeError for one that the browser refuses."""
+        number = next(self._numbers)
+        command: dict[str, Any] = {"id": number, "method": method, "params": params}
+        if self._session:
+            command["sessionId"] = self._session
+        os.write(self._writes, json.dumps(command).encode() + b"\0")
+        while True:
+            answer = self._take()
+            if answer.get("id") == number:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                result: dict[str, Any] = answer["result"]
+                return result
+
+    def eval(self, code: str) -> Any:
+        """The value of an expression in the page; raises RuntimeError for one that throws."""
+        found = self.call("Runtime.evaluate", expression=code, returnByValue=True)
+        if "exceptionDetails" in found:
+            raise RuntimeError(str(found["exceptionDetails"]))
+        return found["result"].get("value")
+
+    def press(self, *keys: str) -> None:
+        """Keys, one after the other, as a keyboard gives them."""
+        for key in keys:
+            named = {"key": key, "code": KEYS.get(key, key)}
+            if len(key) == 1:
+                named["text"] = key
+            if key in ("Enter", "Tab"):
+                named |= {"text": "\r"} if key == "Enter" else {}
+                code = {"Enter": 13, "Tab": 9}[key]
+                self.call(
+                    "Input.dispatchKeyEvent", type="keyDown", windowsVirtualKeyCode=code, **named
+                )
+            else:
+                self.call("Input.dispatchKeyEvent", type="keyDown", **named)
+            self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def _take(self, patience: float = 20.0) -> dict[str, Any]:
+        """The next message; events are kept besides."""
+        end = time.monotonic() + patience
+        while b"\0" not in self._buffer:
+            if not select.select([self._reads], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise TimeoutError("the browser says nothing")
+            more = os.read(self._reads, 1 << 20)
+            if not more:
+                raise RuntimeError("the browser ended")
+            self._buffer += more
+        raw, _, self._buffer = self._buffer.partition(b"\0")
+        message: dict[str, Any] = json.loads(raw)
+        if "method" in message:
+            self.events.append(message)
+        return message
+
+
+@contextmanager
+def browser(profile: Path, *flags: str) -> Iterator[Tab]:
+    """A Chromium with a new profile in that folder, and one tab; ended with the block."""
+    assert CHROMIUM, "no Chromium is found"
+    theirs, writes = os.pipe()
+    reads, out = os.pipe()
+    # Chromium reads its commands from descriptor 3 and writes to 4.
+    script = f'exec 3<&{theirs} 4>&{out}; exec "$@"'
+    process = subprocess.Popen(
+        ["bash", "-c", script, "bash", CHROMIUM, *FLAGS, f"--user-data-dir={profile}", *flags],
+        pass_fds=(theirs, out),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    os.close(out)
+    try:
+        yield Tab(writes, reads)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(writes)
+        os.close(reads)
