@@ -20,7 +20,7 @@ from orchestry.errors import StoreError
 from orchestry.store import write_atomic
 
 SCRIPTS = (
-    *("dom.js", "data.js", "chart.js", "compare.js", "run.js", "learned.js"),
+    *("dom.js", "data.js", "chart.js", "compare.js", "run.js", "around.js", "learned.js"),
     *("episodes.js", "tree.js", "detail.js", "page.js"),
 )
 """One script, in this order."""
@@ -50,7 +50,7 @@ def assemble(found: Content) -> bytes:
     style, script = _read("page.css"), "\n".join(map(_read, SCRIPTS))
     fields = {
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
-        "base-uri 'none'; form-action 'none'",
+        "img-src data:; base-uri 'none'; form-action 'none'",
         "style": style,
         "data": "\n".join(_data(name, text) for name, text in found.blocks.items()),
         "script": script,

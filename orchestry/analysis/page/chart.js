@@ -180,7 +180,7 @@ function small(name, points, unit, caption = null) {
 
 /** An estimate with its interval about zero; `reach` is the end of the axis on both sides. */
 function whisker(at, low, high, reach) {
-  const width = 104, height = 16, x = scale(-reach, reach, 6, width - 6);
+  const width = 88, height = 16, x = scale(-reach, reach, 6, width - 6);
   const clear = low > 0 || high < 0 ? (at > 0 ? 'good' : 'bad') : 'unsure';
   return svg('svg', { width, height, viewBox: `0 0 ${width} ${height}`, class: `whisker ${clear}`,
     'aria-hidden': 'true' },

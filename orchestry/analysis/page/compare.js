@@ -13,7 +13,7 @@ function compareRuns(choose) {
   if (places.length < 2) return;
   const section = $('compare');
   section.hidden = false;
-  section.replaceChildren(
+  refill(section,
     el('h2', { id: 'compare-title' }, 'Side by side'),
     comparisonTable(places, choose),
     comparedRewards(places),

@@ -13,7 +13,7 @@ from orchestry.analysis.page.texts import Lines, embedded, numbered
 from orchestry.records import EpisodeRecord
 
 CAP = 40_000_000
-"""Bytes of trees and texts. A browser opens that much from disk in about a second."""
+"""Bytes of trees and texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,15 @@ def _sources(experiments: Sequence[Experiment]) -> Iterator[Source]:
     """Each run, then its evaluations and its baselines."""
     number = 0
     for experiment in experiments:
-        yield Source(experiment.label, experiment.run, missing=experiment.missing)
+        beside = bool(experiment.evaluations or experiment.baselines)
+        yield Source(experiment.label, experiment.run, beside, missing=experiment.missing)
         of, number = number, number + 1
         for kind, runs in (
             ("evaluation", experiment.evaluations),
             ("baseline", experiment.baselines),
         ):
             for name, run in runs.items():
-                yield Source(name, run, kind, of)
+                yield Source(name, run, True, kind, of)
                 number += 1
 
 
@@ -81,6 +82,7 @@ def _tree(record: EpisodeRecord, lines: Lines, left: int) -> tuple[str, int]:
     """An episode's JSON and its bytes, new lines included; '' where they are more than `left`."""
     before = len(lines.all)
     plain: dict[str, Any] = record.model_dump(mode="json", exclude_defaults=True)
+    plain["seed"] = str(record.seed)  # beyond what a number of JavaScript holds
     for node in plain["nodes"]:
         for turn in node["turns"]:
             turn["completion"].pop("tokens", None)  # ids and log-probabilities: nobody reads them

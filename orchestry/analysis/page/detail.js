@@ -6,14 +6,14 @@ function showEpisode(place, row, tree, view, select) {
   const pruned = [...tree.nodes.values()].filter((node) => node.up && !node.survived).length;
   const jump = (name, key, id) => el('button', { type: 'button', class: 'plain',
     on: { click: () => select(id) } }, name, ' ', el('kbd', {}, key));
-  $('episode').replaceChildren(
+  refill($('episode'),
     el('h3', { class: 'episode-title' }, `Episode ${record.episode} `,
       el('span', { class: 'of' }, shown(record.problem))),
     el('p', { class: 'facts' }, [
       ['reward', fixed(record.reward)], ['all trajectories', fixed(record.mean_leaf_reward)],
       ['nodes', count(record.nodes.length - 1)], ['pruned', count(pruned)],
       ['calls', count(record.calls)], ['dollars', dollars(record.usd)], ['split', record.split],
-      ['seed', String(record.seed)],
+      ['seed', record.seed],
     ].map(([name, value]) => el('span', {}, el('b', {}, name), ' ', value))),
     el('div', { class: 'jumps' }, jump('best leaf \u2605', 'b', record.best),
       jump('worst leaf', 'w', worstLeaf(tree).id),
@@ -39,38 +39,33 @@ function credits(tree, select) {
   if (!found.length) return null;
   const reach = Math.max(0.05, ...found.flatMap((one) => [one.low, one.high].map(Math.abs)));
   const leaves = [...new Set(found.map((one) => one.leaf))];
-  const agents = [...new Set(found.map((one) => one.agent))];
-  const cells = (agent, leaf) => {
-    const one = found.find((credit) => credit.agent === agent && credit.leaf === leaf);
-    return [el('td', {}, whisker(one.credit, one.low, one.high, reach)),
+  return el('div', { class: 'credits' }, leaves.map((leaf) => el('table', { class: 'bare' },
+    el('caption', {}, 'credit, ', el('button', { type: 'button', class: 'plain',
+      on: { click: () => select(leaf) } },
+    leaf === tree.record.best ? 'best leaf' : 'worst leaf')),
+    el('tbody', {}, found.filter((one) => one.leaf === leaf).map((one) => el('tr', {},
+      el('th', { scope: 'row' }, shown(one.agent)),
+      el('td', {}, whisker(one.credit, one.low, one.high, reach)),
       el('td', { class: 'number' }, signed(one.credit), el('small', {},
-        ` [${signed(one.low, 2)}, ${signed(one.high, 2)}]`))];
-  };
-  return el('div', { class: 'credits' }, el('table', { class: 'bare' },
-    el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'credit of'), leaves.map((leaf) =>
-      el('th', { scope: 'colgroup', colspan: 2 }, el('button', { type: 'button', class: 'plain',
-        on: { click: () => select(leaf) } },
-      leaf === tree.record.best ? 'best leaf' : 'worst leaf'))))),
-    el('tbody', {}, agents.map((agent) => el('tr', {},
-      el('th', { scope: 'row' }, shown(agent)), leaves.map((leaf) => cells(agent, leaf)))))));
+        ` [${signed(one.low, 2)}, ${signed(one.high, 2)}]`))))))));
 }
 
 function showDetail(tree, id, rating) {
   const node = tree.nodes.get(id), path = pathTo(node).slice(1);
   const detail = $('detail');
   detail.scrollTop = 0;
-  detail.replaceChildren(...[
+  refill(detail, [
     node.up ? head(tree, node) : el('p', {}, 'The start of the episode. Choose a sample in the ' +
       'tree to see what its agents saw and answered.'),
     node.up ? group(node) : null, score(node), judged(node, rating),
     path.length ? el('h4', {}, 'Trajectory') : null,
     path.length ? el('ol', { class: 'moves' },
       path.map((step, place) => move(step, place, path.length))) : null,
-  ].flat(Infinity).filter(Boolean));
+  ]);
 }
 
 function head(tree, node) {
-  const fate = node.survived ? node.id === tree.record.best ? 'the best leaf'
+  const fate = node.survived ? node.id === tree.record.best ? 'best leaf'
     : node.children.length ? 'survived' : 'survived, a leaf' : 'pruned';
   return [
     el('h3', {}, shown(moversOf(node)), ' ', el('code', {}, node.id)),

@@ -48,11 +48,18 @@ const fixed = (value, digits = 3) => isNumber(value) ? minus(value.toFixed(digit
 const signed = (value, digits = 3) =>
   isNumber(value) ? (value < 0 ? '' : '+') + fixed(value, digits) : '\u2013';
 const count = (value) => isNumber(value) ? value.toLocaleString('en-GB') : '\u2013';
-const dollars = (value) => isNumber(value) ? `$${value.toFixed(value >= 100 ? 2 : 4)}` : '\u2013';
+const dollars = (value) => !isNumber(value) ? '\u2013'
+  : value === 0 ? '$0' : `$${value.toFixed(value >= 100 ? 2 : 4)}`;
 const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? '' : 's'}`;
 const figure = (value) =>
-  !isNumber(value) ? '\u2013' : Number.isInteger(value) ? minus(count(value))
+  !isNumber(value) ? '\u2013'
+    : Number.isInteger(value) || Math.abs(value) >= 1000 ? minus(count(Math.round(value)))
     : minus(String(Number(value.toPrecision(4))));
+
+/** Replaces what an element shows; lists may nest, and hold nothing. */
+const refill = (node, ...kids) => {
+  node.replaceChildren(...kids.flat(Infinity).filter((kid) => kid !== null && kid !== undefined));
+};
 
 /** A table as papers set it: rules above and below, numbers to the right. */
 function table(heads, rows, props = {}) {

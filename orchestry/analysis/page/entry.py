@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
+from orchestry.analysis.measures import measured
 from orchestry.errors import StoreError
 from orchestry.journal import Committed, Evaluated, Event, Learned, RolledBack, last_words
 from orchestry.records import EpisodeRecord
@@ -24,6 +25,8 @@ class Source:
 
     label: str
     run: Run
+    beside: bool
+    """Whether it is compared with others on the page, so that its means want intervals."""
     kind: Kind = "run"
     of: int | None = None
     missing: tuple[str, ...] = ()
@@ -39,6 +42,7 @@ def entry(source: Source) -> dict[str, Any]:
         "folder": run.folder.name,
         "missing": list(source.missing),
         "summary": _summary(run),
+        "measures": _measures(run) if source.beside else None,
         "config": yaml.safe_dump(_shown(run.config), sort_keys=False, allow_unicode=True),
         "backend": run.config.get("backend"),
         "task": run.config.get("task"),
@@ -61,9 +65,21 @@ def _summary(run: Run) -> dict[str, Any] | None:
         return None
 
 
-def _shown(config: dict[str, Any]) -> dict[str, Any]:
-    """The config without folders of this machine."""
-    return {key: value for key, value in config.items() if key not in ("run_dir", "task_path")}
+def _measures(run: Run) -> dict[str, Any] | None:
+    try:
+        found = measured(run)
+    except StoreError:  # without a summary
+        return None
+    return found.plain() if found else None
+
+
+def _shown(config: Any) -> Any:
+    """The config with names in place of paths of this machine."""
+    if isinstance(config, dict):
+        return {key: _shown(value) for key, value in config.items()}
+    if isinstance(config, list):
+        return [_shown(value) for value in config]
+    return Path(config).name if isinstance(config, str) and config.startswith("/") else config
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

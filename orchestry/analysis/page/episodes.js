@@ -52,7 +52,7 @@ class EpisodeList {
       `episode ${row.episode}, ${row.problem}, reward ${fixed(row.reward)}, leaves from ` +
       `${fixed(row.low)} to ${fixed(row.high)}${row.kept ? '' : ', its tree is left out'}` },
     el('span', { class: 'place' }, String(row.episode)),
-    el('span', { class: 'problem' }, shown(row.problem)),
+    el('span', { class: 'problem', title: row.problem }, shown(row.problem)),
     spread(row), el('span', { class: 'reward' }, fixed(row.reward)));
   }
 
@@ -88,7 +88,7 @@ class EpisodeList {
 
 /** From the lowest to the highest leaf, with their mean, on [0, 1]. */
 function spread(row) {
-  const width = 64, x = scale(0, 1, 3, width - 3);
+  const width = 54, x = scale(0, 1, 3, width - 3);
   return svg('svg', { width, height: 14, viewBox: `0 0 ${width} 14`, class: 'spread',
     'aria-hidden': 'true' },
   svg('line', { class: 'axis', x1: 3, x2: width - 3, y1: 7, y2: 7 }),

@@ -12,9 +12,22 @@ function learned(run, open) {
     el('h3', {}, 'Behaviours'),
     diff ? diffBlock(diff) : el('p', { class: 'fine' }, 'No behaviour stands in a prompt: the ' +
       'system prompts at the end are those of the beginning.'),
-    behaviors.length ? el('ol', { class: 'behaviors' },
-      behaviors.map((one) => behavior(one, run, open))) : null,
+    listed(behaviors.filter(inPlay), run, open), others(behaviors, run, open),
   ];
+}
+
+const inPlay = (one) => ['accepted', 'trial'].includes(one.status);
+const listed = (behaviors, run, open) => behaviors.length
+  ? el('ol', { class: 'behaviors' }, behaviors.map((one) => behavior(one, run, open))) : null;
+
+/** What stands in no prompt: folded, with how many there are of each status. */
+function others(behaviors, run, open) {
+  const rest = behaviors.filter((one) => !inPlay(one));
+  if (!rest.length) return null;
+  const counts = STATUSES.map((status) => [status,
+    rest.filter((one) => (one.status ?? 'candidate') === status).length]);
+  return folded(counts.filter(([, number]) => number)
+    .map(([status, number]) => `${number} ${status}`).join(', '), () => listed(rest, run, open));
 }
 
 const rankOf = (status) => STATUSES.indexOf(status ?? 'candidate');
@@ -33,9 +46,11 @@ function diffBlock(text) {
 function behavior(one, run, open) {
   const status = one.status ?? 'candidate';
   return el('li', { class: `behavior ${status}` },
-    el('p', { class: 'behavior-head' }, el('b', {}, status), ' for ', shown(one.agent),
+    el('p', { class: 'behavior-head' }, el('b', {}, status), ' ', one.kind ?? 'rule', ' for ',
+      shown(one.agent),
       ` \u00b7 update ${one.born ?? 0} \u00b7 `, el('code', {}, shown(one.id ?? ''))),
-    el('p', { class: 'prose' }, shown(one.text)),
+    one.kind === 'example' ? el('pre', { class: 'text', dir: 'auto', tabindex: 0 }, shown(one.text))
+      : el('p', { class: 'prose' }, shown(one.text)),
     one.why ? el('p', { class: 'fine' }, 'Why: ', shown(one.why)) : null,
     evidence(one.evidence, 'trial', run, open), evidence(one.retest, 'retest', run, open),
     one.note ? el('p', { class: 'fine' }, shown(one.note)) : null);

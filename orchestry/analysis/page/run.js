@@ -5,12 +5,14 @@ function showRun(place, choose, open) {
   const run = RUNS[place];
   const blocks = [
     el('div', { class: 'run-head' },
-      el('h2', { id: 'run-title' }, shown(nameOf(run))), runSwitch(place, choose)),
+      el('h2', { id: 'run-title' },
+        RUNS.length > 1 ? shown(nameOf(run)) : 'The run', ' ',
+        el('span', { class: 'of' }, shown(run.folder))), runSwitch(place, choose)),
     summary(run), rewardCurve(run, open), around(place, choose), tags(run), learned(run, open),
     weights(run),
     folded('Configuration', () => el('pre', { class: 'text', tabindex: 0 }, shown(run.config))),
   ];
-  $('run').replaceChildren(...blocks.flat().filter(Boolean));
+  refill($('run'), blocks);
   $('notices').replaceChildren(...notices(place));
 }
 
@@ -122,22 +124,6 @@ function partCurves(run) {
   const names = [...new Set(run.rows.flatMap((row) => Object.keys(row.parts)))];
   if (names.length < 2) return [];
   return names.map((name) => small(name, curves(run).smooth((row) => row.parts[name] ?? 0)));
-}
-
-/** Held-out evaluations and baselines of this run, beside itself. */
-function around(place, choose) {
-  const others = RUNS.map((_, other) => other).filter((other) => RUNS[other].of === place);
-  if (!others.length) return null;
-  const heads = [{ name: 'kind' }, { name: 'name' }, ...['problems', 'mean of all trajectories',
-    'mean of the best', 'calls', 'dollars'].map((name) => ({ name, number: true }))];
-  const rows = [place, ...others].map((other) => {
-    const run = RUNS[other], found = figuresOf(run);
-    const name = other === place ? 'while it learned' : el('button', { type: 'button',
-      class: 'plain', on: { click: () => choose(other) } }, shown(run.label));
-    return [run.kind, name, count(new Set(run.rows.map((row) => row.problem)).size),
-      fixed(found.trajectory), fixed(found.best), count(found.calls), dollars(found.usd)];
-  });
-  return [el('h3', {}, 'Evaluations and baselines'), table(heads, rows)];
 }
 
 /** Shares of the evaluated trajectories with each tag, such as schemes of cooperation. */

@@ -1,7 +1,7 @@
 'use strict';
 // The search tree of an episode, drawn from left to right: a column a stage, a node a sample.
 
-const COLUMN = 174, ROW = 26, START = 62;
+const COLUMN = 170, ROW = 26, START = 58;
 const MANY = 160;
 
 class TreeView {
