@@ -23,7 +23,8 @@ FLAGS = (
     *("--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"),
     *("--disable-sync", "--mute-audio", "--remote-debugging-pipe"),
 )
-KEYS = {" ": "Space", "Enter": "Enter", "Escape": "Escape", "Tab": "Tab"}
+CODES = {"Enter": 13, "Tab": 9, "Escape": 27}
+"""Keys that do something by themselves, which the browser knows by number."""
 
 
 class Tab:
@@ -73,17 +74,10 @@ class Tab:
     def press(self, *keys: str) -> None:
         """Keys, one after the other, as a keyboard gives them."""
         for key in keys:
-            named = {"key": key, "code": KEYS.get(key, key)}
-            if len(key) == 1:
-                named["text"] = key
-            if key in ("Enter", "Tab"):
-                named |= {"text": "\r"} if key == "Enter" else {}
-                code = {"Enter": 13, "Tab": 9}[key]
-                self.call(
-                    "Input.dispatchKeyEvent", type="keyDown", windowsVirtualKeyCode=code, **named
-                )
-            else:
-                self.call("Input.dispatchKeyEvent", type="keyDown", **named)
+            named: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": CODES.get(key, 0)}
+            if len(key) == 1 or key == "Enter":
+                named["text"] = "\r" if key == "Enter" else key
+            self.call("Input.dispatchKeyEvent", type="keyDown", **named)
             self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def _take(self, patience: float = 20.0) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orchestry
 from orchestry.analysis.experiment import Experiment
 from orchestry.analysis.page.entry import Source, entry
 from orchestry.analysis.page.texts import Lines, embedded, numbered
@@ -35,7 +34,7 @@ def content(experiments: Sequence[Experiment], cap: int = CAP) -> Content:
     for number, one in enumerate(entries):
         for row in one["rows"]:
             row["kept"] = f"episode-{number}-{row['episode']}" in trees
-    index = {"orchestry": orchestry.__version__, "cap": cap, "runs": entries}
+    index = {"cap": cap, "runs": entries}
     blocks = {"index": embedded(index), "lines": embedded(lines.all)}
     return Content(blocks | dict(sorted(trees.items())))
 

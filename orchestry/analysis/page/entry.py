@@ -35,6 +35,7 @@ class Source:
 def entry(source: Source) -> dict[str, Any]:
     """Plain data; places of this machine are left out, so that a page may be shown to others."""
     run, events = source.run, source.run.events
+    manifest = _manifest(run.folder)
     return {
         "label": source.label,
         "kind": source.kind,
@@ -46,7 +47,8 @@ def entry(source: Source) -> dict[str, Any]:
         "config": yaml.safe_dump(_shown(run.config), sort_keys=False, allow_unicode=True),
         "backend": run.config.get("backend"),
         "task": run.config.get("task"),
-        "device": _manifest(run.folder).get("device"),
+        "device": manifest.get("device"),
+        "orchestry": manifest.get("orchestry"),
         "rows": [_row(record) for record in run.episodes],
         "updates": _updates(events, run.folder),
         "dev": _dev(events),

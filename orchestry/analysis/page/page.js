@@ -133,10 +133,9 @@ function masthead() {
   $('standfirst').replaceChildren(runs.length > 1
     ? `${runs.length} runs side by side, and every episode of them`
     : shown(`What a team of ${teamOf(runs[0])} did and learned, episode by episode`));
-  $('version').replaceChildren(DATA.orchestry);
-  $('colophon').replaceChildren(`Written by orchestry ${DATA.orchestry} from the run directories ` +
-    `${RUNS.filter((run) => run.kind === 'run').map((run) => run.folder).join(', ')}. ` +
-    'The page holds all it shows and asks no network.');
+  $('colophon').replaceChildren(shown('Made from the run directories ' +
+    runs.map((run) => run.orchestry ? `${run.folder} (orchestry ${run.orchestry})` : run.folder)
+      .join(', ') + '. The page holds all it shows and asks no network.'));
 }
 
 function teamOf(run) {
