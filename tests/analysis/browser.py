@@ -80,6 +80,11 @@ class Tab:
             self.call("Input.dispatchKeyEvent", type="keyDown", **named)
             self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
+    def close(self) -> None:
+        """Ends the browser, all its processes."""
+        self._session = None
+        self.call("Browser.close")
+
     def _take(self, patience: float = 20.0) -> dict[str, Any]:
         """The next message; events are kept besides."""
         end = time.monotonic() + patience
@@ -114,10 +119,11 @@ def browser(profile: Path, *flags: str) -> Iterator[Tab]:
     )
     os.close(theirs)
     os.close(out)
+    tab = Tab(writes, reads)
     try:
-        yield Tab(writes, reads)
+        yield tab
     finally:
-        process.kill()
-        process.wait()
+        tab.close()
+        process.wait(20)
         os.close(writes)
         os.close(reads)

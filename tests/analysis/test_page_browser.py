@@ -12,7 +12,7 @@ import pytest
 import orchestry
 from orchestry.analysis import page
 from orchestry.analysis.experiment import read_experiments
-from orchestry.store import Run
+from orchestry.store import Run, Store, load_run
 from tests.analysis.browser import CHROMIUM, Tab, browser
 from tests.analysis.made import config
 from tests.analysis.test_page import HOSTILE
@@ -135,6 +135,24 @@ def test_a_tree_that_is_left_out_is_said_to_be(tab: Tab, searched: Run, tmp_path
     tab.press("t", "b", "w", "p", "d", "j")
     assert tab.eval(CHOSEN) == "1"
     assert not [e for e in tab.events if e["method"] == "Runtime.exceptionThrown"]
+
+
+def test_a_run_without_an_episode_says_so(tab: Tab, folder: Path, tmp_path: Path) -> None:
+    with Store(folder) as store:
+        store.roll_back(0, at=1.0)
+    (folder / "summary.json").unlink()
+    opened(tab, tmp_path, load_run(folder))
+    assert "No episode of this run is finished." in tab.eval("document.body.innerText")
+    assert not [e for e in tab.events if e["method"] == "Runtime.exceptionThrown"]
+
+
+def test_the_address_leads_back_to_a_sample(tab: Tab, searched: Run, tmp_path: Path) -> None:
+    path = opened(tab, tmp_path, searched)
+    tab.open("about:blank")
+    tab.open(f"{path.as_uri()}#run=0&episode=2&node=0.0")
+    assert tab.eval(CHOSEN) == "2"
+    tab.press("t")
+    assert tab.eval(NODE) == "0.0"
 
 
 def test_several_runs_stand_side_by_side_and_are_switched(

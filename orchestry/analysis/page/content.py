@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orchestry.analysis.experiment import Experiment
-from orchestry.analysis.page.entry import Source, entry
+from orchestry.analysis.page.entry import Kind, Source, entry
 from orchestry.analysis.page.texts import Lines, embedded, numbered
 from orchestry.records import EpisodeRecord
+from orchestry.store import Run
 
 CAP = 40_000_000
 """Bytes of trees and texts."""
@@ -46,10 +47,11 @@ def _sources(experiments: Sequence[Experiment]) -> Iterator[Source]:
         beside = bool(experiment.evaluations or experiment.baselines)
         yield Source(experiment.label, experiment.run, beside, missing=experiment.missing)
         of, number = number, number + 1
-        for kind, runs in (
-            ("evaluation", experiment.evaluations),
-            ("baseline", experiment.baselines),
-        ):
+        kinds: dict[Kind, Mapping[str, Run]] = {
+            "evaluation": experiment.evaluations,
+            "baseline": experiment.baselines,
+        }
+        for kind, runs in kinds.items():
             for name, run in runs.items():
                 yield Source(name, run, True, kind, of)
                 number += 1

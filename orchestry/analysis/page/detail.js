@@ -3,7 +3,7 @@
 
 function showEpisode(place, row, tree, view, select) {
   const { record } = tree;
-  const pruned = [...tree.nodes.values()].filter((node) => node.up && !node.survived).length;
+  const pruned = cutOf(tree).length;
   const jump = (name, key, id) => el('button', { type: 'button', class: 'plain',
     on: { click: () => select(id) } }, name, ' ', el('kbd', {}, key));
   refill($('episode'),
@@ -18,8 +18,7 @@ function showEpisode(place, row, tree, view, select) {
     el('div', { class: 'jumps' }, jump('best leaf \u2605', 'b', record.best),
       jump('worst leaf', 'w', worstLeaf(tree).id),
       pruned ? el('button', { type: 'button', class: 'plain', id: 'pruned',
-        'aria-pressed': String(!view.pruned), on: { click: () => view.toggle() } },
-      `hide ${count(pruned)} pruned `, el('kbd', {}, 'p')) : null,
+        on: { click: () => view.toggle() } }, prunedName(view), el('kbd', {}, 'p')) : null,
       folded('How to read the tree', treeKey)),
     credits(tree, select));
 }
@@ -71,7 +70,7 @@ function head(tree, node) {
     el('h3', {}, shown(moversOf(node)), ' ', el('code', {}, node.id)),
     el('dl', { class: 'figures tight' }, [
       ['value', fixed(valueIn(node)), `by ${SOURCES[node.group.source]}`],
-      ['advantage', signed(advantageOf(node)), 'less its group\u2019s mean'],
+      ['advantage', signed(advantageOf(node)), 'in its group'],
       ['fate', fate, node.places.length > 1 ? `${node.places.length} equal samples` : ''],
     ].map(([name, value, more]) => el('div', {}, el('dt', {}, name),
       el('dd', {}, value, el('small', {}, more || '\u00a0'))))),
@@ -108,7 +107,7 @@ function score(node) {
 }
 
 function meter(value) {
-  const width = 110, x = scale(0, 1, 0, width);
+  const width = 88, x = scale(0, 1, 0, width);
   return svg('svg', { width, height: 10, viewBox: `0 0 ${width} 10`, class: 'meter',
     'aria-hidden': 'true' }, svg('rect', { class: 'track', width, height: 4, y: 3 }),
   svg('rect', { class: 'full', width: x(Math.max(0, Math.min(1, value))) || 0, height: 4, y: 3 }));

@@ -97,10 +97,10 @@ function spread(row) {
   svg('circle', { cx: x(row.reward), cy: 7, r: 3 }));
 }
 
-/** Scrolls only the box, never the page. */
-function keepInView(node, box) {
+/** Scrolls only the box, never the page; `head` of its height is covered. */
+function keepInView(node, box, head = 0) {
   const inside = node.getBoundingClientRect(), frame = box.getBoundingClientRect();
-  if (inside.top < frame.top) box.scrollTop -= frame.top - inside.top + 8;
+  if (inside.top < frame.top + head) box.scrollTop -= frame.top + head - inside.top + 8;
   if (inside.bottom > frame.bottom) box.scrollTop += inside.bottom - frame.bottom + 8;
   if (inside.left < frame.left) box.scrollLeft -= frame.left - inside.left + 16;
   if (inside.right > frame.right) box.scrollLeft += inside.right - frame.right;

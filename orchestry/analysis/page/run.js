@@ -37,7 +37,7 @@ function summary(run) {
   const cards = [
     local(run) ? ['mean reward', fixed(found.trajectory), 'of all trajectories']
       : ['mean reward', fixed(found.best), 'of the best trajectories'],
-    ['best', fixed(found.highest), text ? `episode ${text.best_episode}` : ''],
+    ['best', fixed(found.highest), isNumber(text?.best_episode) ? `episode ${text.best_episode}` : ''],
     ['episodes', count(run.rows.length), text ? `of ${count(text.episodes_asked)}` : ''],
     ['calls', count(found.calls), text ? `${count(text.cache_hits)} from the cache` : ''],
     ['dollars', dollars(found.usd), text && isNumber(text.budget_usd) ? `of $${text.budget_usd}` : ''],

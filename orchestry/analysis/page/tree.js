@@ -2,7 +2,7 @@
 // The search tree of an episode, drawn from left to right: a column a stage, a node a sample.
 
 const COLUMN = 170, ROW = 26, START = 58;
-const MANY = 160;
+const MANY = 160, HUGE = 400; // nodes from which the pruned are hidden, and branches closed
 
 class TreeView {
   constructor(choose) {
@@ -14,7 +14,7 @@ class TreeView {
   show(tree, chosen) {
     this.tree = tree;
     this.chosen = chosen;
-    this.folded = new Set();
+    this.folded = tree.nodes.size > HUGE ? branchesOff(tree, chosen) : new Set();
     this.pruned = tree.nodes.size <= MANY || tree.nodes.get(chosen).survived === false;
     this.reach = Math.max(1e-9, ...tree.record.groups.flatMap((g) => g.advantages.map(Math.abs)));
     this.render(false);
@@ -130,14 +130,14 @@ class TreeView {
   }
 
   mark(focus) {
-    for (const [id, item] of this.items) {
-      item.setAttribute('aria-selected', String(id === this.chosen));
-      item.tabIndex = -1;
-    }
+    this.marked?.setAttribute('aria-selected', 'false');
+    if (this.marked) this.marked.tabIndex = -1;
     const item = this.items.get(this.chosen) ?? this.items.get(this.tree.root.id);
+    item.setAttribute('aria-selected', String(item.dataset.node === this.chosen));
     item.tabIndex = 0;
+    this.marked = item;
     if (focus) item.focus({ preventScroll: true });
-    keepInView(item, $('canvas'));
+    keepInView(item, $('canvas'), 34);
   }
 
   select(id, focus = true) {
@@ -146,6 +146,7 @@ class TreeView {
     let changed = false;
     if (!this.pruned && pathTo(node).some((one) => one.up && !one.survived)) {
       this.pruned = changed = true;
+      $('pruned').firstChild.data = prunedName(this);
     }
     for (const one of pathTo(node).slice(0, -1)) changed = this.folded.delete(one.id) || changed;
     if (changed) this.render(focus);
@@ -204,12 +205,25 @@ class TreeView {
     this.pruned = !this.pruned;
     const path = pathTo(this.tree.nodes.get(this.chosen));
     const cut = path.findIndex((node) => node.up && !node.survived);
+    $('pruned').firstChild.data = prunedName(this);
     if (!this.pruned && cut > 0) this.select(path[cut - 1].id, false);
     this.render(false);
   }
 }
 
 const side = (advantage) => advantage < 0 ? 'bad' : advantage > 0 ? 'good' : '';
+
+const cutOf = (tree) => [...tree.nodes.values()].filter((node) => node.up && !node.survived);
+const prunedName = (view) =>
+  `${view.pruned ? 'hide' : 'show'} ${count(cutOf(view.tree).length)} pruned `;
+
+/** All nodes with something below them, but for those on the way to the chosen one. */
+function branchesOff(tree, chosen) {
+  const path = new Set(pathTo(tree.nodes.get(chosen)));
+  return new Set([...tree.nodes.values()]
+    .filter((node) => node.children.length && !path.has(node)).map((node) => node.id));
+}
+
 const SOURCES = { leaf: 'its leaves', judge: 'the judge', task: 'the task' };
 const below = (node) => node.children.reduce((sum, kid) => sum + 1 + below(kid), 0);
 
