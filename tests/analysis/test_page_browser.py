@@ -91,6 +91,18 @@ def test_the_keyboard_reaches_episodes_tree_and_samples(
     assert f"episode={following}" in tab.eval("location.hash")
 
 
+def test_the_learning_curve_is_read_by_keys_and_opens_an_episode(
+    tab: Tab, searched: Run, tmp_path: Path
+) -> None:
+    opened(tab, tmp_path, searched)
+    tab.eval("document.querySelector('.chart').focus()")
+    tab.press("Home", "ArrowRight")
+    said = tab.eval(f"{FOCUS}.getAttribute('aria-valuetext')")
+    assert said.startswith(f"episode 1 \u00b7 reward {searched.episodes[1].reward:.3f} ")
+    tab.press("Enter")
+    assert tab.eval(f"{FOCUS}.dataset.episode") == "1"
+
+
 def test_keys_dialog_filter_and_order(tab: Tab, searched: Run, tmp_path: Path) -> None:
     opened(tab, tmp_path, searched)
     tab.press("?")

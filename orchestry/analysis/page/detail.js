@@ -69,7 +69,7 @@ function head(tree, node) {
   return [
     el('h3', {}, shown(moversOf(node)), ' ', el('code', {}, node.id)),
     el('dl', { class: 'figures tight' }, [
-      ['value', fixed(valueIn(node)), `by ${SOURCES[node.group.source]}`],
+      ['value', fixed(valueIn(node)), `by ${valuedBy(node)}`],
       ['advantage', signed(advantageOf(node)), 'in its group'],
       ['fate', fate, node.places.length > 1 ? `${node.places.length} equal samples` : ''],
     ].map(([name, value, more]) => el('div', {}, el('dt', {}, name),
@@ -129,7 +129,7 @@ function judged(node, rating) {
 
 function move(node, place, moves) {
   const figures = el('p', { class: 'fine' }, `value ${fixed(valueIn(node))} by ` +
-    `${SOURCES[node.group.source]}, advantage ${signed(advantageOf(node))}` +
+    `${valuedBy(node)}, advantage ${signed(advantageOf(node))}` +
     (node.survived ? '' : ', pruned'));
   return el('li', { class: place === moves - 1 ? 'move last' : 'move' },
     node.turns.map((turn) => [

@@ -49,7 +49,7 @@ const signed = (value, digits = 3) =>
   isNumber(value) ? (value < 0 ? '' : '+') + fixed(value, digits) : '\u2013';
 const count = (value) => isNumber(value) ? value.toLocaleString('en-GB') : '\u2013';
 const dollars = (value) => !isNumber(value) ? '\u2013'
-  : value === 0 ? '$0' : `$${value.toFixed(value >= 100 ? 2 : 4)}`;
+  : value === 0 ? '$0' : `$${value.toFixed(value >= 100 ? 2 : value >= 0.001 ? 4 : 6)}`;
 const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? '' : 's'}`;
 const figure = (value) =>
   !isNumber(value) ? '\u2013'

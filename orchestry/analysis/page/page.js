@@ -80,7 +80,7 @@ function chooseNode(id) {
 function openEpisode(episode) {
   chooseEpisode(episode, null, false);
   $('browser').scrollIntoView();
-  $('browser').focus({ preventScroll: true });
+  list.mark(episode, true);
 }
 
 const KEYS = [

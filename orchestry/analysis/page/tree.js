@@ -124,7 +124,7 @@ class TreeView {
   label(node) {
     if (!node.up) return `Start of the episode, ${plural(this.tree.nodes.size - 1, 'node')} below`;
     const samples = node.places.length > 1 ? `, ${node.places.length} equal samples` : '';
-    return `${moversOf(node)}, value ${fixed(valueIn(node))} by ${SOURCES[node.group.source]}, ` +
+    return `${moversOf(node)}, value ${fixed(valueIn(node))} by ${valuedBy(node)}, ` +
       `advantage ${signed(advantageOf(node))}, ${node.survived ? 'survived' : 'pruned'}${samples}` +
       (this.tree.best.has(node.id) ? ', on the best path' : '');
   }
@@ -224,6 +224,9 @@ function branchesOff(tree, chosen) {
     .filter((node) => node.children.length && !path.has(node)).map((node) => node.id));
 }
 
+/** Who gave a node's value. A leaf's own is its final score. */
+const valuedBy = (node) => node.group.source === 'leaf' && !node.children.length
+  ? 'the final score' : SOURCES[node.group.source];
 const SOURCES = { leaf: 'its leaves', judge: 'the judge', task: 'the task' };
 const below = (node) => node.children.reduce((sum, kid) => sum + 1 + below(kid), 0);
 
