@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,36 @@ def test_the_keyboard_reaches_episodes_tree_and_samples(
     assert f"episode={following}" in tab.eval("location.hash")
 
 
+def test_every_sample_of_the_tree_says_what_its_record_says(
+    tab: Tab, searched: Run, tmp_path: Path
+) -> None:
+    opened(tab, tmp_path, searched)
+    best = searched.best
+    assert best is not None
+    items = "[...document.querySelectorAll('[role=treeitem]')]"
+    labels = dict(tab.eval(f"{items}.map(e => [e.dataset.node, e.getAttribute('aria-label')])"))
+    assert labels.keys() == {node.id for node in best.nodes}
+    way = {node.id for node in best.path(best.best)}
+    for group in best.groups:
+        for place, child in enumerate(group.children):
+            found = re.match(
+                r"(.+), value ([\d.]+) by .+, advantage ([+\u2212][\d.]+)", labels[child]
+            )
+            assert found is not None
+            assert found[1] == " + ".join(group.agents)
+            assert float(found[2]) == pytest.approx(group.values[place], abs=6e-4)
+            advantage = float(found[3].replace("\u2212", "-"))
+            assert advantage == pytest.approx(group.advantages[place], abs=6e-4)
+            survived = best.node(child).survived
+            assert ("survived" in labels[child], "pruned" in labels[child]) == (
+                survived,
+                not survived,
+            )
+            assert ("on the best path" in labels[child]) == (child in way)
+            times = group.children.count(child)
+            assert (f"{times} equal samples" in labels[child]) == (times > 1)
+
+
 def test_the_learning_curve_is_read_by_keys_and_opens_an_episode(
     tab: Tab, searched: Run, tmp_path: Path
 ) -> None:
@@ -103,7 +134,7 @@ def test_the_learning_curve_is_read_by_keys_and_opens_an_episode(
     assert tab.eval(f"{FOCUS}.dataset.episode") == "1"
 
 
-def test_keys_dialog_filter_and_order(tab: Tab, searched: Run, tmp_path: Path) -> None:
+def test_keys_dialog_and_filter(tab: Tab, searched: Run, tmp_path: Path) -> None:
     opened(tab, tmp_path, searched)
     tab.press("?")
     assert tab.eval("document.getElementById('help').open")
@@ -116,6 +147,14 @@ def test_keys_dialog_filter_and_order(tab: Tab, searched: Run, tmp_path: Path) -
     assert set(tab.eval(rows)) == {problem}
     tab.press("Escape")
     assert tab.eval(f"{FOCUS}.getAttribute('role')") == "option"
+
+
+def test_episodes_are_sorted(tab: Tab, searched: Run, tmp_path: Path) -> None:
+    opened(tab, tmp_path, searched)
+    tab.eval("$('sort').value = 'worst'; $('sort').dispatchEvent(new Event('change'))")
+    rows = "[...document.querySelectorAll('#episodes [role=option]')].map(e => e.dataset.episode)"
+    by_reward = sorted(searched.episodes, key=lambda record: (record.reward, record.episode))
+    assert tab.eval(rows) == [str(record.episode) for record in by_reward]
 
 
 def test_what_a_model_wrote_is_text_and_shows_what_can_not_be_seen(

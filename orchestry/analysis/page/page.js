@@ -154,7 +154,8 @@ function start() {
   document.addEventListener('keydown', onKey);
   window.addEventListener('hashchange', () => {
     const wanted = remembered();
-    if (RUNS[wanted.run]) chooseRun(wanted.run, wanted.episode, wanted.node);
+    const news = Object.keys(state).some((key) => wanted[key] !== state[key]);
+    if (news && RUNS[wanted.run]) chooseRun(wanted.run, wanted.episode, wanted.node);
   });
 }
 
