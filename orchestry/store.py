@@ -262,7 +262,7 @@ def committed_episodes(
 
     A line that was written but not committed is left out; a damaged one raises StoreError.
     """
-    committed = _committed(events)
+    whole = committed(events)
     path = folder / "episodes.jsonl"
     found: dict[int, EpisodeRecord] = {}
     lines = path.read_bytes().splitlines() if path.exists() else []
@@ -276,12 +276,13 @@ def committed_episodes(
                 f"{path}, line {number} is damaged ({reason(error)}): delete the line, then "
                 "resume; its episode is played again from the journal's answers, at no cost"
             ) from None
-        if record.episode in committed:
+        if record.episode in whole:
             found[record.episode] = record
-    return found, committed - found.keys()
+    return found, whole - found.keys()
 
 
-def _committed(events: Iterable[Event]) -> set[int]:
+def committed(events: Iterable[Event]) -> set[int]:
+    """Numbers of the episodes that a journal calls finished, less those taken back."""
     found = set[int]()
     for event in events:
         if isinstance(event, Committed):

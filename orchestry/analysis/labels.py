@@ -1,0 +1,74 @@
+"""Short names for runs: what tells them apart, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Config = Mapping[str, Any]
+_PLAIN = ("task", "backend", "provider.model", "provider.name", "search.strategy", "baseline")
+"""Their values say enough; of all other keys the name stands beside the value."""
+_FIRST = (*_PLAIN, "seed")
+_MUTE = ("run_dir", "task_path", "trackers", "cache", "budget", "retry", "search.concurrency")
+"""What decides no result."""
+
+
+def labels(configs: Sequence[Config], folders: Sequence[str]) -> list[str]:
+    """A label a run, unique: its task, or the settings in which it differs from the others.
+
+    >>> one = {"task": "tldr", "seed": 0}
+    >>> labels([one], ["a"]), labels([one, {**one, "seed": 1}], ["a", "b"])
+    (['tldr'], ['seed 0', 'seed 1'])
+    """
+    flat = [flatten(config) for config in configs]
+    keys = _telling(flat)
+    found = [", ".join(_said(key, one.get(key)) for key in keys) for one in flat]
+    found = [label or str(one.get("task", "run")) for label, one in zip(found, flat, strict=True)]
+    named = [
+        f"{label} ({folder})" if found.count(label) > 1 else label
+        for label, folder in zip(found, folders, strict=True)
+    ]
+    return [
+        f"{label} #{number}" if named.count(label) > 1 else label
+        for number, label in enumerate(named, start=1)
+    ]
+
+
+def _telling(flat: Sequence[Config]) -> list[str]:
+    """The fewest differing keys that tell the runs apart, as far as any do."""
+    chosen = list[str]()
+    known = 1
+    for key in differing(flat):
+        told = len({tuple(repr(one.get(k)) for k in (*chosen, key)) for one in flat})
+        if told > known:
+            chosen, known = [*chosen, key], told
+    return chosen
+
+
+def differing(flat: Sequence[Config]) -> list[str]:
+    """Keys whose values differ between flat configs: the telling ones first."""
+    keys = [key for one in flat for key in one if not key.startswith(_MUTE)]
+    found = [key for key in dict.fromkeys(keys) if len({repr(one.get(key)) for one in flat}) > 1]
+    return sorted(found, key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST))
+
+
+def flatten(config: Config, above: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones.
+
+    >>> flatten({"learn": {"every": 4}, "seed": 0})
+    {'learn.every': 4, 'seed': 0}
+    """
+    found = dict[str, Any]()
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            found |= flatten(value, f"{above}{key}.")
+        else:
+            found[f"{above}{key}"] = value
+    return found
+
+
+def _said(key: str, value: Any) -> str:
+    text = str(value).rpartition("/")[2][:24]  # of a path its name
+    if key in _PLAIN:
+        return text
+    return f"{key.rpartition('.')[2].replace('_', ' ')} {text}"

@@ -1,0 +1,106 @@
+"""A run of which is read what can be read, with a word on what can't."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from pydantic import ValidationError
+
+from orchestry import journal
+from orchestry.errors import StoreError
+from orchestry.journal import Event, Opened
+from orchestry.records import EpisodeRecord, Summary
+from orchestry.store import Run, committed, committed_episodes
+
+
+class Salvaged(Run):
+    """A run that may be unfinished, still written, or damaged: bad lines are left out and named.
+
+    Raises StoreError for a journal of another version, and for one without a readable line.
+    """
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """The journal's readable events, oldest first."""
+        path = self.folder / "journal.jsonl"
+        try:
+            return list(journal.read(path))
+        except StoreError:
+            found = [event for line in _whole(path.read_bytes()) if (event := _event(line))]
+            if not any(isinstance(e, Opened) and e.version == journal.VERSION for e in found):
+                raise
+            return found
+
+    @cached_property
+    def episodes(self) -> list[EpisodeRecord]:
+        """The finished episodes that can be read, in order."""
+        try:
+            found, _ = committed_episodes(self.folder, self.events)
+        except StoreError:
+            lines = (self.folder / "episodes.jsonl").read_bytes().splitlines()
+            there = [record for line in lines if (record := _episode(line))]
+            numbers = committed(self.events)
+            found = {record.episode: record for record in there if record.episode in numbers}
+        return [found[number] for number in sorted(found)]
+
+    @cached_property
+    def written(self) -> Summary | None:
+        """summary.json; None where the run has no readable one."""
+        try:
+            return self.summary
+        except StoreError:
+            return None
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """What a reader of the run has to know that it lacks, a sentence each."""
+        return (*self._damage(), *self._unfinished())
+
+    def _damage(self) -> list[str]:
+        found = []
+        try:
+            list(journal.read(self.folder / "journal.jsonl"))
+        except StoreError as error:
+            found.append(f"damaged lines are left out: {error}")
+        try:
+            lost = committed_episodes(self.folder, self.events)[1]
+        except StoreError as error:
+            found.append(f"damaged lines are left out: {error}")
+            lost = committed(self.events) - {record.episode for record in self.episodes}
+        if lost:
+            numbers = ", ".join(map(str, sorted(lost)))
+            found.append(f"episodes.jsonl lacks what the journal calls finished: episode {numbers}")
+        return found
+
+    def _unfinished(self) -> list[str]:
+        found = []
+        done, asked = len(self.episodes), self.config.get("episodes")
+        if not done:
+            found.append("no episode is finished")
+        elif isinstance(asked, int) and done < asked:
+            found.append(f"{done} of {asked} episodes are finished")
+        last = self.events[-1].kind if self.events else None
+        if last != "stopped":
+            found.append("its process has not ended in order: it still runs, or was cut off")
+        if self.written is None:
+            found.append("summary.json is not there or not readable: calls are summed here")
+        return found
+
+
+def _whole(data: bytes) -> list[bytes]:
+    """The lines that end; a last one without its end was cut off by a kill."""
+    return data.split(b"\n")[:-1]
+
+
+def _event(line: bytes) -> Event | None:
+    try:
+        return journal.decode(line)
+    except ValueError:
+        return None
+
+
+def _episode(line: bytes) -> EpisodeRecord | None:
+    try:
+        return EpisodeRecord.model_validate_json(line)
+    except ValidationError:
+        return None
