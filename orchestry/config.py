@@ -81,9 +81,13 @@ class AgentConfig(Frozen):
     """What one agent does differently from `provider` and `sampling`."""
 
     model: str | None = None
+    """None: that of `provider`; backend local then loads a base of its own for it."""
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    """None: that of `sampling`."""
     temperature: float | None = Field(None, ge=0.0, le=2.0)
+    """None: that of `sampling`."""
     system_prompt: str | None = None
+    """None: the task's own."""
 
 
 class SearchConfig(Frozen):
@@ -196,6 +200,7 @@ class CacheConfig(Frozen):
     """Answers kept between runs, in the user cache."""
 
     enabled: bool = True
+    """False asks for every answer anew."""
     dir: Path | None = None
     """None: $XDG_CACHE_HOME/orchestry/answers."""
 
@@ -215,7 +220,9 @@ class PriceConfig(Frozen):
     """Dollars per million tokens, for models that genai-prices does not know."""
 
     input: float = Field(ge=0.0, allow_inf_nan=False)
+    """Of the prompt."""
     output: float = Field(ge=0.0, allow_inf_nan=False)
+    """Of the answer."""
     cached_input: float | None = Field(None, ge=0.0, allow_inf_nan=False)
     """None: the input price."""
     cache_write: float | None = Field(None, ge=0.0, allow_inf_nan=False)
@@ -226,7 +233,9 @@ class RunConfig(Frozen):
     """One run. Frozen: a changed run is a new config."""
 
     backend: BackendName = "api"
+    """`api` searches and rewrites prompts; `local` trains adapters by policy gradients."""
     task: str = "code_review"
+    """`orchestry tasks list` shows them; backend local has `code_collaboration` unless told."""
     task_path: tuple[Path, ...] = ()
     """Folders searched for tasks before ./tasks and the bundled ones."""
     weights: Mapping[str, Weight] = Field(default_factory=dict)
@@ -239,7 +248,9 @@ class RunConfig(Frozen):
     episodes: int = Field(20, ge=1, le=1_000_000)
     """One episode is one problem, searched once."""
     split: Split = "train"
+    """Whose problems are played; `orchestry evaluate` is what plays test."""
     seed: int = Field(0, ge=0)
+    """Same seed, same run, where the provider is deterministic."""
     provider: ProviderConfig = ProviderConfig()
     sampling: SamplingConfig = SamplingConfig()
     agents: Mapping[str, AgentConfig] = Field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""What makes the documentation: commands for maintainers, run from the repository root."""
