@@ -47,7 +47,8 @@ def test_every_command_of_the_help_has_a_section(capsys: pytest.CaptureFixture[s
 
 
 def test_every_exit_code_stands_in_the_table() -> None:
-    codes = {error.exit_code for error in (OrchestryError, *OrchestryError.__subclasses__())}
+    errors: list[type[OrchestryError]] = [OrchestryError, *OrchestryError.__subclasses__()]
+    codes = {error.exit_code for error in errors}
     table = re.findall(r"^\| (\d+) \|", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert {str(code) for code in {0, *codes}} == set(table)
 
