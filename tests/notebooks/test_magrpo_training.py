@@ -54,7 +54,12 @@ def test_a_key_is_asked_for_only_where_a_judge_needs_one(
 ) -> None:
     secret, asked = "typed-by-hand", list[str]()
     source = _cell(notebook, "asking").source
-    monkeypatch.setattr("getpass.getpass", lambda prompt: asked.append(prompt) or secret)
+
+    def typed(prompt: str) -> str:
+        asked.append(prompt)
+        return secret
+
+    monkeypatch.setattr("getpass.getpass", typed)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     exec(source, {"JUDGE": False})
     assert not asked

@@ -1,0 +1,131 @@
+"""What the pages tell a reader to type can be typed, and their example works."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import pytest
+
+from orchestry.cli import group, main
+from orchestry.config import settings_of, validate
+from tools.reference import commands
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(ROOT.glob("docs/**/*.md")),
+    *sorted(ROOT.glob("tasks/*/README.md")),
+]
+OTHERS = {
+    "accelerate",
+    "git",
+    "just",
+    "lint-imports",
+    "mkdocs",
+    "mypy",
+    "pip",
+    "pre-commit",
+    "pytest",
+}
+OTHERS |= {"ruff", "tensorboard", "vllm", "wandb"}
+"""Programs that are not ours."""
+BLOCK = re.compile(r"^```(?:bash|sh)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`orchestry ([a-z][^`]*)`")
+
+
+def shown() -> Iterator[tuple[str, list[str]]]:
+    """Every command in a shell block of the pages, as words, with the page that shows it."""
+    for page in PAGES:
+        for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+            for line in re.split(r"\n|&&|\|", block.replace("\\\n", " ")):
+                words = shlex.split(line, comments=True)
+                while words and re.match(r"\w+=", words[0]):  # a variable for this command alone
+                    words = words[1:]
+                if words and words[0] not in ("export", ".", "source"):
+                    yield page.relative_to(ROOT).as_posix(), words
+
+
+def named() -> Iterator[tuple[str, str]]:
+    """Every command of ours that a sentence names, whole or in part, with its page."""
+    for page in PAGES:
+        for text in INLINE.findall(page.read_text(encoding="utf-8")):
+            yield page.relative_to(ROOT).as_posix(), " ".join(text.split())
+
+
+SHOWN, NAMED = list(shown()), sorted(set(named()))
+
+
+def test_every_page_of_commands_was_read() -> None:
+    pages = {page for page, words in SHOWN if words[0] == "orchestry"}
+    assert {"README.md", "docs/local.md", "docs/learning.md", "docs/write-a-task.md"} <= pages
+    assert len(SHOWN) > 60
+    assert len(NAMED) > 20
+
+
+@pytest.mark.parametrize(("page", "words"), SHOWN, ids=lambda item: str(item)[:60])
+def test_a_command_can_be_typed(page: str, words: list[str]) -> None:
+    program, *args = words
+    if program == "orchestry":
+        context = _parse(args)
+        for key, value in settings_of(context.params.get("sets", ())).items():
+            validate({key: value})
+    elif program in ("python", "python3"):
+        assert _is_there(args), f"{page}: nothing to run in {' '.join(words)}"
+    else:
+        assert program in OTHERS, f"{page}: unknown program {program}"
+
+
+@pytest.mark.parametrize(("page", "text"), NAMED)
+def test_a_command_in_a_sentence_exists_with_its_options(page: str, text: str) -> None:
+    known = {context.command_path: command for command, context in commands()}
+    words = f"orchestry {text}".split()
+    path = next((p for n in (3, 2) if (p := " ".join(words[:n])) in known), "")
+    assert path, f"{page}: there is no command {' '.join(words)}"
+    options = {option for param in known[path].params for option in param.opts}
+    used = set(re.findall(r"--[a-z][\w-]*", text)) - {"--help"}
+    assert used <= options, f"{page}: {path} has no {', '.join(used - options)}"
+
+
+def test_the_example_of_a_task_is_checked_and_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "docs" / "write-a-task.md").read_text(encoding="utf-8")
+    examples = dict(re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL))
+    for name in ("task.py", "problems.jsonl"):
+        path = tmp_path / "tasks" / "regex" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(examples[f"tasks/regex/{name}"], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for line in examples["commands"].splitlines():
+        with pytest.raises(SystemExit) as exited:
+            main(shlex.split(line)[1:])
+        assert exited.value.code == 0, capsys.readouterr()
+    assert "Task regex keeps every rule." in capsys.readouterr().out
+    [run] = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "summary.json").read_text())["episodes"] == 2
+
+
+def _parse(args: list[str]) -> click.Context:
+    """What the command line makes of the words; raises what it would refuse them with."""
+    command: click.Command = group
+    context = click.Context(command, info_name="orchestry")
+    while isinstance(command, click.Group):
+        name, found, args = command.resolve_command(context, args)
+        assert name is not None
+        assert found is not None
+        command = found
+        context = command.make_context(name, list(args), parent=context)
+    return context
+
+
+def _is_there(args: list[str]) -> bool:
+    if args[0] == "-m":
+        return find_spec(args[1]) is not None
+    return args[0].startswith("-") or (ROOT / args[0]).exists()
