@@ -30,3 +30,12 @@ ci:
 # measure; each script says what it writes to docs/benchmarks.md
 bench name *args:
     python -m benchmarks.{{name}} {{args}}
+
+# the documentation site, at http://127.0.0.1:8000
+docs:
+    mkdocs serve
+
+# write anew what the documentation takes from the code
+reference:
+    python -m tools.reference --write
+    python -m tools.tree --write

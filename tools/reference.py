@@ -75,7 +75,8 @@ def _command(command: click.Command, context: click.Context) -> str:
     ]
     parts = [f"## {context.command_path}", f"```text\n{usage}\n```", _prose(command.help or "")]
     if command is group:
-        parts.append("\n".join(f"- `{name}`: {_plain(text)}" for name, text in COMMANDS.items()))
+        listed = [f"- `{name}`: {_plain(text)}" for name, text in COMMANDS.items()]
+        parts += ["\n".join(["Commands:", "", *listed]), "Options:"]
     return "\n\n".join([*parts, "\n".join(options)]).strip() + "\n"
 
 

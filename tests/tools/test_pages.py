@@ -39,6 +39,7 @@ OTHERS |= {"ruff", "tensorboard", "vllm", "wandb"}
 COMING = {"baselines", "report", "--samples"}
 """Words of commands that docs/experiments.md shows and that are still being written."""
 BLOCK = re.compile(r"^```(?:bash|sh)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+BLOCKS = re.compile(r"^```.*?^```", flags=re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`orchestry ([a-z][^`]*)`")
 
 
@@ -99,6 +100,14 @@ def test_a_command_in_a_sentence_exists_with_its_options(page: str, text: str) -
     options = {option for param in known[path].params for option in param.opts}
     used = set(re.findall(r"--[a-z][\w-]*", text)) - {"--help"}
     assert used <= options, f"{page}: {path} has no {', '.join(used - options)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere_in_the_repository_too(page: Path) -> None:
+    text = BLOCKS.sub("", page.read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)", text)
+    missing = [link for link in links if not (page.parent / link).exists()]
+    assert not missing
 
 
 def test_the_example_of_a_task_is_checked_and_played(
