@@ -20,7 +20,7 @@ LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?\)")
 """A Markdown link or image whose target is no address and no anchor of its own page."""
 
 LISTED = {"Tasks": "tasks/", "Results": "results/"}
-"""Sections of the navigation that hold all pages of a folder, each named by the folder it is in."""
+"""Sections of the navigation that hold all pages of a folder, each named by the folder that it is in."""
 
 
 def outside() -> list[str]:
@@ -40,9 +40,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for title, folder in LISTED.items():
             if title in section:
                 found = sorted(path for path in pages if path.startswith(folder))
-                section[title] = [{path.split("/")[-2]: path} for path in found]
+                section[title] = [{_title(path): path} for path in found]
     config.nav = [section for section in nav if all(section.values())]
     return files
+
+
+def _title(path: str) -> str:
+    """A page's folder, and its own name where it is no README."""
+    *_, folder, name = path.removesuffix(".md").split("/")
+    return folder if name == "README" else f"{folder}: {name}"
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -58,7 +58,8 @@ def test_links_out_of_docs_lead_to_pages(site: Path) -> None:
 
 def test_lists_are_nested_by_four_spaces() -> None:
     """With fewer, the site shows an inner list as part of the outer one."""
-    pages = [*_markdown(), *(ROOT / path for path in outside() if path.endswith(".md"))]
+    ours = [page for page in _markdown() if page.name != "RESULTS.md"]  # in which models speak
+    pages = [*ours, *(ROOT / path for path in outside() if path.endswith(".md"))]
     for page in pages:
         prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
         assert not re.findall(r"^ {1,3}[-*] .*", prose, flags=re.M), page
