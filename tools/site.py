@@ -20,7 +20,7 @@ LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?\)")
 """A Markdown link or image whose target is no address and no anchor of its own page."""
 
 LISTED = {"Tasks": "tasks/", "Results": "results/"}
-"""Sections of the navigation that hold all pages of a folder, each named by the folder that it is in."""
+"""Sections of the navigation that hold all pages of a folder, each named by its folder."""
 
 
 def outside() -> list[str]:

@@ -102,6 +102,7 @@ def test_it_plays_on_a_tiny_model(notebook: Any, tmp_path: Path) -> None:
     assert [c.split(":")[0].strip() for c in said["evaluating"].splitlines()] == [
         "untrained",
         "trained",
+        "difference",
     ]
     assert "$0.0000 of $1.0" in said["counting"]
     for id in ("plotting", "parts"):
