@@ -8,7 +8,6 @@ A command's part is what its `--help` prints. A key's line is the docstring unde
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from inspect import cleandoc
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import click
 
 from orchestry.cli import COMMANDS, group
+from tools import put
 from tools.keys import Key, Section, sections
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
@@ -92,9 +92,11 @@ def _prose(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Text in which Markdown sees no tags and no emphasis; what is code stays as it is."""
-    pieces = re.split(r"(`[^`]*`)", " ".join(text.split()))
-    plain = [piece.replace("<", "&lt;").replace("*", r"\*") for piece in pieces[::2]]
-    return "".join(piece for pair in zip(plain, [*pieces[1::2], ""], strict=True) for piece in pair)
+    return re.sub(
+        r"(`[^`]*`)|[<*]",
+        lambda found: found[1] or {"<": "&lt;", "*": r"\*"}[found[0]],
+        " ".join(text.split()),
+    )
 
 
 def _section(section: Section) -> str:
@@ -108,13 +110,5 @@ def _facts(key: Key) -> str:
     return f"({_plain(key.kind)}; {_plain(default)})"
 
 
-def main() -> None:
-    """Prints the page, or writes it."""
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(page(), encoding="utf-8")
-    else:
-        click.echo(page(), nl=False)
-
-
 if __name__ == "__main__":
-    main()
+    put(page(), PAGE)

@@ -8,18 +8,16 @@ beam width 2) and draws the episode that earned most.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 
-import click
-
 import orchestry
 from orchestry.config import merge, validate
 from orchestry.records import EpisodeRecord, NodeRecord
 from orchestry.store import read_config
+from tools import put
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGE = ROOT / "docs" / "tree.svg"
@@ -143,14 +141,5 @@ def _title(episode: EpisodeRecord) -> str:
     )
 
 
-def main() -> None:
-    """Prints the image, or writes it."""
-    image = drawn(played())
-    if sys.argv[1:] == ["--write"]:
-        IMAGE.write_text(image, encoding="utf-8")
-    else:
-        click.echo(image, nl=False)
-
-
 if __name__ == "__main__":
-    main()
+    put(drawn(played()), IMAGE)
