@@ -6,7 +6,6 @@ Every key has its line of explanation; `orchestry run --help` points here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -17,6 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from orchestry.errors import ConfigError
 from orchestry.explain import explain
 from orchestry.learnconfig import LearnConfig
+from orchestry.secrecy import refuse_secrets
 from orchestry.trackconfig import TrackersConfig
 from orchestry.types import AgentSpec, Frozen, Limits, Split
 
@@ -29,7 +29,6 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0.0, le=86_400.0)]
 MAX_TOKENS = 1_000_000
-_LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|pk)-[\w-]{12,}")
 
 
 class FakeConfig(Frozen):
@@ -316,42 +315,12 @@ def resolve(
 def validate(raw: Mapping[str, Any]) -> RunConfig:
     """RunConfig from plain data; raises ConfigError with one line a fault, and for a secret."""
     try:
-        _refuse_secrets(raw, "")
+        refuse_secrets(raw)
         return RunConfig.model_validate(raw)
     except RecursionError:
         raise ConfigError("a YAML alias in the config lies inside its own anchor") from None
     except ValidationError as error:
         raise ConfigError("; ".join(explain(item, RunConfig) for item in error.errors())) from None
-
-
-def looks_like_key(text: str) -> bool:
-    """Whether a text may hold an API key, and so may be neither shown nor written."""
-    return _LOOKS_LIKE_KEY.search(text) is not None
-
-
-def _refuse_secrets(value: Any, key: str) -> None:
-    """A config is written to disk, so it may hold no API key and no password of an address."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            _refuse_secrets(str(name), key)
-            _refuse_secrets(inner, f"{key}.{name}".lstrip("."))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            _refuse_secrets(inner, key)
-    elif isinstance(value, str) and looks_like_key(value):
-        raise ConfigError(
-            f"config key '{key}' holds what looks like an API key: no config key takes one; "
-            "export ANTHROPIC_API_KEY or OPENAI_API_KEY instead"
-        )
-    elif isinstance(value, str) and _is_address(key) and set("@?") & set(value):
-        raise ConfigError(
-            f"config key '{key}' holds a user, password or query, and would be written to disk: "
-            "give the bare address"
-        )
-
-
-def _is_address(key: str) -> bool:
-    return f".{key}".endswith(".provider.base_url")  # the run's provider, and the judge's
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -26,8 +26,8 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
-from orchestry.config import looks_like_key
 from orchestry.errors import ConfigError, reason
+from orchestry.secrecy import looks_like_key
 from orchestry.types import Frozen
 
 Kind = Literal["rule", "example"]

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
-from orchestry.config import ProviderConfig, looks_like_key
+from orchestry.config import ProviderConfig
 from orchestry.errors import ConfigError, unknown
+from orchestry.secrecy import looks_like_key
 from orchestry.types import Provider
 
 
