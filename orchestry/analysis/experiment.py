@@ -71,6 +71,6 @@ def _inside(folder: Path, missing: list[str]) -> dict[str, Salvaged]:
         except OrchestryError as error:
             missing.append(f"{where} is left out: {error}")
             continue
-        missing += [f"{where}: {what}" for what in run.missing]
+        missing += [f"{where}: {'; '.join(run.missing)}"] if run.missing else []
         found[place.name] = run
     return found

@@ -8,8 +8,20 @@ from typing import Any
 Config = Mapping[str, Any]
 _PLAIN = ("task", "backend", "provider.model", "provider.name", "search.strategy", "baseline")
 """Their values say enough; of all other keys the name stands beside the value."""
-_FIRST = (*_PLAIN, "seed")
-_MUTE = ("run_dir", "task_path", "trackers", "cache", "budget", "retry", "search.concurrency")
+MUTE = (
+    "allow_unsafe_code",
+    "budget",
+    "cache",
+    "learn.keep",
+    "learn.threads",
+    "provider.timeout_s",
+    "retry",
+    "sandbox",
+    "search.concurrency",
+    "search.episodes_in_flight",
+    "task_path",
+    "trackers",
+)
 """What decides no result."""
 
 
@@ -46,10 +58,10 @@ def _telling(flat: Sequence[Config]) -> list[str]:
 
 
 def differing(flat: Sequence[Config]) -> list[str]:
-    """Keys whose values differ between flat configs: the telling ones first."""
-    keys = [key for one in flat for key in one if not key.startswith(_MUTE)]
+    """Keys whose values differ between flat configs: the telling ones first, the seed last."""
+    keys = [key for one in flat for key in one if not key.startswith(MUTE)]
     found = [key for key in dict.fromkeys(keys) if len({repr(one.get(key)) for one in flat}) > 1]
-    return sorted(found, key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST))
+    return sorted(found, key=lambda key: (key not in _PLAIN, key == "seed"))
 
 
 def flatten(config: Config, above: str = "") -> dict[str, Any]:

@@ -7,6 +7,8 @@ from functools import cached_property
 from pydantic import ValidationError
 
 from orchestry import journal
+from orchestry.analysis.folded import folded
+from orchestry.analysis.measures import Measures, measured
 from orchestry.errors import StoreError
 from orchestry.journal import Event, Opened
 from orchestry.records import EpisodeRecord, Summary
@@ -44,10 +46,19 @@ class Salvaged(Run):
         return [found[number] for number in sorted(found)]
 
     @cached_property
-    def written(self) -> Summary | None:
-        """summary.json; None where the run has no readable one."""
+    def summary(self) -> Summary:
+        """summary.json; where the run has no readable one, what journal and episodes tell."""
+        return self._written or folded(self.folder, self.config, self.events, self.episodes)
+
+    @cached_property
+    def measures(self) -> Measures | None:
+        """The run's figures, made once; None where it has no finished episode."""
+        return measured(self)
+
+    @cached_property
+    def _written(self) -> Summary | None:
         try:
-            return self.summary
+            return super().summary
         except StoreError:
             return None
 
@@ -82,8 +93,8 @@ class Salvaged(Run):
         last = self.events[-1].kind if self.events else None
         if last != "stopped":
             found.append("its process has not ended in order: it still runs, or was cut off")
-        if self.written is None:
-            found.append("summary.json is not there or not readable: calls are summed here")
+        if self._written is None:
+            found.append("it has no readable summary.json: the journal's answers are summed here")
         return found
 
 
