@@ -23,6 +23,7 @@ COMMANDS = {
     "resume": "Go on with a run that was stopped or killed.",
     "evaluate": "Score a run's configuration on held-out problems.",
     "baselines": "Play what a team is to be compared with.",
+    "report": "Write down what runs came to: tables, figures, examples.",
     "export": "Take what a local run learned elsewhere: adapters, or merged models.",
     "rate": "Rate trajectories yourself: your word outranks the judge.",
     "tasks": "List, check and create tasks.",

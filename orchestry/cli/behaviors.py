@@ -187,7 +187,7 @@ def _print_library(path: Path, library: Library) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from orchestry.cli.show import plain
+    from orchestry.analysis.words import plain
 
     console = Console()
     head = f"{path}: task {library.task}, model {library.model}, after update {library.update}"
@@ -205,7 +205,7 @@ def _print_library(path: Path, library: Library) -> None:
 
 def _tests(behavior: Behavior) -> Iterator[str]:
     """What its trial found, the last test since, and why it has its status."""
-    from orchestry.cli.show import plain
+    from orchestry.analysis.words import plain
 
     yield str(behavior.evidence or "not tried yet")
     if behavior.retest:
@@ -219,7 +219,7 @@ def _print_behavior(path: Path, behavior: Behavior) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from orchestry.cli.show import plain
+    from orchestry.analysis.words import plain
 
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(path, behavior):
@@ -270,7 +270,7 @@ def _print_diff(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from orchestry.cli.show import plain
+    from orchestry.analysis.words import plain
 
     styles = {"+": "green", "-": "red", "@": "cyan"}
     console = Console()

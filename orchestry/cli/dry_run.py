@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from orchestry.cli.show import counted
+from orchestry.analysis.words import counted
 from orchestry.cli.watch import Watch
 from orchestry.config import RunConfig
 from orchestry.estimate import Estimate, estimate

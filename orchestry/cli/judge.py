@@ -101,7 +101,7 @@ def asked_of(config: RunConfig, provider: str | None, model: str | None) -> RunC
 
 
 def _forecast(found: Forecast) -> str:
-    from orchestry.cli.show import counted
+    from orchestry.analysis.words import counted
 
     cap = "no budget" if found.budget_usd is None else f"of the budget of ${found.budget_usd:g}"
     problems, calls = counted(found.problems, "problem"), counted(found.calls, "call")

@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from orchestry.cli.show import plain
+from orchestry.analysis.words import plain
 from orchestry.journal import Rated
 from orchestry.ratings import Shown
 from orchestry.records import EpisodeRecord, NodeRecord

@@ -11,6 +11,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from orchestry.analysis.words import counted, plain
 from orchestry.records import CreditRecord, EpisodeRecord, NodeRecord, Summary
 from orchestry.store import Run
 
@@ -131,21 +132,6 @@ def usage_table(summary: Summary) -> Table:
             f"{row.usd:.4f}",
         )
     return table
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun in the right form.
-
-    >>> counted(1, "update"), counted(2, "update")
-    ('1 update', '2 updates')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def plain(text: str) -> str:
-    """What models and tasks wrote, without characters that would steer the terminal."""
-    lines = text.strip("\n").expandtabs(4)
-    return "".join(char if char.isprintable() or char == "\n" else " " for char in lines).rstrip()
 
 
 def _next(summary: Summary) -> str:

@@ -19,8 +19,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from orchestry.analysis.words import counted
 from orchestry.backends.base import Backend
-from orchestry.cli.show import counted
 from orchestry.records import EpisodeRecord
 from orchestry.session import Observer, Plan
 

@@ -1,0 +1,39 @@
+"""A report: RESULTS.md, its figures, and the page, in one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestry.analysis.arms import arms
+from orchestry.analysis.experiment import Experiment
+from orchestry.analysis.figures import draw
+from orchestry.analysis.results import results
+from orchestry.analysis.style import require_matplotlib
+from orchestry.store import refused, write_atomic
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was written."""
+
+    folder: Path
+    files: tuple[Path, ...]
+    """RESULTS.md first."""
+
+
+def write(experiments: Sequence[Experiment], folder: Path, command: str) -> Report:
+    """Writes the report into `folder`; `command` is named in it as what wrote it.
+
+    Equal run directories give equal bytes. Raises ConfigError without matplotlib, before anything
+    is written, and StoreError where the disk refuses.
+    """
+    require_matplotlib()
+    page = folder / "RESULTS.md"
+    try:
+        drawn = draw(arms(experiments), folder / "figures")
+        write_atomic(page, results(experiments, drawn, command).encode("utf-8"))
+    except OSError as error:
+        raise refused(folder, error) from None
+    return Report(folder, (page, *(path for one in drawn for path in one.paths)))

@@ -1,0 +1,88 @@
+"""`orchestry report`: what runs came to, written down."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from orchestry.analysis.experiment import Experiment
+    from orchestry.analysis.report import Report
+
+
+@click.command(name="report")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.  [RUN/report]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> int:
+    """Write RESULTS.md, figures and a page from what run directories hold.
+
+    With what `orchestry evaluate` and `orchestry baselines run --of` left in a run. Several runs
+    are compared side by side, those that differ only in their seed also as one; they need --out.
+    Nothing is played or asked. A run may be unfinished or partly damaged: the report says what is
+    missing. A second call writes the report anew.
+    """
+    from orchestry.analysis.experiment import read_experiments
+    from orchestry.analysis.report import write
+
+    folder = _folder(runs, out)
+    experiments = read_experiments(runs)
+    given = [*map(str, runs), *(["--out", str(out)] if out else [])]
+    report = write(experiments, folder, shlex.join(["orchestry", "report", *given]))
+    if as_json:
+        click.echo(json.dumps(_plain(experiments, report)))
+    else:
+        _show(experiments, report)
+    return 0
+
+
+def _folder(runs: tuple[Path, ...], out: Path | None) -> Path:
+    """Where the report goes; raises ConfigError."""
+    from orchestry.errors import ConfigError
+
+    if out is None and len(runs) > 1:
+        raise ConfigError(
+            f"{len(runs)} runs are compared and no folder is named: give one with --out DIR"
+        )
+    folder = out or runs[0] / "report"
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is no directory: choose another --out")
+    return folder
+
+
+def _show(experiments: tuple[Experiment, ...], report: Report) -> None:
+    """The heads of the report, and where it lies."""
+    from orchestry.analysis.headline import summary
+    from orchestry.analysis.words import plain
+
+    for name, sentences in summary(experiments):
+        click.echo(plain(name))
+        for sentence in sentences:
+            click.echo(f"  {plain(sentence)}")
+        click.echo()
+    for path in report.files:
+        click.echo(str(path))
+
+
+def _plain(experiments: tuple[Experiment, ...], report: Report) -> dict[str, object]:
+    from orchestry.analysis.headline import summary
+
+    return {
+        "folder": str(report.folder),
+        "files": [str(path) for path in report.files],
+        "runs": [
+            {
+                "label": one.label,
+                "run_dir": str(one.run.folder),
+                "evaluations": list(one.evaluations),
+                "baselines": list(one.baselines),
+                "missing": list(one.missing),
+            }
+            for one in experiments
+        ],
+        "summary": [{"of": name, "says": said} for name, said in summary(experiments)],
+    }

@@ -1,0 +1,95 @@
+"""Evaluations and baselines are told apart by their folders, and compared on shared problems."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import orchestry
+from orchestry.analysis.experiment import Experiment, read_experiments
+from orchestry.analysis.headline import headline
+from orchestry.analysis.held import (
+    ahead,
+    baselines,
+    common,
+    evaluations,
+    shows_gain,
+    team_on,
+    untrained,
+)
+from orchestry.analysis.stats import Interval
+from orchestry.evaluation import Baselines, evaluate
+from tests.analysis.made import config, copied
+
+
+@pytest.fixture(scope="session")
+def around(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of `words` with an evaluation on test and two baselines beside it."""
+    folder = tmp_path_factory.mktemp("around") / "run"
+    orchestry.train(config(), folder)
+    evaluate(folder, "test", samples=2)
+    list(Baselines(config(), ("fixed", "best_of_n"), "test", 2).play(folder / "baselines"))
+    return folder
+
+
+@pytest.fixture
+def experiment(around: Path) -> Experiment:
+    """The same as a report reads it."""
+    return read_experiments([around])[0]
+
+
+def test_names_splits_and_samples_come_from_the_folders(experiment: Experiment) -> None:
+    (team,) = evaluations(experiment)
+    assert (team.name, team.split, team.update, team.samples) == ("the team", "test", None, 2)
+    found = [(one.name, one.split, one.samples) for one in baselines(experiment)]
+    assert found == [("best_of_n", "test", 2), ("fixed", "test", 2)]
+
+
+def test_a_baseline_is_compared_with_the_team_on_the_same_problems(experiment: Experiment) -> None:
+    (team,) = evaluations(experiment)
+    fixed = baselines(experiment)[1]
+    assert team_on(experiment, fixed) == team
+    assert common(team, fixed) == 5
+    difference = ahead(team, fixed)
+    assert difference is not None
+    assert difference.mean == pytest.approx(team.measures.reward.mean - fixed.measures.reward.mean)
+    sentence = next(text for text in headline(experiment) if "fixed" in text)
+    assert "paired over the 5 problems that both played" in sentence
+    assert shows_gain(difference) in sentence
+
+
+def test_an_update_is_compared_with_the_team_as_the_run_began(around: Path, tmp_path: Path) -> None:
+    folder = copied(around, tmp_path / "run")
+    place = folder / "evaluations"
+    copied(place / "test--samples-2", place / "test--update-0--samples-2")
+    copied(place / "test--samples-2", place / "test--update-3--samples-2")
+    copied(place / "test--samples-2", place / "test--update-3")
+    (experiment,) = read_experiments([folder])
+    found = evaluations(experiment)
+    names = [(one.name, one.samples) for one in found]
+    assert names == [
+        ("after update 3", None),
+        ("the team", 2),
+        ("as the run began", 2),
+        ("after update 3", 2),
+    ]
+    began = untrained(found[3], found)
+    assert began == found[2]
+    assert ahead(found[3], began) == Interval(0.0, 0.0, 0.0)
+    assert untrained(found[0], found) is None  # no such evaluation of update 0
+    assert untrained(found[2], found) is None
+    assert team_on(experiment, baselines(experiment)[0]) == found[3]
+    said = next(text for text in headline(experiment) if "as the run began" in text)
+    assert said.endswith("no difference is shown: the interval covers 0.")
+
+
+def test_words_claim_no_more_than_the_interval() -> None:
+    assert shows_gain(Interval(0.2, 0.1, 0.3)) == "higher"
+    assert shows_gain(Interval(-0.2, -0.3, -0.1)) == "lower"
+    assert "no difference" in shows_gain(Interval(0.2, 0.0, 0.3))
+
+
+def test_without_an_evaluation_no_gain_is_claimed(folder: Path) -> None:
+    (experiment,) = read_experiments([folder])
+    assert any("so no gain is claimed" in text for text in headline(experiment))
