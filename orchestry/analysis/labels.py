@@ -8,6 +8,8 @@ from typing import Any
 Config = Mapping[str, Any]
 _PLAIN = ("task", "backend", "provider.model", "provider.name", "search.strategy", "baseline")
 """Their values say enough; of all other keys the name stands beside the value."""
+_LAST = ("seed", "episodes")
+"""Named where nothing else tells runs apart."""
 MUTE = (
     "allow_unsafe_code",
     "budget",
@@ -58,10 +60,10 @@ def _telling(flat: Sequence[Config]) -> list[str]:
 
 
 def differing(flat: Sequence[Config]) -> list[str]:
-    """Keys whose values differ between flat configs: the telling ones first, the seed last."""
+    """Keys whose values differ between flat configs: the telling ones first."""
     keys = [key for one in flat for key in one if not key.startswith(MUTE)]
     found = [key for key in dict.fromkeys(keys) if len({repr(one.get(key)) for one in flat}) > 1]
-    return sorted(found, key=lambda key: (key not in _PLAIN, key == "seed"))
+    return sorted(found, key=lambda key: (key not in _PLAIN, key in _LAST, key == "episodes"))
 
 
 def flatten(config: Config, above: str = "") -> dict[str, Any]:

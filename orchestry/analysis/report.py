@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestry.analysis import page
 from orchestry.analysis.arms import arms
 from orchestry.analysis.experiment import Experiment
 from orchestry.analysis.figures import draw
@@ -20,7 +21,7 @@ class Report:
 
     folder: Path
     files: tuple[Path, ...]
-    """RESULTS.md first."""
+    """RESULTS.md first, then the page, then the figures."""
 
 
 def write(experiments: Sequence[Experiment], folder: Path, command: str) -> Report:
@@ -30,10 +31,11 @@ def write(experiments: Sequence[Experiment], folder: Path, command: str) -> Repo
     is written, and StoreError where the disk refuses.
     """
     require_matplotlib()
-    page = folder / "RESULTS.md"
+    document = folder / "RESULTS.md"
     try:
         drawn = draw(arms(experiments), folder / "figures")
-        write_atomic(page, results(experiments, drawn, command).encode("utf-8"))
+        write_atomic(document, results(experiments, drawn, command).encode("utf-8"))
     except OSError as error:
         raise refused(folder, error) from None
-    return Report(folder, (page, *(path for one in drawn for path in one.paths)))
+    pictures = (path for one in drawn for path in one.paths)
+    return Report(folder, (document, page.write(experiments, folder), *pictures))

@@ -24,6 +24,11 @@ def test_a_setting_that_tells_no_more_is_left_out() -> None:
     ]
 
 
+def test_the_seed_is_named_before_the_length() -> None:
+    longer = {**BASE, "seed": 1, "episodes": 9}
+    assert labels([{**BASE, "episodes": 3}, longer], ["a", "b"]) == ["seed 0", "seed 1"]
+
+
 def test_equal_runs_get_their_folders_and_then_numbers() -> None:
     assert labels([BASE, BASE], ["a", "b"]) == ["tldr (a)", "tldr (b)"]
     assert labels([BASE, BASE], ["a", "a"]) == ["tldr (a) #1", "tldr (a) #2"]

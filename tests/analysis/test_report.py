@@ -68,7 +68,12 @@ def test_equal_runs_give_equal_bytes(folder: Path, tmp_path: Path) -> None:
     found = written(tmp_path / "a")
     assert found == written(tmp_path / "b")
     assert {str(path.relative_to(tmp_path / "a")) for path in first.files} == set(found)
-    assert {"RESULTS.md", "figures/rewards-words.png", "figures/rewards-words.svg"} <= set(found)
+    assert {
+        "RESULTS.md",
+        "index.html",
+        "figures/rewards-words.png",
+        "figures/rewards-words.svg",
+    } <= set(found)
 
 
 def test_the_document_has_its_sections_and_the_runs_own_figures(folder: Path) -> None:
@@ -117,7 +122,7 @@ def test_a_run_without_an_episode_is_reported(folder: Path, tmp_path: Path) -> N
     assert headings(READER.parse(text), "h2") == SECTIONS
     assert "Missing: episodes.jsonl lacks what the journal calls finished" in text
     assert "so there is no curve" in text
-    assert [path.suffix for path in report.files] == [".md"]
+    assert [path.name for path in report.files] == ["RESULTS.md", "index.html"]
 
 
 def test_without_matplotlib_nothing_is_written(
