@@ -69,6 +69,9 @@ class Experiment:
         return ("report", *folders, "--out", str(out))
 
 
+API = ("--backend", "api", "--provider", "embedded", "--set", "sampling.max_tokens=160")
+LEARNING = ("--set", "behaviors.enabled=true", "--set", "behaviors.every=6")
+"""The model that brings along no key is no judge, so learning is off unless asked for."""
 EXPERIMENTS = (
     Experiment(
         "tldr-local",
@@ -84,6 +87,13 @@ EXPERIMENTS = (
         baselines=("--samples", "10"),
         evaluate=("--samples", "10"),
         at_once=2,
+    ),
+    Experiment(
+        "code_review-api",
+        run=(*API, "--task", "code_review", "--episodes", "12", *LEARNING),
+        seeds=(0,),
+        baselines=("--samples", "4", "--episodes", "12"),
+        evaluate=("--episodes", "12"),
     ),
 )
 
