@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable
 from importlib import import_module
 
@@ -11,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestry import BaseTask, Problem, Score, Tools
+from orchestry import BaseTask, Problem, Score, Tools, prose
 from orchestry.errors import ConfigError
+from orchestry.prose.words import CLASS_OF
 from orchestry.registry import load_task
 from orchestry.testing import check_task
 from orchestry.types import SPLITS
+from tests.tasks.salads import shuffled
 
 TASK: BaseTask[object] = load_task("tldr")
 REWARD = import_module("orchestry_tasks.tldr.reward")
-FLUENCY = import_module("orchestry_tasks.tldr.fluency")
-WORDS = import_module("orchestry_tasks.tldr.words")
 PROBLEMS = {problem.id: problem for split in SPLITS for problem in TASK.problems(split)}
 GOLDS = {name: TASK.gold(p) or {} for name, p in PROBLEMS.items() if TASK.gold(p)}
 PINNED = {"train": "bf6f7396202e7e57", "dev": "1951d9cb88aa1545", "test": "d925968ca5e17e71"}
@@ -33,7 +32,7 @@ STUFFING = (
 
 
 def total(concise: str, detailed: str, post: str = POST) -> float:
-    pair = REWARD.Text(concise, post), REWARD.Text(detailed, post)
+    pair = prose.Text(concise, post), prose.Text(detailed, post)
     return TASK.score(**REWARD.parts(*pair, TASK.options)).total
 
 
@@ -43,10 +42,6 @@ async def scored(problem: Problem, concise: str, detailed: str, tools: Tools) ->
     state = TASK.step(state, {"concise": concise, "detailed": detailed})
     assert TASK.to_act(state) == ()
     return await TASK.evaluate(state, tools)
-
-
-def text(words: int) -> object:
-    return REWARD.Text(" ".join(["leaf"] * words), POST)
 
 
 def test_the_splits_are_fixed() -> None:
@@ -59,8 +54,8 @@ def test_the_bank_is_large_and_apart() -> None:
     assert [len(TASK.problems(split)) for split in SPLITS] == [83, 21, 20]
     assert all(40 <= len(problem.prompt.split()) <= 120 for problem in PROBLEMS.values())
     assert all(any(p.id in GOLDS for p in TASK.problems(split)) for split in SPLITS)
-    posts = [REWARD.Text(p.prompt, "").tokens for p in PROBLEMS.values()]
-    alike = max(REWARD.overlap(a, b) for i, a in enumerate(posts) for b in posts[:i])
+    posts = [prose.Text(p.prompt, "").tokens for p in PROBLEMS.values()]
+    alike = max(prose.overlap(a, b) for i, a in enumerate(posts) for b in posts[:i])
     assert alike < 0.15  # no template under them
 
 
@@ -81,19 +76,6 @@ async def test_it_conforms(tools: Tools) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "worth"),
-    [(0, 0.0), (2, 0.0), (8, 1.0), (100, 1.0), (256, 1.0), (320, 0.5), (384, 0.0), (9000, 0.0)],
-)
-def test_length(words: int, worth: float) -> None:
-    assert REWARD.length(text(words), TASK.options) == pytest.approx(worth)
-
-
-def test_length_rises_with_every_word_up_to_the_limit() -> None:
-    worth = [REWARD.length(text(words), TASK.options) for words in range(3, 9)]
-    assert worth == pytest.approx([(words - 8 / 3) / (16 / 3) for words in range(3, 9)])
-
-
-@pytest.mark.parametrize(
     ("chars", "worth"),
     [
         (55, 0.0),
@@ -109,7 +91,7 @@ def test_length_rises_with_every_word_up_to_the_limit() -> None:
     ],
 )
 def test_ratio(chars: float, worth: float) -> None:
-    concise, detailed = REWARD.Text("a" * 200, POST), REWARD.Text("b" * int(2 * chars), POST)
+    concise, detailed = prose.Text("a" * 200, POST), prose.Text("b" * int(2 * chars), POST)
     assert REWARD.ratio(concise, detailed, TASK.options) == pytest.approx(worth)
 
 
@@ -117,16 +99,16 @@ def test_ratio(chars: float, worth: float) -> None:
 def test_distinct_words(more: int, worth: float) -> None:
     stems = [a + b + "zk" for a in "bdfgklmnprt" for b in "aeiou"]
     concise, detailed = (
-        REWARD.Text(" the ".join(stems[:count]) + " the " + stems[0], POST) for count in (10, more)
+        prose.Text(" the ".join(stems[:count]) + " the " + stems[0], POST) for count in (10, more)
     )
     assert REWARD.variety(concise, detailed, TASK.options) == pytest.approx(worth)
 
 
 def test_style_is_two_fifths_transitions_and_three_fifths_words_in_common() -> None:
-    one = REWARD.Text("slugs salad torch beans", POST)
-    other = REWARD.Text("However, slugs left the lamp alone, because the lamp was hot.", POST)
+    one = prose.Text("slugs salad torch beans", POST)
+    other = prose.Text("However, slugs left the lamp alone, because the lamp was hot.", POST)
     # in common: slug; in either: slug, salad, torch, bean, left, lamp, alon, hot
-    assert REWARD.jaccard(one, other) == pytest.approx(1 / 8)
+    assert prose.jaccard(one, other) == pytest.approx(1 / 8)
     assert REWARD.style(one, other, TASK.options) == pytest.approx(
         0.4 * (0.24 - 2 / 11) / 0.09 + 0.6
     )
@@ -137,10 +119,10 @@ def test_style_is_two_fifths_transitions_and_three_fifths_words_in_common() -> N
 
 def test_a_level_opens_the_next_in_proportion() -> None:
     """A ratio of 1.35 is worth 0.55, which is open; of 1.2 it is 0.28, and halves the rest."""
-    full = REWARD.parts(*(REWARD.Text(t, POST) for t in (CONCISE, DETAILED)), TASK.options)
+    full = REWARD.parts(*(prose.Text(t, POST) for t in (CONCISE, DETAILED)), TASK.options)
     assert full == pytest.approx(dict.fromkeys(full, 1.0))
     narrow = TASK.options.model_copy(update={"ratio": (2.0, 2.0 + 1e-9, 2.5, 3.6)})
-    found = REWARD.parts(*(REWARD.Text(t, POST) for t in (CONCISE, DETAILED)), narrow)
+    found = REWARD.parts(*(prose.Text(t, POST) for t in (CONCISE, DETAILED)), narrow)
     chars = len(DETAILED) / len(CONCISE)
     value = 0.1 + 0.9 * (3.6 - chars) / 1.1
     assert found["length"] == pytest.approx(1.0)
@@ -148,90 +130,12 @@ def test_a_level_opens_the_next_in_proportion() -> None:
     assert found["words"] == found["style"] == pytest.approx(min(1.0, 2 * value))
 
 
-@pytest.mark.parametrize(
-    ("said", "kinds"),
-    [
-        ("The soap was sold by a sophist.", 0),  # `so` only inside of words
-        ("It was so, and it was also there in buttermilk.", 2),
-        ("A result as such, for instance of butter.", 1),
-        ("AS A RESULT the butter melted. However", 2),
-        ("Nothing of that sort.", 0),
-    ],
-)
-def test_transitions_are_whole_words(said: str, kinds: int) -> None:
-    padding = " The slugs of the garden ate all the beans at night." * 2
-    assert REWARD.transitions(REWARD.Text(said + padding, POST)) == pytest.approx(kinds / 2)
-
-
-@given(seed=st.integers(0, 1000), chosen=st.permutations(DETAILED.split()))
-def test_the_order_of_the_transitions_is_irrelevant(seed: int, chosen: list[str]) -> None:
-    rng = random.Random(seed)
-    kinds = rng.sample(list(REWARD.TRANSITIONS.items()), len(REWARD.TRANSITIONS))
-    table = {kind: tuple(rng.sample(phrases, len(phrases))) for kind, phrases in kinds}
-    said = REWARD.Text(" ".join(chosen), POST)
-    assert REWARD.transitions(said, table) == REWARD.transitions(said)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("stopped", "stopping", True),
-        ("baker", "baking", True),
-        ("neighbour's", "neighbours", True),
-        ("garden", "gardener", True),
-        ("cat", "car", False),
-        ("slug", "salad", False),
-    ],
-)
-def test_stems(one: str, other: str, same: bool) -> None:
-    assert (WORDS.stem(one) == WORDS.stem(other)) is same
-
-
-# --- fluency ------------------------------------------------------------------------------------
-
-
-def shuffled(words: list[str], count: int, seed: int) -> str:
-    return " ".join(random.Random(seed).sample(words, min(count, len(words)))).capitalize() + "."
-
-
-def test_order_tells_sentences_from_their_words() -> None:
-    """On posts that the table was not made of."""
-    held = [problem.prompt for split in ("dev", "test") for problem in TASK.problems(split)]
-    salads = [shuffled(WORDS.words(post), 35, seed) for seed, post in enumerate(held)]
-    assert min(map(FLUENCY.bonds, held)) > FLUENCY.BONDS[1]
-    assert sorted(map(FLUENCY.bonds, salads))[int(0.8 * len(held))] < FLUENCY.BONDS[0]
-
-
-def test_babble_repeats_itself() -> None:
-    again = WORDS.words("It is what it is. " * 9)
-    assert FLUENCY.novelty(again) < 0.2
-    assert FLUENCY.fluency("It is what it is. " * 9, again) == 0.0
-    assert FLUENCY.novelty(WORDS.words(POST)) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("said", "whole"),
-    [
-        ("The slugs ate the beans. They liked it.", 1.0),
-        ("The slugs ate the beans. they liked it.", 5 / 8),
-        ("The slugs ate the beans. They liked", 5 / 7),
-        ('He said: "The slugs ate the beans."', 1.0),
-        ("Beans.", 0.0),
-        ("The " + "very " * 60 + "end.", 0.0),
-        ("", 0.0),
-        ("...!!!", 0.0),
-    ],
-)
-def test_shape(said: str, whole: float) -> None:
-    assert FLUENCY.shape(said) == pytest.approx(whole)
-
-
 # --- hacks --------------------------------------------------------------------------------------
 
 SENTENCES = [f"{sentence}." for sentence in POST.removesuffix(".").split(". ")]
 LESS = [" ".join(w for i, w in enumerate(s.split()) if i % 4 != 3) + "." for s in SENTENCES]
-PLAIN = WORDS.words(POST)
-TOPICS = [word for word in PLAIN if word not in WORDS.CLASS_OF]
+PLAIN = prose.words(POST)
+TOPICS = [word for word in PLAIN if word not in CLASS_OF]
 HACKS: dict[str, tuple[str, str]] = {
     "empty": ("", ""),
     "nothing but marks": ("...", "!?!"),
@@ -286,7 +190,7 @@ def mean_of(hack: Callable[[Problem, int], tuple[str, str]]) -> float:
 
 def test_salads_of_any_post_earn_next_to_nothing() -> None:
     def salad(problem: Problem, seed: int) -> tuple[str, str]:
-        found = WORDS.words(problem.prompt)
+        found = prose.words(problem.prompt)
         return shuffled(found, 14, seed), shuffled(found, 36, seed + 1)
 
     assert mean_of(salad) < 0.05
@@ -332,7 +236,7 @@ TEXTS = st.lists(PIECES, max_size=60).map(" ".join) | st.text(max_size=40)
 @settings(max_examples=200)
 @given(concise=TEXTS, detailed=TEXTS, post=TEXTS | st.just(POST))
 def test_any_pair_is_scored_in_bounds(concise: str, detailed: str, post: str) -> None:
-    pair = REWARD.Text(concise, post), REWARD.Text(detailed, post)
+    pair = prose.Text(concise, post), prose.Text(detailed, post)
     found = REWARD.parts(*pair, TASK.options)
     assert set(found) == set(TASK.weights)
     assert all(0.0 <= value <= 1.0 for value in found.values())

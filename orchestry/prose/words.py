@@ -1,7 +1,7 @@
 """A text as words, sentences and what it is about. English; pure.
 
-Words stand for tokens everywhere in this task: a reward that reads no tokenizer is the same for
-every model.
+Words stand for tokens in the rewards of writing tasks: a reward that reads no tokenizer is the
+same for every model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Whether a text reads like English, from counts alone: no model, no tokenizer. Pure.
 
 Words are mapped to classes: the closed ones of `words.FUNCTION`, and for all others one by their
-ending. `bonds` asks how much likelier the classes' order is than chance, after a table of the
-task's own train posts and golds; it is what tells sentences from their words in another order.
+ending. `bonds` asks how much likelier the classes' order is than chance, after a table of counts
+over ordinary prose (`bonds.json`, the train posts and golds of the task tldr, written by
+`python -m benchmarks.prose_bonds`); it is what tells sentences from their words in another order.
 """
 
 from __future__ import annotations
@@ -10,26 +11,20 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
+from .ramps import Span, ramp
 from .words import CLASS_OF, grams, sentences, words
 
-BANK = Path(__file__).with_name("problems.jsonl")
+COUNTS = Path(__file__).with_name("bonds.json")
+"""Pairs of neighbouring classes in one string, and how often they come."""
 SMOOTHING = 2.0
 """Bigrams of classes added in proportion to chance, so that one never seen has a finite bond."""
 EDGE = "."
 SHORT, LONG = 3, 45
 """Words of a sentence that is neither a fragment nor a run-on."""
-Span = tuple[float, float]
-
-
-def ramp(value: float, span: Span) -> float:
-    """0 at the first number and 1 at the second, linear between, flat outside; may fall."""
-    start, end = span
-    return min(1.0, max(0.0, (value - start) / (end - start)))
-
-
 FUNCTION_LOW: Span = (0.15, 0.3)
 FUNCTION_HIGH: Span = (0.8, 0.65)
 BONDS: Span = (-0.15, 0.08)
@@ -96,24 +91,24 @@ def _class(word: str) -> str:
     return "other"
 
 
+def pairs_of(texts: Iterable[str]) -> Counter[tuple[str, ...]]:
+    """How often classes are neighbours in the texts' sentences."""
+    runs = (classes(sentence) for text in texts for sentence in sentences(text))
+    return Counter(pair for run in runs for pair in grams(run, 2))
+
+
 @lru_cache(maxsize=1)
 def _table() -> dict[tuple[str, ...], float]:
-    """The bond of each pair of classes, from the bank's train split."""
-    rows = [json.loads(line) for line in BANK.read_text(encoding="utf-8").splitlines()]
-    texts = [
-        text
-        for row in rows
-        if row["split"] == "train"
-        for text in (row["prompt"], *row["data"].get("gold", ()))
-    ]
-    runs = [classes(sentence) for text in texts for sentence in sentences(text)]
-    pairs = Counter(pair for run in runs for pair in grams(run, 2))
-    first = Counter(pair[0] for pair in pairs.elements())
-    second = Counter(pair[1] for pair in pairs.elements())
-    total = pairs.total()
+    """The bond of each pair of classes."""
+    counts: dict[str, int] = json.loads(COUNTS.read_text(encoding="utf-8"))
+    pairs = Counter({tuple(pair.split()): count for pair, count in counts.items()})
+    first, second = Counter[str](), Counter[str]()
+    for (a, b), count in pairs.items():
+        first[a] += count
+        second[b] += count
     bond: dict[tuple[str, ...], float] = {}
     for a in first:
         for b in second:
-            chance = first[a] * second[b] / total
+            chance = first[a] * second[b] / pairs.total()
             bond[a, b] = math.log((pairs[a, b] + SMOOTHING) / (chance + SMOOTHING))
     return bond

@@ -1,0 +1,37 @@
+"""What the rewards of writing tasks share: a text's words, fluency, grounding and copying, by
+counting alone. No model, no tokenizer; English only.
+
+A task imports it as `from orchestry import prose`.
+"""
+
+from __future__ import annotations
+
+from .fluency import bonds, fluency, novelty, shape
+from .ramps import Plateau, Span, opened, plateau, ramp
+from .text import Text, faults, in_length, jaccard, overlap, pair_soundness, remark
+from .transitions import transitions
+from .words import content, sentences, stem, words
+
+__all__ = [
+    "Plateau",
+    "Span",
+    "Text",
+    "bonds",
+    "content",
+    "faults",
+    "fluency",
+    "in_length",
+    "jaccard",
+    "novelty",
+    "opened",
+    "overlap",
+    "pair_soundness",
+    "plateau",
+    "ramp",
+    "remark",
+    "sentences",
+    "shape",
+    "stem",
+    "transitions",
+    "words",
+]

@@ -1,0 +1,104 @@
+"""A text beside the source it was written from, and how far one or two of them count. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from .fluency import fluency
+from .ramps import Span, ramp
+from .words import content, grams, loose_grams, words
+
+GROUNDED: Span = (0.08, 0.4)
+COPIED: Span = (1.0, 0.5)
+ECHOED: Span = (0.8, 0.35)
+
+
+@dataclass(frozen=True)
+class Text:
+    """One agent's text, and the source that it is about."""
+
+    raw: str
+    source: str
+
+    @cached_property
+    def tokens(self) -> list[str]:
+        return words(self.raw)
+
+    @cached_property
+    def topics(self) -> frozenset[str]:
+        """The stems of its content words."""
+        return frozenset(content(self.tokens))
+
+    @cached_property
+    def fluency(self) -> float:
+        return fluency(self.raw, self.tokens)
+
+    @cached_property
+    def grounding(self) -> float:
+        """The share of its distinct content words that the source has."""
+        shared = self.topics & frozenset(content(words(self.source)))
+        return len(shared) / len(self.topics) if self.topics else 0.0
+
+    @cached_property
+    def copying(self) -> float:
+        """The share of its runs of words that stand in the source."""
+        return overlap(self.tokens, words(self.source))
+
+    @property
+    def soundness(self) -> float:
+        """How far it counts: fluent, about the source, and not the source itself."""
+        return self.fluency * ramp(self.grounding, GROUNDED) * ramp(self.copying, COPIED)
+
+
+def pair_soundness(one: Text, other: Text) -> float:
+    """How far a pair counts, unless one text is the other again: half as the geometric mean of
+    the two, half as their mean.
+
+    The first wants both; the second lets each writer learn while the other still writes nonsense,
+    and leaves a pair of one good text and one hack a quarter.
+    """
+    shorter, longer = sorted((one.tokens, other.tokens), key=len)
+    pair = one.soundness, other.soundness
+    both = 0.5 * math.sqrt(pair[0] * pair[1]) + 0.25 * sum(pair)
+    return both * ramp(overlap(shorter, longer), ECHOED)
+
+
+def in_length(text: Text, low: int, high: int) -> float:
+    """1 from `low` to `high` words; falls to 0 at a third of the lower limit and at one and a half
+    times the upper one."""
+    size = len(text.tokens)
+    return ramp(size, (low / 3, low)) * ramp(size, (1.5 * high, high))
+
+
+def jaccard(one: Text, other: Text) -> float:
+    """Content words that both have, of those that either has."""
+    either = one.topics | other.topics
+    return len(one.topics & other.topics) / len(either) if either else 0.0
+
+
+def overlap(tokens: Sequence[str], others: Sequence[str]) -> float:
+    """The share of the runs of three words that the others have as well, or nearly so: a copy
+    with every fourth word left out is still a copy."""
+    runs, known = grams(tokens, 3), loose_grams(others)
+    return sum(run in known for run in runs) / len(runs) if runs else 0.0
+
+
+def faults(*texts: Text) -> dict[str, bool]:
+    """Tags of what is wrong with at least one of the texts, and whether it is."""
+    return {
+        "empty": any(not text.tokens for text in texts),
+        "copied": any(ramp(text.copying, COPIED) < 0.5 for text in texts),
+        "off_topic": any(text.tokens and ramp(text.grounding, GROUNDED) < 0.5 for text in texts),
+        "unreadable": any(text.tokens and text.fluency < 0.5 for text in texts),
+    }
+
+
+def remark(name: str, text: Text, source: str) -> str:
+    """What was measured of one text, in prose; `source` is what the reader calls its source."""
+    return (
+        f"The {name} text has {len(text.tokens)} words; fluency {text.fluency:.2f}, content words "
+        f"from the {source} {text.grounding:.2f}, runs copied from it {text.copying:.2f}."
+    )
