@@ -8,10 +8,12 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,53 @@ def own(path: Path, split: Split, banks: Iterable[str]) -> Sequence[Problem]:
         raise errors.TaskError(
             f"{error}; a copy of a data set needs options.bank: {', '.join(banks)}"
         ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A data set of which one field of a row is a problem, and all of it."""
+
+    hub: str
+    field: str
+    prefix: str
+    """What the ids of its problems begin with; the rest is a hash of the text."""
+    cleaned: Callable[[str], str] = str.strip
+
+    def problems(self, path: Path | None, most: int, split: Split) -> Sequence[Problem]:
+        """The problems of one split among the first `most` rows, in the data set's order.
+
+        A text that comes twice is one problem. The splits are ours, by a hash of the text. Raises
+        ConfigError where the data set can't be reached, TaskError naming file and row where its
+        content is not of the right shape.
+        """
+        whole = _texts_of(self, path.expanduser().absolute() if path else None, most)
+        return tuple(problem for problem in whole if problem.split == split)
+
+    def problem(self, where: str, row: Any) -> Problem:
+        """One row. Raises TaskError where it has no text."""
+        text = row.get(self.field) if isinstance(row, Mapping) else None
+        if not isinstance(text, str):
+            raise errors.TaskError(
+                f"{where} has no text in '{self.field}': is it a row of {self.hub}, which "
+                "options.bank names?"
+            )
+        if not (text := self.cleaned(text)):
+            raise errors.TaskError(f"{where} has nothing in '{self.field}': leave the row out")
+        problem_id = f"{self.prefix}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        return Problem(id=problem_id, prompt=text, split=split_of(problem_id))
+
+
+@lru_cache(maxsize=4)  # a run asks for its splits over and over
+def _texts_of(source: Texts, path: Path | None, most: int) -> tuple[Problem, ...]:
+    found: dict[str, Problem] = {}
+    for where, row in islice(rows(source.hub, path), most):
+        problem = source.problem(where, row)
+        found.setdefault(problem.id, problem)
+    if not found:
+        raise errors.TaskError(
+            f"{path or source.hub} has no rows: give a whole copy of {source.hub}"
+        )
+    return tuple(found.values())
 
 
 def split_of(problem_id: str) -> Split:

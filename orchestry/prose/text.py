@@ -22,6 +22,10 @@ class Text:
 
     raw: str
     source: str
+    grounded: Span = GROUNDED
+    """Share of content words from the source: nothing at the first number, full at the second."""
+    copied: Span = COPIED
+    """The same for the share of runs that are the source's."""
 
     @cached_property
     def tokens(self) -> list[str]:
@@ -48,9 +52,19 @@ class Text:
         return overlap(self.tokens, words(self.source))
 
     @property
+    def about(self) -> float:
+        """How far it is about the source."""
+        return ramp(self.grounding, self.grounded)
+
+    @property
+    def own(self) -> float:
+        """How far it is not the source itself."""
+        return ramp(self.copying, self.copied)
+
+    @property
     def soundness(self) -> float:
         """How far it counts: fluent, about the source, and not the source itself."""
-        return self.fluency * ramp(self.grounding, GROUNDED) * ramp(self.copying, COPIED)
+        return self.fluency * self.about * self.own
 
 
 def pair_soundness(one: Text, other: Text) -> float:
@@ -90,8 +104,8 @@ def faults(*texts: Text) -> dict[str, bool]:
     """Tags of what is wrong with at least one of the texts, and whether it is."""
     return {
         "empty": any(not text.tokens for text in texts),
-        "copied": any(ramp(text.copying, COPIED) < 0.5 for text in texts),
-        "off_topic": any(text.tokens and ramp(text.grounding, GROUNDED) < 0.5 for text in texts),
+        "copied": any(text.own < 0.5 for text in texts),
+        "off_topic": any(text.tokens and text.about < 0.5 for text in texts),
         "unreadable": any(text.tokens and text.fluency < 0.5 for text in texts),
     }
 

@@ -47,7 +47,7 @@ class Tldr(BaseTask[Summaries]):
     def problems(self, split: Split) -> Sequence[Problem]:
         if self.options.bank == "own":
             return rows.own(self.options.path or BANK, split, ["tldr"])
-        return sources.problems(self.options.path, self.options.rows, split)
+        return sources.POSTS.problems(self.options.path, self.options.rows, split)
 
     def reset(self, problem: Problem, seed: int) -> Summaries:
         return Summaries(problem)

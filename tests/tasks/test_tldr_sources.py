@@ -42,7 +42,7 @@ FERNS = (
 def loaded(path: Path | None, most: int = 1000) -> dict[str, Problem]:
     found: dict[str, Problem] = {}
     for split in SPLITS:
-        problems = SOURCES.problems(path, most, split)
+        problems = SOURCES.POSTS.problems(path, most, split)
         assert all(p.split == split == split_of(p.id) for p in problems)
         found |= {problem.id: problem for problem in problems}
     return found
@@ -143,7 +143,7 @@ def test_a_post_that_comes_twice_is_one_problem(tmp_path: Path) -> None:
         ('{"prompt": 3}', "line 1 has no text in 'prompt': is it a row of trl-lib/tldr"),
         ("[1]", "row 1 has no text in 'prompt'"),
         ('{"post": "x"}', "line 1 has no text in 'prompt'"),
-        ('{"prompt": "POST: TL;DR:"}', "line 1 has an empty post in 'prompt'"),
+        ('{"prompt": "POST: TL;DR:"}', "line 1 has nothing in 'prompt'"),
         ('{"prompt": ', "line 1 is no JSON"),
         ("\n", "has no rows: give a whole copy of trl-lib/tldr"),
     ],

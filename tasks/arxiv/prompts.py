@@ -1,0 +1,26 @@
+"""What the agents read: short and plain, for small models too."""
+
+from __future__ import annotations
+
+from orchestry import AgentSpec
+
+BACKGROUND = AgentSpec(
+    role="background",
+    goal="Expand the abstract by a paragraph on background and motivation.",
+    system_prompt="Expand the abstract into a paragraph of about 110 words on its background and "
+    "motivation: what was known, what was missing and why it matters. Write full sentences in "
+    "your own words, joined by words such as because, however and therefore.",
+)
+METHOD = AgentSpec(
+    role="method",
+    goal="Expand the abstract by a longer paragraph on method and implications.",
+    system_prompt="Expand the abstract into a paragraph of about 150 words on its method and its "
+    "implications: what was done, what was found and what follows from it. Write full sentences "
+    "in your own words, joined by words such as because, then and therefore.",
+)
+MAX_ABSTRACT_CHARS = 2400  # what a small model's context holds beside two paragraphs
+
+
+def ask(abstract: str) -> str:
+    """The abstract, and nothing else: what is wanted stands in the system prompt."""
+    return abstract[:MAX_ABSTRACT_CHARS]

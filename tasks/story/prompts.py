@@ -1,0 +1,44 @@
+"""What the agents read: short and plain, for small models too."""
+
+from __future__ import annotations
+
+from orchestry import AgentSpec
+
+from .plot import Plot
+
+WRITER = AgentSpec(
+    role="writer",
+    goal="Write the passage of the story that is asked for, with all that it must contain.",
+    system_prompt="You write short stories in plain prose. Use the characters, the object and the "
+    "place by name, and let the events happen in their order. Answer with the story only.",
+)
+EDITOR = AgentSpec(
+    role="editor",
+    goal="Revise the draft: keep what happens, rewrite how it is said.",
+    system_prompt="You edit stories. Rewrite the draft in better words: keep the characters and "
+    "events, add what is missing, begin sentences in different ways, and mix short sentences with "
+    "long ones. Answer with the rewritten story only.",
+)
+NARRATOR = AgentSpec(
+    role="narrator",
+    goal="Tell the story in your own words, with all characters, things, places and events.",
+    system_prompt="You tell stories aloud. Tell the story in your own words, in three to six "
+    "sentences. Name the characters, things and places, and keep the order of events. Answer with "
+    "the telling only.",
+)
+MAX_CHARS = 3000  # of a text that another agent reads: small models have small contexts
+
+
+def ask_writer(premise: str, plot: Plot, story: str, words: int) -> str:
+    """The premise, the story so far, and which events come now."""
+    so_far = f"\n\nThe story so far:\n{story[-MAX_CHARS:]}" if story else ""
+    task = "Continue the story" if story else "Write the story"
+    return f"{premise}{so_far}\n\n{task} in about {words} words, up to this: {plot.beats[-1]}."
+
+
+def ask_editor(premise: str, draft: str) -> str:
+    return f"{premise}\n\nDraft:\n{draft[:MAX_CHARS]}\n\nRewrite the draft."
+
+
+def ask_narrator(story: str) -> str:
+    return f"{story[:MAX_CHARS]}\n\nTell this story."
