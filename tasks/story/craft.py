@@ -7,8 +7,8 @@ from statistics import fmean, pstdev
 
 from orchestry import prose
 
-LINKED: prose.Span = (0.3, 0.7)
-OPENINGS: prose.Span = (0.4, 0.9)
+LINKED: prose.Span = (0.2, 0.6)
+OPENINGS: prose.Span = (0.4, 0.8)
 RHYTHM: prose.Span = (0.1, 0.3)
 REFERRING = frozenset(
     "he she it they him her them his hers its their theirs himself herself itself themselves this "

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
-from orchestry import Problem, prose
+from orchestry import Problem, errors, prose
 
 BESIDES = 2
 """Content words that a sentence says beside the elements it names, else it only lists them."""
 NAMED = 0.5
 """What a beat is worth whose words stand there, but not together or not in its place."""
+MOST_PARTS = 3
+"""Parts that a story is written in at most: each needs a beat."""
 Stems = frozenset[str]
 
 
@@ -25,10 +28,20 @@ class Plot:
 
     @classmethod
     def of(cls, problem: Problem) -> Plot:
-        data: Any = problem.data
-        elements = (*data["characters"], data["object"], data["place"])
-        beats, keys = zip(*data["beats"], strict=True)
-        return cls(elements, beats, keys)
+        """Raises TaskError where the problem's data are not those of a story."""
+        try:
+            data: Any = problem.data
+            elements = (*data["characters"], data["object"], data["place"])
+            beats, keys = zip(*data["beats"], strict=True)
+            plot = cls(elements, beats, keys)
+            if len(beats) < MOST_PARTS or not all(map(stems, (*elements, *keys))):
+                raise ValueError(f"a beat or an element has no word, or beats are {len(beats)}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise errors.TaskError(
+                f"problem '{problem.id}' is no premise of a story ({errors.reason(error)}): give "
+                "its data characters, object, place, and at least three beats, each with key words"
+            ) from None
+        return plot
 
     def part(self, index: int, of: int) -> Plot:
         """The same elements with the beats of one part of so many."""
@@ -53,7 +66,7 @@ class Plot:
         after those of the beat before it; up to `NAMED` for the share of them that stand anywhere.
         """
         said = sentences(text)
-        windows = [one | other for one, other in zip(said, [*said[1:], Stems()], strict=True)]
+        windows = [one | other for one, other in zip_longest(said, said[1:], fillvalue=Stems())]
         place, found = 0, []
         for wanted in map(stems, self.keys):
             later = (i for i in range(place, len(windows)) if wanted <= windows[i])

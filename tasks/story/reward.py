@@ -6,7 +6,6 @@ Each is a product of what must hold at once, a number in [0, 1] without cliffs, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import zip_longest
 
 from orchestry import Problem, prose
 
@@ -15,7 +14,7 @@ from .options import Options
 from .plot import Plot
 
 WEIGHTS = {"draft": 0.3, "revision": 0.3, "telling": 0.4}
-GROUNDED: prose.Span = (0.05, 0.2)
+GROUNDED: prose.Span = (0.02, 0.12)
 COPIED: prose.Span = (0.7, 0.3)
 """Of the premise, in a passage: a story is mostly words of its own."""
 RETOLD: prose.Span = (0.1, 0.35)
@@ -23,9 +22,9 @@ RECITED: prose.Span = (0.9, 0.5)
 """The same of the edited story, in the telling."""
 CHANGED: prose.Span = (0.95, 0.6)
 """Share of the edited passage's runs of words that are the draft's: a copy, and a revision."""
-KEPT: prose.Span = (0.2, 0.5)
+KEPT: prose.Span = (0.15, 0.4)
 """Share of the draft's content words that the edited passage keeps."""
-WORSE: prose.Span = (-0.3, 0.0)
+WORSE: prose.Span = (-0.5, -0.1)
 """How much an edited passage may lose beside its draft."""
 AGAIN: prose.Span = (0.6, 0.2)
 """Share of a passage's runs that earlier passages have."""
@@ -42,23 +41,25 @@ class Work:
     telling: str
 
     @property
-    def story(self) -> str:
-        """The edited story, which the narrator sees."""
-        return "\n".join(self.edits)
+    def plot(self) -> Plot:
+        return Plot.of(self.problem)
 
+    @property
     def told(self) -> prose.Text:
-        return prose.Text(self.telling, self.story, grounded=RETOLD, copied=RECITED)
+        """The telling beside the edited story, which is all that the narrator sees."""
+        return prose.Text(self.telling, "\n".join(self.edits), grounded=RETOLD, copied=RECITED)
 
     def passage(self, raw: str) -> prose.Text:
+        """A draft or edited text beside the premise."""
         return prose.Text(raw, self.problem.prompt, grounded=GROUNDED, copied=COPIED)
 
     def parts(self) -> dict[str, float]:
         """The three parts; a passage or telling that is yet to come is worth 0."""
         rounds = self.options.rounds
-        pairs = [*enumerate(zip_longest(self.drafts, self.edits, fillvalue=""))]
+        pairs = enumerate(zip(self.drafts, self.edits, strict=False))
         return {
-            "draft": sum(self.worth(index, draft) for index, (draft, _) in pairs) / rounds,
-            "revision": sum(self.revision(index, *pair) for index, pair in pairs) / rounds,
+            "draft": sum(self.worth(i, draft) for i, draft in enumerate(self.drafts)) / rounds,
+            "revision": sum(self.revision(i, *pair) for i, pair in pairs) / rounds,
             "telling": self.narration(),
         }
 
@@ -73,7 +74,7 @@ class Work:
             * prose.in_length(text, *size)
             * coherence(raw, before)
             * prose.ramp(prose.overlap(text.tokens, prose.words(before)), AGAIN)
-            * Plot.of(self.problem).part(index, rounds).content(raw, rounds)
+            * self.plot.part(index, rounds).content(raw, rounds)
         )
 
     def revision(self, index: int, draft: str, edited: str) -> float:
@@ -85,18 +86,23 @@ class Work:
         return (
             after
             * polish(edited)
-            * prose.ramp(prose.overlap(new.tokens, old.tokens), CHANGED)
+            * changed(draft, edited)
             * (1.0 - old.soundness * (1.0 - prose.ramp(kept, KEPT)))
             * prose.ramp(after - before, WORSE)
         )
 
     def narration(self) -> float:
         """How well the telling keeps the whole plot, in the narrator's own words."""
-        text = self.told()
+        text = self.told
         size = self.options.min_told, self.options.max_told
         return (
             text.soundness
             * prose.in_length(text, *size)
             * coherence(self.telling)
-            * Plot.of(self.problem).content(self.telling)
+            * self.plot.content(self.telling)
         )
+
+
+def changed(draft: str, edited: str) -> float:
+    """How far an edited passage is no copy of its draft."""
+    return prose.ramp(prose.overlap(prose.words(edited), prose.words(draft)), CHANGED)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from orchestry import Frozen, Problem, Score, Split, TeamTask, Tools, Transcript, rows
+from orchestry import Frozen, Problem, Score, Split, TeamTask, Tools, Transcript, read_problems
 
 from . import prompts, remarks, reward
 from .options import Options
@@ -29,7 +29,10 @@ class Story(TeamTask):
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        return rows.own(self.options.path or BANK, split, [])
+        found = read_problems((self.options.path or BANK).expanduser(), split)
+        for problem in found:  # a fault shows before anything is asked of a model
+            Plot.of(problem)
+        return found
 
     def to_act(self, state: Transcript) -> tuple[str, ...]:
         order = (*(WRITER, EDITOR) * self.options.rounds, NARRATOR)
@@ -53,7 +56,7 @@ class Story(TeamTask):
         drafts, edits = state.by(WRITER), state.by(EDITOR)
         work = reward.Work(state.problem, self.options, drafts, edits, state.last(NARRATOR))
         found = work.parts()
-        return self.score(feedback=remarks.prose_of(work), tags=remarks.tags(work, found), **found)
+        return self.score(feedback=remarks.remarks(work), tags=remarks.tags(work, found), **found)
 
     def gold(self, problem: Problem) -> Mapping[str, str] | None:
         return next(iter(self.graded(problem)), None)
