@@ -77,10 +77,11 @@ def shape(text: str) -> float:
 
 def classes(sentence: str) -> list[str]:
     """The classes of a sentence's words, with its edges."""
-    return [EDGE, *map(_class, words(sentence)), EDGE]
+    return [EDGE, *map(word_class, words(sentence)), EDGE]
 
 
-def _class(word: str) -> str:
+def word_class(word: str) -> str:
+    """The closed class that a word belongs to, else one by its ending."""
     if word in CLASS_OF:
         return CLASS_OF[word]
     if word[0].isdigit():

@@ -6,14 +6,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from .fluency import fluency
 from .ramps import Span, ramp
-from .words import content, grams, loose_grams, words
+from .words import content, grams, loose_grams, sentences, words
 
 GROUNDED: Span = (0.08, 0.4)
 COPIED: Span = (1.0, 0.5)
 ECHOED: Span = (0.8, 0.35)
+UNASKED: Span = (-1.0, 0.0)
+"""Full for any share: what is not asked for."""
+PRIOR_PAIRS = 4
+"""Pairs of which half agree, added to a text's own, as few prove little either way."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,8 @@ class Text:
     """Share of content words from the source: nothing at the first number, full at the second."""
     copied: Span = COPIED
     """The same for the share of runs that are the source's."""
+    agreed: Span = UNASKED
+    """The same for the agreement of neighbouring words with the source."""
 
     @cached_property
     def tokens(self) -> list[str]:
@@ -51,6 +58,20 @@ class Text:
         """The share of its runs of words that stand in the source."""
         return overlap(self.tokens, words(self.source))
 
+    @cached_property
+    def agreement(self) -> float:
+        """The share of neighbouring words that the source has in one sentence too.
+
+        Of each sentence's content words those that the source has are taken, in order. Words put
+        at random into a sound sentence disagree, since the source says nothing of them together.
+        """
+        places = _places(self.source)
+        told = [content(words(sentence)) for sentence in sentences(self.raw)]
+        known = [[word for word in said if word in places] for said in told]
+        pairs = [(a, b) for said in known for a, b in pairwise(said) if a != b]
+        agree = sum(not places[a].isdisjoint(places[b]) for a, b in pairs)
+        return (agree + PRIOR_PAIRS / 2) / (len(pairs) + PRIOR_PAIRS)
+
     @property
     def about(self) -> float:
         """How far it is about the source."""
@@ -63,8 +84,18 @@ class Text:
 
     @property
     def soundness(self) -> float:
-        """How far it counts: fluent, about the source, and not the source itself."""
-        return self.fluency * self.about * self.own
+        """How far it counts: fluent, about the source and in agreement with it, and no copy."""
+        agreed = ramp(self.agreement, self.agreed) if self.agreed != UNASKED else 1.0
+        return self.fluency * self.about * self.own * agreed
+
+
+def _places(source: str) -> dict[str, set[int]]:
+    """The sentences that each content word of the source stands in."""
+    places: dict[str, set[int]] = {}
+    for number, sentence in enumerate(sentences(source)):
+        for word in content(words(sentence)):
+            places.setdefault(word, set()).add(number)
+    return places
 
 
 def pair_soundness(one: Text, other: Text) -> float:

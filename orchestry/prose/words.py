@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]*[\"')\u2019\u201d]*")
@@ -62,6 +63,7 @@ def content(tokens: Iterable[str]) -> list[str]:
     return [stem(word) for word in tokens if word not in CLASS_OF]
 
 
+@lru_cache(maxsize=4096)
 def stem(word: str) -> str:
     """The word without a common ending, crudely: `stopping`, `stopped` and `stops` are one."""
     word = word.removesuffix("'s")

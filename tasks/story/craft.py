@@ -10,10 +10,11 @@ from orchestry import prose
 LINKED: prose.Span = (0.2, 0.6)
 OPENINGS: prose.Span = (0.4, 0.8)
 RHYTHM: prose.Span = (0.1, 0.3)
-REFERRING = frozenset(
-    "he she it they him her them his hers its their theirs himself herself itself themselves this "
-    "that these those there then".split()
-)
+_REFERRING = """
+he she it they him her them his hers its their theirs himself herself itself themselves
+this that these those there then
+"""
+REFERRING = frozenset(_REFERRING.split())
 """Words that point back to what was said."""
 BACK = 2
 """Sentences that a sentence may hang on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
 
@@ -87,6 +88,7 @@ class Plot:
         return 0.4 * used + 0.6 * sum(told) / len(told)
 
 
+@lru_cache(maxsize=256)  # a story's sentences are asked for element by element, beat by beat
 def stems(text: str) -> Stems:
     return frozenset(prose.content(prose.words(text)))
 

@@ -29,7 +29,8 @@ def remarks(work: Work) -> str:
     lines = [_seen(work, f"draft {i}", draft) for i, draft in enumerate(work.drafts, start=1)]
     for i, (draft, edited) in enumerate(zip(work.drafts, work.edits, strict=False), start=1):
         lines.append(_seen(work, f"edited {i}", edited))
-        lines.append(f"It is new to {changed(draft, edited):.2f}, polished to {polish(edited):.2f}.")
+        new, smooth = changed(draft, edited), polish(edited)
+        lines.append(f"It is new to {new:.2f} and polished to {smooth:.2f}.")
     if work.telling:
         lines.append(prose.remark("told", work.told, "story") + _missed(work, work.telling))
     return " ".join(lines)

@@ -6,6 +6,7 @@ Each is a product of what must hold at once, a number in [0, 1] without cliffs, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from orchestry import Problem, prose
 
@@ -17,6 +18,10 @@ WEIGHTS = {"draft": 0.3, "revision": 0.3, "telling": 0.4}
 GROUNDED: prose.Span = (0.02, 0.12)
 COPIED: prose.Span = (0.7, 0.3)
 """Of the premise, in a passage: a story is mostly words of its own."""
+AGREED: prose.Span = (0.28, 0.4)
+"""Neighbouring words that stand together in the premise too: of random ones a quarter do."""
+QUOTED: prose.Span = (0.95, 0.7)
+"""Share of the runs of the premise's events that a text repeats, however much it adds."""
 RETOLD: prose.Span = (0.1, 0.35)
 RECITED: prose.Span = (0.9, 0.5)
 """The same of the edited story, in the telling."""
@@ -32,7 +37,7 @@ AGAIN: prose.Span = (0.6, 0.2)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What was written for a problem so far: a draft and an edited text a round, and the telling."""
+    """What was written so far: a draft and an edited text a round, and the telling."""
 
     problem: Problem
     options: Options
@@ -47,47 +52,50 @@ class Work:
     @property
     def told(self) -> prose.Text:
         """The telling beside the edited story, which is all that the narrator sees."""
-        return prose.Text(self.telling, "\n".join(self.edits), grounded=RETOLD, copied=RECITED)
+        return _beside(self.telling, "\n".join(self.edits), RETOLD, RECITED)
 
     def passage(self, raw: str) -> prose.Text:
         """A draft or edited text beside the premise."""
-        return prose.Text(raw, self.problem.prompt, grounded=GROUNDED, copied=COPIED)
+        return _beside(raw, self.problem.prompt, GROUNDED, COPIED)
 
     def parts(self) -> dict[str, float]:
         """The three parts; a passage or telling that is yet to come is worth 0."""
         rounds = self.options.rounds
-        pairs = enumerate(zip(self.drafts, self.edits, strict=False))
         return {
-            "draft": sum(self.worth(i, draft) for i, draft in enumerate(self.drafts)) / rounds,
-            "revision": sum(self.revision(i, *pair) for i, pair in pairs) / rounds,
+            "draft": sum(self.worth(i, self.drafts) for i in range(len(self.drafts))) / rounds,
+            "revision": sum(self.revision(i) for i in range(len(self.edits))) / rounds,
             "telling": self.narration(),
         }
 
-    def worth(self, index: int, raw: str) -> float:
-        """How good a passage is in its place: sound, of the right length, coherent, no repeat of
-        what came before, and with its share of the plot."""
-        rounds, text = self.options.rounds, self.passage(raw)
+    def worth(self, index: int, written: tuple[str, ...]) -> float:
+        """How good a passage of all that one agent has written is in its place: sound, in agreement
+        with the premise as is all before it, of the right length, coherent, no repeat of the story
+        so far, and with its share of the plot."""
+        rounds, text = self.options.rounds, self.passage(written[index])
         size = self.options.min_words // rounds, self.options.max_words // rounds
         before = "\n".join(self.edits[:index])
+        plot = self.plot.part(index, rounds)
         return (
             text.soundness
+            * self._agreement("\n".join(written[: index + 1]))
             * prose.in_length(text, *size)
-            * coherence(raw, before)
+            * coherence(text.raw, before)
             * prose.ramp(prose.overlap(text.tokens, prose.words(before)), AGAIN)
-            * self.plot.part(index, rounds).content(raw, rounds)
+            * _unquoted(text, plot)
+            * plot.content(text.raw, rounds)
         )
 
-    def revision(self, index: int, draft: str, edited: str) -> float:
-        """The edited passage's worth and polish, as far as it changes the draft, keeps what the
+    def revision(self, index: int) -> float:
+        """An edited passage's worth and polish, as far as it changes the draft, keeps what the
         draft said well, and does not spoil it."""
-        old, new = self.passage(draft), self.passage(edited)
-        before, after = self.worth(index, draft), self.worth(index, edited)
-        kept = len(old.topics & new.topics) / len(old.topics) if old.topics else 0.0
+        draft, edited = self.passage(self.drafts[index]), self.passage(self.edits[index])
+        before, after = self.worth(index, self.drafts), self.worth(index, self.edits)
+        kept = len(draft.topics & edited.topics) / max(1, len(draft.topics))
         return (
             after
-            * polish(edited)
-            * changed(draft, edited)
-            * (1.0 - old.soundness * (1.0 - prose.ramp(kept, KEPT)))
+            * polish(edited.raw)
+            * changed(draft.raw, edited.raw)
+            * (1.0 - draft.soundness * (1.0 - prose.ramp(kept, KEPT)))
             * prose.ramp(after - before, WORSE)
         )
 
@@ -97,12 +105,29 @@ class Work:
         size = self.options.min_told, self.options.max_told
         return (
             text.soundness
+            * self.passage(self.telling).own
             * prose.in_length(text, *size)
             * coherence(self.telling)
+            * self._agreement(self.telling)
+            * _unquoted(text, self.plot)
             * self.plot.content(self.telling)
         )
+
+    def _agreement(self, raw: str) -> float:
+        """How far neighbouring words belong together after the premise."""
+        return prose.ramp(self.passage(raw).agreement, AGREED)
+
+
+@lru_cache(maxsize=32)  # parts, tags and remarks all measure the same few texts
+def _beside(raw: str, source: str, grounded: prose.Span, copied: prose.Span) -> prose.Text:
+    return prose.Text(raw, source, grounded=grounded, copied=copied)
 
 
 def changed(draft: str, edited: str) -> float:
     """How far an edited passage is no copy of its draft."""
     return prose.ramp(prose.overlap(prose.words(edited), prose.words(draft)), CHANGED)
+
+
+def _unquoted(text: prose.Text, plot: Plot) -> float:
+    """How far a text says the events in other words than the premise."""
+    return prose.ramp(prose.overlap(prose.words(" ".join(plot.beats)), text.tokens), QUOTED)

@@ -70,3 +70,12 @@ def test_faults_and_remarks_name_what_is_wrong() -> None:
     assert [tag for tag, held in prose.faults(good, copy).items() if held] == ["copied"]
     assert [tag for tag, held in prose.faults(none).items() if held] == ["empty"]
     assert prose.remark("first", copy, "post").endswith("runs copied from it 1.00.")
+
+
+def test_words_put_at_random_into_a_sound_sentence_disagree_with_the_source() -> None:
+    """Of the pairs (bean, night), (night, lettuce), (torch, bean) the source joins two."""
+    said = prose.Text("Beans come at night and eat lettuce. A torch helps the beans.", SOURCE)
+    assert said.agreement == pytest.approx((2 + 2) / (3 + 4))
+    assert prose.Text("", SOURCE).agreement == prose.Text("Nothing.", "").agreement == 0.5
+    strict = prose.Text(said.raw, SOURCE, agreed=(0.5, 1.0))
+    assert strict.soundness == pytest.approx(said.soundness * (4 / 7 - 0.5) / 0.5)
