@@ -56,8 +56,8 @@ class Arxiv(BaseTask[Paragraphs]):
         return replace(state, background=background, method=method, written=True)
 
     async def evaluate(self, state: Paragraphs, tools: Tools) -> Score:
-        texts = (state.background, state.method)
-        pair = [reward.text(raw, state.problem.prompt) for raw in texts]
+        abstract = state.problem.prompt
+        pair = reward.text(state.background, abstract), reward.text(state.method, abstract)
         found = reward.parts(*pair, self.options)
         return self.score(feedback=reward.remarks(*pair), tags=reward.tags(*pair, found), **found)
 

@@ -20,7 +20,7 @@ class Options(Frozen):
     max_words: int = Field(240, ge=3)
     """Words that the whole story may have; each of its parts has its share of both."""
     min_told: int = Field(40, ge=3)
-    max_told: int = Field(120, ge=3)
+    max_told: int = Field(160, ge=3)
     """Words that the telling may have."""
 
     @model_validator(mode="after")

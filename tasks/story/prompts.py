@@ -22,9 +22,9 @@ EDITOR = AgentSpec(
 NARRATOR = AgentSpec(
     role="narrator",
     goal="Tell the story in your own words, with all characters, things, places and events.",
-    system_prompt="You tell stories aloud. Tell the story in your own words, in three to six "
-    "sentences. Name the characters, things and places, and keep the order of events. Answer with "
-    "the telling only.",
+    system_prompt="You tell stories aloud. Tell the story again in your own words, and shortly: in "
+    "three to six sentences. Name the characters, things and places, and keep the order of "
+    "events. Answer with the telling only.",
 )
 MAX_CHARS = 3000  # of a text that another agent reads: small models have small contexts
 
@@ -41,4 +41,4 @@ def ask_editor(premise: str, draft: str) -> str:
 
 
 def ask_narrator(story: str) -> str:
-    return f"{story[:MAX_CHARS]}\n\nTell this story."
+    return f"{story[:MAX_CHARS]}\n\nTell this story in three to six sentences."

@@ -46,8 +46,8 @@ class Story(TeamTask):
         if agent == EDITOR:
             return prompts.ask_editor(premise, state.last(WRITER))
         plot = Plot.of(state.problem).part(len(state.by(WRITER)), rounds)
-        words = (self.options.min_words + self.options.max_words) // 2 // rounds
-        return prompts.ask_writer(premise, plot, story, words)
+        low, high = self.options.min_words, self.options.max_words
+        return prompts.ask_writer(premise, plot, story, words=(3 * low + high) // 4 // rounds)
 
     def step(self, state: Transcript, actions: Mapping[str, str]) -> Transcript:
         return super().step(state, {role: text.strip() for role, text in actions.items()})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -35,16 +36,14 @@ DRAFT, EDITED, TOLD = GOLDS["lighthouse_key"].values()
 
 
 def parts(
-    draft: str, edited: str = "", telling: str = "", problem: Problem = PROBLEM
-) -> Mapping[str, float]:
-    found: Mapping[str, float] = REWARD.Work(
-        problem, TASK.options, (draft,), (edited,), telling
-    ).parts()
-    return found
+    draft: str, edited: str = "", telling: str = "", *, problem: Problem = PROBLEM
+) -> dict[str, Any]:
+    work = REWARD.Work(problem, TASK.options, (draft,), (edited,), telling)
+    return dict(work.parts())
 
 
-def total(draft: str, edited: str, telling: str, problem: Problem = PROBLEM) -> float:
-    return TASK.score(**parts(draft, edited, telling, problem)).total
+def total(draft: str, edited: str, telling: str, *, problem: Problem = PROBLEM) -> float:
+    return TASK.score(**parts(draft, edited, telling, problem=problem)).total
 
 
 def test_the_bank_is_fixed_large_and_apart() -> None:
@@ -108,7 +107,8 @@ async def test_it_conforms(rounds: int, tools: Tools) -> None:
 
 def test_writer_and_editor_take_turns_and_the_narrator_ends() -> None:
     task = load_task("story", options={"rounds": 3})
-    state, order = task.reset(PROBLEM, seed=0), []
+    state = task.reset(PROBLEM, seed=0)
+    order: list[str] = []
     while acting := task.to_act(state):
         order += acting
         state = task.step(state, {acting[0]: f" text {len(order)} "})
@@ -121,7 +121,7 @@ def test_each_sees_what_it_works_on() -> None:
     state = task.reset(PROBLEM, seed=0)
     first = task.observe(state, "writer")
     assert PREMISE in first
-    assert "in about 80 words, up to this: Mara finds a brass key" in first
+    assert "in about 60 words, up to this: Mara finds a brass key" in first
     state = task.step(task.step(state, {"writer": "DRAFT"}), {"editor": "EDITED"})
     second = task.observe(state, "writer")
     assert "EDITED" in second
@@ -131,7 +131,10 @@ def test_each_sees_what_it_works_on() -> None:
     assert task.observe(state, "editor").startswith(PREMISE)
     assert "MORE" in task.observe(state, "editor")
     state = task.step(state, {"editor": "END"})
-    assert task.observe(state, "narrator") == "EDITED\nEND\n\nTell this story."
+    assert (
+        task.observe(state, "narrator")
+        == "EDITED\nEND\n\nTell this story in three to six sentences."
+    )
 
 
 # --- plot and craft, worked out by hand ---------------------------------------------------------
