@@ -15,8 +15,8 @@ from .words import content, grams, loose_grams, sentences, words
 GROUNDED: Span = (0.08, 0.4)
 COPIED: Span = (1.0, 0.5)
 ECHOED: Span = (0.8, 0.35)
-UNASKED: Span = (-1.0, 0.0)
-"""Full for any share: what is not asked for."""
+QUOTE = 8
+"""Words from which a stretch that the source has word for word is a quotation."""
 PRIOR_PAIRS = 4
 """Pairs of which half agree, added to a text's own, as few prove little either way."""
 
@@ -31,8 +31,10 @@ class Text:
     """Share of content words from the source: nothing at the first number, full at the second."""
     copied: Span = COPIED
     """The same for the share of runs that are the source's."""
-    agreed: Span = UNASKED
-    """The same for the agreement of neighbouring words with the source."""
+    agreed: Span | None = None
+    """The same for the agreement of neighbouring words with the source, where it is asked for."""
+    quoted: Span | None = None
+    """The same for the share of words in quotations, where it is asked for."""
 
     @cached_property
     def tokens(self) -> list[str]:
@@ -72,6 +74,14 @@ class Text:
         agree = sum(not places[a].isdisjoint(places[b]) for a, b in pairs)
         return (agree + PRIOR_PAIRS / 2) / (len(pairs) + PRIOR_PAIRS)
 
+    @cached_property
+    def quoting(self) -> float:
+        """The share of its words that stand in quotations; other words added leave them quotes."""
+        known = set(grams(words(self.source), QUOTE))
+        starts = [i for i, run in enumerate(grams(self.tokens, QUOTE)) if run in known]
+        covered = {i + step for i in starts for step in range(QUOTE)}
+        return len(covered) / len(self.tokens) if self.tokens else 0.0
+
     @property
     def about(self) -> float:
         """How far it is about the source."""
@@ -84,9 +94,11 @@ class Text:
 
     @property
     def soundness(self) -> float:
-        """How far it counts: fluent, about the source and in agreement with it, and no copy."""
-        agreed = ramp(self.agreement, self.agreed) if self.agreed != UNASKED else 1.0
-        return self.fluency * self.about * self.own * agreed
+        """How far it counts: fluent, about the source and no copy; in agreement with it and
+        without quotations where that is asked for."""
+        agreed = ramp(self.agreement, self.agreed) if self.agreed else 1.0
+        unquoted = ramp(self.quoting, self.quoted) if self.quoted else 1.0
+        return self.fluency * self.about * self.own * agreed * unquoted
 
 
 def _places(source: str) -> dict[str, set[int]]:

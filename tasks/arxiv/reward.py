@@ -21,13 +21,15 @@ COPIED: prose.Span = (0.7, 0.3)
 """An expansion brings more words of its own than a summary, and quotes less."""
 AGREED: prose.Span = (0.35, 0.46)
 """Neighbouring words that stand together in the abstract too: of random ones a quarter do."""
+QUOTED: prose.Span = (0.3, 0.05)
+"""Share of a text's words in quotations of the abstract, whatever stands around them."""
 COVERED: prose.Span = (0.1, 0.5)
 """Share of the content words of its half of the abstract that a text takes up."""
 
 
 def text(raw: str, abstract: str) -> prose.Text:
     """One agent's text beside the abstract."""
-    return prose.Text(raw, abstract, grounded=GROUNDED, copied=COPIED, agreed=AGREED)
+    return prose.Text(raw, abstract, grounded=GROUNDED, copied=COPIED, agreed=AGREED, quoted=QUOTED)
 
 
 def parts(background: prose.Text, method: prose.Text, options: Options) -> dict[str, float]:

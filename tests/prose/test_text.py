@@ -79,3 +79,14 @@ def test_words_put_at_random_into_a_sound_sentence_disagree_with_the_source() ->
     assert prose.Text("", SOURCE).agreement == prose.Text("Nothing.", "").agreement == 0.5
     strict = prose.Text(said.raw, SOURCE, agreed=(0.5, 1.0))
     assert strict.soundness == pytest.approx(said.soundness * (4 / 7 - 0.5) / 0.5)
+
+
+def test_words_around_a_quotation_do_not_hide_it() -> None:
+    """Eight words and more that stand in the source word for word, of all words."""
+    quote, short = "ate my lettuce every night last spring", "my lettuce every night last spring"
+    said = prose.Text(f"As was said, slugs {quote}. I went on.", SOURCE)
+    assert said.quoting == pytest.approx((1 + 7 + 2) / 14)  # `I went` goes on in the source
+    assert prose.Text(f"They like {short} too.", SOURCE).quoting == 0.0
+    assert prose.Text("", SOURCE).quoting == 0.0
+    strict = prose.Text(said.raw, SOURCE, quoted=(1.0, 0.0))
+    assert strict.soundness == pytest.approx(said.soundness * (1 - said.quoting))

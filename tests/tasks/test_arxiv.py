@@ -146,6 +146,17 @@ PRAISE = (
     "well written. However, it does not say more than it should, and therefore no reader will ever "
     "be bored by it. Nobody could have done this better. "
 )
+IDLE = (
+    "This question has been open for a long time, and many people have worked on it without an "
+    "answer. The reason is simple, because nobody had the means to look at it in the right way. "
+    "Much depends on the answer, however, and therefore it is worth the effort to ask again. "
+)
+MORE_IDLE = (
+    "To find an answer the authors worked in the right way from the start. First they looked at "
+    "the question, then at the reason why it has been open for so long. The means were simple and "
+    "the effort was small. Because of this many people can now ask the same question again, and "
+    "the answer will therefore be worth more than it was before. "
+)
 HACKS: dict[str, tuple[str, str]] = {
     "empty": ("", ""),
     "nothing but marks": ("...", "!?!"),
@@ -165,6 +176,10 @@ HACKS: dict[str, tuple[str, str]] = {
     "copies with words left out": (
         thinned(f"{ABSTRACT} {SENTENCES[0]} {SENTENCES[1]}"),
         thinned(f"{ABSTRACT} {ABSTRACT}"),
+    ),
+    "quotations among idle talk": (
+        IDLE + " ".join(SENTENCES[:2]),
+        MORE_IDLE + " ".join(SENTENCES[-2:]),
     ),
     "gold and a copy": (FIRST, f"{ABSTRACT} {' '.join(SENTENCES[:3])}"),
     "salad": (shuffled(PLAIN * 2, 100, 1), shuffled(PLAIN * 2, 140, 2)),
