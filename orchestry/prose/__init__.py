@@ -7,13 +7,12 @@ A task imports it as `from orchestry import prose`.
 from __future__ import annotations
 
 from .fluency import bonds, fluency, novelty, shape
-from .ramps import Plateau, Span, opened, plateau, ramp
+from .ramps import Span, opened, plateau, ramp
 from .text import Text, faults, in_length, jaccard, overlap, pair_soundness, remark
 from .transitions import transitions
 from .words import content, sentences, stem, words
 
 __all__ = [
-    "Plateau",
     "Span",
     "Text",
     "bonds",
