@@ -53,10 +53,11 @@ def _shortened(text: str, longest: int) -> str:
     return f"{text[:longest].rstrip()} … ({left:,} more characters)"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, its first column to the left and all others to the right. Cells stand as they are:
-    what a task or a model wrote goes through `inline` first."""
-    lines = [list(header), ["---", *["---:"] * (len(header) - 1)], *map(list, rows)]
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], figures: bool = True) -> str:
+    """A table, its first column to the left and all others, where they hold figures, to the right.
+    Cells stand as they are: what a task or a model wrote goes through `inline` first."""
+    others = "---:" if figures else "---"
+    lines = [list(header), ["---", *[others] * (len(header) - 1)], *map(list, rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

@@ -25,7 +25,7 @@ def side_by_side(labels: Sequence[str], columns: Sequence[Mapping[str, str]]) ->
     """A column a run, a row a fact, in the order of their first run."""
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows = ([inline(name), *(inline(one.get(name, "-")) for one in columns)] for name in names)
-    return table(["", *map(inline, labels)], rows)
+    return table(["", *map(inline, labels)], rows, figures=False)
 
 
 def curves(arms: Sequence[Arm], smooth: int) -> str:
