@@ -69,9 +69,7 @@ class Experiment:
         return ("report", *folders, "--out", str(out))
 
 
-API = ("--backend", "api", "--provider", "embedded", "--set", "sampling.max_tokens=160")
-LEARNING = ("--set", "behaviors.enabled=true", "--set", "behaviors.every=6")
-"""The model that brings along no key is no judge, so learning is off unless asked for."""
+API = ("--backend", "api", "--provider", "embedded", "--set", "sampling.max_tokens=128")
 EXPERIMENTS = (
     Experiment(
         "tldr-local",
@@ -90,10 +88,10 @@ EXPERIMENTS = (
     ),
     Experiment(
         "code_review-api",
-        run=(*API, "--task", "code_review", "--episodes", "12", *LEARNING),
+        run=(*API, "--task", "code_review", "--episodes", "8"),
         seeds=(0,),
-        baselines=("--samples", "4", "--episodes", "12"),
-        evaluate=("--episodes", "12"),
+        baselines=("--samples", "4", "--episodes", "8"),
+        evaluate=("--episodes", "8"),
     ),
 )
 
