@@ -13,10 +13,12 @@ from typing import Any
 
 from orchestry.baselines.wrapped import Gathered, Wrapped, played, roles
 from orchestry.task import BaseTask
-from orchestry.types import AgentSpec
+from orchestry.types import AgentSpec, Score, Tools
 
 ALONE = "alone"
 """Its role."""
+NO_PARTS = "no_parts"
+"""The tag of an answer without any heading."""
 SYSTEM = (
     "You do the work of a whole team alone, and write every part yourself: {roles}. Begin each "
     "part with its heading.\n\n{parts}"
@@ -50,12 +52,26 @@ class Fixed(Wrapped):
 
     def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
         answers = shared_out(actions[ALONE], self.team)
-        return replace(state, inner=played(self.task, state.inner, answers))
+        inner = played(self.task, state.inner, answers)
+        return replace(state, inner=inner, answers=tuple(actions.items()))
+
+    async def evaluate(self, state: Gathered, tools: Tools) -> Score:
+        """As the task says; an answer without headings is counted, since it may be why."""
+        score = await super().evaluate(state, tools)
+        if not state.answers or headings(self.team).search(state.by(ALONE)):
+            return score
+        return score.model_copy(update={"tags": (*score.tags, NO_PARTS)})
 
 
 def heading(role: str) -> str:
     """What begins a part."""
     return f"## {role}"
+
+
+def headings(team: Sequence[str]) -> re.Pattern[str]:
+    """Finds the lines that begin a part; the role is its group."""
+    names = "|".join(re.escape(role) for role in sorted(team, key=len, reverse=True))
+    return re.compile(rf"^[ \t#*]*({names})[ \t*:#]*$", re.IGNORECASE | re.MULTILINE)
 
 
 def shared_out(answer: str, team: Sequence[str]) -> dict[str, str]:
@@ -64,8 +80,7 @@ def shared_out(answer: str, team: Sequence[str]) -> dict[str, str]:
     A heading is a line with the role alone, but for #, *, : and white space. An answer without any
     heading is everyone's: what a role looks for, such as its function, may stand anywhere in it.
     """
-    names = "|".join(re.escape(role) for role in sorted(team, key=len, reverse=True))
-    pieces = re.split(rf"(?im)^[ \t#*]*({names})[ \t*:#]*$", answer)
+    pieces = headings(team).split(answer)
     if len(pieces) == 1:
         return dict.fromkeys(team, answer)
     by_name = {role.lower(): role for role in team}

@@ -134,6 +134,16 @@ def test_fixed_is_one_call_of_one_agent_who_writes_for_all() -> None:
     assert tree.values[tree.leaves[0]].number == 1.0
 
 
+@pytest.mark.parametrize(
+    ("answer", "tags"), [("## left\nx\n## right\nx", ()), ("x", ("no_parts",))]
+)
+def test_an_answer_that_keeps_no_headings_is_counted(answer: str, tags: tuple[str, ...]) -> None:
+    tree = play("fixed", Duo(), Scripted(lambda request: answer))
+    score = tree.trajectories[tree.leaves[0]].score
+    assert score is not None
+    assert (score.total, score.tags) == (1.0, tags)
+
+
 def test_fixed_knows_every_agents_prompt_and_may_write_as_much_as_all() -> None:
     config = RunConfig(
         baseline="fixed",
