@@ -69,7 +69,7 @@ class Experiment:
         return ("report", *folders, "--out", str(out))
 
 
-API = ("--backend", "api", "--provider", "embedded", "--set", "sampling.max_tokens=128")
+API = ("--backend", "api", "--provider", "embedded")
 EXPERIMENTS = (
     Experiment(
         "tldr-local",
@@ -87,8 +87,15 @@ EXPERIMENTS = (
         at_once=2,
     ),
     Experiment(
+        "tldr-api",
+        run=(*API, "--task", "tldr", "--episodes", "12", "--set", "sampling.max_tokens=64"),
+        seeds=(0,),
+        baselines=("--samples", "4", "--episodes", "12"),
+        evaluate=("--episodes", "12"),
+    ),
+    Experiment(
         "code_review-api",
-        run=(*API, "--task", "code_review", "--episodes", "8"),
+        run=(*API, "--task", "code_review", "--episodes", "8", "--set", "sampling.max_tokens=128"),
         seeds=(0,),
         baselines=("--samples", "4", "--episodes", "8"),
         evaluate=("--episodes", "8"),
