@@ -136,9 +136,10 @@ def usage_table(summary: Summary) -> Table:
 
 def _next(summary: Summary) -> str:
     if summary.stopped == "done":
-        folder = Path(summary.run_dir)  # an evaluation's lies in its run
-        run = folder.parent.parent if folder.parent.name == "evaluations" else folder
-        return f"evaluate {run} --split test"
+        folder = Path(summary.run_dir)
+        if folder.parent.name == "evaluations":  # which lies in its run
+            return f"report {folder.parent.parent}"
+        return f"evaluate {folder} --split test"
     if summary.stopped == "budget":  # only the ledger knows the next call's worst case
         return f"resume {summary.run_dir} --budget USD, with the USD of the last note above"
     return f"resume {summary.run_dir}"
