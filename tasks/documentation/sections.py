@@ -1,0 +1,98 @@
+"""Finds in an answer what is said of each public name; everything else of it is dropped. Pure.
+
+An answer is the module with docstrings, whole or cut off, or sections under headings. Only texts
+are taken from it, never code: no document can change the module that its examples are run on.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+
+from .module import Name
+
+MAX_CHARS = 2400
+"""Characters of a section that are read."""
+_DEFINITION = re.compile(r"^([ \t]*)(?:async[ \t]+)?(def|class)[ \t]+(\w+)", re.MULTILINE)
+_DOCSTRING = re.compile(
+    r"[^\n]*?(?:\([^\"']*?\))?[^\n\"']*:[ \t]*\n\s*[rR]?(\"{3}|'{3})", re.DOTALL
+)
+_FENCE = re.compile(r"[ \t]*(?:```|~~~)")
+_HEADING = re.compile(
+    r"(?P<marks>[ \t]*(?:[#*+\-]+[ \t]*|\d+[.)][ \t]*)*)(?P<quote>[*_`]*)"
+    r"(?:(?:the|an?|function|method|class|property)[ \t]+)*[*_`]*"
+    r"(?P<name>[A-Za-z]\w*(?:\.\w+)*)"
+    r"(?P<call>\([^\n]*?\)(?:[ \t]*->[^:`*]*)?)?(?P<end>[*_`]*)"
+    r"(?:[ \t]+(?:function|method|class|property))?[*_`]*[ \t]*"
+    r"(?P<colon>:|-+[ \t]|[\u2013\u2014]|$)?[*_`]*",
+    re.IGNORECASE,
+)
+"""A line that may open a section; `_opened` says whether it does."""
+
+
+def sections(text: str, names: Iterable[Name]) -> dict[str, str]:
+    """The text on each name that has one, by qualified name."""
+    known = _known(names)
+    found: dict[str, str] = {}
+    for name, said in (*_docstrings(text, known), *_headed(text, known)):
+        found[name] = f"{found.get(name, '')}\n{said}"[:MAX_CHARS].strip("\n")
+    return {name: said for name, said in found.items() if said.strip()}
+
+
+def _known(names: Iterable[Name]) -> Mapping[str, str]:
+    """Qualified names by what they may be called; a method's short name where no other has it."""
+    whole = {name.qualified: name.qualified for name in names}
+    short: dict[str, list[str]] = {}
+    for qualified in whole:
+        short.setdefault(qualified.rpartition(".")[2], []).append(qualified)
+    return {**{name: owners[0] for name, owners in short.items() if len(owners) == 1}, **whole}
+
+
+def _docstrings(text: str, known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Docstrings that follow a definition, also in code that does not parse."""
+    places = [*_DEFINITION.finditer(text)]
+    ends = [*(place.start() for place in places[1:]), len(text)]
+    owner, depth = "", -1
+    for place, end in zip(places, ends, strict=False):
+        indent, kind, name = len(place[1].expandtabs()), place[2], place[3]
+        if indent <= depth:
+            owner, depth = "", -1
+        qualified = known.get(f"{owner}.{name}" if owner else name)
+        if kind == "class":
+            owner, depth = name, indent
+        opened = _DOCSTRING.match(text, place.end(), end)
+        if opened and qualified:
+            doc = text[opened.end() :].partition(opened[1])[0]
+            first, _, rest = doc.partition("\n")
+            yield qualified, f"{first.strip()}\n{textwrap.dedent(rest)}"
+
+
+def _headed(text: str, known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What stands below each heading, line by line, up to the next one or to a definition."""
+    name, example = "", False
+    for line in text.splitlines():
+        shell = line.lstrip().startswith(">>>")
+        example = shell or (example and bool(line.strip()))
+        if _DEFINITION.match(line):
+            name = ""
+        elif not example and (opened := _opened(line, name, known)):
+            name, line = opened
+        if name and not _FENCE.match(line):
+            yield name, line
+
+
+def _opened(line: str, now: str, known: Mapping[str, str]) -> tuple[str, str] | None:
+    """The name that a line opens a section on, and the rest of the line; None for other lines.
+
+    A short name is first looked for in the class of the section that is open now.
+    """
+    found = _HEADING.match(line)
+    if found is None:
+        return None
+    owned = known.get(f"{now.partition('.')[0]}.{found['name']}")
+    name = owned or known.get(found["name"], "")
+    marked = "#" in found["marks"] or found["quote"] or found["end"] or found["call"]
+    if not name or not (marked or found["colon"] is not None):
+        return None
+    return name, line[found.end() :]

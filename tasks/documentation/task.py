@@ -1,0 +1,67 @@
+"""Documentation: a documenter describes a module, a reviewer replaces what is wrong or missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from orchestry import Frozen, Problem, Score, Split, TeamTask, Tools, Transcript, rows
+
+from . import examples, prompts, remarks, reward, samples, sources
+from .module import read
+from .options import Options
+from .sections import sections
+
+BANK = Path(__file__).with_name("problems.jsonl")
+DOCUMENTER, REVIEWER = prompts.DOCUMENTER.role, prompts.REVIEWER.role
+
+
+class Documentation(TeamTask):
+    """The reviewer's sections replace the documenter's of the same names; the rest stays.
+
+    Not judged by default: nearly every document gets a reward of its own.
+    """
+
+    name = "documentation"
+    agents = (prompts.DOCUMENTER, prompts.REVIEWER)
+    weights: ClassVar[Mapping[str, float]] = {
+        "names": 0.2,
+        "parameters": 0.2,
+        "examples": 0.35,
+        "truth": 0.15,
+        "prose": 0.1,
+    }
+    options_type: ClassVar[type[Frozen]] = Options
+    judged = False
+    options: Options
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        path = self.options.path
+        if path is not None and path.expanduser().is_dir():
+            return sources.problems(path, self.options.max_lines, split)
+        return rows.own(path or BANK, split, ())
+
+    def observe(self, state: Transcript, agent: str) -> str:
+        module = read(state.problem.prompt)
+        if agent == DOCUMENTER:
+            return prompts.for_documenter(module)
+        draft = sections(state.last(DOCUMENTER), module.names)
+        lacking = remarks.lacking(reward.Document.of(module, draft, {}))
+        return prompts.for_reviewer(module, draft, lacking)
+
+    async def evaluate(self, state: Transcript, tools: Tools) -> Score:
+        module = read(state.problem.prompt)
+        texts = [sections(state.last(role), module.names) for role in (DOCUMENTER, REVIEWER)]
+        merged = {**texts[0], **texts[1]}
+        document = reward.Document.of(module, merged, await examples.run(module, merged, tools))
+        found = reward.parts(document)
+        tags = remarks.tags(document, found, replaced=len(texts[1]))
+        return self.score(feedback=remarks.feedback(document), tags=tags, **found)
+
+    def gold(self, problem: Problem) -> Mapping[str, str] | None:
+        return next(iter(self.graded(problem)), None)
+
+    def graded(self, problem: Problem) -> Sequence[Mapping[str, str]]:
+        """The gold; without examples; its first half; the module itself; nothing."""
+        return [{DOCUMENTER: said, REVIEWER: "LGTM"} for said in samples.of(problem)]
