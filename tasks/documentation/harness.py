@@ -102,7 +102,7 @@ def returns(function: Callable[..., Any]) -> bool:
 
 
 def other(value: Any) -> Any:
-    """Another value of the same kind; None for what is of no plain kind."""
+    """Another value of the same kind."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, (int, float)):
@@ -112,9 +112,25 @@ def other(value: Any) -> Any:
     if isinstance(value, list):
         return [*value, None]
     if isinstance(value, tuple):
-        return (*value, None)
+        made = getattr(type(value), "_make", None)  # of a named tuple
+        return made(map(other, value)) if made else (*value, None)
     if isinstance(value, dict):
         return {**value, "?": None}
     if isinstance(value, (set, frozenset)):
         return value | {"?"}
-    return itertools.chain([None], value) if hasattr(value, "__next__") else None
+    if hasattr(value, "__next__"):
+        return itertools.chain([None], value)
+    if isinstance(value, types.FunctionType):
+        return lambda *args, **named: other(value(*args, **named))
+    return twin(value)
+
+
+def twin(value: Any) -> Any:
+    """An object of the same class whose attributes have other values; None where there is none."""
+    try:
+        made = object.__new__(type(value))
+        for name, held in vars(value).items():
+            object.__setattr__(made, name, other(held))
+    except TypeError:
+        return None
+    return made

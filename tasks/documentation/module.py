@@ -55,8 +55,10 @@ class Module:
 
     source: str
     names: tuple[Name, ...]
-    imported: frozenset[str]
-    """Names that its imports bind."""
+    imported: tuple[tuple[str, str], ...]
+    """Names that its imports bind, each with the package that it comes from."""
+    raised: frozenset[str]
+    """Exceptions that it raises by name anywhere."""
     shown: tuple[str, ...]
     """Its public functions, and classes that have methods or fields: what examples can show."""
     data: frozenset[str]
@@ -73,15 +75,18 @@ def read(source: str) -> Module:
     """The module of a source; one without names where it is no Python."""
     tree = parse_code(source) or ast.Module([], [])
     names = tuple(name for node in tree.body if _listed(node, tree) for name in _names(node))
-    imported = {
-        (alias.asname or alias.name).partition(".")[0]
-        for node in tree.body
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in node.names
-    }
+    bound = tuple(pair for node in tree.body for pair in _bound(node))
+    raised = frozenset(error for node in ast.walk(tree) for error in _raises(node))
     passive = {one.name for one in tree.body if isinstance(one, ast.ClassDef) and _is_passive(one)}
     shown = dict.fromkeys(name.top for name in names if name.top not in passive)
-    return Module(source, names, frozenset(imported), tuple(shown), frozenset(_data(tree)))
+    return Module(source, names, bound, raised, tuple(shown), frozenset(_data(tree)))
+
+
+def _bound(node: ast.stmt) -> Iterator[tuple[str, str]]:
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        for alias in node.names:
+            home = node.module or "." if isinstance(node, ast.ImportFrom) else alias.name
+            yield (alias.asname or alias.name).partition(".")[0], home.partition(".")[0]
 
 
 def imports(tree: ast.Module) -> frozenset[str]:
@@ -211,11 +216,16 @@ def _gives(node: ast.AST) -> bool:
 
 def _raised(node: Function) -> Iterator[str]:
     for inner in _own(node):
-        if isinstance(inner, ast.Raise) and inner.exc is not None:
-            raised = inner.exc.func if isinstance(inner.exc, ast.Call) else inner.exc
-            name = ast.unparse(raised).rpartition(".")[2]
-            if name[:1].isupper():
-                yield name
+        yield from _raises(inner)
+
+
+def _raises(node: ast.AST) -> Iterator[str]:
+    """The exception that a statement raises, where it names one."""
+    if isinstance(node, ast.Raise) and node.exc is not None:
+        raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        name = ast.unparse(raised).rpartition(".")[2]
+        if name[:1].isupper():
+            yield name
 
 
 def _is_property(node: Function) -> bool:

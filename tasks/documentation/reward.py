@@ -30,7 +30,9 @@ FLUENT_WHOLE: prose.Span = (0.1, 0.6)
 GROUNDED: prose.Span = (0.15, 0.4)
 COPIED: prose.Span = (0.8, 0.4)
 ECHOED: prose.Span = (0.9, 0.6)
-WRONG = 0.3
+UNSHOWN = 0.5
+"""What sentences count for where no example shows that they are about what the module does."""
+WRONG = 0.1
 """What an example is worth that calls what it documents and says wrongly what comes of it."""
 
 
@@ -110,13 +112,16 @@ def parts(document: Document) -> dict[str, float]:
         for name in names
         for param in name.params
     ]
-    return {
+    said = {
         "names": fmean(described),
         "parameters": fmean(told or described),
-        "examples": examples(document),
         "truth": fmean(document.described(one) * claimed(document, one).share for one in names),
         "prose": fmean(document.sound(one) * brevity(document, one) for one in names),
     }
+    best = shown(document)
+    evidence = fmean(value == 1.0 for value in best) if best else 1.0
+    counted = {part: (UNSHOWN + (1 - UNSHOWN) * evidence) * value for part, value in said.items()}
+    return {**counted, "examples": fmean(best) * honesty(document) if best else counted["truth"]}
 
 
 def documented(document: Document, name: Name, param: str) -> float:
@@ -155,20 +160,21 @@ def claimed(document: Document, name: Name) -> claims.Claims:
     return claims.check(said, name, shown)
 
 
-def examples(document: Document) -> float:
-    """The mean of the best example of each function and class that does something, less for every
-    example that fails."""
+def shown(document: Document) -> list[float]:
+    """What the best example of each function and class that does something is worth."""
     best = dict.fromkeys(document.module.shown, 0.0)
-    said = [(name, one) for name, ran in document.ran.items() for one in ran]
-    every = [(name, one) for name, one in said if one.shows or not one.holds]
-    for name, one in every:
+    for name, ran in document.ran.items():
         top = name.partition(".")[0]
         if top in best:
-            best[top] = max(best[top], worth(one))
-    if not best or not every:
-        return 0.0
-    held = sum(one.holds for _, one in every) / len(every)
-    return fmean(best.values()) * (0.5 + 0.5 * held)
+            best[top] = max([best[top], *map(worth, ran)])
+    return [*best.values()]
+
+
+def honesty(document: Document) -> float:
+    """Half, and half the share of examples that hold; those that say of nothing what comes out
+    are left aside."""
+    every = [one for ran in document.ran.values() for one in ran if one.shows or not one.holds]
+    return 0.5 + 0.5 * fmean(one.holds for one in every) if every else 0.0
 
 
 def worth(example: Example) -> float:

@@ -21,7 +21,8 @@ _ENTRY = re.compile(
     r"\s*(?:\((?P<kind>[^)\n]*)\))?[`*_]*\s*(?::|--|[\u2013\u2014]|-(?=\s))[`*_]*\s*(?P<said>.*)$"
 )
 _LISTS = ("args", "arguments", "parameters", "params", "attributes")
-_SENTENCES = ("return", "returns", "yields", "raises")
+_GIVES = dict.fromkeys(("return", "returns", "yields"), "It returns")
+_VERBS = {**_GIVES, "raises": "It raises"}
 
 
 @dataclass(slots=True)
@@ -52,20 +53,24 @@ def read(text: str, name: Name) -> Section:
         example = line.lstrip().startswith(">>>") or (example and bool(line.strip()))
         if example:
             found.examples += f"{line}\n"
-        elif not line.strip() or _RULE.match(line):
+            continue
+        if not line.strip() or _RULE.match(line):
             found.examples += "\n"
             entry = ""
+            continue
+        if header := _header(line, name):
+            heading, entry = header[0], ""
+            line = header[1]
         elif opened := _entry(line, name, listed=heading in _LISTS):
             entry = _note(found, opened, name)
-        elif header := _header(line):
-            heading, rest = header
-            entry = ""
-            prose += [rest] if rest else []
+            continue
         elif entry and line[:1] in " \t":
             found.entries[entry] = f"{found.entries[entry]} {line.strip()}".strip()
-        else:
+            continue
+        if line.strip():
             entry = ""
-            prose.append(line.strip())
+            prose.append(_sentence(heading, line.strip()))
+            heading = heading if heading in _LISTS else ""
     found.description = "\n".join(prose).strip()
     return found
 
@@ -92,12 +97,16 @@ def _note(section: Section, entry: re.Match[str], name: Name) -> str:
     return param
 
 
-def _header(line: str) -> tuple[str, str] | None:
-    """The kind of a heading and the sentence that its line holds; None for other lines."""
+def _header(line: str, name: Name) -> tuple[str, str] | None:
+    """The kind of a heading and the rest of its line; None for other lines."""
     found = _HEADER.match(line)
-    if found is None or (found["rest"] and not found["colon"]):
+    if found is None or (found["rest"] and not found["colon"]) or found["kind"] in name.params:
         return None
-    kind, rest = found["kind"].lower(), found["rest"].strip()
-    if rest and kind in _SENTENCES:
-        rest = f"{'It raises' if kind == 'raises' else 'It returns'} {rest[:1].lower()}{rest[1:]}"
-    return kind, rest
+    return found["kind"].lower(), found["rest"]
+
+
+def _sentence(heading: str, said: str) -> str:
+    """What stands below a heading as a sentence, where the heading is its verb."""
+    if heading not in _VERBS:
+        return said
+    return f"{_VERBS[heading]} {said}"

@@ -34,10 +34,11 @@ _HEADING = re.compile(
 def sections(text: str, names: Iterable[Name]) -> dict[str, str]:
     """The text on each name that has one, by qualified name."""
     known = _known(names)
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for name, said in (*_docstrings(text, known), *_headed(text, known)):
-        found[name] = f"{found.get(name, '')}\n{said}"[:MAX_CHARS].strip("\n")
-    return {name: said for name, said in found.items() if said.strip()}
+        found.setdefault(name, []).append(said)
+    whole = {name: "\n".join(said).strip("\n")[:MAX_CHARS] for name, said in found.items()}
+    return {name: said for name, said in whole.items() if said.strip()}
 
 
 def _known(names: Iterable[Name]) -> Mapping[str, str]:
@@ -72,13 +73,14 @@ def _headed(text: str, known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """What stands below each heading, line by line, up to the next one or to a definition."""
     name, example = "", False
     for line in text.splitlines():
-        shell = line.lstrip().startswith(">>>")
-        example = shell or (example and bool(line.strip()))
+        if _FENCE.match(line) or not line.strip():
+            line, example = "", False
+        example = example or line.lstrip().startswith(">>>")
         if _DEFINITION.match(line):
             name = ""
-        elif not example and (opened := _opened(line, name, known)):
-            name, line = opened
-        if name and not _FENCE.match(line):
+        elif (not example or line.startswith("#")) and (opened := _opened(line, name, known)):
+            (name, line), example = opened, False
+        if name:
             yield name, line
 
 
