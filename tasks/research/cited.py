@@ -1,0 +1,43 @@
+"""A text as sentences, each with the notes that it cites. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_ID = re.compile(r"\bN\d{1,3}\b")
+_IDS = r"[\[(]?\s*N\d{1,3}(?:\s*(?:,|;|and|&)\s*N\d{1,3})*\s*[\])]?"
+_BEHIND = re.compile(r"([.!?])((?:\s*[\[(]\s*N\d[^\])\n]*[\])])+)")
+"""Citations behind the full stop of their sentence."""
+_CITED = re.compile(rf"(?:\s*\b(?:from|see|in|[Nn]ote|[Ss]ource))?\s*{_IDS}")
+_ENDS = re.compile(r"(?<=[.!?])\s+(?=\S)|\n+")
+_MARK = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence without its citations, and the ids that it cites, each once."""
+
+    text: str
+    ids: tuple[str, ...]
+
+
+def ids(text: str) -> tuple[str, ...]:
+    """The ids that a text names, in order, each once."""
+    return tuple(dict.fromkeys(_ID.findall(text)))
+
+
+def sentences(text: str) -> tuple[Sentence, ...]:
+    """The sentences of a text. One without an end mark ends with its line."""
+    moved = _BEHIND.sub(r"\2\1", text)
+    found = []
+    for raw in _ENDS.split(moved):
+        plain = _MARK.sub("", _CITED.sub("", raw)).strip()
+        if any(char.isalnum() for char in plain):
+            found.append(Sentence(re.sub(r"\s+([.,;!?])", r"\1", plain), ids(raw)))
+    return tuple(found)
+
+
+def uncited(text: str) -> str:
+    """The text without its citations."""
+    return " ".join(sentence.text for sentence in sentences(text))

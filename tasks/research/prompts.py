@@ -1,0 +1,47 @@
+"""What the agents read: short and plain, for small models too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestry import AgentSpec
+
+from .notes import Note, shown
+
+RETRIEVER = AgentSpec(
+    role="retriever",
+    goal="Choose the notes that the question needs, and no others.",
+    system_prompt="You choose sources. Answer with the ids of the two or three notes that are "
+    "needed to answer the question, such as N12, N40, and nothing else.",
+)
+ANALYST = AgentSpec(
+    role="analyst",
+    goal="Take from the notes what answers the question, with the id of each note.",
+    system_prompt="You extract facts from notes. Write one short sentence a line in your own "
+    "words, only what answers the question, each with the id of its note at the end, like [N12].",
+)
+WRITER = AgentSpec(
+    role="writer",
+    goal="Answer the question in one to three sentences that cite the notes.",
+    system_prompt="You answer a question from a list of facts. Write one to three whole sentences "
+    "in your own words, each with the id of its note before the full stop, like [N12].",
+)
+MAX_CLAIMS_CHARS = 1500
+"""What the writer sees of the analyst's claims: small models have small contexts."""
+
+
+def for_retriever(question: str, pool: Sequence[Note]) -> str:
+    """The question and the titles of the notes."""
+    titles = "\n".join(f"{note.id}: {note.title}" for note in pool)
+    return f"{titles}\n\nQuestion: {question}\n\nWhich notes are needed?"
+
+
+def for_analyst(question: str, retrieved: Sequence[Note]) -> str:
+    """The question and the notes that were retrieved, in full."""
+    return f"{shown(retrieved) or '(no notes)'}\n\nQuestion: {question}"
+
+
+def for_writer(question: str, claims: str) -> str:
+    """The question and the claims, never the notes."""
+    facts = claims.strip()[:MAX_CLAIMS_CHARS] or "(no facts)"
+    return f"Facts:\n{facts}\n\nQuestion: {question}"

@@ -1,0 +1,169 @@
+"""The parts of the reward, each a number in [0, 1]: by ids, by words in common, by key facts. Pure.
+
+A sentence counts as far as the notes that it cites were retrieved and have its words; a key fact
+counts in a sentence that cites the fact's own note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+
+from orchestry import Problem, prose
+
+from . import cited
+from .cited import Sentence
+from .notes import Fact, Note, facts, needed
+from .options import Options
+
+SUPPORTED: prose.Span = (0.2, 0.5)
+"""Share of a sentence's content words that its notes, or the question, have."""
+SHARED = 2
+"""Content words beyond the question's that a note must share with a sentence that cites it, unless
+the sentence states one of its key facts."""
+FLUENT: prose.Span = (0.2, 0.5)
+LISTED: prose.Span = (0.3, 0.18)
+"""Commas and `and`s for one word: at the first number a text is a list of words."""
+COPIED: prose.Span = (1.0, 0.6)
+"""Share of runs of words that stand in the notes, or in the claims."""
+ASKED: prose.Span = (0.9, 0.5)
+"""The same of the question's, which an answer need not repeat."""
+VERBATIM = 0.4
+"""What sentences are worth that are taken from the notes word by word."""
+TRAPPED = 0.5
+"""What key facts are worth in an answer that also states what the notes correct."""
+BARE = 0.3
+"""What citations and prose are worth in an answer without any key fact."""
+MIN_WORDS = 8
+CLAIM_WORDS = 120
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the three have said so far, and what there was to choose from."""
+
+    problem: Problem
+    options: Options
+    pool: tuple[Note, ...]
+    named: tuple[str, ...] = ()
+    """The ids that the retriever named."""
+    claims: str = ""
+    answer: str = ""
+
+    @cached_property
+    def retrieved(self) -> tuple[Note, ...]:
+        """The notes that reach the analyst."""
+        return retrieved(self.pool, self.named, self.options.picks)
+
+    @cached_property
+    def facts(self) -> tuple[Fact, ...]:
+        return facts(self.problem)
+
+    def covered(self, said: Sequence[Sentence]) -> list[bool]:
+        """For each key fact, whether a sentence states it and cites its note."""
+        have = {note.id for note in self.retrieved}
+        return [
+            any(one.note in sentence.ids and one.stated(sentence.text) for sentence in said)
+            and one.note in have
+            for one in self.facts
+        ]
+
+    def support(self, sentence: Sentence) -> float:
+        """How far the notes that a sentence cites bear it out; 0 where it cites none."""
+        have = {note.id: note for note in self.retrieved}
+        if not sentence.ids:
+            return 0.0
+        asked = frozenset(prose.content(prose.words(self.problem.prompt)))
+        topics = frozenset(prose.content(prose.words(sentence.text)))
+        known = {name: _stems(have[name].text) for name in sentence.ids if name in have}
+        stated = {fact.note for fact in self.facts if fact.stated(sentence.text)}
+        borne = [
+            name in stated or len((topics - asked) & stems) >= SHARED
+            for name, stems in known.items()
+        ]
+        shared = topics & (asked | frozenset[str]().union(*known.values()))
+        share = len(shared) / len(topics) if topics else 0.0
+        return prose.ramp(share, SUPPORTED) * sum(borne) / len(sentence.ids)
+
+    def trapped(self) -> bool:
+        """Whether the answer states what the notes correct."""
+        said = f" {' '.join(prose.words(cited.uncited(self.answer)))} "
+        traps: Sequence[str] = self.problem.data.get("traps", ())
+        return any(f" {' '.join(prose.words(trap))} " in said for trap in traps)
+
+    def copying(self, text: str) -> float:
+        """The share of a text's runs of words that stand in one of the retrieved notes."""
+        return self.shared(text, "\n".join(note.text for note in self.retrieved))
+
+    def shared(self, text: str, source: str) -> float:
+        """The share of a text's runs of words that stand in another, without citations."""
+        words, others = (prose.words(cited.uncited(one)) for one in (text, source))
+        return prose.overlap(words, others)
+
+
+def retrieved(pool: Sequence[Note], named: Sequence[str], picks: int) -> tuple[Note, ...]:
+    """The first notes of the pool that were named, at most so many."""
+    have = {note.id: note for note in pool}
+    return tuple(have[name] for name in named if name in have)[:picks]
+
+
+def parts(work: Work) -> dict[str, float]:
+    """The five parts."""
+    said = cited.sentences(work.answer)
+    covered = fmean(work.covered(said))
+    borne = fmean(map(work.support, said)) if said else 0.0
+    sound = soundness(work, work.answer, work.options.max_words)
+    opened = sound * (BARE + (1 - BARE) * covered)
+    trapped = TRAPPED if work.trapped() else 1.0
+    return {
+        "retrieval": retrieval(work),
+        "claims": claims(work),
+        "citations": opened * borne,
+        "coverage": sound * covered * trapped * (0.5 + 0.5 * borne),
+        "prose": opened * prose.ramp(work.shared(work.answer, work.claims), COPIED),
+    }
+
+
+def retrieval(work: Work) -> float:
+    """F1 of the ids that were named, beyond that of naming all there are; 0 for none."""
+    wanted = frozenset(needed(work.problem))
+    named, every = frozenset(work.named), frozenset(note.id for note in work.pool)
+    floor = _f1(every, wanted)
+    return max(0.0, (_f1(named, wanted) - floor) / (1.0 - floor))
+
+
+def claims(work: Work) -> float:
+    """Key facts in the analyst's claims times how far these are supported."""
+    said = cited.sentences(work.claims)
+    if not said:
+        return 0.0
+    sound = soundness(work, work.claims, CLAIM_WORDS)
+    return sound * fmean(work.covered(said)) * fmean(map(work.support, said))
+
+
+def soundness(work: Work, text: str, most: int) -> float:
+    """How far a text counts: fluent, no list, not endless, in its own words, not the question."""
+    plain = cited.uncited(text)
+    words = prose.words(plain)
+    own = VERBATIM + (1 - VERBATIM) * prose.ramp(work.copying(text), COPIED)
+    fluent = prose.ramp(prose.fluency(plain, words), FLUENT)
+    asked = prose.ramp(work.shared(work.problem.prompt, text), ASKED)
+    listed = plain.count(",") + words.count("and")
+    told = prose.ramp(listed / max(1, len(words)), LISTED)
+    return fluent * own * asked * told * brevity(text, most)
+
+
+def brevity(text: str, most: int) -> float:
+    """1 from 8 words to the limit; 0 at a third of 8 and at one and a half times the limit."""
+    return prose.in_length(prose.Text(cited.uncited(text), ""), MIN_WORDS, most)
+
+
+def _f1(named: frozenset[str], wanted: frozenset[str]) -> float:
+    """The harmonic mean of precision and recall."""
+    return 2 * len(named & wanted) / (len(named) + len(wanted)) if named or wanted else 0.0
+
+
+def _stems(text: str) -> frozenset[str]:
+    return frozenset(prose.content(prose.words(text)))
