@@ -9,7 +9,7 @@ _ID = re.compile(r"\bN\d{1,3}\b")
 _IDS = r"[\[(]?\s*N\d{1,3}(?:\s*(?:,|;|and|&)\s*N\d{1,3})*\s*[\])]?"
 _BEHIND = re.compile(r"([.!?])((?:\s*[\[(]\s*N\d[^\])\n]*[\])])+)")
 """Citations behind the full stop of their sentence."""
-_CITED = re.compile(rf"(?:\s*\b(?:from|see|in|[Nn]ote|[Ss]ource))?\s*{_IDS}")
+_CITED = re.compile(rf"(?:\s*\b(?:from|[Ss]ee|in|[Nn]ote|[Ss]ource))?\s*{_IDS}")
 _ENDS = re.compile(r"(?<=[.!?])\s+(?=\S)|\n+")
 _MARK = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
 
