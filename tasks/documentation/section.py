@@ -17,8 +17,8 @@ _HEADER = re.compile(
 )
 _RULE = re.compile(r"\s*[-=~]{3,}\s*$")
 _ENTRY = re.compile(
-    r"\s*(?P<mark>[-*+]\s+|:param\s+(?:\w+\s+)?)?[`*_]*(?P<name>[A-Za-z]\w*)[`*_]*"
-    r"\s*(?:\((?P<kind>[^)\n]*)\))?[`*_]*\s*(?::|--|[\u2013\u2014]|-(?=\s))[`*_]*\s*(?P<said>.*)$"
+    r"\s*+(?P<mark>[-*+]\s++|:param\s++(?:\w++\s++)?)?[`*_]*+(?P<name>[A-Za-z]\w*+)[`*]*+"
+    r"\s*+(?:\((?P<kind>[^)\n]*+)\))?[`*_]*+\s*+(?::|--|[\u2013\u2014]|-(?=\s))[`*_]*+\s*+(?P<said>.*)$"
 )
 _LISTS = ("args", "arguments", "parameters", "params", "attributes")
 _GIVES = dict.fromkeys(("return", "returns", "yields"), "It returns")

@@ -14,14 +14,16 @@ from .module import Name
 
 MAX_CHARS = 2400
 """Characters of a section that are read."""
+MAX_ANSWER = 12_000
+"""Characters of an answer that are read."""
+MAX_HEADING = 200
+"""Characters of a line that a heading may take."""
 _DEFINITION = re.compile(r"^([ \t]*)(?:async[ \t]+)?(def|class)[ \t]+(\w+)", re.MULTILINE)
-_DOCSTRING = re.compile(
-    r"[^\n]*?(?:\([^\"']*?\))?[^\n\"']*:[ \t]*\n\s*[rR]?(\"{3}|'{3})", re.DOTALL
-)
+_QUOTES = re.compile(r"\"{3}|'{3}")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
 _HEADING = re.compile(
-    r"(?P<marks>[ \t]*(?:[#*+\-]+[ \t]*|\d+[.)][ \t]*)*)(?P<quote>[*_`]*)"
-    r"(?:(?:the|an?|function|method|class|property)[ \t]+)*[*_`]*"
+    r"(?P<marks>[ \t]*+(?:[#*+\-]++[ \t]*+|\d++[.)][ \t]*+)*+)(?P<quote>[*_`]*+)"
+    r"(?:(?:the|an?|def|function|method|class|property)[ \t]+)*[*_`]*"
     r"(?P<name>[A-Za-z]\w*(?:\.\w+)*)"
     r"(?P<call>\([^\n]*?\)(?:[ \t]*->[^:`*]*)?)?(?P<end>[*_`]*)"
     r"(?:[ \t]+(?:function|method|class|property))?[*_`]*[ \t]*"
@@ -33,7 +35,7 @@ _HEADING = re.compile(
 
 def sections(text: str, names: Iterable[Name]) -> dict[str, str]:
     """The text on each name that has one, by qualified name."""
-    known = _known(names)
+    known, text = _known(names), text[:MAX_ANSWER]
     found: dict[str, list[str]] = {}
     for name, said in (*_docstrings(text, known), *_headed(text, known)):
         found.setdefault(name, []).append(said)
@@ -62,9 +64,13 @@ def _docstrings(text: str, known: Mapping[str, str]) -> Iterator[tuple[str, str]
         qualified = known.get(f"{owner}.{name}" if owner else name)
         if kind == "class":
             owner, depth = name, indent
-        opened = _DOCSTRING.match(text, place.end(), end)
-        if opened and qualified:
-            doc = text[opened.end() :].partition(opened[1])[0]
+        opened = _QUOTES.search(text, place.end(), end)
+        if (
+            opened
+            and qualified
+            and text[place.end() : opened.start()].rstrip(" \t\nrR")[-1:] == ":"
+        ):
+            doc = text[opened.end() :].partition(opened[0])[0]
             first, _, rest = doc.partition("\n")
             yield qualified, f"{first.strip()}\n{textwrap.dedent(rest)}"
 
@@ -89,7 +95,7 @@ def _opened(line: str, now: str, known: Mapping[str, str]) -> tuple[str, str] | 
 
     A short name is first looked for in the class of the section that is open now.
     """
-    found = _HEADING.match(line)
+    found = _HEADING.match(line[:MAX_HEADING])
     if found is None:
         return None
     owned = known.get(f"{now.partition('.')[0]}.{found['name']}")

@@ -6,12 +6,16 @@ import re
 from dataclasses import dataclass
 
 _ID = re.compile(r"\bN\d{1,3}\b")
-_IDS = r"[\[(]?\s*N\d{1,3}(?:\s*(?:,|;|and|&)\s*N\d{1,3})*\s*[\])]?"
-_BEHIND = re.compile(r"([.!?])((?:\s*[\[(]\s*N\d[^\])\n]*[\])])+)")
+_IDS = r"[\[(]?\s{0,3}N\d{1,3}(?:\s{0,3}(?:,|;|and|&)\s{0,3}N\d{1,3})*+\s{0,3}[\])]?"
+_BEHIND = re.compile(r"([.!?])((?:\s{0,3}[\[(]\s{0,3}N\d[^\])\n]{0,80}[\])])+)")
 """Citations behind the full stop of their sentence."""
-_CITED = re.compile(rf"(?:\s*\b(?:from|[Ss]ee|in|[Nn]ote|[Ss]ource))?\s*{_IDS}")
+_CITED = re.compile(rf"(?:\s{{0,3}}\b(?:from|[Ss]ee|in|[Nn]ote|[Ss]ource))?\s{{0,3}}{_IDS}")
 _ENDS = re.compile(r"(?<=[.!?])\s+(?=\S)|\n+")
 _MARK = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
+
+
+MAX_CHARS = 3000
+"""Characters of a text that are read; twice what any text may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +28,12 @@ class Sentence:
 
 def ids(text: str) -> tuple[str, ...]:
     """The ids that a text names, in order, each once."""
-    return tuple(dict.fromkeys(_ID.findall(text)))
+    return tuple(dict.fromkeys(_ID.findall(text[:MAX_CHARS])))
 
 
 def sentences(text: str) -> tuple[Sentence, ...]:
     """The sentences of a text. One without an end mark ends with its line."""
-    moved = _BEHIND.sub(r"\2\1", text)
+    moved = _BEHIND.sub(r"\2\1", text[:MAX_CHARS])
     found = []
     for raw in _ENDS.split(moved):
         plain = _MARK.sub("", _CITED.sub("", raw)).strip()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import fmean
 
 from orchestry import Problem, prose
@@ -75,8 +75,7 @@ class Work:
         have = {note.id: note for note in self.retrieved}
         if not sentence.ids:
             return 0.0
-        asked = frozenset(prose.content(prose.words(self.problem.prompt)))
-        topics = frozenset(prose.content(prose.words(sentence.text)))
+        asked, topics = _stems(self.problem.prompt), _stems(sentence.text)
         known = {name: _stems(have[name].text) for name in sentence.ids if name in have}
         stated = {fact.note for fact in self.facts if fact.stated(sentence.text)}
         borne = [
@@ -165,5 +164,6 @@ def _f1(named: frozenset[str], wanted: frozenset[str]) -> float:
     return 2 * len(named & wanted) / (len(named) + len(wanted)) if named or wanted else 0.0
 
 
+@lru_cache(maxsize=1024)
 def _stems(text: str) -> frozenset[str]:
     return frozenset(prose.content(prose.words(text)))
