@@ -11,21 +11,20 @@ from .module import Module, Name
 DOCUMENTER = AgentSpec(
     role="documenter",
     goal="Document every public function, class and method, with examples that are true.",
-    system_prompt="You document Python code. For each name, write a heading with the name, then "
-    "one or two sentences that say what it does and what it returns, then a line for each "
-    "parameter, then an example with >>> and the value that comes out.",
+    system_prompt="You are a technical writer. You explain in plain sentences what functions do, "
+    "what they return and what their parameters are, each with an example. You write no code.",
 )
 REVIEWER = AgentSpec(
     role="reviewer",
     goal="Correct what is wrong in the documentation and add what is missing.",
-    system_prompt="You review the documentation of Python code. Write anew, in the same form, the "
-    "sections that are missing or wrong; yours replace them. If nothing is missing or wrong, "
-    "answer only LGTM.",
+    system_prompt="You are a technical editor. Write the sections that are missing, and those that "
+    "are wrong anew, in the same form; yours replace them. If nothing is missing or wrong, answer "
+    "only LGTM. You write no code.",
 )
 MAX_SOURCE = 6000
 MAX_DRAFT = 4000
 _FORM = """### {name}
-Return ... the value of ...
+Return ...
 
 {params}>>> {call}
 ..."""
@@ -34,11 +33,12 @@ Return ... the value of ...
 def for_documenter(module: Module) -> str:
     """The module, the names that are to be documented, and the form of a section."""
     first = module.names[0]
-    params = "".join(f"{param}: what it is\n" for param in first.params)
+    params = "".join(f"{param}: ...\n" for param in first.params)
     params = f"{params}\n" if params else ""
     form = _FORM.format(name=first.qualified, params=params, call=call(first))
     wanted = ", ".join(name.qualified for name in module.names)
-    return f"{_shown(module)}\n\nDocument: {wanted}.\n\nStart like this:\n\n{form}"
+    asked = f"Explain {wanted}, each in a section of its own with this form:"
+    return f"{_shown(module)}\n\n{asked}\n\n{form}"
 
 
 def for_reviewer(module: Module, draft: Mapping[str, str], lacking: Iterable[str]) -> str:

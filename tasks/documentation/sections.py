@@ -1,7 +1,8 @@
 """Finds in an answer what is said of each public name; everything else of it is dropped. Pure.
 
-An answer is the module with docstrings, whole or cut off, or sections under headings. Only texts
-are taken from it, never code: no document can change the module that its examples are run on.
+An answer is the module with docstrings, whole or cut off, or sections under headings, or plain
+sentences. Only texts are taken from it, never code: no document can change the module that its
+examples are run on.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+
+from orchestry import prose
 
 from .module import Name
 
@@ -20,6 +23,10 @@ MAX_HEADING = 200
 """Characters of a line that a heading may take."""
 _DEFINITION = re.compile(r"^([ \t]*)(?:async[ \t]+)?(def|class)[ \t]+(\w+)", re.MULTILINE)
 _QUOTES = re.compile(r"\"{3}|'{3}")
+_CODE = re.compile(
+    r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|^[ \t]*>>>[^\n]*$", re.MULTILINE | re.DOTALL
+)
+_MENTION = re.compile(r"`([A-Za-z][\w.]*)(?:\([^`\n]*\))?`|\b([A-Za-z][\w.]*)\(")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
 _HEADING = re.compile(
     r"(?P<marks>[ \t]*+(?:[#*+\-]++[ \t]*+|\d++[.)][ \t]*+)*+)(?P<quote>[*_`]*+)"
@@ -33,12 +40,17 @@ _HEADING = re.compile(
 """A line that may open a section; `_opened` says whether it does."""
 
 
-def sections(text: str, names: Iterable[Name]) -> dict[str, str]:
-    """The text on each name that has one, by qualified name."""
+def sections(text: str, names: Iterable[Name], *, mentions: bool = False) -> dict[str, str]:
+    """The text on each name that has one, by qualified name.
+
+    With `mentions` a name without a section has the first sentence that speaks of it, if any does.
+    """
     known, text = _known(names), text[:MAX_ANSWER]
     found: dict[str, list[str]] = {}
     for name, said in (*_docstrings(text, known), *_headed(text, known)):
         found.setdefault(name, []).append(said)
+    for name, said in _mentioned(text, known) if mentions else ():
+        found.setdefault(name, [said])
     whole = {name: "\n".join(said).strip("\n")[:MAX_CHARS] for name, said in found.items()}
     return {name: said for name, said in whole.items() if said.strip()}
 
@@ -88,6 +100,15 @@ def _headed(text: str, known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             (name, line), example = opened, False
         if name:
             yield name, line
+
+
+def _mentioned(text: str, known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Sentences outside of code that speak of one name, in backticks or as a call."""
+    for sentence in prose.sentences(_CODE.sub("\n", text)):
+        calls = (one or other for one, other in _MENTION.findall(sentence))
+        named = {known[name] for name in calls if name in known}
+        if len(named) == 1 and not sentence.startswith((">>>", "def ", "class ")):
+            yield named.pop(), sentence
 
 
 def _opened(line: str, now: str, known: Mapping[str, str]) -> tuple[str, str] | None:

@@ -46,17 +46,18 @@ class Documentation(TeamTask):
         module = read(state.problem.prompt)
         if agent == DOCUMENTER:
             return prompts.for_documenter(module)
-        draft = sections(state.last(DOCUMENTER), module.names)
+        draft = sections(state.last(DOCUMENTER), module.names, mentions=True)
         lacking = remarks.lacking(reward.Document.of(module, draft, {}))
         return prompts.for_reviewer(module, draft, lacking)
 
     async def evaluate(self, state: Transcript, tools: Tools) -> Score:
         module = read(state.problem.prompt)
-        texts = [sections(state.last(role), module.names) for role in (DOCUMENTER, REVIEWER)]
-        merged = {**texts[0], **texts[1]}
+        draft = sections(state.last(DOCUMENTER), module.names, mentions=True)
+        revised = sections(state.last(REVIEWER), module.names)
+        merged = {**draft, **revised}
         document = reward.Document.of(module, merged, await examples.run(module, merged, tools))
         found = reward.parts(document)
-        tags = remarks.tags(document, found, replaced=len(texts[1]))
+        tags = remarks.tags(document, found, replaced=len(revised))
         return self.score(feedback=remarks.feedback(document), tags=tags, **found)
 
     def gold(self, problem: Problem) -> Mapping[str, str] | None:

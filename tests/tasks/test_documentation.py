@@ -119,6 +119,18 @@ def shuffled(text: str, seed: int = 3) -> str:
     return " ".join(random.Random(seed).sample(words, len(words))).capitalize() + "."
 
 
+def test_a_sentence_that_speaks_of_a_name_is_better_than_nothing() -> None:
+    names = MODULE.read(CLAMP.prompt).names
+    text = (
+        "Of these the `snap` function rounds a number to a step.\n\n### lerp\nMove on.\n\n"
+        "```python\nx = clamp(1, 2, 3)\n```\nBoth `clamp` and `rescale` take a value."
+    )
+    assert list(SECTIONS.sections(text, names)) == ["lerp"]
+    found = SECTIONS.sections(text, names, mentions=True)
+    assert list(found) == ["lerp", "snap"]
+    assert found["snap"].startswith("Of these")
+
+
 def salad(problem: Problem, *, examples: bool) -> str:
     kept = []
     for block in GOLDS[problem.id].split("\n\n"):
@@ -190,7 +202,10 @@ POOL = (
 async def test_sentences_that_fit_any_module_count_half(tools: Tools) -> None:
     for problem in (CLAMP, PROBLEMS["roman"], PROBLEMS["intervals"]):
         said = iter(POOL)
-        text = each(problem, lambda n, said=said: next(said) + entries(n, "the {} to work on"))
+        names = MODULE.read(problem.prompt).names
+        bodies = [next(said) + entries(name, "the {} to work on") for name in names]
+        pairs = zip(names, bodies, strict=True)
+        text = "\n\n".join(f"### {name.qualified}\n{body}" for name, body in pairs)
         assert (await scored(problem, text, tools)).total < UNSHOWN
 
 
