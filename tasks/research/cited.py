@@ -10,7 +10,8 @@ _IDS = r"[\[(]?\s{0,3}N\d{1,3}(?:\s{0,3}(?:,|;|and|&)\s{0,3}N\d{1,3})*+\s{0,3}[\
 _BEHIND = re.compile(r"([.!?])((?:\s{0,3}[\[(]\s{0,3}N\d[^\])\n]{0,80}[\])])+)")
 """Citations behind the full stop of their sentence."""
 _CITED = re.compile(rf"(?:\s{{0,3}}\b(?:from|[Ss]ee|in|[Nn]ote|[Ss]ource))?\s{{0,3}}{_IDS}")
-_ENDS = re.compile(r"(?<=[.!?])\s+(?=\S)|\n+")
+_OPENED = re.compile(rf"\s{{0,3}}(?:[-*+]\s|\d+[.)]\s)?\s{{0,3}}{_IDS}\s?[:\-]\s")
+_ENDS = re.compile(r"(?<=[.!?])\s+(?=\S)")
 _MARK = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
 
 
@@ -32,13 +33,18 @@ def ids(text: str) -> tuple[str, ...]:
 
 
 def sentences(text: str) -> tuple[Sentence, ...]:
-    """The sentences of a text. One without an end mark ends with its line."""
-    moved = _BEHIND.sub(r"\2\1", text[:MAX_CHARS])
+    """The sentences of a text. One without an end mark ends with its line.
+
+    An id that a line starts with (`N12: ...`) holds for all of it.
+    """
     found = []
-    for raw in _ENDS.split(moved):
-        plain = _MARK.sub("", _CITED.sub("", raw)).strip()
-        if any(char.isalnum() for char in plain):
-            found.append(Sentence(re.sub(r"\s+([.,;!?])", r"\1", plain), ids(raw)))
+    for line in _BEHIND.sub(r"\2\1", text[:MAX_CHARS]).splitlines():
+        opened = _OPENED.match(line)
+        given = ids(opened[0]) if opened else ()
+        for raw in _ENDS.split(line[opened.end() :] if opened else line):
+            plain = _MARK.sub("", _CITED.sub("", raw)).strip()
+            if any(char.isalnum() for char in plain):
+                found.append(Sentence(re.sub(r"\s+([.,;!?])", r"\1", plain), ids(raw) or given))
     return tuple(found)
 
 

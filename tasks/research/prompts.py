@@ -11,20 +11,20 @@ from .notes import Note, shown
 RETRIEVER = AgentSpec(
     role="retriever",
     goal="Choose the notes that the question needs, and no others.",
-    system_prompt="You choose sources. Answer with the ids of the two or three notes that are "
-    "needed to answer the question, such as N12, N40, and nothing else.",
+    system_prompt="You choose sources. Answer with the ids of the two notes, or three, that are "
+    "needed to answer the question, and nothing else.",
 )
 ANALYST = AgentSpec(
     role="analyst",
     goal="Take from the notes what answers the question, with the id of each note.",
     system_prompt="You extract facts from notes. Write one short sentence a line in your own "
-    "words, only what answers the question, each with the id of its note at the end, like [N12].",
+    "words, only what answers the question, each with the id of its note in brackets at the end.",
 )
 WRITER = AgentSpec(
     role="writer",
     goal="Answer the question in one to three sentences that cite the notes.",
     system_prompt="You answer a question from a list of facts. Write one to three whole sentences "
-    "in your own words, each with the id of its note before the full stop, like [N12].",
+    "in your own words, each with the id of its note in brackets before the full stop.",
 )
 MAX_CLAIMS_CHARS = 1500
 """What the writer sees of the analyst's claims: small models have small contexts."""
@@ -33,15 +33,15 @@ MAX_CLAIMS_CHARS = 1500
 def for_retriever(question: str, pool: Sequence[Note]) -> str:
     """The question and the titles of the notes."""
     titles = "\n".join(f"{note.id}: {note.title}" for note in pool)
-    return f"{titles}\n\nQuestion: {question}\n\nWhich notes are needed?"
+    return f"{titles}\n\nQuestion: {question}\n\nWhich two notes are needed?"
 
 
 def for_analyst(question: str, retrieved: Sequence[Note]) -> str:
     """The question and the notes that were retrieved, in full."""
-    return f"{shown(retrieved) or '(no notes)'}\n\nQuestion: {question}"
+    return f"{shown(retrieved) or '(no notes)'}\n\nQuestion: {question}\n\nFacts, with their ids:"
 
 
 def for_writer(question: str, claims: str) -> str:
     """The question and the claims, never the notes."""
     facts = claims.strip()[:MAX_CLAIMS_CHARS] or "(no facts)"
-    return f"Facts:\n{facts}\n\nQuestion: {question}"
+    return f"Facts:\n{facts}\n\nQuestion: {question}\n\nAnswer, with ids in brackets:"

@@ -24,7 +24,7 @@ def feedback(work: Work) -> str:
         covered = work.covered(found)
         borne = sum(work.support(one) >= 0.5 for one in found)
         said.append(
-            f"The {role} states {sum(covered)} of {len(covered)} key facts with their notes; "
+            f"The {role} states {covered.count(1.0)} of {len(covered)} key facts with their notes; "
             f"{borne} of {len(found)} sentences are borne out by what they cite; "
             f"{work.copying(text):.0%} of the words are copied."
         )
@@ -37,7 +37,7 @@ def tags(work: Work, found: Mapping[str, float]) -> list[str]:
     have = {note.id for note in work.retrieved}
     holds = {
         "whole": all(value > 1.0 - 1e-9 for value in found.values()),
-        "answered": bool(said) and all(work.covered(said)),
+        "answered": bool(said) and min(work.covered(said)) == 1.0,
         "retrieved": set(needed(work.problem)) <= have,
         "no_notes": not have,
         "uncited": any(not one.ids for one in said),

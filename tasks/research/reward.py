@@ -23,6 +23,8 @@ SUPPORTED: prose.Span = (0.2, 0.5)
 SHARED = 2
 """Content words beyond the question's that a note must share with a sentence that cites it, unless
 the sentence states one of its key facts."""
+UNCITED = 0.2
+"""What a sentence or a key fact out of the retrieved notes is worth without its citation."""
 FLUENT: prose.Span = (0.2, 0.5)
 LISTED: prose.Span = (0.3, 0.18)
 """Commas and `and`s for one word: at the first number a text is a list of words."""
@@ -61,30 +63,32 @@ class Work:
     def facts(self) -> tuple[Fact, ...]:
         return facts(self.problem)
 
-    def covered(self, said: Sequence[Sentence]) -> list[bool]:
-        """For each key fact, whether a sentence states it and cites its note."""
+    def covered(self, said: Sequence[Sentence]) -> list[float]:
+        """For each key fact 1 where a sentence states it and cites its note, little where one
+        states it and cites nothing; 0 where its note was not retrieved."""
         have = {note.id for note in self.retrieved}
-        return [
-            any(one.note in sentence.ids and one.stated(sentence.text) for sentence in said)
-            and one.note in have
-            for one in self.facts
-        ]
+        return [self._covered(fact, said) if fact.note in have else 0.0 for fact in self.facts]
+
+    def _covered(self, fact: Fact, said: Sequence[Sentence]) -> float:
+        stated = [sentence for sentence in said if fact.stated(sentence.text)]
+        if any(fact.note in sentence.ids for sentence in stated):
+            return 1.0
+        return UNCITED if any(not sentence.ids for sentence in stated) else 0.0
 
     def support(self, sentence: Sentence) -> float:
-        """How far the notes that a sentence cites bear it out; 0 where it cites none."""
+        """How far the notes that a sentence cites bear it out; little where it cites none."""
         have = {note.id: note for note in self.retrieved}
-        if not sentence.ids:
-            return 0.0
         asked, topics = _stems(self.problem.prompt), _stems(sentence.text)
-        known = {name: _stems(have[name].text) for name in sentence.ids if name in have}
+        known = {name: _stems(have[name].text) for name in sentence.ids or have if name in have}
         stated = {fact.note for fact in self.facts if fact.stated(sentence.text)}
         borne = [
             name in stated or len((topics - asked) & stems) >= SHARED
             for name, stems in known.items()
         ]
-        shared = topics & (asked | frozenset[str]().union(*known.values()))
-        share = len(shared) / len(topics) if topics else 0.0
-        return prose.ramp(share, SUPPORTED) * sum(borne) / len(sentence.ids)
+        share = prose.ramp(_share(topics, asked.union(*known.values())), SUPPORTED)
+        if not sentence.ids:
+            return UNCITED * share * any(borne)
+        return share * sum(borne) / len(sentence.ids)
 
     def trapped(self) -> bool:
         """Whether the answer states what the notes correct."""
@@ -162,6 +166,10 @@ def brevity(text: str, most: int) -> float:
 def _f1(named: frozenset[str], wanted: frozenset[str]) -> float:
     """The harmonic mean of precision and recall."""
     return 2 * len(named & wanted) / (len(named) + len(wanted)) if named or wanted else 0.0
+
+
+def _share(topics: frozenset[str], known: frozenset[str]) -> float:
+    return len(topics & known) / len(topics) if topics else 0.0
 
 
 @lru_cache(maxsize=1024)

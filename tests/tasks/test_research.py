@@ -149,6 +149,7 @@ def test_retrieval_is_f1_beyond_naming_all(named: str, f1: float) -> None:
         ("- It is high N04\n- It is old [N05] [N05].",
          [("It is high", ("N04",)), ("It is old.", ("N05",))]),
         ("They catch the train [N04]. See N05.", [("They catch the train.", ("N04",))]),
+        ("N04: It is high. It is old.", [("It is high.", ("N04",)), ("It is old.", ("N04",))]),
         ("", []),
     ],
 )  # fmt: skip
@@ -162,7 +163,7 @@ def test_citations_are_read_in_many_forms(
     ("said", "support"),
     [
         ("The ground beside the tower slopes [N04].", 1.0),
-        ("The ground beside the tower slopes.", 0.0),
+        ("The ground beside the tower slopes.", 0.2),
         ("The ground beside the tower slopes [N01].", 0.0),
         ("The ground beside the tower slopes [N99].", 0.0),
         ("The ground beside the tower slopes [N03, N04].", 0.5),
@@ -177,12 +178,12 @@ def test_a_sentence_is_borne_out_by_the_notes_that_it_cites(said: str, support: 
 def test_a_fact_counts_beside_its_own_note_only() -> None:
     said = CITED.sentences
     have = work(HARROW, IDS, "", "")
-    assert have.covered(said("It is 47 metres high [N04].")) == [True, False, False]
-    assert have.covered(said("It is 47 metres high [N03].")) == [False, False, False]
-    assert have.covered(said("It is 47 metres high.")) == [False, False, False]
-    assert have.covered(said("It is 471 metres high [N04].")) == [False, False, False]
+    assert have.covered(said("It is 47 metres high [N04].")) == [1.0, 0.0, 0.0]
+    assert have.covered(said("It is 47 metres high [N03].")) == [0.0, 0.0, 0.0]
+    assert have.covered(said("It is 47 metres high.")) == [0.2, 0.0, 0.0]
+    assert have.covered(said("It is 471 metres high [N04].")) == [0.0, 0.0, 0.0]
     unseen = work(HARROW, "N03", "", "")
-    assert unseen.covered(said("It is 47 metres high [N04].")) == [False, False, False]
+    assert unseen.covered(said("It is 47 metres high [N04].")) == [0.0, 0.0, 0.0]
 
 
 async def test_what_the_notes_correct_halves_the_facts(tools: Tools) -> None:
@@ -289,7 +290,7 @@ def test_a_writers_trick_adds_little_to_what_the_others_earned(name: str) -> Non
         answer = TRICKS[name](PROBLEMS[key], TASK.observe(state, "writer"))
         ids, claims, _ = GOLDS[key]
         gained.append(total(PROBLEMS[key], ids, claims, answer) - 0.35)
-    assert fmean(gained) < 0.08
+    assert fmean(gained) < 0.11
     assert max(gained) < WRITER_ONLY
 
 
