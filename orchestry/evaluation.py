@@ -155,7 +155,8 @@ def _held_out(
     if budget_usd is not None:
         changes["budget"] = {"usd": budget_usd}
     if samples is not None:
-        changes["search"] = {"strategy": "chains", "k_samples": samples}
+        # Aligned, also where the run combines all samples: combinations are not independent.
+        changes["search"] = {"strategy": "chains", "k_samples": samples, "joint": "aligned"}
         changes["judge"] = {"enabled": False}  # nothing is pruned, and a reward is the task's word
         if plain.get("backend") == "local":
             changes["learn"] = {"group_size": samples}

@@ -114,6 +114,15 @@ def test_samples_are_independent_trajectories_of_each_problem(tmp_path: Path) ->
     assert evaluate(run).folder == run.folder / "evaluations" / "test"
 
 
+def test_samples_are_as_many_where_the_search_combines_all(tmp_path: Path) -> None:
+    odd = config("task=code_collaboration", "search.joint=cross", "episodes=1")
+    run = orchestry.train(odd, tmp_path / "run")
+    found = evaluate(run, samples=3, episodes=1)
+    assert [len(list(e.leaves())) for e in found.episodes] == [3]
+    beside = play(tmp_path / "b", odd, "concat", samples=3, episodes=1)["concat"]
+    assert [len(list(e.leaves())) for e in beside.episodes] == [3]
+
+
 def test_the_first_problems_are_gone_on_from(tmp_path: Path) -> None:
     run = orchestry.train(config(), tmp_path / "run")
     few = evaluate(run, samples=2, episodes=2)
