@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from orchestry.backends import BACKENDS
 from orchestry.baselines import ARRANGEMENTS, BASELINES
 from orchestry.config import RunConfig, merge, validate
@@ -22,8 +20,12 @@ from orchestry.updates import Which, chosen
 
 SAMPLES = 10
 """Trajectories of each problem that a baseline plays, so that pass@10 can be told."""
-_MEASURED = ("task", "backend", "seed", "options", "weights", "provider", "sampling", "agents")
-"""Sections of a config that decide what is measured, beside what a folder's name says."""
+_MEASURED = (
+    *("task", "backend", "seed", "options", "weights", "provider", "sampling", "agents"),
+    *("search.strategy", "search.k_samples", "search.beam_width", "search.exploration"),
+    *("search.joint", "learn.top_p", "learn.dtype", "learn.quantize"),
+)
+"""Sections and keys of a config that decide what is measured, beside what a folder's name says."""
 _QUIET: dict[str, Any] = {
     "credit": {"share": 0.0},
     "trackers": {"tensorboard": False, "wandb": "off"},  # they show the run's own curves
@@ -180,10 +182,18 @@ def _check_same(config: RunConfig, folder: Path) -> None:
     """Raises ConfigError where the folder holds what another config measured."""
     if not (folder / "config.yaml").exists():
         return
-    before, now = read_config(folder), yaml.safe_load(config.to_yaml())
+    for key, before, now in differing(validate(read_config(folder)), config):
+        raise ConfigError(
+            f"{folder} was played with {key}={before!r}, and {now!r} is asked for: choose another "
+            "folder, or remove that one"
+        )
+
+
+def differing(one: RunConfig, other: RunConfig) -> Iterator[tuple[str, Any, Any]]:
+    """The keys that decide what is measured and are not equal, with both values."""
+    first, second = (config.model_dump(mode="json", by_alias=True) for config in (one, other))
     for key in _MEASURED:
-        if before.get(key) != now[key]:
-            raise ConfigError(
-                f"{folder} was played with {key}={before.get(key)!r}, and {now[key]!r} is asked "
-                "for: choose another folder, or remove that one"
-            )
+        section, _, name = key.partition(".")
+        values = [plain[section][name] if name else plain[section] for plain in (first, second)]
+        if values[0] != values[1]:
+            yield key, values[0], values[1]

@@ -91,6 +91,9 @@ def test_a_folder_of_another_config_is_not_mixed_up_with_this_one(tmp_path: Path
     play(tmp_path, config(), "concat", samples=2)
     with pytest.raises(ConfigError, match=r"was played with seed=0, and 3 is asked for"):
         play(tmp_path, config(seed=3), "concat", samples=2)
+    play(tmp_path, config(), "best_of_n", samples=2, episodes=2)
+    with pytest.raises(ConfigError, match=r"with search.k_samples=4, and 8 is asked for"):
+        play(tmp_path, config("search.k_samples=8"), "best_of_n", samples=2)
 
 
 def test_the_first_problems_are_those_of_the_whole(tmp_path: Path) -> None:

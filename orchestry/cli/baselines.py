@@ -104,19 +104,30 @@ def _of_run(source: Path, flags: dict[str, Any]) -> RunConfig:
     from orchestry.cli.options import FLAGS
     from orchestry.config import merge, settings_of, validate
     from orchestry.errors import ConfigError
+    from orchestry.evaluation import differing
     from orchestry.store import load_run
 
-    others = [name for name, value in flags.items() if value and name not in (*OF_RUN, "sets")]
+    given = [name for name, value in flags.items() if value not in (None, ())]  # 0 is a seed
+    others = [name for name in given if name not in (*OF_RUN, "sets")]
     if others:
         names = ", ".join(f"--{'config' if name == 'file' else name}" for name in others)
         raise ConfigError(
             f"--of {source} takes its task, model and seeds from that run: leave "
             f"{names.replace('_', '-')}"
         )
-    given = {FLAGS[name]: flags[name] for name in OF_RUN if flags[name] is not None}
-    given.pop("episodes", None)
-    pairs = [f"{key}={json.dumps(value)}" for key, value in given.items()]
-    return validate(merge(load_run(source).config, settings_of([*flags["sets"], *pairs])))
+    pairs = [
+        f"{FLAGS[name]}={json.dumps(flags[name])}"
+        for name in OF_RUN
+        if name in given and name != "episodes"
+    ]
+    found = load_run(source).config
+    config = validate(merge(found, settings_of([*flags["sets"], *pairs])))
+    for key, before, now in differing(validate(found), config):
+        raise ConfigError(
+            f"--of {source} is compared with that run, which has {key}={before!r}, and {now!r} is "
+            f"asked for: leave --set {key}, or play without --of"
+        )
+    return config
 
 
 def _play(asked: Baselines, root: Path, *, verbose: bool, as_json: bool) -> int:
