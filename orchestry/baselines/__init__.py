@@ -5,7 +5,7 @@ A baseline is a schedule or a wrapped task over the same rollout, never a loop o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from orchestry.baselines import best_of_n
@@ -67,10 +67,31 @@ def arranged(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, BaseTas
 
 
 def _alone(config: RunConfig, task: Fixed) -> RunConfig:
-    """One agent, who may write as much as all of them together."""
+    """One agent, who may write as much as all of them together, and is asked as each of them is.
+
+    Raises ConfigError for agents of several models or temperatures.
+    """
     if set(config.agents) == {ALONE}:  # settled by the process that began the run
         return config
     own = [config.agents.get(role, AgentConfig()).max_tokens for role in task.team]
     most = sum(tokens or config.sampling.max_tokens for tokens in own)
-    agent = AgentConfig(max_tokens=most, system_prompt=task.agents[0].system_prompt)
+    agent = AgentConfig(
+        model=_own(config, task.team, "model", config.provider.model),
+        max_tokens=most,
+        temperature=_own(config, task.team, "temperature", config.sampling.temperature),
+        system_prompt=task.agents[0].system_prompt,
+    )
     return config.model_copy(update={"agents": {ALONE: agent}})
+
+
+def _own(config: RunConfig, team: Sequence[str], key: str, usual: Any) -> Any:
+    """What all agents have of a setting; None where that is the usual one."""
+    own = [getattr(config.agents.get(role, AgentConfig()), key) for role in team]
+    found = {usual if value is None else value for value in own}
+    if len(found) > 1:
+        named = ", ".join(sorted("the default" if one is None else str(one) for one in found))
+        raise ConfigError(
+            f"baseline fixed is one model alone, and the agents have more than one {key} "
+            f"({named}): play the other baselines, or leave agents.*.{key}"
+        )
+    return None if found == {usual} else found.pop()

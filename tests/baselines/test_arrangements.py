@@ -158,6 +158,18 @@ def test_fixed_knows_every_agents_prompt_and_may_write_as_much_as_all() -> None:
     assert arranged(settled, Duo())[0] == settled  # as a resume finds it
 
 
+def test_fixed_is_the_model_that_all_agents_are() -> None:
+    own = {role: AgentConfig(model="m", temperature=0.3) for role in ("left", "right")}
+    settled, _ = arranged(RunConfig(baseline="fixed", agents=own), Duo())
+    assert (settled.agents[ALONE].model, settled.agents[ALONE].temperature) == ("m", 0.3)
+    other = {**own, "right": AgentConfig(model="n", temperature=0.3)}
+    with pytest.raises(ConfigError, match=r"one model alone, .* more than one model \(m, n\)"):
+        arranged(RunConfig(baseline="fixed", agents=other), Duo())
+    usual = RunConfig(baseline="fixed", provider={"model": "m"}, agents={"left": own["left"]})
+    with pytest.raises(ConfigError, match=r"more than one temperature \(0.3, the default\)"):
+        arranged(usual, Duo())
+
+
 @pytest.mark.parametrize("name", ["fixed", "concat", "sequential", "discussion"])
 def test_a_baseline_keeps_problems_reward_and_options(name: str) -> None:
     _, task = arranged(RunConfig(baseline=name), Words())
