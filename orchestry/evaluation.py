@@ -93,7 +93,7 @@ class Baselines:
     names: Sequence[str]
     split: Split = "test"
     samples: int = SAMPLES
-    """Trajectories of each problem; of `best_of_n` on backend api, as many as the config's search
+    """Trajectories of each problem; of `best_of_n` where the config has a beam, as many as that
     would pay for."""
     episodes: int | None = None
     """The first problems of the config's order; None plays all."""
@@ -124,6 +124,11 @@ class Baselines:
     def _of(self, name: str) -> RunConfig:
         if name not in BASELINES:
             raise ConfigError(unknown("baseline", name, [*BASELINES]))
+        if self.config.baseline is not None:
+            raise ConfigError(
+                f"the config is of baseline {self.config.baseline}, and baselines are of the team: "
+                "leave `baseline`, or name the team's own run"
+            )
         changes: dict[str, Any] = {
             "baseline": name if name in ARRANGEMENTS else None,
             "behaviors": {"enabled": False, "from": None},
@@ -132,7 +137,7 @@ class Baselines:
         samples: int | None = self.samples
         if self.config.backend == "local":
             changes["learn"] = {"enabled": False, "from": None}
-        elif name == "best_of_n":
+        elif name == "best_of_n" and self.config.search.strategy in ("beam", name):
             changes["search"], samples = {"strategy": name}, None
         plain = self.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return _held_out(merge(plain, changes), self.split, None, samples)

@@ -87,6 +87,17 @@ def test_everything_is_checked_before_the_first_baseline_is_played(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_best_of_n_of_chains_is_as_many_chains_as_the_other_baselines(tmp_path: Path) -> None:
+    asked = config("search.strategy=chains", "search.k_samples=2")
+    found = play(tmp_path, asked, "best_of_n", "concat", samples=3, episodes=1)
+    assert [run.episodes[0].calls for run in found.values()] == [9, 9]
+
+
+def test_a_baseline_has_no_baselines(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="config is of baseline fixed"):
+        play(tmp_path, config("baseline=fixed"), "concat")
+
+
 def test_a_folder_of_another_config_is_not_mixed_up_with_this_one(tmp_path: Path) -> None:
     play(tmp_path, config(), "concat", samples=2)
     with pytest.raises(ConfigError, match=r"was played with seed=0, and 3 is asked for"):

@@ -51,10 +51,11 @@ def evaluations(experiment: Experiment) -> list[Held]:
 
 def baselines(experiment: Experiment) -> list[Held]:
     """The baselines beside the run that have finished an episode, by split and name."""
-    found = [
-        Held(name.partition("--")[0], str(run.config.get("split")), None, samples, run, measures)
-        for name, _, samples, run, measures in _stages(experiment.baselines)
-    ]
+    found = []
+    for stage, _, samples, run, measures in _stages(experiment.baselines):
+        name, split = stage.partition("--")[0], str(run.config.get("split"))
+        sized = run.summary.strategy == BEST_OF_N  # by the search's calls, so beside the search
+        found.append(Held(name, split, None, None if sized else samples, run, measures))
     return sorted(found, key=lambda one: (one.split, one.name, one.samples or 0))
 
 

@@ -43,7 +43,18 @@ def test_names_splits_and_samples_come_from_the_folders(experiment: Experiment) 
     (team,) = evaluations(experiment)
     assert (team.name, team.split, team.update, team.samples) == ("the team", "test", None, 2)
     found = [(one.name, one.split, one.samples) for one in baselines(experiment)]
-    assert found == [("best_of_n", "test", 2), ("fixed", "test", 2)]
+    assert found == [("best_of_n", "test", None), ("fixed", "test", 2)]  # the former by its calls
+
+
+def test_best_of_n_at_the_searchs_calls_is_compared_with_the_search(
+    around: Path, tmp_path: Path
+) -> None:
+    folder = copied(around, tmp_path / "run")
+    evaluate(folder, "test")
+    (experiment,) = read_experiments([folder])
+    best_of_n, fixed = baselines(experiment)
+    found = [team_on(experiment, one) for one in (best_of_n, fixed)]
+    assert [team and team.samples for team in found] == [None, 2]
 
 
 def test_a_baseline_is_compared_with_the_team_on_the_same_problems(experiment: Experiment) -> None:
@@ -79,7 +90,7 @@ def test_an_update_is_compared_with_the_team_as_the_run_began(around: Path, tmp_
     assert ahead(found[3], began) == Interval(0.0, 0.0, 0.0)
     assert untrained(found[0], found) is None  # no such evaluation of update 0
     assert untrained(found[2], found) is None
-    assert team_on(experiment, baselines(experiment)[0]) == found[3]
+    assert [team_on(experiment, one) for one in baselines(experiment)] == [found[0], found[3]]
     said = next(text for text in headline(experiment) if "as the run began" in text)
     assert said.endswith("no difference is shown: the interval covers 0.")
 
