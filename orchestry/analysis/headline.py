@@ -123,14 +123,14 @@ def _compared(team: Held, other: Held | None, name: str) -> Iterator[str]:
     difference = ahead(team, other) if other else None
     if other is None or difference is None:
         return
-    best = by_best(team, other)
+    best, both = by_best(team, other), common(team, other)
     figures = [m.best if best else m.reward for m in (team.measures, other.measures)]
     of = " with each problem's best trajectory" if best else ""
     who = "The team" if team.update is None else f"The team after update {team.update}"
     yield (
         f"{who} earns {figures[0].mean:.3f}{of} on {team.split} problems, {name} "
-        f"{figures[1].mean:.3f}; paired over the {counted(common(team, other), 'problem')} that "
-        f"both played: {signed(difference)}: {shows_gain(difference)}."
+        f"{figures[1].mean:.3f}; paired over the {counted(both, 'problem')} that both played: "
+        f"{signed(difference)}: {shows_gain(difference, both)}."
     )
 
 

@@ -11,7 +11,7 @@ from orchestry.analysis.curves import searched
 from orchestry.analysis.experiment import Experiment
 from orchestry.analysis.measures import Measures, trajectory_rewards
 from orchestry.analysis.salvage import Salvaged
-from orchestry.analysis.stats import Interval, difference
+from orchestry.analysis.stats import FEWEST, Interval, difference
 from orchestry.journal import Learned
 
 BEST_OF_N = "best_of_n"
@@ -93,12 +93,14 @@ def common(one: Held, other: Held) -> int:
     return len({e.problem for e in one.run.episodes} & {e.problem for e in other.run.episodes})
 
 
-def shows_gain(difference: Interval) -> str:
-    """What a difference says, in words that claim no more than its interval does.
+def shows_gain(difference: Interval, problems: int) -> str:
+    """What a difference over so many problems says, in words that claim no more than it does.
 
-    >>> shows_gain(Interval(0.1, -0.1, 0.3))
+    >>> shows_gain(Interval(0.1, -0.1, 0.3), 20)
     'no difference is shown: the interval covers 0'
     """
+    if problems < FEWEST:
+        return f"fewer than {FEWEST} problems show no difference"
     if difference.low <= 0 <= difference.high:
         return "no difference is shown: the interval covers 0"
     return "higher" if difference.mean > 0 else "lower"

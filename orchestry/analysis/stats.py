@@ -15,6 +15,9 @@ from statistics import fmean
 DRAWS = 2_000
 """Resamplings of a bootstrap interval."""
 LEVEL = 0.95
+FEWEST = 6
+"""Problems from which a paired difference can be told: of five, all differ to one side once in 16
+by chance, which is more than 1 - LEVEL."""
 
 
 @dataclass(frozen=True, slots=True)

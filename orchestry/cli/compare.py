@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestry.analysis.measures import Measures, gain, measured
-from orchestry.analysis.stats import Interval
+from orchestry.analysis.stats import FEWEST, Interval
 from orchestry.cli.show import EXIT_CODES, finish
 from orchestry.store import Run
 
@@ -20,11 +20,12 @@ def beside(found: Run, began: Run, *, show_best: bool, as_json: bool) -> int:
     """Shows an evaluation, and the same of the team as its run began; returns the exit code."""
     ends = EXIT_CODES[found.summary.stopped], EXIT_CODES[began.summary.stopped]
     difference = gain(found, began)
+    both = len({e.problem for e in found.episodes} & {e.problem for e in began.episodes})
     if as_json:
         plain = {
             **found.summary.model_dump(mode="json"),
             "untrained": began.summary.model_dump(mode="json"),
-            "difference": difference and {**difference.plain(), "problems": len(began.episodes)},
+            "difference": difference and {**difference.plain(), "problems": both},
         }
         click.echo(json.dumps(plain))
         return max(ends)
@@ -33,7 +34,7 @@ def beside(found: Run, began: Run, *, show_best: bool, as_json: bool) -> int:
     rows = {name: measured(found), "as the run began": measured(began)}
     shown(rows, f"{found.summary.task}, {len(found.episodes)} problems, equal seeds")
     if difference:
-        Console().print(Text(said(difference)))
+        Console().print(Text(said(difference, both)))
     return max(ends)
 
 
@@ -87,9 +88,11 @@ def _ends(one: Interval) -> tuple[str, str]:
     return f"{one.mean:.3f}", f"{one.low:.2f}-{one.high:.2f}"
 
 
-def said(difference: Interval) -> str:
+def said(difference: Interval, problems: int) -> str:
     """A paired difference in words, which say so where there is none to be seen."""
     seen = difference.low > 0 or difference.high < 0
     doubt = "" if seen else "; it may be none: the interval holds 0"
+    if problems < FEWEST:
+        doubt = f"; it may be none: fewer than {FEWEST} problems show no difference"
     ends = f"[{difference.low:+.3f}, {difference.high:+.3f}]"
     return f"difference {difference.mean:+.3f}, 95 % interval over problems {ends}{doubt}"

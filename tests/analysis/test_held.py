@@ -67,7 +67,7 @@ def test_a_baseline_is_compared_with_the_team_on_the_same_problems(experiment: E
     assert difference.mean == pytest.approx(team.measures.reward.mean - fixed.measures.reward.mean)
     sentence = next(text for text in headline(experiment) if "fixed" in text)
     assert "paired over the 5 problems that both played" in sentence
-    assert shows_gain(difference) in sentence
+    assert shows_gain(difference, 5) in sentence
 
 
 def test_an_update_is_compared_with_the_team_as_the_run_began(around: Path, tmp_path: Path) -> None:
@@ -92,13 +92,14 @@ def test_an_update_is_compared_with_the_team_as_the_run_began(around: Path, tmp_
     assert untrained(found[2], found) is None
     assert [team_on(experiment, one) for one in baselines(experiment)] == [found[0], found[3]]
     said = next(text for text in headline(experiment) if "as the run began" in text)
-    assert said.endswith("no difference is shown: the interval covers 0.")
+    assert said.endswith("fewer than 6 problems show no difference.")
 
 
 def test_words_claim_no_more_than_the_interval() -> None:
-    assert shows_gain(Interval(0.2, 0.1, 0.3)) == "higher"
-    assert shows_gain(Interval(-0.2, -0.3, -0.1)) == "lower"
-    assert "no difference" in shows_gain(Interval(0.2, 0.0, 0.3))
+    assert shows_gain(Interval(0.2, 0.1, 0.3), 6) == "higher"
+    assert shows_gain(Interval(-0.2, -0.3, -0.1), 6) == "lower"
+    assert "no difference" in shows_gain(Interval(0.2, 0.0, 0.3), 6)
+    assert "no difference" in shows_gain(Interval(0.2, 0.2, 0.2), 1)
 
 
 def test_without_an_evaluation_no_gain_is_claimed(folder: Path) -> None:
