@@ -71,7 +71,7 @@ def passes(found: Mapping[str, Measures | None]) -> Table | None:
 
 
 def _table(*headings: str) -> Table:
-    out = Table("", box=None, padding=(0, 1), pad_edge=False)
+    out = Table("", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in headings:
         dim = "dim" if heading == "95 %" else ""
         out.add_column(heading, justify="right", style=dim, no_wrap=True)

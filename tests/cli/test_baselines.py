@@ -97,20 +97,25 @@ def test_solved_problems_are_told_as_pass_at_k(cli: CommandLine) -> None:
     wrong = {"agent": "*", "text": "```python\ndef f():\n    pass\n```"}
     script.write_text(json.dumps(wrong) + "\n")
     task = ("--provider", "fake", "--task", "code_collaboration")
+    names = ["sequential", "discussion"]
     found = cli(
         "baselines",
         "run",
-        "concat",
+        *names,
         *task,
         "--set",
         f"provider.fake.script={script}",
         "--samples",
-        "3",
+        "10",
         "--episodes",
         "2",
         "--out",
         "b",
     )
     assert found.code == 0, found
-    heading = next(line for line in found.out.splitlines() if "pass@" in line)
-    assert heading.split() == ["pass@1", "95", "%", "pass@3", "95", "%"]
+    lines = found.out.splitlines()
+    heading = next(place for place, line in enumerate(lines) if "pass@" in line)
+    named = [word for k in (1, 3, 5, 10) for word in (f"pass@{k}", "95", "%")]
+    assert lines[heading].split() == named
+    assert [line.split()[0] for line in lines[heading + 1 : heading + 3]] == names
+    assert max(map(len, lines)) <= 80
