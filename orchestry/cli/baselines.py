@@ -15,6 +15,7 @@ from orchestry.types import SPLITS, Split
 if TYPE_CHECKING:
     from orchestry.config import RunConfig
     from orchestry.evaluation import Baselines
+    from orchestry.records import Summary
 
 OF_RUN = ("budget", "episodes", "allow_unsafe_code")
 """Flags that go with --of: all else is the run's."""
@@ -141,12 +142,24 @@ def _play(asked: Baselines, root: Path, *, verbose: bool, as_json: bool) -> int:
     with watching(verbose=verbose) as observer:
         for name, run in zip(asked.names, asked.play(root, observer), strict=False):
             found[name], code = measured(run), EXIT_CODES[run.summary.stopped]
+            if code:
+                click.echo(_unfinished(name, run.summary, asked.names[len(found) :]), err=True)
     if as_json:
         plain = {name: one and one.plain() for name, one in found.items()}
         click.echo(json.dumps({"folder": str(root), "split": asked.split, "baselines": plain}))
     else:
         shown(found, f"{asked.config.task}, {asked.split}: {root}")
     return code
+
+
+def _unfinished(name: str, summary: Summary, left: Sequence[str]) -> str:
+    """Why the figures of the last baseline are of some problems only, and how to go on."""
+    why = "with a larger --budget " if summary.stopped == "budget" else ""
+    rest = f", {', '.join(left)} not begun" if left else ""
+    return (
+        f"{name} is of {summary.episodes} of {summary.episodes_asked} problems{rest}: the same "
+        f"command {why}goes on"
+    )
 
 
 def _estimate(asked: Baselines, *, as_json: bool) -> None:
