@@ -122,15 +122,6 @@ def curve(runs: Sequence[Run], figure: Callable[[Run], Figure], smooth: int) -> 
     )
 
 
-def _row(run: Run, figure: Figure, smooth: int) -> list[tuple[int, list[float]]]:
-    """Each place of a run with the figures of its episodes."""
-    figures = {record.episode: figure(record) for record in run.episodes}
-    return [
-        (point.x, [figures[record.episode] for record in point.episodes])
-        for point in points(run, smooth)
-    ]
-
-
 def _span(values: Sequence[Sequence[float]]) -> tuple[float, float]:
     """The ends of a band at one place, from each run's figures there."""
     means = [fmean(row) for row in values]
