@@ -171,7 +171,12 @@ def _held_out(
 
 
 def _sized(config: RunConfig, episodes: int | None = None) -> RunConfig:
-    """The config with an episode for every problem of its split, or for the first ones."""
+    """The config with an episode for every problem of its split, or for the first ones.
+
+    Raises ConfigError for fewer than one.
+    """
+    if episodes is not None and episodes < 1:
+        raise ConfigError(f"episodes is {episodes}: give 1 or more, or leave it for all problems")
     there = len(prepare(config, need_key=False).problems)
     return config.model_copy(update={"episodes": min(episodes or there, there)})
 
