@@ -18,7 +18,7 @@ from typing import Any
 
 from orchestry.backends import open_backend
 from orchestry.backends.api import START
-from orchestry.baselines import arranged
+from orchestry.baselines import arranged, check_first_state
 from orchestry.behaviors.library import file_of
 from orchestry.changes import check_changes
 from orchestry.config import RunConfig, merge, validate
@@ -94,6 +94,7 @@ def prepare(
             "another with --set split=..."
         )
     count_stages(task, problems[0])  # a task that never ends would spend without end
+    check_first_state(config, task, problems[0])
     backend = open_backend(config, task, environ, need_key)
     backend.meet(task)
     for text in backend.notes:

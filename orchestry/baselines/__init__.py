@@ -15,7 +15,7 @@ from orchestry.baselines.fixed import ALONE, Fixed
 from orchestry.baselines.sequential import Sequential
 from orchestry.baselines.wrapped import Wrapped
 from orchestry.config import AgentConfig, Arrangement, RunConfig, SearchConfig
-from orchestry.errors import ConfigError
+from orchestry.errors import ConfigError, reason
 from orchestry.search.beam import Beam, Chains, Schedule
 from orchestry.task import BaseTask
 from orchestry.types import Problem
@@ -64,6 +64,22 @@ def arranged(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, BaseTas
         alone = Fixed(task, [config.system_prompt(spec) for spec in task.agents])
         return _alone(config, alone), alone
     return config, _WRAPPERS[config.baseline](task)
+
+
+def check_first_state(config: RunConfig, task: BaseTask[Any], problem: Problem) -> None:
+    """Raises ConfigError where a baseline asks an agent in a state that the task can't show it."""
+    if config.baseline is None:
+        return
+    state = task.reset(problem, 0)
+    for agent in task.to_act(state):
+        try:
+            task.observe(state, agent)
+        except Exception as error:  # a task's own code may raise anything
+            raise ConfigError(
+                f"baseline {config.baseline} asks agents before anyone has answered, and observe "
+                f"of task {task.name} raises {type(error).__name__} there ({reason(error)}): let "
+                "it take a state without answers, or play other baselines"
+            ) from error
 
 
 def _alone(config: RunConfig, task: Fixed) -> RunConfig:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestry import Score, Transcript
-from orchestry.baselines import BASELINES, arranged
+from orchestry.baselines import BASELINES, arranged, check_first_state
 from orchestry.baselines.fixed import ALONE, heading, shared_out
 from orchestry.config import AgentConfig, RunConfig
 from orchestry.errors import ConfigError
@@ -168,6 +168,17 @@ def test_fixed_is_the_model_that_all_agents_are() -> None:
     usual = RunConfig(baseline="fixed", provider={"model": "m"}, agents={"left": own["left"]})
     with pytest.raises(ConfigError, match=r"more than one temperature \(0.3, the default\)"):
         arranged(usual, Duo())
+
+
+@pytest.mark.parametrize("name", ["fixed", "concat", "discussion"])
+def test_a_task_that_shows_answers_only_is_refused_before_anything_is_spent(name: str) -> None:
+    class Relay(Words):
+        def observe(self, state: Transcript, agent: str) -> str:
+            return state.said[-1][1] if agent == "reviewer" else state.problem.prompt
+
+    config, task = arranged(RunConfig(baseline=name), Relay())
+    with pytest.raises(ConfigError, match=rf"baseline {name} asks .* raises IndexError there"):
+        check_first_state(config, task, task.problems("train")[0])
 
 
 @pytest.mark.parametrize("name", ["fixed", "concat", "sequential", "discussion"])
