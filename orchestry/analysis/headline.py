@@ -125,12 +125,14 @@ def _compared(team: Held, other: Held | None, name: str) -> Iterator[str]:
         return
     best, both = by_best(team, other), common(team, other)
     figures = [m.best if best else m.reward for m in (team.measures, other.measures)]
+    calls = " and ".join(f"{held.measures.calls_a_problem:.1f}" for held in (team, other))
     of = " with each problem's best trajectory" if best else ""
     who = "The team" if team.update is None else f"The team after update {team.update}"
     yield (
         f"{who} earns {figures[0].mean:.3f}{of} on {team.split} problems, {name} "
-        f"{figures[1].mean:.3f}; paired over the {counted(both, 'problem')} that both played: "
-        f"{signed(difference)}: {shows_gain(difference, both)}."
+        f"{figures[1].mean:.3f}, at {calls} calls a problem; paired over the "
+        f"{counted(both, 'problem')} that both played: {signed(difference)}: "
+        f"{shows_gain(difference, both)}."
     )
 
 
