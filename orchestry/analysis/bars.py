@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orchestry.analysis.arms import Arm
-from orchestry.analysis.curves import searched
 from orchestry.analysis.experiment import Experiment
 from orchestry.analysis.held import BEST_OF_N, Held, baselines, evaluations
+from orchestry.analysis.measures import searched
 from orchestry.analysis.picture import Picture
 from orchestry.analysis.style import INK, WIDTH, colour, lighter
 

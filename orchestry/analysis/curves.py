@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal
 
+from orchestry.analysis.measures import searched
 from orchestry.journal import Evaluated
 from orchestry.records import EpisodeRecord
 from orchestry.store import Run
@@ -48,11 +49,6 @@ class Curve:
 def axis(run: Run) -> Axis:
     """Weights move by updates; a search is as good in every episode, but for what it learned."""
     return "updates" if _every(run) else "episodes"
-
-
-def searched(run: Run) -> bool:
-    """Whether a run is worth its best trajectories, as a search is, or all that it draws."""
-    return run.config.get("search", {}).get("strategy", "beam") in ("beam", "best_of_n")
 
 
 def reward(run: Run) -> Figure:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from orchestry.analysis.arms import Arm, arms
-from orchestry.analysis.curves import Axis, axis, curve, dev_rewards, reward, searched, window
+from orchestry.analysis.curves import Axis, axis, curve, dev_rewards, reward, window
 from orchestry.analysis.experiment import Experiment
 from orchestry.analysis.folded import seconds
 from orchestry.analysis.held import (
@@ -24,6 +24,7 @@ from orchestry.analysis.held import (
     team_on,
     untrained,
 )
+from orchestry.analysis.measures import searched
 from orchestry.analysis.stats import Interval
 from orchestry.analysis.words import counted, dollars, duration
 
@@ -67,8 +68,8 @@ def _held_over_seeds(arm: Arm) -> Iterator[str]:
     )
 
 
-def _newest(held: Held) -> tuple[int, int]:
-    return held.update or 0, held.samples or 0
+def _newest(held: Held) -> tuple[int, bool, int]:
+    return held.update or 0, held.split == "test", held.samples or 0
 
 
 def _played(experiment: Experiment) -> Iterator[str]:

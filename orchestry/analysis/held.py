@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from orchestry.analysis.curves import searched
 from orchestry.analysis.experiment import Experiment
-from orchestry.analysis.measures import Measures, trajectory_rewards
+from orchestry.analysis.measures import Measures, searched, trajectory_rewards
 from orchestry.analysis.salvage import Salvaged
 from orchestry.analysis.stats import FEWEST, Interval, difference
 from orchestry.journal import Learned

@@ -18,10 +18,10 @@ from orchestry.analysis.curves import (
     part,
     part_names,
     reward,
-    searched,
     window,
 )
 from orchestry.analysis.held import BEST_OF_N, baselines
+from orchestry.analysis.measures import searched
 from orchestry.analysis.picture import Picture
 from orchestry.analysis.style import DASHES, INK, WIDTH, colour
 

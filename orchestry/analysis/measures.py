@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -58,7 +58,7 @@ def measured(run: Run) -> Measures | None:
     summary, by_problem = run.summary, trajectory_rewards(run.episodes)
     if not by_problem:
         return None
-    independent = summary.strategy != "beam"
+    independent = _independent(run)
     return Measures(
         problems=len(by_problem),
         trajectories=sum(map(len, by_problem.values())),
@@ -78,13 +78,26 @@ def measured(run: Run) -> Measures | None:
 def gain(found: Run, beside: Run) -> Interval | None:
     """What one run earns more than another on the problems of both, paired: of a search its best
     trajectories, else the mean of all; None where they have no problem in common."""
-    searched = found.summary.strategy == "beam"
-    return difference(*(_figures(run, searched) for run in (found, beside)))
+    figure = max if searched(found) else fmean
+    sides = [trajectory_rewards(run.episodes) for run in (found, beside)]
+    return difference(*({name: figure(row) for name, row in side.items()} for side in sides))
 
 
-def _figures(run: Run, searched: bool) -> dict[str, float]:
-    rewards = trajectory_rewards(run.episodes)
-    return {name: max(row) if searched else fmean(row) for name, row in rewards.items()}
+def searched(run: Run) -> bool:
+    """Whether a run is worth its best trajectories, as a search is, or all that it draws."""
+    return _search(run).get("strategy", "beam") in ("beam", "best_of_n")
+
+
+def _independent(run: Run) -> bool:
+    """Whether its trajectories share no sample."""
+    search = _search(run)
+    kind = search.get("strategy", "beam"), search.get("joint", "aligned")
+    return kind[0] != "beam" and kind[1] == "aligned"
+
+
+def _search(run: Run) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = run.config.get("search", {})
+    return found
 
 
 def trajectory_rewards(records: Iterable[EpisodeRecord]) -> dict[str, list[float]]:

@@ -81,7 +81,7 @@ def run_baselines(
 
     if not names:
         raise click.UsageError(f"name baselines, or all: {', '.join(BASELINES)}")
-    wanted = tuple(BASELINES) if names == ("all",) else tuple(dict.fromkeys(names))
+    wanted = tuple(BASELINES) if "all" in names else tuple(dict.fromkeys(names))
     config = _of_run(source, flags) if source else config_from(**flags)
     asked = Baselines(config, wanted, split, samples, flags["episodes"])
     if dry_run:
