@@ -141,7 +141,7 @@ def origin(experiment: Experiment, root: Path) -> str:
         f"# {experiment.name}\n\n[RESULTS.md](RESULTS.md) and its figures were written on "
         f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {page.revision()}, {page.machine()}, by\n\n"
         f"```sh\npython -m benchmarks.chain --only {experiment.name} --write\n```\n\n"
-        "which calls\n\n```sh\n" + "\n".join(lines) + "\n```\n"
+        "which calls (speeds are of that machine, which did other work besides)\n\n```sh\n" + "\n".join(lines) + "\n```\n"
     )
 
 

@@ -91,8 +91,8 @@ def searched(run: Run) -> bool:
 def _independent(run: Run) -> bool:
     """Whether its trajectories share no sample."""
     search = _search(run)
-    kind = search.get("strategy", "beam"), search.get("joint", "aligned")
-    return kind[0] != "beam" and kind[1] == "aligned"
+    combined = search.get("joint", "aligned") == "cross"
+    return not combined and search.get("strategy", "beam") != "beam"
 
 
 def _search(run: Run) -> Mapping[str, Any]:
