@@ -23,7 +23,8 @@ from pathlib import Path
 
 from benchmarks import page
 
-RESULTS = page.ROOT / "docs" / "results"
+RESULTS = Path("docs/results")
+"""From the repository's root, where the benchmarks are run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Experiment:
         for seed in self.seeds:
             yield from self.training(root, seed)
         yield self.comparison(root)
-        yield self.report(root, Path("docs/results") / self.name)
+        yield self.report(root, RESULTS / self.name)
 
     def comparison(self, root: Path) -> tuple[str, ...]:
         """The baselines' command."""
@@ -141,7 +142,9 @@ def origin(experiment: Experiment, root: Path) -> str:
         f"# {experiment.name}\n\n[RESULTS.md](RESULTS.md) and its figures were written on "
         f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {page.revision()}, {page.machine()}, by\n\n"
         f"```sh\npython -m benchmarks.chain --only {experiment.name} --write\n```\n\n"
-        "which calls (speeds are of that machine, which did other work besides)\n\n```sh\n" + "\n".join(lines) + "\n```\n"
+        "which calls (speeds are of that machine, which did other work besides)\n\n```sh\n"
+        + "\n".join(lines)
+        + "\n```\n"
     )
 
 
