@@ -19,7 +19,7 @@ from orchestry.analysis.experiment import read_experiments
 from orchestry.analysis.page.content import telling
 from orchestry.analysis.page.texts import TEXTS, Lines, embedded
 from orchestry.errors import StoreError
-from orchestry.journal import Evaluated, Learned, Rated
+from orchestry.journal import Evaluated, Learned, Opened, Rated, Stopped
 from orchestry.records import EpisodeRecord
 from orchestry.store import Run, Store
 from tests.analysis.made import config, copied
@@ -222,6 +222,16 @@ def test_updates_dev_rewards_and_words_of_people(folder: Path, tmp_path: Path) -
     ]
     assert run["dev"] == [{"update": 1, "reward": 0.75, "tags": {"even": 0.5}}]
     assert run["ratings"] == [said]
+
+
+def test_the_time_is_that_of_all_processes(folder: Path, tmp_path: Path) -> None:
+    with Store(folder) as store:  # a resume that went on for a minute and a half
+        for at in (5e9, 5e9 + 90):
+            store.journal.append(Opened(at=at, provider="fake", model="fake-1"))
+            store.journal.append(Stopped(reason="done", at=at))
+        store.journal.append(Stopped(reason="done", at=5e9 + 180))
+    (run,) = written(folder, to=tmp_path).index["runs"]
+    assert re.fullmatch(r"1 min 3[0-9] s", run["time"])
 
 
 def test_behaviours_come_from_the_library_and_a_damaged_one_is_named(

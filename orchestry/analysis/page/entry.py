@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 import yaml
 
+from orchestry.analysis.folded import seconds
 from orchestry.analysis.measures import measured
+from orchestry.analysis.words import duration
 from orchestry.errors import StoreError
 from orchestry.journal import Committed, Evaluated, Event, Learned, RolledBack, last_words
 from orchestry.records import EpisodeRecord
@@ -43,6 +45,7 @@ def entry(source: Source) -> dict[str, Any]:
         "folder": run.folder.name,
         "missing": list(source.missing),
         "summary": _summary(run),
+        "time": duration(seconds(events)),
         "measures": _measures(run) if source.beside else None,
         "config": yaml.safe_dump(_shown(run.config), sort_keys=False, allow_unicode=True),
         "backend": run.config.get("backend"),

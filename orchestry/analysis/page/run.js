@@ -63,7 +63,7 @@ function facts(run) {
     ['task', run.task], ['backend', run.backend], ['model', modelOf(run)],
     run.device ? ['device', run.device] : null, ['strategy', found.strategy],
     ['tokens', `${count(found.input_tokens)} in, ${count(found.output_tokens)} out`],
-    ['time', `${figure(found.seconds)} s`], ['ended', ENDINGS[found.stopped]],
+    ['time', run.time], ['ended', ENDINGS[found.stopped]],
     Object.keys(found.judgements).length
       ? ['judge', Object.entries(found.judgements).map((one) => one.join(' ')).join(', ')] : null,
   ].filter(Boolean);
