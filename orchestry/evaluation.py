@@ -12,6 +12,7 @@ from orchestry.baselines import ARRANGEMENTS, BASELINES
 from orchestry.config import RunConfig, merge, validate
 from orchestry.engine import prepare, run_plan
 from orchestry.errors import ConfigError, unknown
+from orchestry.journal import Learned
 from orchestry.records import Summary
 from orchestry.session import Observer, Silent
 from orchestry.store import Run, load_run, read_config
@@ -60,6 +61,8 @@ def evaluate(
     folder = source.folder / "evaluations" / stage
     changes = BACKENDS[source.config.get("backend", "api")].as_left(source, learned, folder)
     config = _held_out(merge(source.config, changes), split, budget_usd, samples)
+    if observer:
+        observer.note(_whom(source, learned))
     return _play(_sized(config, episodes), folder, observer)
 
 
@@ -141,6 +144,16 @@ class Baselines:
             changes["search"], samples = {"strategy": name}, None
         plain = self.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return _held_out(merge(plain, changes), self.split, None, samples)
+
+
+def _whom(source: Run, learned: Learned | None) -> str:
+    """Which team is played, with its checkpoint where its weights have one."""
+    if learned is None:
+        return f"the team as {source.folder} began"
+    kept = learned.state.get("checkpoint")
+    return (
+        f"the team as update {learned.update} left it{f': {source.folder / kept}' if kept else ''}"
+    )
 
 
 def _source(run: Run | str | Path) -> Run:

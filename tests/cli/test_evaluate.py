@@ -52,6 +52,8 @@ def test_a_team_that_learned_is_compared_with_itself_as_it_began(
     assert plain["difference"]["problems"] == 4
     names = {path.name for path in (learned / "evaluations").iterdir()}
     assert names == {"test--update-2--samples-4", "test--update-0--samples-4"}
+    assert f"the team as update 2 left it: {learned}/checkpoints/000008" in found.err
+    assert f"the team as {learned} began" in found.err
     shown = cli("evaluate", learned, "--samples", "4")
     assert "update 2" in shown.out
     assert "as the run began" in shown.out
