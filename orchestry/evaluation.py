@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from orchestry.backends import BACKENDS
 from orchestry.baselines import ARRANGEMENTS, BASELINES
@@ -66,23 +66,28 @@ def evaluate(
     return _play(_sized(config, episodes), folder, observer)
 
 
+class How(TypedDict, total=False):
+    """What `evaluate` may be told, beside the run and the budget."""
+
+    split: Split
+    observer: Observer | None
+    update: Which
+    samples: int | None
+    episodes: int | None
+
+
 def compared(
-    run: Run | str | Path,
-    split: Split = "test",
-    budget_usd: float | None = None,
-    observer: Observer | None = None,
-    update: Which = None,
-    samples: int | None = None,
-    episodes: int | None = None,
+    run: Run | str | Path, budget_usd: float | None = None, **how: Unpack[How]
 ) -> tuple[Run, Run | None]:
     """`evaluate`, and the same of the team as the run began, on what is left of the budget.
 
     The second is None where the first is that, or did not come to its end.
     """
-    found = evaluate(run, split, budget_usd, observer, update, samples, episodes)
-    if found.summary.stopped != "done" or chosen(_source(run), update) is None:
+    found = evaluate(run, budget_usd=budget_usd, **how)
+    if found.summary.stopped != "done" or chosen(_source(run), how.get("update")) is None:
         return found, None
-    return found, evaluate(run, split, _left(found.summary), observer, 0, samples, episodes)
+    began = How(**{**how, "update": 0})
+    return found, evaluate(run, budget_usd=_left(found.summary), **began)
 
 
 @dataclass(frozen=True, slots=True)

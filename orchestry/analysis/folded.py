@@ -31,6 +31,7 @@ def folded(
         task=str(config.get("task")),
         backend=str(config.get("backend")),
         strategy=str(config.get("search", {}).get("strategy", "beam")),
+        baseline=config.get("baseline"),
         provider=opened.provider if opened else "",
         model=opened.model if opened else "",
         stopped="interrupted",

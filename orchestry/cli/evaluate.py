@@ -63,14 +63,16 @@ def command(
     from orchestry.cli.compare import beside
     from orchestry.cli.show import finish
     from orchestry.cli.watch import watching
-    from orchestry.evaluation import compared, evaluate
+    from orchestry.evaluation import How, compared, evaluate
 
     began = None
+    how = How(split=split, update=update, samples=samples, episodes=episodes)
     with watching(verbose=verbose) as observer:
+        how["observer"] = observer
         if compare:
-            found, began = compared(run, split, budget, observer, update, samples, episodes)
+            found, began = compared(run, budget, **how)
         else:
-            found = evaluate(run, split, budget, observer, update, samples, episodes)
+            found = evaluate(run, budget_usd=budget, **how)
     if began is None:
         return finish(found, show_best=show_best, as_json=as_json)
     return beside(found, began, show_best=show_best, as_json=as_json)
