@@ -92,9 +92,12 @@ def run_baselines(
 
 def _root(config: RunConfig, source: Path | None, out: Path | None) -> Path:
     from orchestry.engine import new_folder
+    from orchestry.errors import ConfigError
 
     if source and out:
         raise click.UsageError("--of RUN keeps the results in the run: leave --out")
+    if out and out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is no directory: choose another --out")
     if source:
         return source / "baselines"
     return out or new_folder(f"{config.task}--baselines--{config.backend}")

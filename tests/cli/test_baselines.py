@@ -70,6 +70,9 @@ def test_no_name_and_a_wrong_one_cost_nothing(cli: CommandLine) -> None:
     cli("baselines", "run", "concatt", *PLAIN, "--out", "b").failed(2, "'concatt'", "concat")
     assert cli("baselines", "run", "concat", *PLAIN, "--samples", "0").code == 2
     assert list(Path().iterdir()) == []
+    Path("file").touch()
+    taken = cli("baselines", "run", "concat", *PLAIN, "--out", "file")
+    taken.failed(2, "file is no directory: choose another --out")
 
 
 def test_a_dry_run_tells_the_calls_that_are_then_made(cli: CommandLine) -> None:
