@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestry.analysis.arms import Arm
 from orchestry.analysis.experiment import Experiment
-from orchestry.analysis.held import BEST_OF_N, Held, baselines, evaluations
+from orchestry.analysis.held import Held, baselines, by_best, evaluations
 from orchestry.analysis.measures import searched
 from orchestry.analysis.picture import Picture
 from orchestry.analysis.style import INK, WIDTH, colour, lighter
@@ -57,7 +57,7 @@ def _rows(arm: Arm, experiment: Experiment, arms: Sequence[Arm]) -> list[_Row]:
     teams = [
         (f"{who}{_named(one)}", colour(arm.number), one, best) for one in evaluations(experiment)
     ]
-    others = [(one, best or one.name == BEST_OF_N) for one in baselines(experiment)]
+    others = [(one, by_best(experiment.run, one)) for one in baselines(experiment)]
     return [*teams, *((f"{who}{_named(one)}", BASELINE, one, top) for one, top in others)]
 
 

@@ -124,7 +124,7 @@ def _compared(team: Held, other: Held | None, name: str) -> Iterator[str]:
     difference = ahead(team, other) if other else None
     if other is None or difference is None:
         return
-    best, both = by_best(team, other), common(team, other)
+    best, both = by_best(team.run, other), common(team, other)
     figures = [m.best if best else m.reward for m in (team.measures, other.measures)]
     calls = " and ".join(f"{held.measures.calls_a_problem:.1f}" for held in (team, other))
     of = " with each problem's best trajectory" if best else ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from statistics import fmean
 
 from orchestry.analysis.experiment import Experiment
-from orchestry.analysis.measures import Measures, searched, trajectory_rewards
+from orchestry.analysis.measures import Measures, gain, searched
 from orchestry.analysis.salvage import Salvaged
-from orchestry.analysis.stats import FEWEST, Interval, difference
+from orchestry.analysis.stats import FEWEST, Interval
 from orchestry.journal import Learned
+from orchestry.store import Run
 
 BEST_OF_N = "best_of_n"
 _BEGAN = "as the run began"
@@ -73,18 +73,15 @@ def team_on(experiment: Experiment, like: Held) -> Held | None:
     return max(on, key=lambda one: (one.update or 0, one.samples == like.samples), default=None)
 
 
-def by_best(team: Held, other: Held) -> bool:
-    """Whether the two are compared by each problem's best trajectory, and not by the mean of all:
-    a search is worth its best, and with best of n a team is compared as it is meant to be used."""
-    return searched(team.run) or other.name == BEST_OF_N
+def by_best(team: Run, other: Held) -> bool:
+    """Whether a run's team and another are compared by each problem's best trajectory, and not by
+    the mean of all: a search is worth its best, and best of n is meant to be used so."""
+    return searched(team) or other.name == BEST_OF_N
 
 
 def ahead(team: Held, other: Held) -> Interval | None:
     """What the team earns more, paired by problem; None where both have played none."""
-    figure = max if by_best(team, other) else fmean
-    sides = [trajectory_rewards(held.run.episodes) for held in (team, other)]
-    first, second = ({name: figure(row) for name, row in side.items()} for side in sides)
-    return difference(first, second)
+    return gain(team.run, other.run, by_best(team.run, other))
 
 
 def common(one: Held, other: Held) -> int:

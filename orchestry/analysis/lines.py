@@ -20,7 +20,7 @@ from orchestry.analysis.curves import (
     reward,
     window,
 )
-from orchestry.analysis.held import BEST_OF_N, baselines
+from orchestry.analysis.held import baselines, by_best
 from orchestry.analysis.measures import searched
 from orchestry.analysis.picture import Picture
 from orchestry.analysis.style import DASHES, INK, WIDTH, colour
@@ -166,7 +166,7 @@ def _levels(axes: Axes, arms: Sequence[Arm]) -> None:
     found: dict[str, list[float]] = {}
     for experiment in (one for arm in arms for one in arm.experiments):
         for held in baselines(experiment):
-            best = held.name == BEST_OF_N or searched(experiment.run)
+            best = by_best(experiment.run, held)
             level = held.measures.best if best else held.measures.reward
             name = f"{held.name.replace('_', ' ')}, {held.split}{' (best)' if best else ''}"
             found.setdefault(name, []).append(level.mean)

@@ -75,10 +75,11 @@ def measured(run: Run) -> Measures | None:
     )
 
 
-def gain(found: Run, beside: Run) -> Interval | None:
-    """What one run earns more than another on the problems of both, paired: of a search its best
-    trajectories, else the mean of all; None where they have no problem in common."""
-    figure = max if searched(found) else fmean
+def gain(found: Run, beside: Run, best: bool | None = None) -> Interval | None:
+    """What one run earns more than another on the problems of both, paired; None where they have
+    no problem in common. `best` compares each problem's best trajectory, and not the mean of all;
+    None: as the first run is worth, a search its best."""
+    figure = max if (searched(found) if best is None else best) else fmean
     sides = [trajectory_rewards(run.episodes) for run in (found, beside)]
     return difference(*({name: figure(row) for name, row in side.items()} for side in sides))
 
