@@ -24,26 +24,12 @@ class Salvaged(Run):
     @cached_property
     def events(self) -> list[Event]:
         """The journal's readable events, oldest first."""
-        path = self.folder / "journal.jsonl"
-        try:
-            return list(journal.read(path))
-        except StoreError:
-            found = [event for line in _whole(path.read_bytes()) if (event := _event(line))]
-            if not any(isinstance(e, Opened) and e.version == journal.VERSION for e in found):
-                raise
-            return found
+        return self._journal[0]
 
     @cached_property
     def episodes(self) -> list[EpisodeRecord]:
         """The finished episodes that can be read, in order."""
-        try:
-            found, _ = committed_episodes(self.folder, self.events)
-        except StoreError:
-            lines = (self.folder / "episodes.jsonl").read_bytes().splitlines()
-            there = [record for line in lines if (record := _episode(line))]
-            numbers = committed(self.events)
-            found = {record.episode: record for record in there if record.episode in numbers}
-        return [found[number] for number in sorted(found)]
+        return self._records[0]
 
     @cached_property
     def summary(self) -> Summary:
@@ -65,23 +51,36 @@ class Salvaged(Run):
     @cached_property
     def missing(self) -> tuple[str, ...]:
         """What a reader of the run has to know that it lacks, a sentence each."""
-        return (*self._damage(), *self._unfinished())
+        return (*self._journal[1], *self._records[1], *self._unfinished())
 
-    def _damage(self) -> list[str]:
-        found = []
+    @cached_property
+    def _journal(self) -> tuple[list[Event], list[str]]:
+        """Its readable events, and what is wrong with the others."""
+        path = self.folder / "journal.jsonl"
         try:
-            list(journal.read(self.folder / "journal.jsonl"))
+            return list(journal.read(path)), []
         except StoreError as error:
-            found.append(f"damaged lines are left out: {error}")
+            found = [event for line in _whole(path.read_bytes()) if (event := _event(line))]
+            if not any(isinstance(e, Opened) and e.version == journal.VERSION for e in found):
+                raise
+            return found, [_left_out(error)]
+
+    @cached_property
+    def _records(self) -> tuple[list[EpisodeRecord], list[str]]:
+        """The finished episodes that can be read, and what is wrong with the others."""
+        wrong = list[str]()
+        numbers = committed(self.events)
         try:
-            lost = committed_episodes(self.folder, self.events)[1]
+            found, _ = committed_episodes(self.folder, self.events)
         except StoreError as error:
-            found.append(f"damaged lines are left out: {error}")
-            lost = committed(self.events) - {record.episode for record in self.episodes}
-        if lost:
-            numbers = ", ".join(map(str, sorted(lost)))
-            found.append(f"episodes.jsonl lacks what the journal calls finished: episode {numbers}")
-        return found
+            lines = (self.folder / "episodes.jsonl").read_bytes().splitlines()
+            there = [record for line in lines if (record := _episode(line))]
+            found = {record.episode: record for record in there if record.episode in numbers}
+            wrong.append(_left_out(error))
+        if lost := numbers - found.keys():
+            names = ", ".join(map(str, sorted(lost)))
+            wrong.append(f"episodes.jsonl lacks what the journal calls finished: episode {names}")
+        return [found[number] for number in sorted(found)], wrong
 
     def _unfinished(self) -> list[str]:
         found = []
@@ -96,6 +95,10 @@ class Salvaged(Run):
         if self._written is None:
             found.append("it has no readable summary.json: the journal's answers are summed here")
         return found
+
+
+def _left_out(error: StoreError) -> str:
+    return f"damaged lines are left out: {error}"
 
 
 def _whole(data: bytes) -> list[bytes]:
