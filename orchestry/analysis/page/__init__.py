@@ -10,12 +10,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from orchestry.analysis.experiment import Experiment
-from orchestry.analysis.page.content import CAP, Content, content
+from orchestry.analysis.page.content import CAP, content
 from orchestry.errors import StoreError
 from orchestry.store import write_atomic
 
@@ -45,14 +45,14 @@ def write(experiments: Sequence[Experiment], folder: Path, cap: int = CAP) -> Pa
     return path
 
 
-def assemble(found: Content) -> bytes:
-    """The page with these data."""
+def assemble(blocks: Mapping[str, str]) -> bytes:
+    """The page with these data: JSON by the id of its element."""
     style, script = _read("page.css"), "\n".join(map(_read, SCRIPTS))
     fields = {
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
         "img-src data:; base-uri 'none'; form-action 'none'",
         "style": style,
-        "data": "\n".join(_data(name, text) for name, text in found.blocks.items()),
+        "data": "\n".join(_data(name, text) for name, text in blocks.items()),
         "script": script,
     }
     page = re.sub(r"\{\{(\w+)\}\}", lambda field: fields[field[1]], _read("page.html"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from orchestry.analysis.experiment import Experiment
@@ -16,15 +15,9 @@ CAP = 40_000_000
 """Bytes of trees and texts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """JSON by the id of the element that holds it."""
-
-    blocks: dict[str, str]
-
-
-def content(experiments: Sequence[Experiment], cap: int = CAP) -> Content:
-    """All runs' figures, and as many episodes' trees as `cap` allows."""
+def content(experiments: Sequence[Experiment], cap: int = CAP) -> dict[str, str]:
+    """All runs' figures, and as many episodes' trees as `cap` allows: JSON by the id of the element
+    that holds it."""
     sources = list(_sources(experiments))
     entries = [entry(source) for source in sources]
     lines, trees, left = Lines(), dict[str, str](), cap
@@ -37,7 +30,7 @@ def content(experiments: Sequence[Experiment], cap: int = CAP) -> Content:
             row["kept"] = f"episode-{number}-{row['episode']}" in trees
     index = {"cap": cap, "runs": entries}
     blocks = {"index": embedded(index), "lines": embedded(lines.all)}
-    return Content(blocks | dict(sorted(trees.items())))
+    return blocks | dict(sorted(trees.items()))
 
 
 def _sources(experiments: Sequence[Experiment]) -> Iterator[Source]:
