@@ -12,7 +12,8 @@ from orchestry.analysis.experiment import Experiment
 from orchestry.analysis.figures import draw
 from orchestry.analysis.results import results
 from orchestry.analysis.style import require_matplotlib
-from orchestry.store import refused, write_atomic
+from orchestry.errors import StoreError
+from orchestry.store import write_atomic
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,11 @@ def write(experiments: Sequence[Experiment], folder: Path, command: str) -> Repo
     try:
         drawn = draw(arms(experiments), folder / "figures")
         write_atomic(document, results(experiments, drawn, command).encode("utf-8"))
+        shown = page.write(experiments, folder)
     except OSError as error:
-        raise refused(folder, error) from None
+        raise StoreError(
+            f"{error.filename or folder} can't be written ({error.strerror or error}): free space "
+            "or change rights there, or choose another --out; the runs are as they were"
+        ) from None
     pictures = (path for one in drawn for path in one.paths)
-    return Report(folder, (document, page.write(experiments, folder), *pictures))
+    return Report(folder, (document, shown, *pictures))

@@ -247,12 +247,6 @@ def test_behaviours_come_from_the_library_and_a_damaged_one_is_named(
         written(folder, to=tmp_path)
 
 
-def test_a_disk_that_refuses_is_named(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("a file")
-    with pytest.raises(StoreError, match=r"index\.html can't be written"):
-        written(folder, to=tmp_path / "taken")
-
-
 def test_lines_are_kept_once_and_forgotten_again() -> None:
     lines = Lines()
     assert lines.add("a\nb\na") == [0, 1, 0]

@@ -18,7 +18,7 @@ import orchestry
 from orchestry.analysis.experiment import read_experiments
 from orchestry.analysis.report import write
 from orchestry.analysis.results import results
-from orchestry.errors import ConfigError
+from orchestry.errors import ConfigError, StoreError
 from tests.analysis.made import config, copied
 from tests.analysis.test_markdown import HOSTILE, leaves
 
@@ -143,3 +143,15 @@ def test_reading_runs_loads_no_matplotlib_and_no_torch(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("taken", ["figures", "RESULTS.md", "index.html"])
+def test_a_disk_that_refuses_is_named(taken: str, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    if taken == "figures":
+        (out / taken).write_text("a file where a folder goes")
+    else:
+        (out / taken).mkdir()  # a folder where a file goes
+    with pytest.raises(StoreError, match=rf"{taken}.* can't be written .* choose another --out"):
+        write(read_experiments([folder]), out, "orchestry report")

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from orchestry.analysis.experiment import Experiment
 from orchestry.analysis.page.content import CAP, content
-from orchestry.errors import StoreError
 from orchestry.store import write_atomic
 
 SCRIPTS = (
@@ -30,18 +29,11 @@ def write(experiments: Sequence[Experiment], folder: Path, cap: int = CAP) -> Pa
     """Writes index.html into the folder; the same runs give the same bytes.
 
     `cap`: bytes of the episodes' trees that the page may hold. Trees beyond it are left out, and
-    the page says so. Raises StoreError where the disk refuses, or where a run can't be read.
+    the page says so. Raises OSError where the disk refuses, StoreError where a run can't be read.
     """
     path = folder / "index.html"
-    page = assemble(content(experiments, cap))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, page)
-    except OSError as error:
-        raise StoreError(
-            f"{path} can't be written ({error.strerror or error}): free space or change rights "
-            "there, or choose another folder"
-        ) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, assemble(content(experiments, cap)))
     return path
 
 
