@@ -6,15 +6,21 @@ A task imports it as `from orchestry import prose`.
 
 from __future__ import annotations
 
+from .bounds import Four, PairBounds, Positive, Share, Words
 from .fluency import bonds, fluency, novelty, shape
 from .ramps import Span, opened, plateau, ramp
-from .text import Text, faults, in_length, jaccard, overlap, pair_soundness, remark
+from .text import Text, faults, in_length, jaccard, overlap, pair_soundness, ratio, remark, variety
 from .transitions import transitions
 from .words import content, sentences, stem, words
 
 __all__ = [
+    "Four",
+    "PairBounds",
+    "Positive",
+    "Share",
     "Span",
     "Text",
+    "Words",
     "bonds",
     "content",
     "faults",
@@ -27,10 +33,12 @@ __all__ = [
     "pair_soundness",
     "plateau",
     "ramp",
+    "ratio",
     "remark",
     "sentences",
     "shape",
     "stem",
     "transitions",
+    "variety",
     "words",
 ]

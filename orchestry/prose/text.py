@@ -130,6 +130,16 @@ def in_length(text: Text, low: int, high: int) -> float:
     return ramp(size, (low / 3, low)) * ramp(size, (1.5 * high, high))
 
 
+def ratio(first: Text, second: Text) -> float:
+    """Characters of the second text for one of the first; 0 where the first has no word."""
+    return len(second.raw) / len(first.raw) if first.tokens else 0.0
+
+
+def variety(first: Text, second: Text) -> float:
+    """Distinct content words of the second text for one of the first; 0 where that has none."""
+    return len(second.topics) / len(first.topics) if first.topics else 0.0
+
+
 def jaccard(one: Text, other: Text) -> float:
     """Content words that both have, of those that either has."""
     either = one.topics | other.topics

@@ -37,28 +37,14 @@ def parts(background: prose.Text, method: prose.Text, options: Options) -> dict[
     low, high = options.min_words, options.max_words
     levels = {
         "length": prose.in_length(background, low, high) * prose.in_length(method, low, high),
-        "ratio": ratio(background, method, options),
-        "words": variety(background, method, options),
+        "ratio": prose.plateau(prose.ratio(background, method), options.ratio),
+        "words": prose.plateau(prose.variety(background, method), options.unique),
         "coverage": sum(covered(background, method)) / 2,
         "style": style(background, method, options),
     }
     if levels["length"] == 0.0:
         return dict.fromkeys(levels, 0.0)
     return prose.opened(levels, prose.pair_soundness(background, method))
-
-
-def ratio(background: prose.Text, method: prose.Text, options: Options) -> float:
-    """Characters of the second text for one of the first, as a plateau with slopes."""
-    if not background.tokens:
-        return 0.0
-    return prose.plateau(len(method.raw) / len(background.raw), options.ratio)
-
-
-def variety(background: prose.Text, method: prose.Text, options: Options) -> float:
-    """Distinct content words of the second text for one of the first, likewise."""
-    if not background.topics:
-        return 0.0
-    return prose.plateau(len(method.topics) / len(background.topics), options.unique)
 
 
 def covered(background: prose.Text, method: prose.Text) -> tuple[float, float]:
@@ -98,7 +84,7 @@ def remarks(background: prose.Text, method: prose.Text) -> str:
     pair = (("background", background), ("method", method))
     if empty := [name for name, text in pair if not text.tokens]:
         return f"No words in: {', '.join(empty)}."
-    ratio_found = len(method.raw) / len(background.raw)
+    ratio_found = prose.ratio(background, method)
     variety_found = len(method.topics) / max(1, len(background.topics))
     first, second = covered(background, method)
     return " ".join(

@@ -20,27 +20,13 @@ def parts(concise: prose.Text, detailed: prose.Text, options: Options) -> dict[s
     low, high = options.min_words, options.max_words
     levels = {
         "length": prose.in_length(concise, low, high) * prose.in_length(detailed, low, high),
-        "ratio": ratio(concise, detailed, options),
-        "words": variety(concise, detailed, options),
+        "ratio": prose.plateau(prose.ratio(concise, detailed), options.ratio),
+        "words": prose.ramp(prose.variety(concise, detailed), options.unique),
         "style": style(concise, detailed, options),
     }
     if levels["length"] == 0.0:
         return dict.fromkeys(levels, 0.0)
     return prose.opened(levels, prose.pair_soundness(concise, detailed))
-
-
-def ratio(concise: prose.Text, detailed: prose.Text, options: Options) -> float:
-    """Characters of the detailed text for one of the concise one, as a plateau with slopes."""
-    if not concise.tokens:
-        return 0.0
-    return prose.plateau(len(detailed.raw) / len(concise.raw), options.ratio)
-
-
-def variety(concise: prose.Text, detailed: prose.Text, options: Options) -> float:
-    """Distinct content words of the detailed text for one of the concise one."""
-    if not concise.topics:
-        return 0.0
-    return prose.ramp(len(detailed.topics) / len(concise.topics), options.unique)
 
 
 def style(concise: prose.Text, detailed: prose.Text, options: Options) -> float:
@@ -64,7 +50,7 @@ def remarks(concise: prose.Text, detailed: prose.Text) -> str:
     pair = (("concise", concise), ("detailed", detailed))
     if empty := [name for name, text in pair if not text.tokens]:
         return f"No words in: {', '.join(empty)}."
-    ratio_found = len(detailed.raw) / len(concise.raw)
+    ratio_found = prose.ratio(concise, detailed)
     variety_found = len(detailed.topics) / max(1, len(concise.topics))
     return " ".join(
         [

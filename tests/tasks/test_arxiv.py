@@ -81,7 +81,8 @@ def pair_of(first: str, second: str) -> tuple[prose.Text, prose.Text]:
     ],
 )
 def test_ratio(chars: int, worth: float) -> None:
-    assert REWARD.ratio(*pair_of("a" * 100, "b" * chars), TASK.options) == pytest.approx(worth)
+    found = prose.ratio(*pair_of("a" * 100, "b" * chars))
+    assert prose.plateau(found, TASK.options.ratio) == pytest.approx(worth)
 
 
 def stems(count: int) -> str:
@@ -91,7 +92,8 @@ def stems(count: int) -> str:
 
 @pytest.mark.parametrize(("words", "worth"), [(5, 0.1), (6, 0.55), (7, 1.0), (13, 1.0), (15, 0.55)])
 def test_distinct_words(words: int, worth: float) -> None:
-    assert REWARD.variety(*pair_of(stems(10), stems(words)), TASK.options) == pytest.approx(worth)
+    found = prose.variety(*pair_of(stems(10), stems(words)))
+    assert prose.plateau(found, TASK.options.unique) == pytest.approx(worth)
 
 
 def test_each_covers_its_own_half() -> None:

@@ -92,7 +92,8 @@ async def test_it_conforms(tools: Tools) -> None:
 )
 def test_ratio(chars: float, worth: float) -> None:
     concise, detailed = prose.Text("a" * 200, POST), prose.Text("b" * int(2 * chars), POST)
-    assert REWARD.ratio(concise, detailed, TASK.options) == pytest.approx(worth)
+    found = prose.plateau(prose.ratio(concise, detailed), TASK.options.ratio)
+    assert found == pytest.approx(worth)
 
 
 @pytest.mark.parametrize(("more", "worth"), [(13, 0.0), (15, 0.2 / 0.7), (20, 1.0), (40, 1.0)])
@@ -101,7 +102,8 @@ def test_distinct_words(more: int, worth: float) -> None:
     concise, detailed = (
         prose.Text(" the ".join(stems[:count]) + " the " + stems[0], POST) for count in (10, more)
     )
-    assert REWARD.variety(concise, detailed, TASK.options) == pytest.approx(worth)
+    found = prose.ramp(prose.variety(concise, detailed), TASK.options.unique)
+    assert found == pytest.approx(worth)
 
 
 def test_style_is_two_fifths_transitions_and_three_fifths_words_in_common() -> None:
