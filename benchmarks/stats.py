@@ -6,14 +6,13 @@ problems, each with all its seeds.
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 from collections.abc import Callable
 
+from orchestry.analysis import stats
 from orchestry.records import EpisodeRecord
 from orchestry.store import Run
 
-DRAWS = 10_000
 Rows = dict[str, list[float]]
 """By problem, one figure a seed."""
 Table = dict[str, Rows]
@@ -47,13 +46,10 @@ def mean(rows: Rows) -> float:
     return sum(sum(row) / len(row) for row in rows.values()) / len(rows)
 
 
-def bounds(rows: Rows, share: float = 0.95) -> tuple[float, float]:
-    """Percentile bootstrap over problems."""
-    rng = random.Random(0)
-    means = [sum(row) / len(row) for row in rows.values()]
-    draws = sorted(sum(rng.choices(means, k=len(means))) / len(means) for _ in range(DRAWS))
-    tail = (1 - share) / 2
-    return draws[int(tail * DRAWS)], draws[int((1 - tail) * DRAWS) - 1]
+def bounds(rows: Rows) -> tuple[float, float]:
+    """The ends of the 95 % interval, as reports have it."""
+    found = stats.interval([sum(row) / len(row) for row in rows.values()])
+    return found.low, found.high
 
 
 def interval(rows: Rows) -> str:
