@@ -80,3 +80,19 @@ def test_baselines_of_a_local_run_are_untrained(cli: CommandLine, learned: Path)
     # its agents act at once, once, and see nothing: these are the untrained team itself
     assert rewards["best_of_n"] == rewards["concat"] == pytest.approx(began)
     assert first["mean_trajectory_reward"] != pytest.approx(began)
+
+
+def test_a_local_run_is_reported_with_its_checkpoint_and_updates(
+    cli: CommandLine, learned: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert cli("evaluate", learned, "--samples", "4").code == 0
+    found = cli("report", learned)
+    assert found.code == 0, found.err
+    text = (learned / "report" / "RESULTS.md").read_text()
+    assert "checkpoints/000008" in text
+    assert "The team after update 2 earns" in text
+    assert "updates taken" in text
+    names = {path.name for path in (learned / "report" / "figures").glob("*.png")}
+    assert {"rewards-letters.png", "comparison-letters.png"} <= names
+    assert '"checkpoint":"checkpoints/000008"' in (learned / "report" / "index.html").read_text()
