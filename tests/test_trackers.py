@@ -183,7 +183,7 @@ def test_a_missing_package_is_named_before_anything_is_written(
 
     monkeypatch.setattr(trackers, "find_spec", found)
     value = "true" if package == "tensorboard" else "offline"
-    with pytest.raises(ConfigError, match=rf"orchestry\[{package}\]"):
+    with pytest.raises(ConfigError, match=rf"orchestry-marl\[{package}\]"):
         orchestry.train(config(f"trackers.{package}={value}"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     check(TrackersConfig())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestry.analysis.kinds import NONE, OTHER, UNNAMED
+from orchestry.distribution import install
 from orchestry.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise ConfigError(
-            'a report draws with matplotlib, which is not installed: pip install "orchestry[plots]"'
+            f"a report draws with matplotlib, which is not installed: {install('plots')}"
         ) from None
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 import click
 
 from orchestry import __version__
+from orchestry.distribution import NAME, install, namesakes
 from orchestry.errors import OrchestryError
 
 Mark = Literal["ok", "absent", "bad"]
@@ -55,6 +56,7 @@ def command(as_json: bool) -> int:
 def examine() -> Iterator[Check]:
     """All checks, in the order in which a run needs them."""
     yield Check("orchestry", "ok", f"{__version__} on Python {platform.python_version()}")
+    yield from _namesakes()
     for package, extra in SDKS.items():
         yield _package(package, extra)
     for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
@@ -69,11 +71,25 @@ def examine() -> Iterator[Check]:
     yield from _disks()
 
 
+def _namesakes() -> Iterator[Check]:
+    """What is installed as `orchestry`: a stranger's code, or an old installation of ours."""
+    for found, ours in namesakes():
+        about = f"{found.name} {found.version} at {found.locate_file('')}"
+        again = f"then install {NAME} again: both write the command and the folder `orchestry`"
+        if ours:
+            fix = f"pip uninstall orchestry, {again}"
+            yield Check("old name", "absent", f"{about} is an old installation of ours", fix)
+        else:
+            summary = found.metadata["Summary"] or "no summary"
+            fix = f"pip uninstall orchestry {NAME}, {again}"
+            yield Check("name", "bad", f"{about} is another project's ({summary})", fix)
+
+
 def _package(package: str, extra: str) -> Check:
     try:
         return Check(package, "ok", metadata.version(package))
     except metadata.PackageNotFoundError:
-        return Check(package, "absent", "not installed", f'pip install "orchestry[{extra}]"')
+        return Check(package, "absent", "not installed", install(extra))
 
 
 def _key(name: str) -> Check:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from filelock import FileLock
 
 from orchestry import models
+from orchestry.distribution import install
 from orchestry.errors import ConfigError, OrchestryError, PromptTooLong, reason
 from orchestry.learn.device import device_of, plain_attention
 from orchestry.learn.quantize import Quantize, hush, keep_gradients, quantized
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 EMBEDDED = "embedded"
 Dtype = Literal["auto", "float32", "bfloat16"]
 _NEEDS = ("torch", "transformers", "peft", "safetensors", "gguf")
-_FIX = 'pip install "orchestry[local]"'
+_FIX = install("local")
 _FORMAT = 2
 """Of the converted folder: raised when a new version must not read an old one's."""
 _SUMS = "checksums.json"

@@ -6,6 +6,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
+from orchestry.distribution import install
 from orchestry.errors import ConfigError, reason
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def quantized(kind: Quantize, place: torch.device, precision: torch.dtype) -> di
         except ImportError as error:
             raise ConfigError(
                 f"learn.quantize={kind} needs {package}, which can't be imported here "
-                f'({reason(error)}): pip install "orchestry[quantize]", or leave learn.quantize'
+                f"({reason(error)}): {install('quantize')}, or leave learn.quantize"
             ) from None
     from transformers import BitsAndBytesConfig
 

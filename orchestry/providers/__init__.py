@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from orchestry.config import ProviderConfig
+from orchestry.distribution import install
 from orchestry.errors import ConfigError, unknown
 from orchestry.secrecy import looks_like_key
 from orchestry.types import Provider
@@ -110,8 +111,7 @@ def _need(extra: str, *modules: str) -> None:
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"provider {extra} needs {' and '.join(missing)}, not installed here: "
-            f'pip install "orchestry[{extra}]"'
+            f"provider {extra} needs {' and '.join(missing)}, not installed here: " + install(extra)
         )
 
 

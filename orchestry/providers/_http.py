@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from orchestry.distribution import install
 from orchestry.errors import PromptTooLong, ProviderError
 
 CONNECT_S = 10.0
@@ -243,7 +244,7 @@ def _transport(error: Exception, endpoint: Endpoint) -> ProviderError:
         return _broken_off(endpoint, f"the connection broke ({_cause(chain)})")
     return ProviderError(
         f"the {endpoint.vendor} SDK failed: {endpoint.scrub(_cause(chain))}: "
-        f'update it with pip install -U "orchestry[{endpoint.vendor}]"',
+        f"update it with {install(endpoint.vendor)} -U",
         transient=False,
         billed=True,
     )

@@ -129,7 +129,7 @@ def test_without_matplotlib_nothing_is_written(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r'pip install "orchestry\[plots\]"'):
+    with pytest.raises(ConfigError, match=r'pip install "orchestry-marl\[plots\]"'):
         write(read_experiments([folder]), tmp_path / "out", "orchestry report run")
     assert not (tmp_path / "out").exists()
 

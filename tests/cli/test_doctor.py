@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +30,27 @@ def test_an_address_is_shown_without_what_may_be_secret(
     result = cli("doctor", "--json")
     assert "hush" not in result.out
     assert "https://example.org" in result.out
+
+
+def installed(folder: Path, name: str, *about: str) -> None:
+    """A distribution as pip lays it out."""
+    info = folder / f"{name}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("\n".join(["Metadata-Version: 2.1", *about, ""]))
+
+
+def test_a_strangers_package_of_our_name_is_broken_and_an_old_one_of_ours_is_not(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    old = ("Name: orchestry", "Version: 0.0.9", "Author: The Orchestry maintainers")
+    installed(tmp_path, "orchestry-0.0.9", *old)
+    assert cli("doctor").code == 0
+    stranger = ("Name: orchestry", "Version: 1.0.1", "Summary: Runs containers.", "Author: Someone")
+    installed(tmp_path, "orchestry-1.0.1", *stranger)
+    result = cli("doctor", "--json")
+    (check,) = (c for c in json.loads(result.out)["checks"] if c["mark"] == "bad")
+    assert result.code == 1
+    assert "orchestry 1.0.1 at" in check["found"]
+    assert "another project's (Runs containers.)" in check["found"]
+    assert check["fix"].startswith("pip uninstall orchestry orchestry-marl, then install")

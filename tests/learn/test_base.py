@@ -173,7 +173,7 @@ def test_quantized_weights_need_their_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(ConfigError, match=r'needs bitsandbytes, .*install "orchestry\[quantize\]"'):
+    with pytest.raises(ConfigError, match=r'bitsandbytes, .*install "orchestry-marl\[quantize\]"'):
         load_base(str(tmp_path), quantize="nf4")
 
 
@@ -183,7 +183,7 @@ def test_an_installation_without_the_extra_is_told_its_name(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
-        ConfigError, match=rf'needs {package}, .*: pip install "orchestry\[local\]"'
+        ConfigError, match=rf'needs {package}, .*: pip install "orchestry-marl\[local\]"'
     ):
         load_base()
 

@@ -86,7 +86,7 @@ def test_a_missing_sdk_is_named_with_its_extra(tmp_path: Path) -> None:
         "open_provider(ProviderConfig(name='anthropic'), 0, {'ANTHROPIC_API_KEY': 'k'})\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert 'pip install "orchestry[anthropic]"' in done.stderr
+    assert 'pip install "orchestry-marl[anthropic]"' in done.stderr
 
 
 def test_opening_imports_no_sdk() -> None:

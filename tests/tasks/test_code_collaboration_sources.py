@@ -33,7 +33,7 @@ FIXTURES = Path(__file__).parent.parent / "fixtures" / "humaneval"
 HUMANEVAL = FIXTURES / "humaneval.jsonl"
 COOP = FIXTURES / "coophumaneval.json"
 ROWS: list[dict[str, str]] = [json.loads(line) for line in HUMANEVAL.read_text().splitlines()]
-MISSING = 'pip install "orchestry\\[datasets\\]"'
+MISSING = 'pip install "orchestry-marl\\[datasets\\]"'
 
 COOP_ANSWERS = {
     "ripe_weight": "def ripe_weight(w, r):\n    return sum(x for x, y in zip(w, r) if y)\n",

@@ -20,7 +20,7 @@ from orchestry.types import SPLITS
 
 load_task("tldr")
 SOURCES = import_module("orchestry_tasks.tldr.sources")
-MISSING = 'pip install "orchestry\\[datasets\\]"'
+MISSING = 'pip install "orchestry-marl\\[datasets\\]"'
 PLANTS = ("ferns", "roses", "beans", "onions", "mint", "peas")
 
 

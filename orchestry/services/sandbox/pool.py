@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from orchestry.distribution import install
 from orchestry.errors import SandboxError
 from orchestry.services.sandbox.inside import tagged
 from orchestry.services.sandbox.inside.server import ENDED, UNCONFINED
@@ -97,8 +98,8 @@ class ForkServers:
         why = "; ".join(reasons) or "there is no such level here"
         raise SandboxError(
             f"this machine can't confine the code that models write ({why}): use Linux 5.13 or "
-            "newer, outside of containers that forbid Landlock; or `pip install "
-            "'orchestry[wasi]'`; or let such code do all that you may do with --allow-unsafe-code"
+            "newer, outside of containers that forbid Landlock; or "
+            f"`{install('wasi')}`; or let such code do all that you may do with --allow-unsafe-code"
         )
 
     async def __aexit__(self, *exc: object) -> None:

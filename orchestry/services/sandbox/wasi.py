@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import metadata, resources
 from typing import Any
 
+from orchestry.distribution import install
 from orchestry.errors import OrchestryError, SandboxError
 from orchestry.services.sandbox.inside import tagged, wire
 from orchestry.services.sandbox.inside.server import LATE
@@ -64,7 +65,7 @@ class WasiWorker:
         try:
             runtime = await asyncio.to_thread(open_runtime)
         except ImportError:
-            raise Refused('wasmtime is not installed: `pip install "orchestry[wasi]"`') from None
+            raise Refused(f"wasmtime is not installed: `{install('wasi')}`") from None
         except OrchestryError as error:
             raise Refused(str(error)) from None
         worker = cls(runtime)

@@ -356,7 +356,7 @@ async def test_without_the_interpreter_the_level_is_refused(
 async def test_without_the_extra_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wasmtime", None)  # as where it is not installed
     monkeypatch.setattr("orchestry.services.sandbox.pool._FOUND", {})
-    with pytest.raises(SandboxError, match=r"level 3: .*pip install \"orchestry\[wasi\]\""):
+    with pytest.raises(SandboxError, match=r"level 3: .*pip install \"orchestry-marl\[wasi\]\""):
         async with open_sandbox(LIMITS, 3):
             pass
 
