@@ -10,10 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestry import errors as errors
     from orchestry.answers import extract_code as extract_code
     from orchestry.answers import parse_code as parse_code
     from orchestry.config import RunConfig as RunConfig
     from orchestry.engine import train as train
+    from orchestry.errors import ConfigError as ConfigError
     from orchestry.errors import OrchestryError as OrchestryError
     from orchestry.evaluation import evaluate as evaluate
     from orchestry.services.sandbox.equality import compare as compare
@@ -37,6 +39,7 @@ _HOME = {
     "extract_code": "answers",
     "parse_code": "answers",
     "RunConfig": "config",
+    "ConfigError": "errors",
     "OrchestryError": "errors",
     "train": "engine",
     "evaluate": "evaluation",
@@ -55,10 +58,17 @@ _HOME = {
     "Split": "types",
     "Tools": "types",
 }
-__all__ = sorted(_HOME)  # noqa: PLE0605
+__all__ = sorted([*_HOME, "errors"])  # noqa: PLE0605
+
+
+def __dir__() -> list[str]:
+    """What a notebook offers: the facade, without what this file needs itself."""
+    return [*__all__, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("orchestry.errors")
     if name not in _HOME:
         raise AttributeError(f"module 'orchestry' has no attribute '{name}'")
     return getattr(import_module(f"orchestry.{_HOME[name]}"), name)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from orchestry.errors import ConfigError
 from orchestry.explain import explain
@@ -229,7 +229,10 @@ class PriceConfig(Frozen):
 
 
 class RunConfig(Frozen):
-    """One run. Frozen: a changed run is a new config."""
+    """One run. Frozen: a changed run is a new config.
+
+    Raises ConfigError with one line a fault, and for a secret.
+    """
 
     backend: BackendName = "api"
     """`api` searches and rewrites prompts; `local` trains adapters by policy gradients."""
@@ -269,6 +272,18 @@ class RunConfig(Frozen):
     """What code written by a model may use."""
     allow_unsafe_code: bool = False
     """Where this machine can't confine the code that models write, run it all the same."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_words(cls, raw: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
+        """A notebook reads the same words as the command line, and no page of pydantic's."""
+        try:
+            refuse_secrets(raw)
+            return check(raw)
+        except RecursionError:
+            raise ConfigError("a YAML alias in the config lies inside its own anchor") from None
+        except ValidationError as error:
+            raise ConfigError("; ".join(explain(item, cls) for item in error.errors())) from None
 
     def system_prompt(self, spec: AgentSpec) -> str:
         """An agent's system prompt before anything was learned: this config's, the task's, or one
@@ -313,14 +328,8 @@ def resolve(
 
 
 def validate(raw: Mapping[str, Any]) -> RunConfig:
-    """RunConfig from plain data; raises ConfigError with one line a fault, and for a secret."""
-    try:
-        refuse_secrets(raw)
-        return RunConfig.model_validate(raw)
-    except RecursionError:
-        raise ConfigError("a YAML alias in the config lies inside its own anchor") from None
-    except ValidationError as error:
-        raise ConfigError("; ".join(explain(item, RunConfig) for item in error.errors())) from None
+    """RunConfig from plain data; raises ConfigError as RunConfig itself does."""
+    return RunConfig.model_validate(raw)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

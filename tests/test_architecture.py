@@ -46,9 +46,20 @@ def test_the_command_line_starts_light() -> None:
 
 
 def test_the_facade_is_small_and_whole() -> None:
-    assert len(orchestry.__all__) <= 20
+    assert len(orchestry.__all__) <= 22
     for name in orchestry.__all__:
         assert getattr(orchestry, name) is not None
+    assert dir(orchestry) == sorted([*orchestry.__all__, "__version__"])
+    assert issubclass(orchestry.ConfigError, orchestry.errors.OrchestryError)
+
+
+def test_the_facade_shows_its_names_without_importing_them() -> None:
+    code = (
+        "import sys, orchestry; dir(orchestry); orchestry.errors.TaskError;"
+        "print([name for name in sys.modules if name.startswith('orchestry.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['orchestry.errors']"
 
 
 @pytest.mark.parametrize("path", TASKS, ids=names(TASKS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -132,6 +133,28 @@ def test_merging_keeps_what_is_not_laid_over(
     assert repr(base) == before
     assert merged.keys() == base.keys() | extra.keys()
     assert merge(merged, extra) == merged
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"epsiodes": 3}, "unknown config key 'epsiodes': did you mean 'episodes'?"),
+        ({"search": {"k_smaples": 3}}, "did you mean 'search.k_samples'?"),
+        ({"episodes": "many"}, "config key 'episodes' is 'many': give a whole number"),
+        ({"provider": {"name": "cloude"}}, "give 'auto', 'anthropic'"),
+        ({"provider": {"model": "sk-ant-012345678901234567890"}}, "looks like an API key"),
+    ],
+)
+def test_python_is_told_of_a_fault_in_the_words_of_the_command_line(
+    wrong: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError) as from_python:
+        RunConfig(**wrong)
+    with pytest.raises(ConfigError) as from_file:
+        validate(wrong)
+    assert said in str(from_python.value)
+    assert str(from_python.value) == str(from_file.value)
+    assert "\n" not in str(from_python.value)
 
 
 def test_defaults_are_valid_and_frozen() -> None:
