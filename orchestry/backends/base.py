@@ -189,6 +189,11 @@ class Backend(ABC):
         """The task's agents as this run asks them; raises ConfigError for a role it lacks."""
         return team(task, self.config, self.provider.model, library or self.library)
 
+    def digests(self) -> dict[str, str]:
+        """What this run stands on beside its config and task, by content: equal content has equal
+        digests wherever it lies. May be asked once `meet` was called; a resume compares them."""
+        return {}
+
     def files(self) -> dict[str, str]:
         """What the run keeps of what it knows, beside the journal: texts by name."""
         return {}

@@ -103,6 +103,7 @@ class LocalBackend(Backend):
         """See Backend; at temperature 0 an agent's answers are all alike."""
         super().meet(task)
         settings = self.config.learn
+        self._models = {role: member.model for role, member in self.team(task).items()}
         self._dev_problems = min(settings.evaluate_problems, len(task.problems("dev")))
         if settings.evaluate_every and not self._dev_problems:
             raise ConfigError(
@@ -128,6 +129,16 @@ class LocalBackend(Backend):
             f"learn.from: {source} {what}: give a checkpoint, with a folder an agent, such as "
             f"{max(near).parent.parent if near else 'RUN/checkpoints/000020'}"
         )
+
+    def digests(self) -> dict[str, str]:
+        """See Backend: the base, or each agent's where they differ; what is not fetched yet has
+        none."""
+        from orchestry.learn.identity import base_digest
+
+        found = {f"base of {role}": base_digest(model) for role, model in self._models.items()}
+        if len(set(self._models.values())) == 1:
+            found = {"base": next(iter(found.values()))}
+        return {name: digest for name, digest in found.items() if digest is not None}
 
     @property
     def every(self) -> int | None:
