@@ -61,6 +61,22 @@ def parse_code(code: str) -> ast.Module | None:
         return None
 
 
+def dump_code(tree: ast.AST) -> str | None:
+    """`ast.dump`, or None for what it can't write: trees too deep, integers of too many digits."""
+    try:
+        return ast.dump(tree)
+    except _UNPARSABLE:
+        return None
+
+
+def unparse_code(tree: ast.AST) -> str | None:
+    """`ast.unparse`, or None for what it can't write, as `dump_code` has it."""
+    try:
+        return ast.unparse(tree)
+    except _UNPARSABLE:
+        return None
+
+
 def join_code(pieces: Iterable[str]) -> str:
     """The pieces in order as one module, a blank line between; '' where all are empty.
 

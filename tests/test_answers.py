@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestry import extract_code, parse_code
-from orchestry.answers import join_code
+from orchestry.answers import dump_code, join_code, unparse_code
 
 CODE = "def f(x):\n    return x"
 
@@ -131,3 +131,19 @@ def test_any_text_parses_or_does_not(text: str) -> None:
 def test_odd_code_is_no_code(code: str) -> None:
     assert parse_code(code) is None
     assert extract_code(f"```\ndef f(x): return g\n{code}\n```\n```\ng = 1\n```", "f")
+
+
+@given(
+    st.sampled_from([("-", "1", ""), ("1+", "1", ""), ("f(", "", ")"), ("not ", "x", "")]),
+    st.integers(0, 3000),
+    st.integers(0, 6000),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_tree_is_written_or_is_not(nest: tuple[str, str, str], depth: int, digits: int) -> None:
+    before, middle, after = nest
+    code = f"x = {before * depth}{middle}{after * depth}\ny = 0x1{'f' * digits}"
+    tree = parse_code(code)
+    if tree is not None:
+        written = [dump_code(tree), unparse_code(tree)]
+        assert all(text is None or text for text in written)
+        assert None not in written or depth > 100 or digits > 3000

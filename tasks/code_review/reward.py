@@ -10,7 +10,7 @@ import ast
 import keyword
 import re
 
-from orchestry import parse_code
+from orchestry import answers, parse_code
 
 FREE_SIZE, WORTHLESS_SIZE = 1.5, 5.0
 """Size relative to the reference up to which code is brief, and from which brevity is 0."""
@@ -88,7 +88,7 @@ def _weight(node: ast.AST) -> int:
 
 def _differ(old: str, new: str) -> bool:
     """Whether two codes differ in more than layout and comments."""
-    before, after = parse_code(old), parse_code(new)
+    before, after = (tree and answers.dump_code(tree) for tree in map(parse_code, (old, new)))
     if before is None or after is None:
         return old.strip() != new.strip()
-    return ast.dump(before) != ast.dump(after)
+    return before != after

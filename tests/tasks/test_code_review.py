@@ -129,6 +129,19 @@ async def test_answers_without_code_are_worth_nothing(tools: Tools, text: str) -
     assert score.total == 0.0
 
 
+@pytest.mark.parametrize(
+    "value", ["-" * 1200 + "1", "1+" * 1500 + "1", "0x" + "f" * 6000, "(" * 150 + ")" * 150]
+)
+@pytest.mark.parametrize("spoilt", [(True, True), (True, False), (False, True)])
+async def test_code_that_python_cant_write_down_is_scored(
+    tools: Tools, value: str, spoilt: tuple[bool, bool]
+) -> None:
+    odd = f"```python\ndef is_palindrome(s):\n    return {value}\n```"
+    first, last = (odd if one else RIGHT for one in spoilt)
+    score = await TASK.evaluate(state(PROBLEMS["is_palindrome"], first, POINT, last), tools)
+    assert part(score, "quality") == (0.0 if spoilt[1] else 1.0)
+
+
 async def test_to_copy_the_prompt_is_worth_nothing(tools: Tools) -> None:
     for problem in list(PROBLEMS.values())[::10]:
         prompt = TASK.observe(state(problem), "writer")
