@@ -197,7 +197,7 @@ def killed_late(server: Spawned, folder: Path, moment: Moment, whole: Whole) -> 
 def audit(run: Path, before: bytes, said: dict[str, Any], bill: dict[str, Any]) -> Outcome:
     """What the journal at the kill, the finished run and the server's bill say of one another."""
     cut = before[: before.rfind(b"\n") + 1]
-    then = [journal.decode(line) for line in cut.splitlines()]
+    then = [journal.decode(*line) for line in journal.checksums(cut.splitlines())]
     after = list(journal.read(run / "journal.jsonl"))
     answered = {event.key for event in then if isinstance(event, Answered)}
     ended = {e.call for e in then if not isinstance(e, Reserved) and hasattr(e, "call")}

@@ -52,11 +52,13 @@ class Mirror(Protocol):
 class Store:
     """The one writer of a run directory, from `with` to its end.
 
-    Raises LockedError while another process writes it, StoreError where the disk refuses.
+    Raises LockedError while another process writes it, StoreError where the disk refuses, and
+    where the journal lost what was written, unless that is `shortened` and accepted.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, shortened: bool = False) -> None:
         self.folder = folder
+        self._shortened = shortened
         self.events: list[Event] = []
         self.episodes: dict[int, EpisodeRecord] = {}
         self.journal: Journal
@@ -91,10 +93,12 @@ class Store:
 
     def _open(self) -> None:
         path = self.folder / "journal.jsonl"
-        journal.drop_torn_line(path)
         self.events = list(journal.read(path)) if path.exists() else []
-        self.episodes, self.lost = committed_episodes(self.folder, self.events)
-        self.journal = Journal(path)
+        records = _records(self.folder)
+        if not self._shortened:
+            _check_known(path, records, self.events)
+        self.episodes, self.lost = committed_episodes(self.folder, self.events, records)
+        self.journal = Journal(path, self.folder / "run.lock", shortened=self._shortened)
         if any((self.folder / name).exists() for name in FOLDS):  # a kill may have torn a line
             self.rewrite()
 
@@ -149,6 +153,7 @@ class Store:
 
     def write(self, name: str, text: str) -> None:
         """Writes a whole file of the run: a reader sees the old or the new one, never a part."""
+        self.journal.check()
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         try:
@@ -157,6 +162,7 @@ class Store:
             raise refused(path, error) from None
 
     def _append(self, name: str, text: str) -> None:
+        self.journal.check()
         path = self.folder / name
         size = path.stat().st_size if path.exists() else 0
         try:
@@ -256,13 +262,19 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def committed_episodes(
-    folder: Path, events: Iterable[Event]
+    folder: Path, events: Iterable[Event], records: Mapping[int, EpisodeRecord] | None = None
 ) -> tuple[dict[int, EpisodeRecord], set[int]]:
     """The episodes that the journal says are whole, by number, and those of them that are missing.
 
     A line that was written but not committed is left out; a damaged one raises StoreError.
     """
-    whole = committed(events)
+    whole, there = committed(events), _records(folder) if records is None else records
+    found = {number: record for number, record in there.items() if number in whole}
+    return found, whole - found.keys()
+
+
+def _records(folder: Path) -> dict[int, EpisodeRecord]:
+    """All whole lines of episodes.jsonl, in their order."""
     path = folder / "episodes.jsonl"
     found: dict[int, EpisodeRecord] = {}
     lines = path.read_bytes().splitlines() if path.exists() else []
@@ -270,15 +282,29 @@ def committed_episodes(
         try:
             record = EpisodeRecord.model_validate_json(line)
         except ValidationError as error:
-            if number == len(lines):  # torn by a kill: not committed, or reported missing below
+            if number == len(lines):  # torn by a kill: not committed, or reported missing
                 break
             raise StoreError(
                 f"{path}, line {number} is damaged ({reason(error)}): delete the line, then "
                 "resume; its episode is played again from the journal's answers, at no cost"
             ) from None
-        if record.episode in whole:
-            found[record.episode] = record
-    return found, whole - found.keys()
+        found[record.episode] = record
+    return found
+
+
+def _check_known(path: Path, records: Iterable[int], events: Sequence[Event]) -> None:
+    """Raises StoreError for a journal that never heard of finished episodes: it was emptied or
+    shortened, and the budget would begin anew. The last one a kill may have left uncommitted.
+    """
+    known = {event.episode for event in events if isinstance(event, Committed)}
+    unknown = [number for number in records if number not in known]
+    if len(unknown) > 1 or (unknown and not events):
+        raise StoreError(
+            f"{path} {'is empty' if not events else 'was shortened'}: episodes.jsonl holds "
+            f"{len(unknown)} finished episodes that it does not know, and what they cost is not "
+            f"counted: restore it from a copy, or `orchestry resume {path.parent} "
+            "--accept-changes`, which plays and pays them again"
+        )
 
 
 def committed(events: Iterable[Event]) -> set[int]:

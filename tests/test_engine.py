@@ -24,6 +24,7 @@ from orchestry.providers.fake import FakeProvider
 from orchestry.session import Silent
 from orchestry.store import Store
 from orchestry.types import Completion, Request
+from tests.journals import keep_events
 
 TASKS = Path(__file__).parent / "fixtures" / "tasks"
 PRICED = ("prices.fake-1.input=1", "prices.fake-1.output=5")
@@ -138,10 +139,7 @@ def test_a_kill_in_the_middle_of_a_commit_is_mended(tmp_path: Path) -> None:
     for name in ("episodes.jsonl", "metrics.jsonl", "rewards.csv"):
         path = whole.folder / name
         os.truncate(path, path.stat().st_size - 7)
-    journal = whole.folder / "journal.jsonl"
-    lines = journal.read_bytes().splitlines(keepends=True)
-    kept = [line for line in lines if b'"stopped"' not in line and b'"episode":5' not in line]
-    journal.write_bytes(b"".join(kept))
+    keep_events(whole.folder, lambda e: e.kind != "stopped" and getattr(e, "episode", 0) != 5)
     resume(whole.folder)
     assert artefacts(whole.folder) == expected
 
@@ -316,10 +314,8 @@ def test_a_resume_takes_scores_from_the_journal(tmp_path: Path) -> None:
     sets = ("task=moody", f"task_path=[{tmp_path / 'tasks'}]")
     whole = orchestry.train(config(*sets), tmp_path / "whole")
     expected = artefacts(whole.folder)
-    journal = whole.folder / "journal.jsonl"
-    lines = journal.read_bytes().splitlines(keepends=True)
-    kept = [line for line in lines if b'"kind":"committed"' not in line]
-    journal.write_bytes(b"".join(line for line in kept if b'"kind":"stopped"' not in line))
+    keep_events(whole.folder, lambda e: e.kind not in ("committed", "stopped"))
+    (whole.folder / "episodes.jsonl").unlink()
     (tasks / "task.py").write_text(source.replace("% 101 / 100", "% 7 / 100"))
     resume(whole.folder)
     assert artefacts(whole.folder) == expected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -72,18 +71,84 @@ def test_any_changed_byte_is_found(event: Event, data: st.DataObject) -> None:
         decode(bytes(line))
 
 
-@given(st.lists(EVENTS, min_size=1, max_size=5), st.data())
+@given(st.lists(EVENTS, min_size=1, max_size=5), EVENTS, st.data())
 def test_a_torn_last_line_is_left_out(
-    tmp_path_factory: pytest.TempPathFactory, events: list[Event], data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory,
+    events: list[Event],
+    torn: Event,
+    data: st.DataObject,
 ) -> None:
+    """A kill while a line is written: its head is the one of the line before."""
     path = tmp_path_factory.mktemp("torn") / "journal.jsonl"
     write(path, events)
-    cut = data.draw(st.integers(0, path.stat().st_size))
-    whole = path.read_bytes()[:cut].count(b"\n")
-    os.truncate(path, cut)
-    assert list(read(path)) == events[:whole]
+    piece = encode(torn, 1)[:-1]
+    with path.open("ab") as file:
+        file.write(piece[: data.draw(st.integers(0, len(piece)))])
+    assert list(read(path)) == events
     write(path, [Committed(episode=7, at=0.0)])
-    assert list(read(path)) == [*events[:whole], Committed(episode=7, at=0.0)]
+    assert list(read(path)) == [*events, Committed(episode=7, at=0.0)]
+
+
+def reopened(path: Path) -> list[Event]:
+    """What the next process finds."""
+    found = list(read(path))
+    Journal(path).close()
+    return found
+
+
+@given(st.lists(EVENTS, min_size=2, max_size=6), st.data())
+def test_lines_removed_doubled_moved_or_cut_off_are_found(
+    tmp_path_factory: pytest.TempPathFactory, events: list[Event], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("harmed") / "journal.jsonl"
+    write(path, events)
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    one, other = (data.draw(st.integers(0, len(lines) - 1)) for _ in range(2))
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    swapped = [lines[{one: other, other: one}.get(i, i)] for i in range(len(lines))]
+    harmed = data.draw(
+        st.sampled_from(
+            (
+                b"".join(lines[:one] + lines[one + 1 :]),
+                b"".join(lines[: one + 1] + lines[other:]) if other != one + 1 else b"",
+                b"".join(swapped) if one != other else b"",
+                whole[:cut],
+                encode(events[0]) * 2,
+            )
+        )
+    )
+    path.write_bytes(harmed)
+    with pytest.raises(StoreError, match=r"orchestry resume \S+ --accept-changes"):
+        reopened(path)
+
+
+def test_a_journal_or_lock_that_is_replaced_under_its_writer_is_noticed(tmp_path: Path) -> None:
+    def removed(file: Path) -> None:
+        file.unlink()
+
+    def replaced(file: Path) -> None:
+        beside = file.with_name("copy")
+        beside.write_bytes(file.read_bytes())
+        beside.replace(file)
+
+    def written(file: Path) -> None:
+        file.write_bytes(file.read_bytes() + b"{}\n")
+
+    harms = [(removed, "gone"), (replaced, "another file")]
+    cases = [(name, *harm) for name in ("journal.jsonl", "run.lock") for harm in harms]
+    for name, harm, said in [*cases, ("journal.jsonl", written, "bytes, not")]:
+        folder = tmp_path / f"{name}-{said}"
+        folder.mkdir()
+        (folder / "run.lock").touch()
+        journal = Journal(folder / "journal.jsonl", folder / "run.lock")
+        journal.append(Committed(episode=0, at=0.0))
+        before = (folder / name).read_bytes()
+        harm(folder / name)
+        with pytest.raises(StoreError, match=f"{name} .*{said}.*which stops here"):
+            journal.append(Committed(episode=1, at=0.0))
+        assert not (folder / name).exists() or (folder / name).read_bytes().startswith(before)
+        journal.close()
 
 
 def test_damage_names_file_and_line(tmp_path: Path) -> None:
@@ -92,7 +157,7 @@ def test_damage_names_file_and_line(tmp_path: Path) -> None:
     lines = path.read_bytes().split(b"\n")
     lines[1] = lines[1].replace(b"1", b"2", 1)
     path.write_bytes(b"\n".join(lines))
-    with pytest.raises(StoreError, match=r"journal.jsonl, line 2 is damaged .*first 1 lines"):
+    with pytest.raises(StoreError, match=r"journal.jsonl, line 2 is damaged.*first 1 lines"):
         list(read(path))
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
 
 import orchestry
+from orchestry.engine import resume
 from orchestry.errors import ConfigError, LockedError, StoreError
-from orchestry.journal import Committed
+from orchestry.journal import HEAD, Committed
 from orchestry.records import EpisodeRecord
 from orchestry.store import Run, Store, load_run, write_atomic
 from tests.test_engine import config
@@ -189,3 +191,35 @@ def test_episodes_taken_back_stay_so_until_they_are_committed_again(
 def read_lines(path: Path) -> list[EpisodeRecord]:
     lines = path.read_bytes().splitlines()
     return [EpisodeRecord.model_validate_json(line) for line in lines]
+
+
+@pytest.mark.parametrize("head", ["kept", "lost"])
+@pytest.mark.parametrize("left", [0, 1, 30])
+def test_a_journal_emptied_or_shortened_beside_episodes_is_refused(
+    finished: Run, tmp_path: Path, left: int, head: str
+) -> None:
+    """Else the cap would begin anew: what the lost lines cost would be forgotten."""
+    folder = shutil.copytree(finished.folder, tmp_path / "run")
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "journal.jsonl").write_bytes(b"".join(lines[:left]))
+    if head == "lost":
+        (folder / HEAD).unlink()
+    with pytest.raises(StoreError, match=r"is empty|was shortened"):
+        resume(folder)
+    assert (folder / "episodes.jsonl").read_bytes() == (
+        finished.folder / "episodes.jsonl"
+    ).read_bytes()
+
+
+def test_a_run_whose_lock_vanishes_stops_before_its_next_line(
+    finished: Run, tmp_path: Path
+) -> None:
+    with Store(tmp_path / "run") as store:
+        store.commit(finished.episodes[0], 0.0)
+        files = {file: file.read_bytes() for file in (tmp_path / "run").glob("*.jsonl")}
+        (tmp_path / "run" / "run.lock").unlink()
+        with pytest.raises(StoreError, match=r"run.lock is gone.*stops here"):
+            store.commit(finished.episodes[1], 0.0)
+        with Store(tmp_path / "run") as other:  # the second writer that the lock kept out
+            assert list(other.episodes) == [0]
+    assert files == {file: file.read_bytes() for file in files}

@@ -60,7 +60,8 @@ class Salvaged(Run):
         try:
             return list(journal.read(path)), []
         except StoreError as error:
-            found = [event for line in _whole(path.read_bytes()) if (event := _event(line))]
+            lines = journal.checksums(_whole(path.read_bytes()))
+            found = [event for line, before in lines if (event := _event(line, before))]
             if not any(isinstance(e, Opened) and e.version == journal.VERSION for e in found):
                 raise
             return found, [_left_out(error)]
@@ -106,9 +107,9 @@ def _whole(data: bytes) -> list[bytes]:
     return data.split(b"\n")[:-1]
 
 
-def _event(line: bytes) -> Event | None:
+def _event(line: bytes, before: int) -> Event | None:
     try:
-        return journal.decode(line)
+        return journal.decode(line, before)
     except ValueError:
         return None
 

@@ -32,6 +32,7 @@ from tests.backends.letters import (
     learned,
     write_task,
 )
+from tests.journals import cut_before
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PROBLEMS = 3
@@ -135,10 +136,7 @@ def test_an_evaluation_that_a_kill_cut_off_is_played_again_and_its_update_stays(
     watched: Run, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(watched.folder, tmp_path / "run")
-    journal = folder / "journal.jsonl"
-    lines = journal.read_bytes().splitlines(keepends=True)
-    sixth = next(n for n, line in enumerate(lines) if b'"evaluated","update":6' in line)
-    journal.write_bytes(b"".join(lines[:sixth]))
+    cut_before(folder, "evaluated", 6)
     resumed = resume(folder)
     assert artefacts(folder) == artefacts(watched.folder)
     assert not [event for event in resumed.events if isinstance(event, RolledBack)]

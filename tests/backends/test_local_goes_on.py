@@ -28,6 +28,7 @@ from tests.backends.letters import (  # noqa: E402
     trainer,
     write_task,
 )
+from tests.journals import cut_before  # noqa: E402
 from tests.learn.tiny import tiny_folder  # noqa: E402
 from tests.test_engine import kill_at  # noqa: E402
 
@@ -128,10 +129,7 @@ def test_an_update_that_was_not_journaled_is_made_again(
     """A kill between the checkpoint and its line in the journal, at keep=1."""
     whole = orchestry.train(config(model, tasks, "learn.keep=1"), tmp_path / "whole")
     expected = artefacts(whole.folder)
-    journal = whole.folder / "journal.jsonl"
-    lines = journal.read_bytes().splitlines(keepends=True)
-    second = next(i for i, line in enumerate(lines) if b'"learned","update":2' in line)
-    journal.write_bytes(b"".join(lines[:second]))
+    cut_before(whole.folder, "learned", 2)
     resumed = resume(whole.folder)
     assert artefacts(resumed.folder) == expected
 

@@ -192,9 +192,9 @@ def test_a_run_is_not_written_over(cli: CommandLine, run: Path) -> None:
 
 def test_a_journal_of_another_version_is_named(cli: CommandLine, run: Path) -> None:
     path = run / "journal.jsonl"
-    path.write_bytes(encode(Opened(version=2, at=0.0, provider="fake", model="m")))
+    path.write_bytes(encode(Opened(version=9, at=0.0, provider="fake", model="m")))
     for command in ("resume", "evaluate"):
-        cli(command, run).failed(1, "version 2", "reads version 1")
+        cli(command, run).failed(1, "version 9", "reads version 2")
 
 
 def test_a_damaged_journal_line_is_named_and_a_torn_one_dropped(

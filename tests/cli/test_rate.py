@@ -21,6 +21,7 @@ from orchestry.journal import Rated, ratings
 from orchestry.ratings import extremes
 from orchestry.store import Store
 from tests.cli.support import FAKE, CommandLine
+from tests.journals import keep_events
 
 JUDGED = ("--set", "judge.enabled=true", "--set", "behaviors.enabled=false")
 CREDITED = ("--set", "credit.share=0.3")
@@ -238,9 +239,8 @@ def test_without_a_terminal_it_ends_at_once(run: Path) -> None:
 
 def test_no_run_and_no_episode_are_named(cli: CommandLine, run: Path) -> None:
     cli("rate", "none").failed(2, "does not exist: give the directory that `orchestry run` printed")
-    journal = run / "journal.jsonl"
-    lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join(line for line in lines if b'"committed"' not in line))
+    keep_events(run, lambda event: event.kind != "committed")
+    (run / "episodes.jsonl").unlink()
     cli("rate", run, "--episode", 0, "--rating", 5).failed(2, "no finished episode to rate")
 
 
