@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 from orchestry.backends.simulated import simulated_score
 from orchestry.baselines import schedule
 from orchestry.errors import OrchestryError, TaskError
+from orchestry.guard import task_boundary
 from orchestry.prior import LONGEST_TOKEN, SHAPES
-from orchestry.rollout import TOLD_CHARS, Rate, Rollout, task_boundary
+from orchestry.rollout import TOLD_CHARS, Rate, Rollout
 from orchestry.search import rating
 from orchestry.search.beam import Candidate, Chains, Joint, Schedule
 from orchestry.search.judge import ListwiseJudge
@@ -75,11 +76,13 @@ class Courses:
 
     by_state: defaultdict[Any, set[Course]] = field(default_factory=lambda: defaultdict(set))
     unknown: bool = False
-    """Whether a play broke off or was left out, so that there may be other ways."""
+    """Whether a play broke off, was left out or met an answer that the task can't digest, so that
+    there may be other ways."""
 
     def add(self, tree: Tree[Any]) -> None:
         """Takes the way to every leaf of a played episode."""
         acted = {group.parent: group.agents for group in tree.groups}
+        self.unknown |= any(node.failed for node in tree.trajectories.values())
         seen = self.by_state[tree.trajectories["0"].state]
         for leaf in tree.leaves:
             parts = leaf.split(".")

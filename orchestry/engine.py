@@ -23,16 +23,17 @@ from orchestry.behaviors.library import file_of
 from orchestry.changes import check_changes
 from orchestry.config import RunConfig, merge, validate
 from orchestry.errors import ConfigError, OrchestryError
+from orchestry.guard import task_boundary
 from orchestry.journal import Opened, Stopped
 from orchestry.registry import load_task
-from orchestry.rollout import count_stages, task_boundary, task_rater
+from orchestry.rollout import count_stages, task_rater
 from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Observer, Plan, Session, Silent
 from orchestry.store import Run, Store, existing, load_run, read_config
 from orchestry.summary import stop_reason, summarise, write_manifest
 from orchestry.trackers import check, open_trackers
 from orchestry.types import Tools
-from orchestry.verdicts import Verdicts
+from orchestry.verdicts import Faults, Verdicts
 
 
 def train(
@@ -179,7 +180,8 @@ async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | N
     provider = plan.backend.provider
     unsafe = plan.config.allow_unsafe_code
     async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
-        rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events)
+        faults = Faults(plan.task, store, watch.note)
+        rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events, faults)
         await plan.backend.open(store, plan.task, rate, watch.note)
         store.journal.append(
             Opened(
@@ -200,4 +202,6 @@ async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | N
             )
         watch.started(store.folder, plan, len(store.episodes))
         store.mirrors += open_trackers(plan.config, store, plan.backend.every, watch.note)
-        return await Session(plan, store, watch, rate).play()
+        failure = await Session(plan, store, watch, rate).play()
+        rate.sum_up()
+        return failure

@@ -22,6 +22,11 @@ class TaskError(OrchestryError):
     """A task broke its contract: it raised, or returned what no reward can be."""
 
 
+class TaskFault(TaskError):
+    """The task's own code raised, or gave no score. Where an answer led there, it costs that
+    trajectory and not the run."""
+
+
 class StoreError(OrchestryError):
     """The run directory can't be read or written."""
 

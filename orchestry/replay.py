@@ -128,16 +128,17 @@ class Replays:
         if node.id not in self._scores_below:
             siblings = [self.tree.trajectories[child] for child in group.children]
             self._scores_below[node.id] = {
-                one.state: one.score.total for one in siblings if one.score
+                one.state: one.score.total for one in siblings if one.score and not one.failed
             }
         known = self._scores_below[node.id]
         said = [tuple(turn.completion.text for turn in turns) for turns in wanted]
         distinct = dict(zip(said, wanted, strict=True))
-        states = {texts: self.rollout.step(node, turns) for texts, turns in distinct.items()}
-        fresh = {state: distinct[texts] for texts, state in states.items() if state not in known}
+        made = {texts: self.rollout.child(node, 0, turns) for texts, turns in distinct.items()}
+        states = {texts: child.fault or child.state for texts, child in made.items()}
+        fresh = {states[texts]: made[texts] for texts in made if states[texts] not in known}
         mixed = [
-            replace(node.extend(0, state, turns), id=f"{node.id}.m{number}")
-            for number, (state, turns) in enumerate(fresh.items(), start=len(known))
+            replace(child, id=f"{node.id}.m{number}")
+            for number, child in enumerate(fresh.values(), start=len(known))
         ]
         rated = await self.rollout.rate(mixed)
         known |= {state: score.total for state, score in zip(fresh, rated, strict=True)}

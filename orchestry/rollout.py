@@ -7,15 +7,13 @@ scores the children, and lets the schedule say which of them live on.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any, Generic
 
-from orchestry.errors import OrchestryError, TaskError, reason, unknown
+from orchestry.errors import TaskError, TaskFault, unknown
+from orchestry.guard import evaluated, task_boundary
 from orchestry.search.beam import Candidate, Schedule
 from orchestry.search.values import apply, back_up
 from orchestry.seeds import derive
@@ -115,7 +113,7 @@ class Rollout(Generic[StateT]):
             for (i, agent), request, (answer,) in zip(moving, requests, samples, strict=True):
                 moves[i].append(Turn(agent=agent, messages=request.messages, completion=answer))
             for i, turns in moves.items():
-                plays[i] = plays[i].extend(0, self.step(plays[i], turns), turns)
+                plays[i] = self.child(plays[i], 0, turns)
             await self.score_for_agents(plays, [*moves])
         raise endless(self.task, starts[0].problem)
 
@@ -132,19 +130,42 @@ class Rollout(Generic[StateT]):
         return going, moving
 
     async def score_for_agents(self, plays: list[Trajectory[StateT]], moved: Sequence[int]) -> None:
-        """Scores the plays that moved and go on, where the task tells its agents of a score."""
-        if not tells(self.task):
-            return
+        """Scores the plays that moved and go on, where the task tells its agents of a score. Those
+        whose agents can't be asked end there.
+        """
         going = [i for i in moved if self.actors(plays[i])]
-        scores = await self.rate([plays[i] for i in going])
-        for i, score in zip(going, scores, strict=True):
-            plays[i] = replace(plays[i], score=score)
+        if tells(self.task):
+            scores = await self.rate([plays[i] for i in going])
+            for i, score in zip(going, scores, strict=True):
+                plays[i] = replace(plays[i], score=score)
+        for i in going:
+            plays[i] = replace(plays[i], fault=self._fault(plays[i]))
 
-    def step(self, node: Trajectory[StateT], turns: Sequence[Turn]) -> StateT:
-        """The state that the turns, one an acting agent, lead to."""
-        actions, state = {turn.agent: turn.completion.text for turn in turns}, self._met(node)
-        with task_boundary(self.task, "step", node.problem):
-            return self.task.step(state, actions)
+    def child(
+        self, node: Trajectory[StateT], index: int, turns: Sequence[Turn]
+    ) -> Trajectory[StateT]:
+        """What the turns, one an acting agent, lead to; `failed` where the task raises on them."""
+        actions = {turn.agent: turn.completion.text for turn in turns}
+        try:
+            state = self._met(node)
+            with task_boundary(self.task, "step", node.problem):
+                state = self.task.step(state, actions)
+                if self.schedule.collapse:
+                    hash(state)
+            child = node.extend(index, state, turns)
+            self.actors(child)
+        except TaskFault as fault:
+            return replace(node.extend(index, node.state, turns), fault=fault)
+        return child
+
+    def _fault(self, node: Trajectory[StateT]) -> TaskFault | None:
+        """What the task raises where the next agents are to be asked; None where it does not."""
+        try:
+            for agent in self.actors(node):
+                self.request(node, agent)
+        except TaskFault as fault:
+            return fault
+        return None
 
     def _met(self, node: Trajectory[StateT]) -> StateT:
         """The state as the agents meet it, who may have been told how it was scored.
@@ -159,8 +180,10 @@ class Rollout(Generic[StateT]):
 
     def actors(self, node: Trajectory[StateT]) -> tuple[str, ...]:
         """Who acts next; () at the end."""
+        if node.failed:
+            return ()
         with task_boundary(self.task, "to_act", node.problem):
-            actors = self.task.to_act(node.state)
+            actors = tuple(self.task.to_act(node.state))
         for role in actors:
             if role not in self.team:
                 raise TaskError(unknown(f"agent from {self.task.name}.to_act", role, [*self.team]))
@@ -194,11 +217,21 @@ class Rollout(Generic[StateT]):
             group, born = self._branch(node, moves)
             tree.groups.append(group)
             children += born
-        for child, score in zip(children, await self.rate(children), strict=True):
-            _record(tree, child, score)
+        for child in await self._scored(children):
+            _record(tree, child)
         if self.judge is not None:
             await self._judge(tree, tree.groups[-len(pool) :], self.judge)
         return [tree.trajectories[child.id] for child in children]
+
+    async def _scored(self, children: Sequence[Trajectory[StateT]]) -> list[Trajectory[StateT]]:
+        """The children with their scores; those whose agents can't be asked end there."""
+        scores = await self.rate(children)
+        found = [replace(one, score=score) for one, score in zip(children, scores, strict=True)]
+        faults = {place: fault for place, one in enumerate(found) if (fault := self._fault(one))}
+        stuck = [replace(found[place], fault=fault) for place, fault in faults.items()]
+        for place, one, score in zip(faults, stuck, await self.rate(stuck), strict=True):
+            found[place] = replace(one, score=score)
+        return found
 
     async def _judge(self, tree: Tree[StateT], groups: Sequence[Group], judge: Judge) -> None:
         """Lets the judge rate the sibling sets of a stage, all at once."""
@@ -224,11 +257,9 @@ class Rollout(Generic[StateT]):
                 Turn(agent=request.agent, messages=request.messages, completion=completion)
                 for (request, _), completion in zip(moves, joint, strict=True)
             ]
-            state = self.step(node, turns)
-            with task_boundary(self.task, "step", node.problem):  # its states must be hashable
-                key: Any = state if self.schedule.collapse else index
-                child = born.setdefault(key, node.extend(index, state, turns))
-            ids.append(child.id)
+            child = self.child(node, index, turns)
+            key = child.fault or (child.state if self.schedule.collapse else index)
+            ids.append(born.setdefault(key, child).id)
         agents = tuple(request.agent for request, _ in moves)
         return Group(parent=node.id, agents=agents, children=tuple(ids)), list(born.values())
 
@@ -285,49 +316,18 @@ def count_stages(task: BaseTask[Any], problem: Problem) -> int:
 
 
 def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
-    """Rates trajectories by the task's own evaluate, checked."""
+    """Rates trajectories by the task's own evaluate, checked. Raises TaskFault where it raises,
+    gives what no score can be, or had raised before on what led to a trajectory."""
 
     async def one(node: Trajectory[Any]) -> Score:
-        with task_boundary(task, "evaluate", node.problem):
-            score = await task.evaluate(node.state, tools)
-        if not isinstance(score, Score):
-            raise TaskError(
-                f"task {task.name}: evaluate gave a {type(score).__name__} on problem "
-                f"{node.problem.id}: return a Score, as self.score(...) makes one"
-            )
-        total = score.total
-        if not (math.isfinite(total) and 0.0 <= total <= 1.0):
-            parts = ", ".join(f"{p.name}={p.value:g} (weight {p.weight:g})" for p in score.parts)
-            raise TaskError(
-                f"task {task.name}: evaluate gave a total of {total:g} on problem "
-                f"{node.problem.id} ({parts or 'no parts'}): return parts in [0, 1] whose "
-                "weights are not all zero"
-            )
-        return score
+        if node.fault is not None:
+            raise node.fault
+        return await evaluated(task, node.problem, node.state, tools)
 
     async def rate(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
         return await together(one(node) for node in nodes)
 
     return rate
-
-
-@contextmanager
-def task_boundary(
-    task: BaseTask[Any], method: str, problem: Problem | None = None
-) -> Iterator[None]:
-    """Turns what a task's own code raises into one TaskError that names the place."""
-    try:
-        yield
-    except OrchestryError:
-        raise
-    except (Exception, SystemExit) as error:
-        frames = extract_tb(error.__traceback__)
-        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
-        where = f"on problem {problem.id} ({place})" if problem else f"({place})"
-        raise TaskError(
-            f"task {task.name}: {method} raised {type(error).__name__}: {reason(error)} {where}: "
-            f"`orchestry tasks check {task.name}` shows the case"
-        ) from error
 
 
 def endless(task: BaseTask[Any], problem: Problem) -> TaskError:
@@ -338,8 +338,10 @@ def endless(task: BaseTask[Any], problem: Problem) -> TaskError:
     )
 
 
-def _record(tree: Tree[StateT], child: Trajectory[StateT], score: Score) -> None:
-    tree.trajectories[child.id] = replace(child, score=score)
+def _record(tree: Tree[StateT], child: Trajectory[StateT]) -> None:
+    score = child.score
+    assert score is not None, "it was just rated"
+    tree.trajectories[child.id] = child
     tree.values[child.id] = Value(number=score.total, source="task", feedback=score.feedback)
 
 

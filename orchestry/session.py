@@ -19,17 +19,24 @@ from typing import Any, Protocol
 from orchestry.backends.base import Backend
 from orchestry.baselines import schedule
 from orchestry.config import RunConfig
-from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError, StoreError, fault
+from orchestry.errors import (
+    BudgetExceeded,
+    Interrupted,
+    OrchestryError,
+    StoreError,
+    TaskFault,
+    fault,
+)
 from orchestry.journal import Learned, ratings
 from orchestry.records import EpisodeRecord
 from orchestry.replay import give_credit
-from orchestry.rollout import Rate
 from orchestry.search.episode import episode_record
 from orchestry.seeds import derive, shuffled
 from orchestry.signals import heeding
 from orchestry.store import Store
 from orchestry.task import BaseTask
 from orchestry.types import Problem
+from orchestry.verdicts import Verdicts
 
 STAGES_A_PLACE = 4
 
@@ -94,7 +101,7 @@ class Plan:
 class Session:
     """Plays a plan into a store."""
 
-    def __init__(self, plan: Plan, store: Store, watch: Observer, rate: Rate) -> None:
+    def __init__(self, plan: Plan, store: Store, watch: Observer, rate: Verdicts) -> None:
         self.plan, self.store, self.watch, self.rate = plan, store, watch, rate
         self.failure: OrchestryError | None = None
         self._waiting: dict[int, EpisodeRecord] = {}
@@ -115,7 +122,9 @@ class Session:
                     await self._run([self._evaluate()])
         try:
             self._commit(sorted(self._waiting))  # whole, though an earlier one was cut off
-        except StoreError as error:
+            if self.failure is None:
+                self.rate.check(1)
+        except (StoreError, TaskFault) as error:
             self._fail(error)
         return self.failure
 
@@ -182,6 +191,8 @@ class Session:
         way = schedule(plan.config.search, plan.task, problem)
         rollout = plan.backend.rollout(plan.task, self.rate, way, episode)
         tree = await rollout.play(problem, derive(plan.config.seed, "episode", episode))
+        if not (self.store.episodes or self._waiting):  # the first one to end
+            self.rate.check(2)  # of one answer alone nothing is known
         credited = await give_credit(rollout, tree, plan.config.credit)
         return episode_record(tree, episode, credited.records, credited.calls)
 

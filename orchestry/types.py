@@ -111,6 +111,10 @@ class Part(Frozen):
     weight: float = 1.0
 
 
+TASK_ERROR = "task_error"
+"""The tag of a trajectory that ended because the task could not digest an answer on its way."""
+
+
 class Score(Frozen):
     """A reward in parts. `feedback` is prose for judge and library, `tags` are counted."""
 
@@ -146,6 +150,14 @@ class Trajectory(Generic[StateT]):
     parent: str | None = None
     turns: tuple[Turn, ...] = ()
     score: Score | None = None
+    fault: Exception | None = None
+    """What the task raised on the last answers, or where agents were to be asked after them."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the task could not digest an answer on the way: it is over, and scores 0."""
+        tagged = self.score is not None and TASK_ERROR in self.score.tags
+        return tagged or self.fault is not None
 
     def extend(self, index: int, state: StateT, turns: Sequence[Turn]) -> Trajectory[StateT]:
         """The child that the `index`-th sampled joint action leads to."""

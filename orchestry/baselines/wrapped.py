@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestry.guard import evaluated
 from orchestry.rollout import MAX_STAGES, endless
 from orchestry.task import BaseTask
 from orchestry.types import AgentSpec, Problem, Score, Split, Tools
@@ -66,7 +67,7 @@ class Wrapped(BaseTask[Gathered]):
     def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered: ...
 
     async def evaluate(self, state: Gathered, tools: Tools) -> Score:
-        return await self.task.evaluate(state.inner, tools)
+        return await evaluated(self.task, state.problem, state.inner, tools)
 
     def over(self, state: Gathered) -> bool:
         """Whether nobody acts any more in the task's own state."""

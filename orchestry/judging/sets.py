@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestry.errors import ConfigError, TaskError
-from orchestry.rollout import MAX_STAGES, Rate, endless, task_boundary
+from orchestry.guard import task_boundary
+from orchestry.rollout import MAX_STAGES, Rate, endless
 from orchestry.seeds import derive, shuffled
 from orchestry.task import BaseTask
 from orchestry.together import together

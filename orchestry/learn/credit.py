@@ -47,7 +47,7 @@ async def otherwise(rollout: Rollout[Any], tree: Tree[Any]) -> Otherwise:
             agent = move.turns[place].agent
             for number, turn in enumerate(turns):
                 mixed = (*move.turns[:place], turn, *move.turns[place + 1 :])
-                start = move.state.extend(0, rollout.step(move.state, mixed), mixed)
+                start = rollout.child(move.state, 0, mixed)
                 starts.append(replace(start, id=f"{move.child}.{agent}.{number}"))
                 seeds.append(derive(move.state.seed, "otherwise", move.child))
                 owners.append((move.child, agent))

@@ -28,6 +28,7 @@ def apply(tree: Tree[Any], siblings: Siblings[Any], judgement: Judgement) -> Non
         return
     rated = list(zip(siblings.children, judgement.values, judgement.opinions, strict=True))
     tree.opinions |= {child.id: opinion for child, _, opinion in rated}
+    rated = [each for each in rated if not each[0].failed]  # it scores 0, whatever a judge says
     if judgement.relative:
         rated = [each for each in rated if each[0].id not in siblings.ended]
     scores = [child.score.total if child.score else 0.0 for child, _, _ in rated]

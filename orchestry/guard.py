@@ -1,0 +1,69 @@
+"""What a task's own code raises, as one kind of error: a fault of the task, met on some answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import isawaitable
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+from orchestry.errors import OrchestryError, TaskError, TaskFault, reason
+from orchestry.task import BaseTask
+from orchestry.types import Problem, Score, Tools
+
+
+async def evaluated(task: BaseTask[Any], problem: Problem, state: Any, tools: Tools) -> Score:
+    """What the task's evaluate, a coroutine or not, says of a state. Raises TaskFault."""
+    with task_boundary(task, "evaluate", problem):
+        found: Any = task.evaluate(state, tools)
+        score = await found if isawaitable(found) else found
+        if isinstance(score, Score):
+            "".join((score.feedback, *score.tags)).encode()  # a lone surrogate would reach no file
+    if not isinstance(score, Score):
+        raise TaskFault(
+            f"task {task.name}: evaluate gave a {type(score).__name__} on problem "
+            f"{problem.id}: return a Score, as self.score(...) makes one"
+        )
+    total = score.total
+    if not (math.isfinite(total) and 0.0 <= total <= 1.0):
+        parts = ", ".join(f"{p.name}={p.value:g} (weight {p.weight:g})" for p in score.parts)
+        raise TaskFault(
+            f"task {task.name}: evaluate gave a total of {total:g} on problem {problem.id} "
+            f"({parts or 'no parts'}): return parts in [0, 1] whose weights are not all zero"
+        )
+    return score
+
+
+@contextmanager
+def task_boundary(
+    task: BaseTask[Any], method: str, problem: Problem | None = None
+) -> Iterator[None]:
+    """Turns what a task's own code raises into one TaskFault that names the place. What is no
+    fault of the task (the sandbox, a stop) passes, also out of a task group of its own."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        ours = _ours(error)
+        if isinstance(ours, TaskError):
+            raise TaskFault(str(ours)) from error
+        if ours is error:
+            raise
+        if ours is not None:
+            raise ours from None
+        frames = extract_tb(error.__traceback__)
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+        where = f"on problem {problem.id} ({place})" if problem else f"({place})"
+        raise TaskFault(
+            f"task {task.name}: {method} raised {type(error).__name__}: {reason(error)} {where}: "
+            f"`orchestry tasks check {task.name}` shows the case"
+        ) from error
+
+
+def _ours(error: BaseException) -> OrchestryError | None:
+    """The error of ours that it is, or that a group holds."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for one in error.exceptions if (found := _ours(one))), None)
+    return error if isinstance(error, OrchestryError) else None
