@@ -28,8 +28,8 @@ from orchestry.search.beam import Candidate, Chains, Joint, Schedule
 from orchestry.search.judge import ListwiseJudge
 from orchestry.search.values import apply
 from orchestry.seeds import derive
-from orchestry.services.gateway import MAX_CHARS
 from orchestry.services.ledger import NANO, nano
+from orchestry.services.texts import MAX_CHARS
 from orchestry.session import Plan
 from orchestry.types import (
     Completion,

@@ -17,6 +17,7 @@ RESUMABLE = frozenset(
         "learn.learning_rate",
         "learn.micro_tokens",
         "learn.vllm_url",
+        "retry",
         "trackers",
     }
 )

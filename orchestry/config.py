@@ -208,11 +208,17 @@ class RetryConfig(Frozen):
     """What happens when an attempt fails for a reason that may pass."""
 
     attempts: int = Field(6, ge=1, le=50)
-    """Attempts a call, the first one included."""
+    """Attempts a call, the first one included; those while the server is away don't count."""
+    billed_attempts: int = Field(3, ge=1, le=50)
+    """Attempts a call that may be billed although they fail: an answer that can't be read, one
+    that breaks off, a timeout."""
     base_s: Seconds = 0.5
     """First wait; it doubles, with full jitter, unless the server names its own."""
     max_s: Seconds = 60.0
     """Longest wait between two attempts."""
+    patience_s: Seconds = 600.0
+    """Seconds that the run waits for a server that is away, after eight failures in a row; then it
+    stops, resumable (exit code 4)."""
 
 
 class PriceConfig(Frozen):

@@ -47,8 +47,14 @@ class Interrupted(OrchestryError):
     exit_code = 130
 
 
-class Abandoned(OrchestryError):
-    """Another call of the same batch failed for good, so this one was not begun."""
+class Overbilled(BudgetExceeded):
+    """A call cost more than was reserved for it: no cap can be kept, so nothing more is asked."""
+
+
+class ServerAway(OrchestryError):
+    """A provider's server did not come back within `retry.patience_s`; the run can be resumed."""
+
+    exit_code = 4
 
 
 class SandboxError(OrchestryError):
@@ -58,8 +64,9 @@ class SandboxError(OrchestryError):
 class ProviderError(OrchestryError):
     """One attempt at a model failed.
 
-    `transient`: the same request may succeed later. `billed`: the vendor may have charged for it
-    although no answer came. `retry_after`: seconds the server asked us to wait.
+    `transient`: the same request may succeed later. `refused`: it will not, but others may; where
+    neither holds, none will. `billed`: the vendor may have charged for it although no answer came.
+    `retry_after`: seconds the server asked us to wait.
     """
 
     def __init__(
@@ -68,11 +75,13 @@ class ProviderError(OrchestryError):
         *,
         transient: bool,
         billed: bool,
+        refused: bool = False,
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.transient = transient
         self.billed = billed
+        self.refused = refused
         self.retry_after = retry_after
 
 
@@ -80,7 +89,7 @@ class PromptTooLong(ProviderError):
     """The request is longer than the model's context: a bad rollout, not a broken run."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, transient=False, billed=False)
+        super().__init__(message, transient=False, billed=False, refused=True)
 
 
 class LearnError(OrchestryError):

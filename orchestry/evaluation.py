@@ -41,6 +41,7 @@ def evaluate(
     update: Which = None,
     samples: int | None = None,
     episodes: int | None = None,
+    patience_s: float | None = None,
 ) -> Run:
     """Plays each problem of a held-out split once, as the run would; results lie in the run.
 
@@ -48,8 +49,9 @@ def evaluate(
     `budget_usd` is the evaluation's own cap; None keeps the run's. `update` names the team: as
     that update left it (0: as the run began), the `best` of those that were evaluated on dev, or
     as it stands. With `samples`, that many independent trajectories of each problem are played and
-    no search; with `episodes`, only the first problems of the run's order. Problems and seeds are
-    the same for all teams. Raises ConfigError for an update that is not there.
+    no search; with `episodes`, only the first problems of the run's order. `patience_s`: seconds to
+    wait for a server that is away; None keeps the run's. Problems and seeds are the same for all
+    teams. Raises ConfigError for an update that is not there.
     """
     source = _source(run)
     learned = chosen(source, update)
@@ -59,7 +61,11 @@ def evaluate(
     if samples is not None:
         stage += f"--samples-{samples}"
     folder = source.folder / "evaluations" / stage
-    changes = BACKENDS[source.config.get("backend", "api")].as_left(source, learned, folder)
+    changes: dict[str, Any] = dict(
+        BACKENDS[source.config.get("backend", "api")].as_left(source, learned, folder)
+    )
+    if patience_s is not None:
+        changes["retry"] = {"patience_s": patience_s}
     config = _held_out(merge(source.config, changes), split, budget_usd, samples)
     if observer:
         observer.note(_whom(source, learned))
@@ -74,6 +80,7 @@ class How(TypedDict, total=False):
     update: Which
     samples: int | None
     episodes: int | None
+    patience_s: float | None
 
 
 def compared(

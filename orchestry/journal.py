@@ -57,6 +57,8 @@ class Answered(Frozen):
     """An answer arrived. From the cache it costs nothing and has no call number.
 
     `refused` stands for a prompt that the model's context can't hold: the answer is empty.
+    `failed`: the call failed for good, as its completion says. A resume asks again only where no
+    call of that provider was answered since: then the fault may have been a setting's.
     `weights`: this process's own model drew it, which costs nothing; it is never asked for again.
     """
 
@@ -65,7 +67,7 @@ class Answered(Frozen):
     key: str
     agent: str
     purpose: str
-    source: Literal["provider", "cache", "refused", "weights"]
+    source: Literal["provider", "cache", "refused", "failed", "weights"]
     completion: Completion
     at: float
     seconds: float = 0.0
@@ -152,7 +154,7 @@ class Stopped(Frozen):
     """The process ended in order."""
 
     kind: Literal["stopped"] = "stopped"
-    reason: Literal["done", "budget", "interrupted", "failed"]
+    reason: Literal["done", "budget", "away", "interrupted", "failed"]
     at: float
 
 

@@ -27,6 +27,11 @@ def request_key(provider: Provider, request: Request) -> str:
     return f"{place(provider.name, provider.base_url)}-{request_digest(request)}"
 
 
+def place_of_key(key: str) -> str:
+    """Who answers, in a key that `request_key` made."""
+    return key.rpartition("-")[0]
+
+
 def digest_of_key(key: str) -> str:
     """The request's digest in a key that `request_key` made."""
     return key.rpartition("-")[2]

@@ -59,7 +59,10 @@ class CreditRecord(Frozen):
 
 
 class EpisodeRecord(Frozen):
-    """One problem, searched once. `best` is the leaf with the highest score, `reward` its total."""
+    """One problem, searched once. `best` is the leaf with the highest score, `reward` its total.
+
+    An episode that `failed` has no leaf, and its figures are no measurements: rewards are 0.
+    """
 
     episode: int
     problem: str
@@ -79,6 +82,10 @@ class EpisodeRecord(Frozen):
     """How many sibling sets were rated, repaired, malformed."""
     credits: tuple[CreditRecord, ...] = ()
     """One an agent for the best leaf, then one an agent for the worst, where that is another."""
+    failed_calls: int = 0
+    """Samples of its search that are missing, because their calls failed for good."""
+    failed: str = ""
+    """Why no trajectory came to its end; '' where one did."""
     credit_calls: int = 0
     """Samples drawn to find the credits, besides `calls`; `usd` and tokens are without them."""
 
@@ -135,9 +142,13 @@ class Summary(Frozen):
     provider: str
     model: str
     model_sha256: str | None = None
-    stopped: Literal["done", "budget", "interrupted", "failed"]
+    stopped: Literal["done", "budget", "away", "interrupted", "failed"]
     episodes: int
-    """Episodes finished."""
+    """Episodes finished, failed ones included."""
+    failed_episodes: int = 0
+    """Those of them of which no trajectory came to its end: they are in no mean and no tag."""
+    failed_calls: int = 0
+    """Calls that failed for good, whatever for: their samples are missing."""
     episodes_asked: int
     calls: int
     """Answers that a model gave; those from the cache are `cache_hits`."""

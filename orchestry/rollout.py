@@ -73,6 +73,9 @@ class Rollout(Generic[StateT]):
     async def play(self, problem: Problem, seed: int) -> Tree[StateT]:
         """One episode; equal arguments and answers give an equal tree.
 
+        A sample whose call failed makes no child; where all of a state did, that branch ends, and
+        a tree without leaves is a failed episode.
+
         Raises TaskError where the task breaks its contract.
         """
         with task_boundary(self.task, "reset", problem):
@@ -99,7 +102,7 @@ class Rollout(Generic[StateT]):
         States on the way are scored only where the task tells its agents of it, ends never.
         Samples are decided by a play's seed, the turns before them and what the agent sees: plays
         with one seed go under common random numbers. At most `calls` calls are made; a play that
-        does not fit any more is given back where it stands, not ended.
+        does not fit any more, or a call of which failed, is given back where it stands, not ended.
         """
         plays, alive = list(starts), list(range(len(starts)))
         for _ in range(MAX_STAGES):
@@ -111,7 +114,11 @@ class Rollout(Generic[StateT]):
             samples = await self.policy.sample(requests, 1)
             moves: dict[int, list[Turn]] = {i: [] for i in alive}
             for (i, agent), request, (answer,) in zip(moving, requests, samples, strict=True):
-                moves[i].append(Turn(agent=agent, messages=request.messages, completion=answer))
+                if answer.failed:  # its play stands still
+                    moves.pop(i, None)
+                elif i in moves:
+                    moves[i].append(Turn(agent=agent, messages=request.messages, completion=answer))
+            alive = [*moves]
             for i, turns in moves.items():
                 plays[i] = self.child(plays[i], 0, turns)
             await self.score_for_agents(plays, [*moves])
@@ -209,18 +216,26 @@ class Rollout(Generic[StateT]):
         n = self.schedule.samples(stage, len(pool))
         requests = [self.request(node, agent) for node in pool for agent in self.actors(node)]
         samples = await self.policy.sample(requests, n)
-        tree.answers += [completion for one in samples for completion in one]
+        for completion in (completion for one in samples for completion in one):
+            if completion.failed:
+                tree.failures.append(completion.failed)
+            else:
+                tree.answers.append(completion)
         answers = iter(zip(requests, samples, strict=True))
-        children: list[Trajectory[StateT]] = []
+        children, groups = list[Trajectory[StateT]](), list[Group]()
         for node in pool:
             moves = [next(answers) for _ in self.actors(node)]
-            group, born = self._branch(node, moves)
-            tree.groups.append(group)
+            group, born = self._branch(node, _whole(moves))
+            if born:
+                groups.append(group)
+            else:
+                tree.survivors.discard(node.id)
             children += born
+        tree.groups += groups
         for child in await self._scored(children):
             _record(tree, child)
         if self.judge is not None:
-            await self._judge(tree, tree.groups[-len(pool) :], self.judge)
+            await self._judge(tree, groups, self.judge)
         return [tree.trajectories[child.id] for child in children]
 
     async def _scored(self, children: Sequence[Trajectory[StateT]]) -> list[Trajectory[StateT]]:
@@ -336,6 +351,18 @@ def endless(task: BaseTask[Any], problem: Problem) -> TaskError:
         f"task {task.name} does not end within {MAX_STAGES} stages on problem {problem.id}: "
         "let to_act return () once the work is over"
     )
+
+
+def _whole(
+    moves: Sequence[tuple[Request, Sequence[Completion]]],
+) -> list[tuple[Request, list[Completion]]]:
+    """The samples of which no agent's call failed."""
+    kept = [
+        place
+        for place, joint in enumerate(zip(*(samples for _, samples in moves), strict=True))
+        if not any(completion.failed for completion in joint)
+    ]
+    return [(request, [samples[place] for place in kept]) for request, samples in moves]
 
 
 def _record(tree: Tree[StateT], child: Trajectory[StateT]) -> None:

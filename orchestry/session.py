@@ -115,17 +115,12 @@ class Session:
             await self._run([self._evaluate()])
             for update, block in enumerate(self._blocks()):
                 await self._play(block)
+                self._settle()
                 if self.failure:
                     break
                 if len(block) == self.plan.backend.every and update == self.plan.backend.updates:
                     await self._run([self._learn(update + 1, block)])
                     await self._run([self._evaluate()])
-        try:
-            self._commit(sorted(self._waiting))  # whole, though an earlier one was cut off
-            if self.failure is None:
-                self.rate.check(1)
-        except (StoreError, TaskFault) as error:
-            self._fail(error)
         return self.failure
 
     def _blocks(self) -> Iterator[range]:
@@ -152,7 +147,9 @@ class Session:
             episodes, said = self.store.episodes, ratings(self.store.events)
             rated = sorted({number for number, _ in said} & episodes.keys() - set(block))
             update = await backend.update(
-                [episodes[number] for number in block], said, [episodes[n] for n in rated]
+                [episodes[number] for number in block if not episodes[number].failed],
+                said,
+                [episodes[n] for n in rated],
             )
             learned = Learned(update=number, state=dict(update.state), at=time.time())
             self.store.learned(learned)
@@ -191,19 +188,43 @@ class Session:
         way = schedule(plan.config.search, plan.task, problem)
         rollout = plan.backend.rollout(plan.task, self.rate, way, episode)
         tree = await rollout.play(problem, derive(plan.config.seed, "episode", episode))
+        if not tree.leaves:
+            return episode_record(tree, episode)
         if not (self.store.episodes or self._waiting):  # the first one to end
             self.rate.check(2)  # of one answer alone nothing is known
         credited = await give_credit(rollout, tree, plan.config.credit)
         return episode_record(tree, episode, credited.records, credited.calls)
 
     def _in_order(self) -> list[int]:
-        """Finished episodes with no unfinished one before them, so that files grow in order."""
+        """Finished episodes with no unfinished one before them, so that files grow in order.
+
+        One that failed waits until a later call is answered, or all others are done.
+        """
         ready = list[int]()
         while self._next in self.store.episodes or self._next in self._waiting:
             if self._next in self._waiting:
+                if self._doubtful(self._next):
+                    break
                 ready.append(self._next)
             self._next += 1
         return ready
+
+    def _doubtful(self, episode: int) -> bool:
+        """Whether an episode failed for what may be a setting's fault: then it is not final."""
+        return bool(self._waiting[episode].failed) and self.plan.backend.gateway.in_doubt
+
+    def _settle(self) -> None:
+        """Commits what is whole, though an earlier episode was cut off, at the end of a block."""
+        refused = None if self.failure else self.plan.backend.gateway.verdict()
+        if refused is not None:
+            self._fail(refused)
+        try:
+            whole = sorted(self._waiting)
+            self._commit([n for n in whole if not (self.failure and self._doubtful(n))])
+            if self.failure is None:
+                self.rate.check(1)
+        except (StoreError, TaskFault) as error:
+            self._fail(error)
 
     def _commit(self, numbers: Sequence[int]) -> None:
         for number in numbers:

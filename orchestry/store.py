@@ -115,9 +115,10 @@ class Store:
         self._append("episodes.jsonl", record.model_dump_json() + "\n")
         self.journal.append(Committed(episode=record.episode, at=at))
         self.episodes[record.episode] = record
-        header = not self._metrics.count
-        self._append("metrics.jsonl", json.dumps(self._metrics.row(record)) + "\n")
-        self._append("rewards.csv", rewards_csv([record], header=header))
+        if not record.failed:
+            header = not self._metrics.count
+            self._append("metrics.jsonl", json.dumps(self._metrics.row(record)) + "\n")
+            self._append("rewards.csv", rewards_csv([record], header=header))
         for mirror in self.mirrors:
             mirror.committed(record, at)
 
@@ -146,6 +147,7 @@ class Store:
         records = [self.episodes[number] for number in sorted(self.episodes)]
         lines = "".join(record.model_dump_json() + "\n" for record in records)
         self.write("episodes.jsonl", lines)
+        records = [record for record in records if not record.failed]
         self._metrics = Metrics()
         rows = "".join(json.dumps(self._metrics.row(record)) + "\n" for record in records)
         self.write("metrics.jsonl", rows)
@@ -192,7 +194,16 @@ class Run:
 
     @cached_property
     def episodes(self) -> list[EpisodeRecord]:
-        """The finished episodes in order."""
+        """The finished episodes in order, less those that failed."""
+        return [record for record in self._all if not record.failed]
+
+    @property
+    def failed(self) -> list[EpisodeRecord]:
+        """Finished episodes that measure nothing: no trajectory of theirs came to its end."""
+        return [record for record in self._all if record.failed]
+
+    @cached_property
+    def _all(self) -> list[EpisodeRecord]:
         found, lost = committed_episodes(self.folder, self.events)
         if lost:
             raise StoreError(

@@ -16,7 +16,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestry import __version__
-from orchestry.errors import BudgetExceeded, Interrupted, OrchestryError, StoreError, reason
+from orchestry.errors import (
+    BudgetExceeded,
+    Interrupted,
+    OrchestryError,
+    ServerAway,
+    StoreError,
+    reason,
+)
 from orchestry.journal import VERSION
 from orchestry.records import Summary, UsageRecord
 from orchestry.session import Plan
@@ -24,7 +31,7 @@ from orchestry.store import Store, to_json
 
 USES = {"act": "search", "judge": "judge", "credit": "credit"}
 """What a call's purpose counts as in the summary; all others are learning."""
-Reason = Literal["done", "budget", "interrupted", "failed"]
+Reason = Literal["done", "budget", "away", "interrupted", "failed"]
 PACKAGES = (
     "anthropic",
     "openai",
@@ -42,12 +49,15 @@ def stop_reason(failure: OrchestryError | None) -> Reason:
         return "done"
     if isinstance(failure, BudgetExceeded):
         return "budget"
+    if isinstance(failure, ServerAway):
+        return "away"
     return "interrupted" if isinstance(failure, Interrupted) else "failed"
 
 
 def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summary:
     """All committed episodes, and what the whole run's calls came to."""
     records = [store.episodes[number] for number in sorted(store.episodes)]
+    finished, records = len(records), [record for record in records if not record.failed]
     best = max(records, key=lambda record: (record.reward, -record.episode), default=None)
     gateway, provider = plan.backend.gateway, plan.backend.provider
     tags: Counter[str] = sum((record.tags() for record in records), Counter())
@@ -64,7 +74,9 @@ def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summa
         model=provider.model,
         model_sha256=getattr(provider, "sha256", None),
         stopped=reason,
-        episodes=len(records),
+        episodes=finished,
+        failed_episodes=finished - len(records),
+        failed_calls=gateway.failed,
         episodes_asked=plan.config.episodes,
         calls=sum(row.calls for row in usage),
         cache_hits=sum(row.cache_hits for row in usage),

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import TypeVar
 
-from orchestry.errors import Abandoned, BudgetExceeded, Interrupted
+from orchestry.errors import BudgetExceeded, Interrupted
 
 T = TypeVar("T")
 
@@ -28,4 +28,4 @@ def gravest(errors: Sequence[BaseException]) -> BaseException:
         for error in errors:
             if isinstance(error, kind):
                 return error
-    return next((e for e in errors if not isinstance(e, Abandoned)), errors[0])
+    return errors[0]

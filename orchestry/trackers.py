@@ -125,7 +125,8 @@ class Rows:
             elif self._next in self._episodes:
                 record, at = self._episodes.pop(self._next)
                 self._next += 1
-                yield Row(record.episode, at, self._figures(record))
+                if not record.failed:
+                    yield Row(record.episode, at, self._figures(record))
             else:
                 return
 

@@ -92,6 +92,8 @@ class Completion(Frozen):
     cache_write_tokens: int = 0
     usd: float = 0.0
     stop: str = "end"
+    failed: str = ""
+    """Why there is no answer, where the call failed for good: the sample is to be left out."""
     tokens: Tokens | None = None
 
 
@@ -237,6 +239,8 @@ class Tree(Generic[StateT]):
     survivors: set[str] = field(default_factory=set)
     answers: list[Completion] = field(default_factory=list)
     """Every sample drawn, those of collapsed siblings included: what the episode cost."""
+    failures: list[str] = field(default_factory=list)
+    """Why samples are missing, one a call that failed for good."""
 
 
 # --- protocols: the seams between layers -------------------------------------------------------
@@ -309,7 +313,10 @@ class Policy(Protocol):
     """A team's sampler: over an API, or over weights."""
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        """`n` samples for every request, in order; sample j carries sample_index j."""
+        """`n` samples for every request, in order; sample j carries sample_index j.
+
+        One whose call failed for good says so in `failed`.
+        """
         ...
 
 

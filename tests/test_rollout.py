@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from orchestry import Problem, Score, Tools, Transcript
 from orchestry.baselines.best_of_n import schedule
+from orchestry.config import CreditConfig
 from orchestry.errors import TaskError
+from orchestry.records import EpisodeRecord
+from orchestry.replay import give_credit
 from orchestry.rollout import TOLD_CHARS, Rollout, count_stages, task_rater
-from orchestry.search.beam import Beam, Chains, Schedule
+from orchestry.search.beam import Beam, Chains, Joint, Schedule
 from orchestry.search.episode import episode_record
 from orchestry.seeds import derive
 from orchestry.services.sandbox import open_sandbox
@@ -110,6 +113,96 @@ def test_joint_actions_aligned_and_cross() -> None:
     assert policy.calls == 6
     assert len(cross.leaves) == 9
     assert sum(tree_score(cross, leaf) for leaf in cross.leaves) == 3.0
+
+
+# --- calls that failed ----------------------------------------------------------------------------
+
+
+def test_a_failed_call_is_a_missing_sample() -> None:
+    def answer(request: Request) -> str | None:
+        gone = request.agent == "writer" and request.sample_index == 1
+        return None if gone else letters(request) + str(request.sample_index)
+
+    tree = play(Words(), Chains(4), Scripted(answer))
+    record = episode_record(tree, 0)
+    assert len(record.groups[0].children) == 3
+    assert len(tree.leaves) == 3
+    assert (record.failed, record.failed_calls, record.calls) == ("", 1, 9)
+    assert sum(record.groups[0].advantages) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("joint", "leaves"), [("aligned", 3), ("cross", 9)])
+def test_a_joint_action_loses_the_sample_that_one_agent_lacks(joint: Joint, leaves: int) -> None:
+    def answer(request: Request) -> str | None:
+        gone = request.sample_index == 2 and request.agent == Duo().agents[1].role
+        return None if gone else f"{request.sample_index}"
+
+    tree = play(Duo(), Beam(k=4, width=1, joint=joint), Scripted(answer))
+    assert len(tree.leaves) == leaves
+    said = {turn.completion.text for node in tree.trajectories.values() for turn in node.turns}
+    assert said == {"0", "1", "3"}
+
+
+def test_a_branch_whose_samples_all_failed_ends_and_counts_in_no_mean() -> None:
+    def answer(request: Request) -> str | None:
+        dead = request.agent == "refactorer" and "w0" in request.messages[-1].content
+        return None if dead else f"{request.agent[0]}{request.sample_index}"
+
+    tree = play(Words(), Chains(3), Scripted(answer))
+    record = episode_record(tree, 0)
+    assert len(tree.leaves) == 2
+    assert {leaf.id for leaf in record.leaves()} == set(tree.leaves)
+    totals = [score.total for leaf in tree.leaves if (score := tree.trajectories[leaf].score)]
+    assert record.mean_leaf_reward == pytest.approx(sum(totals) / 2)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("schedule", [Beam(k=3, width=2), Chains(3)])
+def test_an_episode_without_a_leaf_failed_and_says_why(schedule: Schedule, after: int) -> None:
+    stages = [spec.role for spec in Words().agents]
+
+    def answer(request: Request) -> str | None:
+        return None if stages.index(request.agent) >= after else letters(request)
+
+    record = episode_record(play(Words(), schedule, Scripted(answer)), 7)
+    assert record.failed == "no luck"
+    assert not list(record.leaves())
+    assert EpisodeRecord.model_validate_json(record.model_dump_json()) == record
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.floats(0, 1),
+    st.integers(0, 2**32),
+    st.sampled_from(["siblings", "replay", "equal"]),
+)
+def test_whatever_fails_the_tree_is_sound(
+    k: int, width: int, share: float, seed: int, method: Any
+) -> None:
+    def answer(request: Request) -> str | None:
+        drawn = derive(seed, "fate", request.seed, request.agent, request.sample_index) / 2**63
+        return None if drawn < share else letters(request)
+
+    task = Words()
+    policy, beam = Scripted(answer), Beam(k=k, width=width)
+    rollout = Rollout(task, team(task), policy, task_rater(task, TOOLS), beam)
+
+    async def run() -> EpisodeRecord:
+        tree = await rollout.play(task.problems("train")[0], seed)
+        if not tree.leaves:
+            return episode_record(tree, 0)
+        found = await give_credit(rollout, tree, CreditConfig(method=method, share=0.5))
+        return episode_record(tree, 0, found.records, found.calls)
+
+    record = asyncio.run(run())
+    leaves = list(record.leaves())
+    assert bool(record.failed) == (not leaves)
+    assert all(len(record.path(leaf.id)) == 3 for leaf in leaves)
+    for group in record.groups:
+        assert group.children
+        assert sum(group.advantages) == pytest.approx(0.0, abs=1e-9)
 
 
 def tree_score(tree: Tree[Any], leaf: str) -> float:

@@ -68,9 +68,12 @@ class Duo(BaseTask[Pair]):
 
 
 class Scripted:
-    """A policy from a function of the request; it keeps what it was asked."""
+    """A policy from a function of the request; it keeps what it was asked.
 
-    def __init__(self, answer: Callable[[Request], str]) -> None:
+    A call of which the function says None has failed for good.
+    """
+
+    def __init__(self, answer: Callable[[Request], str | None]) -> None:
         self.answer = answer
         self.batches: list[list[Request]] = []
 
@@ -81,12 +84,18 @@ class Scripted:
             for index in range(n)
         ]
         self.batches.append(batch)
-        done = iter(Completion(text=self.answer(r), model=r.model, usd=0.01) for r in batch)
+        done = iter(_completion(self.answer(request), request) for request in batch)
         return [[next(done) for _ in range(n)] for _ in requests]
 
     @property
     def calls(self) -> int:
         return sum(len(batch) for batch in self.batches)
+
+
+def _completion(text: str | None, request: Request) -> Completion:
+    if text is None:
+        return Completion(text="", model=request.model, stop="failed", failed="no luck")
+    return Completion(text=text, model=request.model, usd=0.01)
 
 
 def team(task: BaseTask[Pair] | BaseTask[Transcript]) -> dict[str, Member]:

@@ -34,6 +34,7 @@ Written by `{COMMAND}` from the commands themselves; `orchestry COMMAND --help` 
 | 1 | failed: one line on stderr names the cause and the fix |
 | 2 | bad usage or config: nothing was started, nothing was spent |
 | 3 | stopped at the budget: results are kept, `orchestry resume RUN --budget USD` goes on |
+| 4 | stopped because the server stayed away: results are kept, `orchestry resume RUN` goes on |
 | 130 | interrupted: `orchestry resume RUN` goes on |
 """
 KEYS = """## Config keys

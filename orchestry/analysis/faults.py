@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from orchestry.analysis.folded import failures
 from orchestry.analysis.kinds import Share
 from orchestry.journal import Answered, Event, Learned, Lost, Opened, Released, RolledBack, Stopped
 from orchestry.records import EpisodeRecord
@@ -16,7 +17,8 @@ FAINTEST = 1e-12
 
 def faults(run: Run) -> dict[str, str]:
     """By name, counts with what they are counts of; the same names for every run."""
-    events, answers = run.events, [e for e in run.events if isinstance(e, Answered)]
+    events, failed = run.events, failures(run.events)
+    answers = [e for e in events if isinstance(e, Answered) and e.source != "failed"]
     drawn = [event.completion for event in answers if event.source != "refused"]
     acts = [event.completion for event in answers if event.purpose == "act"]
     empty = sum(not completion.text.strip() for completion in drawn)
@@ -26,6 +28,8 @@ def faults(run: Run) -> dict[str, str]:
         "empty answers": _of(empty, len(drawn)),
         "prompts longer than the model's context": _of(_refused(answers), len(answers)),
         "other stop reasons than end and length": _others(answers),
+        "calls that failed for good, their samples left out": str(len(failed)),
+        "episodes that failed, and are in no figure": str(len(run.failed)),
         "attempts that failed and were tried again or given up": _why(events, Released),
         "calls lost, charged at their worst case": _why(events, Lost),
         "judgements that were malformed": _malformed(run.episodes),

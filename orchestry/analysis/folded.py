@@ -16,12 +16,13 @@ def folded(
     folder: Path,
     config: Mapping[str, Any],
     events: Sequence[Event],
-    episodes: Sequence[EpisodeRecord],
+    finished: Sequence[EpisodeRecord],
 ) -> Summary:
     """What summary.json would say if the run had been stopped here. Calls still open count nothing;
     dollars by use, prompts and what the task calls solved are left out."""
     opened = next((event for event in events if isinstance(event, Opened)), None)
     usage, lost = _usage(events), _lost(events)
+    episodes = [record for record in finished if not record.failed]
     best = max(episodes, key=lambda record: (record.reward, -record.episode), default=None)
     tags: Counter[str] = sum((record.tags() for record in episodes), Counter())
     judged: Counter[str] = sum((Counter(record.judgements) for record in episodes), Counter())
@@ -35,8 +36,10 @@ def folded(
         provider=opened.provider if opened else "",
         model=opened.model if opened else "",
         stopped="interrupted",
-        episodes=len(episodes),
-        episodes_asked=int(config.get("episodes", len(episodes))),
+        episodes=len(finished),
+        failed_episodes=len(finished) - len(episodes),
+        failed_calls=len(failures(events)),
+        episodes_asked=int(config.get("episodes", len(finished))),
         calls=sum(row.calls for row in usage),
         cache_hits=sum(row.cache_hits for row in usage),
         input_tokens=sum(row.input_tokens for row in usage),
@@ -68,6 +71,12 @@ def seconds(events: Iterable[Event]) -> float:
         else:
             last = max(last, getattr(event, "at", last))
     return found + (last - opened if opened is not None else 0.0)
+
+
+def failures(events: Iterable[Event]) -> list[Answered]:
+    """The calls that failed for good, less those that were asked again and answered."""
+    last = {event.key: event for event in events if isinstance(event, Answered)}
+    return [event for event in last.values() if event.source == "failed"]
 
 
 def _usage(events: Iterable[Event]) -> tuple[UsageRecord, ...]:

@@ -27,14 +27,14 @@ class Salvaged(Run):
         return self._journal[0]
 
     @cached_property
-    def episodes(self) -> list[EpisodeRecord]:
+    def _all(self) -> list[EpisodeRecord]:
         """The finished episodes that can be read, in order."""
         return self._records[0]
 
     @cached_property
     def summary(self) -> Summary:
         """summary.json; where the run has no readable one, what journal and episodes tell."""
-        return self._written or folded(self.folder, self.config, self.events, self.episodes)
+        return self._written or folded(self.folder, self.config, self.events, self._all)
 
     @cached_property
     def measures(self) -> Measures | None:
@@ -85,11 +85,13 @@ class Salvaged(Run):
 
     def _unfinished(self) -> list[str]:
         found = []
-        done, asked = len(self.episodes), self.config.get("episodes")
+        done, asked = len(self._all), self.config.get("episodes")
         if not done:
             found.append("no episode is finished")
         elif isinstance(asked, int) and done < asked:
             found.append(f"{done} of {asked} episodes are finished")
+        if self.failed:
+            found.append(f"{len(self.failed)} of them failed, and are in no figure")
         last = self.events[-1].kind if self.events else None
         if last != "stopped":
             found.append("its process has not ended in order: it still runs, or was cut off")

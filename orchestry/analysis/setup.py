@@ -48,6 +48,7 @@ def setup(experiment: Experiment) -> dict[str, str]:
         "backend": f"{config.get('backend')}, {strategy}",
         "model": model,
         "episodes": f"{len(run.episodes)} of {config.get('episodes')}",
+        **({"episodes that failed": str(len(run.failed))} if run.failed else {}),
         **{name: _said(config.get(key)) for name, key in keys.items()},
         **_parts(config, local=local),
         "budget, USD": _said(config.get("budget.usd"), "no cap"),

@@ -198,6 +198,8 @@ class _Dev:
             purpose="trial",
         )
         tree = await rollout.play(problem, seed)
+        if not tree.leaves:
+            return Played(None, ())
         leaf = tree.trajectories[tree.leaves[0]]
         return Played(tree.values[leaf.id].number, leaf.turns)
 

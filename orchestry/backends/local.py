@@ -30,7 +30,7 @@ from orchestry.learn.lockstep import Lockstep
 from orchestry.records import EpisodeRecord
 from orchestry.rollout import Rate, Rollout
 from orchestry.search.beam import Chains, Schedule
-from orchestry.seeds import derive
+from orchestry.services.texts import sample_of
 from orchestry.store import Run, Store, refused
 from orchestry.task import BaseTask
 from orchestry.types import Completion, Problem, Request, Tree
@@ -283,8 +283,7 @@ class LocalBackend(Backend):
         seconds = (time.monotonic() - began) / max(1, n * len(requests))
         for request, samples in zip(requests, answers, strict=True):
             for index, completion in enumerate(samples):
-                one = {"sample_index": index, "seed": derive(request.seed, index)}
-                self.gateway.note(request.model_copy(update=one), completion, seconds)
+                self.gateway.note(sample_of(request, index), completion, seconds)
         return answers
 
     async def update(

@@ -41,9 +41,12 @@ of five points before their trial (docs/benchmarks.md, "Which prompt changes are
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One dev episode: its value in [0, 1], and the turns that led there."""
+    """One dev episode: its value in [0, 1], and the turns that led there.
 
-    value: float
+    None for one of which a call failed: it can't be compared.
+    """
+
+    value: float | None
     turns: tuple[Turn, ...]
 
 
@@ -185,7 +188,8 @@ class Learner:
         for candidate, arm in zip(candidates, others, strict=True):
             found: dict[str, list[float]] = {id: [gain] for id, gain in candidate.screened.items()}
             for (problem, _), base, own in zip(draws, bases, arm, strict=True):
-                found.setdefault(problem.id, []).append(own.value - base.value)
+                for gain in differences([own], [base]):
+                    found.setdefault(problem.id, []).append(gain)
             screened = {problem: fmean(gains) for problem, gains in found.items()}
             self._put(candidate.model_copy(update={"screened": screened}))
 
@@ -225,11 +229,10 @@ class Learner:
             arms = self._with(behavior), library
         own, base = await together(self._play(arm, draws) for arm in arms)
         calls, usd = cost([own, base])
-        self._left -= calls
-        gains = (a.value - b.value for a, b in zip(own, base, strict=True))
+        self._left -= max(calls, count)  # a server that refuses all pairs ends the trial too
         return trial.model_copy(
             update={
-                "differences": (*trial.differences, *gains),
+                "differences": (*trial.differences, *differences(own, base)),
                 "calls": trial.calls + calls,
                 "usd": trial.usd + usd,
             }
@@ -324,6 +327,12 @@ def shares(blamed: Mapping[str, float], count: int) -> dict[str, int]:
     for role in ranked[: count - sum(given.values())]:
         given[role] += 1
     return {role: number for role, number in given.items() if number}
+
+
+def differences(own: Sequence[Played], base: Sequence[Played]) -> list[float]:
+    """What one arm earned more than the other, draw by draw; one that failed makes no pair."""
+    pairs = zip(own, base, strict=True)
+    return [a.value - b.value for a, b in pairs if a.value is not None and b.value is not None]
 
 
 def cost(arms: Sequence[Sequence[Played]]) -> tuple[int, float]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestry.evaluation import Baselines
     from orchestry.records import Summary
 
-OF_RUN = ("budget", "episodes", "allow_unsafe_code")
+OF_RUN = ("budget", "patience", "episodes", "allow_unsafe_code")
 """Flags that go with --of: all else is the run's."""
 
 

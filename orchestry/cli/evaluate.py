@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestry.cli.options import patience as patience_option
 from orchestry.cli.options import which_update
 from orchestry.types import SPLITS, Split
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     help="Also play the team as the run began, on the same seeds.  [compare]",
 )
 @click.option("--budget", type=float, metavar="USD", help="Hard cap of this evaluation.")
+@patience_option
 @click.option("--show-best", is_flag=True, help="Show the best trajectory: advantages, credits.")
 @click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -49,6 +51,7 @@ def command(
     episodes: int | None,
     compare: bool,
     budget: float | None,
+    patience: float | None,
     show_best: bool,
     verbose: bool,
     as_json: bool,
@@ -66,7 +69,7 @@ def command(
     from orchestry.evaluation import How, compared, evaluate
 
     began = None
-    how = How(split=split, update=update, samples=samples, episodes=episodes)
+    how = How(split=split, update=update, samples=samples, episodes=episodes, patience_s=patience)
     with watching(verbose=verbose) as observer:
         how["observer"] = observer
         if compare:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestry.cli.options import patience
 from orchestry.config import PROVIDERS, RunConfig
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def command() -> None:
     help=f"Problems to judge answers of, out of train and dev.  [{DEFAULT_PROBLEMS}]",
 )
 @click.option("--budget", type=float, metavar="USD", help="Hard cap in dollars.  [5]")
+@patience
 @click.option("--seed", type=int, metavar="S", help="Which problems.  [0]")
 @click.option(
     "--task-path",
@@ -69,7 +71,8 @@ def check(
     """Ask the configured judge about answers whose worth the task's own tests have settled.
 
     Each problem's answers are shown in an order and in its reverse, each twice. Test problems stay
-    unseen. Exit codes: 0 whatever is found, 2 bad usage, 3 stopped at the budget, 130 interrupted.
+    unseen. Exit codes: 0 whatever is found, 2 bad usage, 3 stopped at the budget, 4 the
+    server stayed away, 130 interrupted.
     """
     from orchestry.cli.options import config_from
 

@@ -31,10 +31,18 @@ FLAGS = {
     "beam_width": "search.beam_width",
     "k_samples": "search.k_samples",
     "budget": "budget.usd",
+    "patience": "retry.patience_s",
     "seed": "seed",
     "allow_unsafe_code": "allow_unsafe_code",
 }
 """Flag to config key."""
+
+patience = click.option(
+    "--patience",
+    type=click.FloatRange(0, 86_400),
+    metavar="SECONDS",
+    help="Wait so long for a server that is away, then stop, resumable (exit code 4).  [600]",
+)
 
 _OPTIONS = (
     click.option("--backend", type=click.Choice(BACKENDS), help="How the team learns.  [api]"),
@@ -51,6 +59,7 @@ _OPTIONS = (
     click.option("--beam-width", type=int, metavar="W", help="States kept after a stage.  [2]"),
     click.option("--k-samples", type=int, metavar="K", help="Samples an agent and state.  [4]"),
     click.option("--budget", type=float, metavar="USD", help="Hard cap in dollars.  [5]"),
+    patience,
     click.option("--seed", type=int, metavar="S", help="Same seed, same run.  [0]"),
     click.option(
         "--task-path",

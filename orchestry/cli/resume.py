@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from orchestry.cli.options import patience as patience_option
+
 
 @click.command(name="resume")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -19,6 +21,7 @@ import click
     multiple=True,
     help="What a run may go on with otherwise, such as learn.learning_rate; may be repeated.",
 )
+@patience_option
 @click.option("--show-best", is_flag=True, help="Show the best trajectory: advantages, credits.")
 @click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -27,6 +30,7 @@ def command(
     budget: float | None,
     episodes: int | None,
     sets: tuple[str, ...],
+    patience: float | None,
     show_best: bool,
     verbose: bool,
     as_json: bool,
@@ -43,6 +47,8 @@ def command(
     changes: dict[str, Any] = settings_of(sets)
     if budget is not None:
         changes["budget"] = {**changes.get("budget", {}), "usd": budget}
+    if patience is not None:
+        changes["retry"] = {**changes.get("retry", {}), "patience_s": patience}
     if episodes is not None:
         changes["episodes"] = episodes
     with watching(verbose=verbose) as observer:

@@ -35,7 +35,8 @@ def command(
     shows what they cost, judge.enabled=false and behaviors.enabled=false do without.
 
     Every config key has its line in orchestry/config.py; `--set key=value` reaches all of them.
-    Exit codes: 0 done, 1 failed, 2 bad usage, 3 stopped at the budget, 130 interrupted.
+    Exit codes: 0 done, 1 failed, 2 bad usage, 3 stopped at the budget, 4 stopped because the
+    server stayed away, 130 interrupted.
     """
     config = config_from(**flags)
     if dry_run:

@@ -15,10 +15,11 @@ from orchestry.analysis.words import counted, plain
 from orchestry.records import CreditRecord, EpisodeRecord, NodeRecord, Summary
 from orchestry.store import Run
 
-EXIT_CODES = {"done": 0, "failed": 1, "budget": 3, "interrupted": 130}
+EXIT_CODES = {"done": 0, "failed": 1, "budget": 3, "away": 4, "interrupted": 130}
 ENDINGS = {
     "done": "[green]done[/]",
     "budget": "[yellow]stopped at the budget; results are kept[/]",
+    "away": "[yellow]stopped: the server stayed away; results are kept[/]",
     "interrupted": "[yellow]interrupted[/]",
     "failed": "[red]failed[/]",
 }
@@ -66,7 +67,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("model", f"{summary.provider}/{summary.model}"),
         ("strategy", summary.strategy),
         *([("baseline", summary.baseline)] if summary.baseline else []),
-        ("episodes", f"{summary.episodes} of {summary.episodes_asked}"),
+        ("episodes", f"{summary.episodes} of {summary.episodes_asked}{_failed(summary)}"),
         *_means(summary),
         ("best reward", _best(summary)),
         ("calls", f"{summary.calls}, and {summary.cache_hits} from the cache"),
@@ -75,6 +76,14 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("time", f"{summary.seconds:.1f} s"),
         ("tags", _tags(summary)),
     ]
+
+
+def _failed(summary: Summary) -> str:
+    """What is missing, where something is."""
+    calls = counted(summary.failed_calls, "call")
+    if summary.failed_episodes:
+        return f", {summary.failed_episodes} of them failed and left out ({calls} failed)"
+    return f" ({calls} failed: their samples are left out)" if summary.failed_calls else ""
 
 
 def _means(summary: Summary) -> list[tuple[str, str]]:

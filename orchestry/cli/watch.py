@@ -61,6 +61,11 @@ class Watch:
         self.progress.start()
 
     def committed(self, record: EpisodeRecord) -> None:
+        if record.failed:
+            self.note(f"episode {record.episode} failed and is left out: {record.failed}")
+            if self.progress:
+                self.progress.advance(self._bar)
+            return
         self._count += 1
         self._sum += record.reward
         self._best = max(self._best, record.reward)

@@ -73,7 +73,7 @@ class CheckReport(Frozen):
     provider: str
     model: str
     model_sha256: str | None = None
-    stopped: Literal["done", "budget", "interrupted", "failed"]
+    stopped: Literal["done", "budget", "away", "interrupted", "failed"]
     problems: int
     """Problems finished."""
     problems_asked: int

@@ -16,9 +16,9 @@ from orchestry.judging.check import QUESTIONS, judge_of, settled
 from orchestry.judging.sets import GradedSet, graded_sets
 from orchestry.prior import BYTES_PER_TOKEN, LONGEST_TOKEN
 from orchestry.rollout import task_rater
-from orchestry.services.gateway import MAX_CHARS
 from orchestry.services.ledger import NANO, nano
 from orchestry.services.sandbox import open_sandbox
+from orchestry.services.texts import MAX_CHARS
 from orchestry.session import Plan
 from orchestry.types import Completion, Frozen, Request, Tools
 

@@ -31,6 +31,8 @@ _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 _NOT_GENERATED = {409, 425, 429, 503, 529}  # of these: refused before any token was made
 _TOO_LONG = {"exceed_context_size_error", "context_length_exceeded"}
 _SAYS_TOO_LONG = re.compile(r"prompt is too long|maximum context length|context window", re.I)
+_OF_THE_ACCOUNT = {401, 402, 403}
+_NO_CREDIT = {"insufficient_quota", "billing_error"}
 _LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|key|pk)-[\w*.-]{6,}|(?<=Bearer )\S+", re.IGNORECASE)
 
 
@@ -130,7 +132,8 @@ async def post(client: Any, path: str, body: Mapping[str, Any], endpoint: Endpoi
 
 
 def decode(body: bytes, endpoint: Endpoint) -> dict[str, Any]:
-    """The JSON object in an answer; raises ProviderError, billed, for anything else."""
+    """The JSON object in an answer; raises ProviderError, transient and billed, for anything else:
+    a proxy's page, or an answer that broke off."""
     try:
         answer = json.loads(body)
     except UnicodeDecodeError:
@@ -149,7 +152,7 @@ def malformed(endpoint: Endpoint, found: str) -> ProviderError:
     return ProviderError(
         f"{endpoint.vendor} at {endpoint.shown} answered with {endpoint.scrub(found)}: check that "
         f"{endpoint.url_variable} (or provider.base_url) names a server of this API",
-        transient=False,
+        transient=True,
         billed=True,
     )
 
@@ -181,7 +184,8 @@ def refused(
     server refused.
     """
     detail, kind = _server_says(body)
-    transient = status in _TRANSIENT and kind != "insufficient_quota"
+    account = status in _OF_THE_ACCOUNT or kind in _NO_CREDIT
+    transient = status in _TRANSIENT or status >= 500
     if (advice := headers.get("x-should-retry")) in ("true", "false"):
         transient = advice == "true"
     message = (
@@ -192,7 +196,8 @@ def refused(
         return PromptTooLong(message)
     return ProviderError(
         message,
-        transient=transient,
+        transient=transient and not account,
+        refused=not transient and not account,
         billed=(status >= 500 or status == 408) and status not in _NOT_GENERATED,
         retry_after=retry_after(headers, clock),
     )
@@ -216,6 +221,13 @@ def whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
+def counted(value: object, worst: int, *, some: bool) -> int:
+    """A count of a bill; the worst case where a server gave none, or 0 for what is surely `some`:
+    a bill may not be guessed low."""
+    count = whole(value)
+    return worst if count is None or (some and not count) else count
+
+
 def clean(text: object) -> str:
     """An answer's text; what UTF-8 can't hold (lone surrogates) becomes U+FFFD."""
     if not isinstance(text, str):
@@ -232,9 +244,11 @@ def _transport(error: Exception, endpoint: Endpoint) -> ProviderError:
     chain = list(_chain(error))
     for link in chain:
         if isinstance(link, aiohttp.ConnectionTimeoutError):
-            return _unreached(endpoint, "nothing accepts a connection in time", transient=True)
+            return _unreached(endpoint, "nothing accepts a connection in time")
         if isinstance(link, aiohttp.ClientConnectorError):
             return _no_connection(endpoint, link.os_error)
+        if isinstance(link, aiohttp.ClientConnectionResetError) and "write" in str(link):
+            return _unreached(endpoint, "the connection was closed before the request was sent")
     if any(isinstance(link, TimeoutError | httpx2.TimeoutException) for link in chain):
         return _broken_off(
             endpoint, f"no answer within {endpoint.timeout_s:g} s (provider.timeout_s)"
@@ -258,14 +272,15 @@ def _no_connection(endpoint: Endpoint, error: OSError) -> ProviderError:
             transient=False,
             billed=False,
         )
-    return _unreached(endpoint, f"nothing answers ({error.strerror or error})", transient=False)
+    return _unreached(endpoint, f"nothing answers ({error.strerror or error})")
 
 
-def _unreached(endpoint: Endpoint, found: str, *, transient: bool) -> ProviderError:
+def _unreached(endpoint: Endpoint, found: str) -> ProviderError:
+    """Nobody is billed for what was never sent, and a server that is away may come back."""
     return ProviderError(
         f"{found} at {endpoint.shown}: start the server or correct {endpoint.url_variable} "
         "(or provider.base_url)",
-        transient=transient,
+        transient=True,
         billed=False,
     )
 
@@ -318,7 +333,7 @@ def _fix(endpoint: Endpoint, status: int, kind: str, structured: bool) -> str:
         return "shorten the prompt, or choose a model with a longer context"
     if status in (401, 403):
         return f"check the key in {endpoint.key_variable}"
-    if status == 402 or kind == "insufficient_quota":
+    if status == 402 or kind in _NO_CREDIT:
         return "add credit to the account"
     if status == 404:
         return f"check the model's name and {endpoint.url_variable} (or provider.base_url)"

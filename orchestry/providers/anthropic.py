@@ -17,6 +17,7 @@ from orchestry.providers._http import (
     SdkProvider,
     bytes_bound,
     clean,
+    counted,
     explain,
     malformed,
     post,
@@ -150,14 +151,14 @@ class AnthropicProvider(SdkProvider):
         assert isinstance(usage, dict)
         read = whole(usage.get("cache_read_input_tokens")) or 0
         written = whole(usage.get("cache_creation_input_tokens")) or 0
-        fresh, output = whole(usage.get("input_tokens")), whole(usage.get("output_tokens"))
+        fresh, bound = whole(usage.get("input_tokens")), self.input_bound(request)
+        text = "".join(clean(b.get("text")) for b in blocks if _is_text(b))
         stop = str(answer.get("stop_reason") or "end")
-        # An answer without usage is counted at its worst case: a bill may not be guessed low.
         return Completion(
-            text="".join(clean(b.get("text")) for b in blocks if _is_text(b)),
+            text=text,
             model=request.model,
-            input_tokens=self.input_bound(request) if fresh is None else fresh + read + written,
-            output_tokens=request.max_tokens if output is None else output,
+            input_tokens=bound if fresh is None else fresh + read + written or bound,
+            output_tokens=counted(usage.get("output_tokens"), request.max_tokens, some=bool(text)),
             cached_tokens=read,
             cache_write_tokens=written,
             stop=_STOPS.get(stop, stop),

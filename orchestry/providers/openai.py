@@ -16,6 +16,7 @@ from orchestry.providers._http import (
     SdkProvider,
     bytes_bound,
     clean,
+    counted,
     malformed,
     post,
     whole,
@@ -89,15 +90,16 @@ class OpenAIProvider(SdkProvider):
         if choice is None or not isinstance(message, dict):
             raise malformed(self._endpoint, f"no choice in it: {answer}")
         usage = _dict(answer.get("usage"))
-        read, output = whole(usage.get("prompt_tokens")), whole(usage.get("completion_tokens"))
+        text, bound = clean(message.get("content")), self.input_bound(request)
         cached = whole(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
         stop = str(choice.get("finish_reason") or "end")
-        # An answer without usage is counted at its worst case: a bill may not be guessed low.
         return Completion(
-            text=clean(message.get("content")),
+            text=text,
             model=request.model,
-            input_tokens=self.input_bound(request) if read is None else read,
-            output_tokens=request.max_tokens if output is None else output,
+            input_tokens=counted(usage.get("prompt_tokens"), bound, some=True),
+            output_tokens=counted(
+                usage.get("completion_tokens"), request.max_tokens, some=bool(text)
+            ),
             cached_tokens=cached or 0,
             stop=_STOPS.get(stop, stop),
         )

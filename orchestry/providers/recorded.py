@@ -17,7 +17,8 @@ JOURNAL = "journal.jsonl"
 
 
 class RecordedProvider:
-    """The answers of one journal; where a request was answered twice, the first counts."""
+    """The answers of one journal; where a request was answered twice, the first counts, and a
+    failure only where no answer followed."""
 
     name = "recorded"
     deterministic = True
@@ -39,7 +40,9 @@ class RecordedProvider:
                 opened = opened or event
             elif isinstance(event, journal.Answered):
                 answer = event.completion.model_copy(update={"usd": 0.0})
-                self._answers.setdefault(digest_of_key(event.key), answer)
+                key = digest_of_key(event.key)
+                if key not in self._answers or self._answers[key].failed:
+                    self._answers[key] = answer
         if opened is None:
             raise ConfigError(f"{self.path} records no run: name another in provider.recording")
         self.model = opened.model

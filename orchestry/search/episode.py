@@ -20,7 +20,7 @@ def episode_record(
 ) -> EpisodeRecord:
     """Flattens one episode, with the credits that its agents were given and their calls."""
     root = tree.trajectories["0"]
-    best = best_leaf(tree)
+    best = best_leaf(tree) if tree.leaves else root
     return EpisodeRecord(
         episode=episode,
         problem=root.problem.id,
@@ -28,13 +28,15 @@ def episode_record(
         seed=root.seed,
         best=best.id,
         reward=_total(best),
-        mean_leaf_reward=tree.values[root.id].number,
+        mean_leaf_reward=tree.values[root.id].number if tree.leaves else 0.0,
         calls=len(tree.answers),
         usd=sum(answer.usd for answer in tree.answers),
         input_tokens=sum(answer.input_tokens for answer in tree.answers),
         output_tokens=sum(answer.output_tokens for answer in tree.answers),
         nodes=tuple(_node(tree, node) for node in tree.trajectories.values()),
         groups=tuple(_group(tree, group) for group in tree.groups),
+        failed_calls=len(tree.failures),
+        failed="" if tree.leaves else (tree.failures or ["no trajectory ended"])[0],
         judgements=dict(sorted(Counter(tree.outcomes).items())),
         credits=tuple(credits),
         credit_calls=credit_calls,

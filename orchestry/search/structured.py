@@ -100,7 +100,7 @@ async def ask(
             replies.append(Reply(read(answer), at_once=True))
         except Malformed as why:
             replies.append(Reply(None, at_once=False))
-            if answer.stop != "too_long":  # the prompt was: the next one would be longer
+            if not answer.failed and answer.stop != "too_long":  # the prompt was: no longer one
                 repairs[place] = _repair(request, clip(answer.text.strip()), noun, why)
     again = await _batch(policy, [*repairs.values()]) if repairs else []
     for place, answer in zip(repairs, again, strict=True):

@@ -17,28 +17,30 @@ from functools import partial
 
 from orchestry.config import RunConfig
 from orchestry.errors import (
-    Abandoned,
+    BudgetExceeded,
     Interrupted,
     OrchestryError,
+    Overbilled,
     PromptTooLong,
     ProviderError,
     StoreError,
+    reason,
 )
 from orchestry.journal import Answered, Event, Journal
 from orchestry.keys import request_key
 from orchestry.records import UsageRecord
 from orchestry.seeds import derive
+from orchestry.services.breaker import Breaker, doubted
 from orchestry.services.cache import AnswerCache, default_folder
 from orchestry.services.door import Door, Sleep
 from orchestry.services.ledger import Ledger, nano, replay
 from orchestry.services.prices import PriceTable
-from orchestry.services.retry import persist, retrying
+from orchestry.services.retry import persist
+from orchestry.services.texts import clean, sample_of, utf8
 from orchestry.services.usage import Meter
 from orchestry.together import together
 from orchestry.types import Completion, Provider, Request
 
-MAX_CHARS = 200_000
-"""A longer answer is cut: no max_tokens that a run can ask for makes one."""
 LONGEST_WHY = 300
 
 
@@ -69,20 +71,26 @@ class Gateway:
         self._door = Door(sleep)
         self._concurrency = config.search.concurrency
         self._slots = asyncio.Semaphore(self._concurrency)
-        rng = random.Random(derive(config.seed, "retry"))
-        self._retrying = retrying(config.retry, rng, sleep)
+        self._retry = config.retry
+        self._rng = random.Random(derive(config.seed, "retry"))
+        self._breakers: list[Breaker] = []
+        self._breaker = self._new_breaker(provider)
         self._memo: dict[str, Completion] = {}
         self._flying: dict[str, asyncio.Future[None]] = {}
-        self._overbilled = False
+        self._told = set[str]()
         self._meter = Meter()
-        for event in events:
-            if isinstance(event, Answered):
+        kept = [event for event in events if isinstance(event, Answered)]
+        self._doubted = doubted(kept)
+        """Keys of failures that an earlier process left in doubt: asked again, once."""
+        for event in kept:
+            if event.key not in self._doubted or event.source != "failed":
                 self._keep(event)
 
     def beside(self, provider: Provider, prices: PriceTable) -> Gateway:
         """The gateway to another provider, with the same ledger, memory, cache, books and door."""
         other = copy(self)
         other._provider, other._prices = provider, prices
+        other._breaker = self._new_breaker(provider)
         other._slots = asyncio.Semaphore(self._concurrency)
         return other
 
@@ -90,6 +98,22 @@ class Gateway:
     def in_flight(self) -> int:
         """Calls sent and not yet answered, of all gateways beside each other."""
         return self._open["sent"]
+
+    @property
+    def failed(self) -> int:
+        """Calls of the run that failed for good: their samples are missing."""
+        return sum(bool(answer.failed) for answer in self._memo.values())
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a call was given up and none answered since: the fault may be a setting's."""
+        return any(breaker.doubt for breaker in self._breakers)
+
+    def verdict(self) -> ProviderError | None:
+        """Why no failure is to count at the end of a block of work: a provider answered nothing to
+        this process, and no earlier process was left in doubt of it."""
+        silent = (b.doubt for b in self._breakers if b.doubt and not b.answers)
+        return None if self._doubted else next(silent, None)
 
     def usage(self) -> tuple[UsageRecord, ...]:
         """What the run's calls came to, over all its processes."""
@@ -119,25 +143,41 @@ class Gateway:
         shared: bool = False,
         started: Callable[[], None] | None = None,
     ) -> Completion:
-        """The answer to one request, paid for at most once in a run.
+        """The answer to one request, paid for at most once in a run; one whose call failed for
+        good says so in `failed`.
 
-        Raises ProviderError when the attempts are used up, BudgetExceeded, Interrupted.
+        Raises what ends the run: ProviderError where no request would be taken (a wrong key, say),
+        ServerAway, BudgetExceeded, Interrupted.
         """
-        return await self._answer(request, shared, started, self._door)
+        key = request_key(self._provider, request)
+        while key in self._flying:  # the same request, asked twice at once: one pays
+            await asyncio.wait([self._flying[key]])
+        known = self._known(key, request)
+        if known is not None:
+            return known
+        self._flying[key] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._persist(key, request, shared, started)
+        except BudgetExceeded:  # others may still fit
+            raise
+        except Exception as error:
+            self._door.shut(error)
+            raise
+        finally:
+            self._flying.pop(key).set_result(None)
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        """`n` samples of every request, all in flight at once; see Policy.
+        """`n` samples of every request, all in flight at once; see Policy and `answer`.
 
-        When one fails, no further attempt of the batch begins, and those in flight finish first:
-        their answers are paid for, and stand in the journal for a resume.
+        When one raises, those in flight finish first: their answers are paid for, and stand in the
+        journal for a resume.
         """
-        door = Door(self._sleep, self._door)
-        groups = [[_sample(request, j) for j in range(n)] for request in requests]
+        groups = [[sample_of(request, j) for j in range(n)] for request in requests]
         leaders = [self._leader(samples) for samples in groups]
         calls = [
             call
             for samples, leader in zip(groups, leaders, strict=True)
-            for call in self._calls(samples, leader, door)
+            for call in self._calls(samples, leader)
         ]
         answers = await together(calls)
         return [answers[i * n : (i + 1) * n] for i in range(len(requests))]
@@ -150,53 +190,45 @@ class Gateway:
         known = [self._known(key, s) is not None for key, s in zip(keys, samples, strict=True)]
         return known.index(False) if known.count(False) > 1 else None
 
-    def _calls(
-        self, samples: Sequence[Request], leader: int | None, door: Door
-    ) -> list[Awaitable[Completion]]:
+    def _calls(self, samples: Sequence[Request], leader: int | None) -> list[Awaitable[Completion]]:
         """All at once, or one to fill the vendor's prompt cache and the others once it answers."""
         if leader is None:
-            return [self._member(sample, False, None, door) for sample in samples]
+            return [self.answer(sample) for sample in samples]
         ready = asyncio.Event()
 
         async def lead(sample: Request) -> Completion:
             try:
-                return await self._member(sample, True, ready.set, door)
+                return await self.answer(sample, shared=True, started=ready.set)
             finally:
                 ready.set()
 
         async def follow(sample: Request) -> Completion:
             await ready.wait()
-            return await self._member(sample, True, None, door)
+            return await self.answer(sample, shared=True)
 
         return [lead(s) if j == leader else follow(s) for j, s in enumerate(samples)]
 
-    async def _member(
-        self, sample: Request, shared: bool, started: Callable[[], None] | None, door: Door
+    async def _persist(
+        self, key: str, request: Request, shared: bool, started: Callable[[], None] | None
     ) -> Completion:
-        """One call of a batch, whose failure shuts the batch's door."""
+        """As many attempts as it takes, or what stands for an answer that there is none of."""
+        attempt = partial(self._attempt, key, request, shared, started)
         try:
-            return await self._answer(sample, shared, started, door)
-        except Exception:
-            door.shut(Abandoned("another call of the batch failed"))
-            raise
+            sleep = self._door.sleep
+            return await persist(attempt, self._retry, self._breaker, self._rng, sleep)
+        except ProviderError as error:
+            if not (error.transient or error.refused):
+                raise
+            if not isinstance(error, PromptTooLong):
+                self._breaker.gave_up(request, error)
+            return self._void(key, request, error)
 
-    async def _answer(
-        self, request: Request, shared: bool, started: Callable[[], None] | None, door: Door
-    ) -> Completion:
-        key = request_key(self._provider, request)
-        while key in self._flying:  # the same request, asked twice at once: one pays
-            await asyncio.wait([self._flying[key]])
-        known = self._known(key, request)
-        if known is not None:
-            return known
-        self._flying[key] = asyncio.get_running_loop().create_future()
-        try:
-            attempt = partial(self._attempt, key, request, shared, started, door)
-            return await persist(attempt, lambda: self._retrying.copy(sleep=door.sleep))
-        except PromptTooLong as error:
-            return self._refused(key, request, error)
-        finally:
-            self._flying.pop(key).set_result(None)
+    def _new_breaker(self, provider: Provider) -> Breaker:
+        breaker = Breaker(
+            provider.name, self._retry, self._rng, self._on_warn, self._clock, self._door.sleep
+        )
+        self._breakers.append(breaker)  # one list, for all gateways beside each other
+        return breaker
 
     def _known(self, key: str, request: Request) -> Completion | None:
         """The answer of this run, or of an earlier run through the cache, which is journaled."""
@@ -212,21 +244,16 @@ class Gateway:
         return event.completion
 
     async def _attempt(
-        self,
-        key: str,
-        request: Request,
-        shared: bool,
-        started: Callable[[], None] | None,
-        door: Door,
+        self, key: str, request: Request, shared: bool, started: Callable[[], None] | None
     ) -> Completion:
-        """One attempt, in a slot and under a reservation."""
-        async with self._slots:
-            door.check()
+        """One attempt, in a slot and under a reservation; alone where the server is away."""
+        async with self._slots, self._breaker.turn():
+            self._door.check()
             bound = self._provider.input_bound(request)
             worst = self._prices.worst(request.model, bound, request.max_tokens, shared)
             call = await self.ledger.reserve(key, worst)
             try:
-                door.check()
+                self._door.check()
             except OrchestryError:
                 self.ledger.release(call, "the run was stopped before it was sent")
                 raise
@@ -234,6 +261,9 @@ class Gateway:
             raw = await self._send(call, request, shared, started)
             completion = self._priced(clean(raw), request, worst)
             event = self._answered(call, key, request, completion, self._clock() - began)
+            if completion.failed:  # a recorded failure, which cost nothing then either
+                self.ledger.release(call, completion.failed)
+                return self._stand_in(key, request, completion)
             try:
                 self.ledger.settle(event)
             except StoreError:  # the cache may lie on a disk that has room for what was paid
@@ -247,15 +277,24 @@ class Gateway:
         if self._cache is not None and self._provider.cacheable:
             self._cache.put(key, completion)
 
-    def _refused(self, key: str, request: Request, error: PromptTooLong) -> Completion:
-        """An empty answer: the episode goes on, and no resume asks for the impossible again."""
-        self._on_warn(f"{request.agent}'s answer counts as empty: {error}")
-        empty = Completion(text="", model=request.model, stop="too_long")
-        event = self._answered(None, key, request, empty, 0.0)
-        event = event.model_copy(update={"source": "refused"})
+    def _void(self, key: str, request: Request, error: ProviderError) -> Completion:
+        """What stands for an answer that there is none of: an empty one where the prompt was too
+        long, so that the episode goes on, else a sample to be left out."""
+        why, long = utf8(reason(error)), isinstance(error, PromptTooLong)
+        effect = "counts as empty" if long else "is missing, and its sample left out"
+        if why not in self._told:
+            self._told.add(why)
+            self._on_warn(f"{request.agent}'s answer {effect}: {why}")
+        stop, failed = ("too_long", "") if long else ("failed", why)
+        gone = Completion(text="", model=request.model, stop=stop, failed=failed)
+        return self._stand_in(key, request, gone)
+
+    def _stand_in(self, key: str, request: Request, gone: Completion) -> Completion:
+        event = self._answered(None, key, request, gone, 0.0)
+        event = event.model_copy(update={"source": "failed" if gone.failed else "refused"})
         self.ledger.note(event)
         self._keep(event)
-        return empty
+        return gone
 
     async def _send(
         self, call: int, request: Request, shared: bool, started: Callable[[], None] | None
@@ -263,28 +302,36 @@ class Gateway:
         """The provider's answer; a failure ends the reservation."""
         self._open["sent"] += 1
         try:
-            return await self._provider.complete(request, shared=shared, started=started)
+            answer = await self._provider.complete(request, shared=shared, started=started)
         except ProviderError as error:
             self._fail(call, error.billed, str(error))
+            if isinstance(error, PromptTooLong):
+                self._breaker.answered()
+            elif error.transient:
+                self._breaker.failed(error)
             raise
         except BaseException as error:  # cancelled, or a fault of the provider's own code
             self._fail(call, self._provider.bills_unanswered, type(error).__name__)
             raise
         finally:
             self._open["sent"] -= 1
+        self._breaker.answered()
+        return answer
 
     def _fail(self, call: int, billed: bool, why: str) -> None:
         end = self.ledger.lose if billed else self.ledger.release
-        end(call, _utf8(why)[:LONGEST_WHY])
+        end(call, utf8(why)[:LONGEST_WHY])
 
     def _priced(self, completion: Completion, request: Request, worst: float) -> Completion:
         usd = self._prices.cost(completion, request.model)
-        if nano(usd) > nano(worst) and not self._overbilled:
-            self._overbilled = True
-            self._on_warn(
-                f"{self._provider.name} billed ${usd:.6g} for a call that was reserved at "
-                f"${worst:.6g}: its token counts are above the request's bounds, so the budget "
-                "can be passed by as much"
+        if nano(usd) > nano(worst):
+            self._door.shut(
+                Overbilled(
+                    f"{self._provider.name} billed ${usd:.6g} for a call that was reserved at "
+                    f"${worst:.6g}: its token counts are above the request's bounds, so no cap can "
+                    "be kept and nothing more is asked; results are kept: correct the server or "
+                    f"its price, then `orchestry resume {self.ledger.folder}`"
+                )
             )
         return completion.model_copy(update={"usd": usd})
 
@@ -347,28 +394,3 @@ async def open_gateway(
     finally:
         if cache is not None:
             cache.close()
-
-
-def clean(completion: Completion, max_chars: int = MAX_CHARS) -> Completion:
-    """The answer as text that every file takes: valid Unicode, and of bounded length."""
-    read = {name: getattr(completion, name) for name in ("text", "model", "stop")}
-    fixed = {name: good for name, raw in read.items() if (good := _utf8(raw)) != raw}
-    text = fixed.get("text", completion.text)
-    if len(text) > max_chars:
-        fixed |= {"text": text[:max_chars], "stop": "cut"}
-    return completion.model_copy(update=fixed) if fixed else completion
-
-
-def _utf8(text: str) -> str:
-    """Surrogates that stand alone, which JSON can carry and UTF-8 can't, become U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def _sample(request: Request, number: int) -> Request:
-    """The number-th sample from the request's own on."""
-    index = request.sample_index + number
-    return request.model_copy(update={"sample_index": index, "seed": derive(request.seed, index)})

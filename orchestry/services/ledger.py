@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from orchestry.errors import BudgetExceeded, StoreError
@@ -109,6 +110,11 @@ class Ledger:
             end = Lost(call=call, why="") if bills_unanswered else Released(call=call, why="")
             balance.add(end)
         return balance
+
+    @property
+    def folder(self) -> Path:
+        """The run's directory."""
+        return self._journal.path.parent
 
     @property
     def spent(self) -> float:
@@ -224,7 +230,7 @@ class Ledger:
         return BudgetExceeded(
             f"the next call could cost ${usd:.4g} and ${self.spent:.4g} of the budget of "
             f"${self.cap_usd:.4g} is spent; results are kept: go on with "
-            f"`orchestry resume {self._journal.path.parent} --budget {enough:g}`"
+            f"`orchestry resume {self.folder} --budget {enough:g}`"
         )
 
     def _past_warning(self) -> bool:

@@ -4,63 +4,48 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import NoReturn, TypeVar
-
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception,
-    stop_after_attempt,
-)
+from typing import TypeVar
 
 from orchestry.config import RetryConfig
 from orchestry.errors import ProviderError
+from orchestry.services.breaker import Breaker
+from orchestry.services.door import Sleep
 
 T = TypeVar("T")
-PATIENCE_S = 300.0
+LONGEST_ASKED_S = 300.0
 """The longest wait that a server can ask for, in seconds."""
 
 
-def retrying(
+async def persist(
+    attempt: Callable[[], Awaitable[T]],
     config: RetryConfig,
+    server: Breaker,
     rng: random.Random,
-    sleep: Callable[[float], Awaitable[None]],
-) -> AsyncRetrying:
-    """Calls a function until it succeeds, fails for good, or the attempts are used up.
+    sleep: Sleep,
+) -> T:
+    """Attempts until one succeeds, fails for good, or they are used up.
 
-    The last ProviderError is raised again with the number of attempts. Use a `copy()` for each
-    call, in `persist`: tenacity keeps its state on the object.
+    Those during which the server was away for all count nothing. A call that costs nothing is not
+    given up before the server has answered another one since its first failure: until then the
+    fault may be the server's. Raises the last ProviderError, with the number of attempts.
     """
-
-    def wait(state: RetryCallState) -> float:
-        return wait_s(config, rng, state.attempt_number, _error(state))
-
-    return AsyncRetrying(
-        sleep=sleep,
-        stop=stop_after_attempt(config.attempts),
-        wait=wait,
-        retry=retry_if_exception(lambda e: isinstance(e, ProviderError) and e.transient),
-        retry_error_callback=_give_up,
-    )
-
-
-async def persist(attempt: Callable[[], Awaitable[T]], policy: Callable[[], AsyncRetrying]) -> T:
-    """Attempts as the policy says.
-
-    tenacity takes time even where nothing fails, so it comes in with the first failure, which it
-    is told as that of its own first attempt.
-    """
-    try:
-        return await attempt()
-    except ProviderError as error:
-        first = [error]
-
-    async def again() -> T:
-        if first:
-            raise first.pop()
-        return await attempt()
-
-    return await policy()(again)
+    tries, billed, answers = 0, 0, server.answers
+    while True:
+        try:
+            return await attempt()
+        except ProviderError as error:
+            if not error.transient:
+                raise
+            failure = error
+        if not tries:
+            answers = server.answers
+        if server.away:
+            continue
+        tries, billed = tries + 1, billed + failure.billed
+        used_up = tries >= config.attempts and server.answers > answers
+        if used_up or billed >= min(config.attempts, config.billed_attempts):
+            raise _after(tries, failure) from failure
+        await sleep(wait_s(config, rng, tries, failure))
 
 
 def wait_s(config: RetryConfig, rng: random.Random, attempt: int, error: ProviderError) -> float:
@@ -70,22 +55,14 @@ def wait_s(config: RetryConfig, rng: random.Random, attempt: int, error: Provide
     together don't come back together; without it, exponential with full jitter.
     """
     if error.retry_after is not None:
-        return min(max(0.0, error.retry_after), PATIENCE_S) + rng.uniform(0.0, config.base_s)
-    return rng.uniform(0.0, min(config.max_s, config.base_s * 2.0 ** (attempt - 1)))
+        return min(max(0.0, error.retry_after), LONGEST_ASKED_S) + rng.uniform(0.0, config.base_s)
+    return rng.uniform(0.0, min(config.max_s, config.base_s * 2.0 ** min(attempt - 1, 60)))
 
 
-def _error(state: RetryCallState) -> ProviderError:
-    error = state.outcome.exception() if state.outcome else None
-    assert isinstance(error, ProviderError)
-    return error
-
-
-def _give_up(state: RetryCallState) -> NoReturn:
-    error = _error(state)
-    tries = f"after {state.attempt_number} attempts: " if state.attempt_number > 1 else ""
-    raise ProviderError(
-        f"{tries}{error}",
+def _after(tries: int, error: ProviderError) -> ProviderError:
+    return ProviderError(
+        f"after {tries} attempts: {error}" if tries > 1 else str(error),
         transient=True,
         billed=error.billed,
         retry_after=error.retry_after,
-    ) from error
+    )

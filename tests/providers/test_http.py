@@ -29,6 +29,7 @@ ENDPOINT = Endpoint("openai", "http://u:pw@h:1/v1?k=v", "K_VAR", "U_VAR", 1.0, K
         (408, True, True, "again"),
         (413, False, False, "shorten"),
         (422, False, False, "correct the setting"),
+        (521, True, True, "again"),
         (429, True, False, "again"),
         (500, True, True, "again"),
         (502, True, True, "again"),
@@ -44,6 +45,7 @@ async def test_each_status_has_its_meaning(
     async with serving(reply(body, status)) as server, at(vendor, server.url) as provider:
         error = await failure(provider)
     assert (error.transient, error.billed) == (transient, billed)
+    assert error.refused == (status in (400, 404, 413, 422)), "one request's own fault"
     assert str(status) in str(error)
     assert "is no good" in str(error)
     assert fix in str(error)
@@ -56,7 +58,7 @@ async def test_bodies_that_are_no_json(vendor: str, status: int, body: bytes) ->
     raw = reply(body, status, content_type="text/html; charset=nonsense")
     async with serving(raw) as server, at(vendor, server.url) as provider:
         error = await failure(provider)
-    assert error.transient == (status == 500)
+    assert error.transient == (status != 400)
     assert error.billed == (status != 400)
     assert "\n" not in str(error)
     assert "Oops" in str(error) or b"Oops" not in body
@@ -66,7 +68,18 @@ async def test_bodies_that_are_no_json(vendor: str, status: int, body: bytes) ->
 async def test_json_that_is_no_answer_was_billed(vendor: str, body: object) -> None:
     async with serving(reply(body)) as server, at(vendor, server.url) as provider:
         error = await failure(provider)
-    assert (error.transient, error.billed) == (False, True)
+    assert (error.transient, error.billed) == (True, True)
+
+
+@pytest.mark.parametrize("kind", ["insufficient_quota", "billing_error"])
+async def test_an_account_without_credit_is_no_single_requests_fault(
+    vendor: str, kind: str
+) -> None:
+    raw = reply({"error": {"type": kind, "code": kind, "message": "no credit"}}, 429)
+    async with serving(raw) as server, at(vendor, server.url) as provider:
+        error = await failure(provider)
+    assert (error.transient, error.refused, error.billed) == (False, False, False)
+    assert "add credit" in str(error)
 
 
 async def test_a_port_that_refuses_costs_nothing_and_names_the_variable(vendor: str) -> None:
@@ -75,7 +88,7 @@ async def test_a_port_that_refuses_costs_nothing_and_names_the_variable(vendor: 
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     async with at(vendor, url) as provider:
         error = await failure(provider)
-    assert (error.transient, error.billed) == (False, False)
+    assert (error.transient, error.billed) == (True, False)
     assert f"{vendor.upper()}_BASE_URL" in str(error)
     assert url in str(error)
 
@@ -83,7 +96,7 @@ async def test_a_port_that_refuses_costs_nothing_and_names_the_variable(vendor: 
 async def test_a_host_that_does_not_exist(vendor: str) -> None:
     async with at(vendor, "http://nowhere.invalid") as provider:
         error = await failure(provider)
-    assert (error.transient, error.billed) == (False, False)
+    assert (error.transient, error.billed) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -86,15 +86,15 @@ class Server:
     async def __aexit__(self, *exc: object) -> None: ...
 
 
-def fault(*, transient: bool = True, billed: bool = False) -> ProviderError:
-    return ProviderError("no luck", transient=transient, billed=billed)
+def fault(*, transient: bool = True, billed: bool = False, refused: bool = False) -> ProviderError:
+    return ProviderError("no luck", transient=transient, billed=billed, refused=refused)
 
 
 def _config(folder: Path, **changes: Any) -> RunConfig:
     raw: dict[str, Any] = {
         "prices": {"m": {"input": 1.0, "output": 1.0}},
         "cache": {"dir": folder / "cache"},
-        "retry": {"attempts": 3, "base_s": 0.0},
+        "retry": {"attempts": 3, "base_s": 0.0, "patience_s": 60.0},
         "budget": {"usd": 1.0},
     }
     return validate(raw | changes)
@@ -109,6 +109,8 @@ class Run:
         self.config = _config(folder, **changes)
         self.warnings: list[str] = []
         self.waits: list[float] = []
+        self.now = 1000.0
+        """The run's clock, which goes on while it sleeps."""
 
     @property
     def events(self) -> list[journal.Event]:
@@ -126,6 +128,7 @@ class Run:
                 log,
                 self.events,
                 on_warn=self.warnings.append,
+                clock=lambda: self.now,
                 sleep=self.sleep,
             ) as gateway:
                 yield gateway
@@ -134,6 +137,7 @@ class Run:
 
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
+        self.now += seconds
         await asyncio.sleep(0)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from orchestry.errors import BudgetExceeded, Interrupted, ProviderError
+from orchestry.errors import BudgetExceeded, Interrupted, Overbilled, ProviderError, ServerAway
 from orchestry.journal import Answered, Reserved
 from orchestry.keys import request_digest
 from orchestry.services.ledger import nano
+from orchestry.services.prices import price_table
 from orchestry.types import Completion, Request
 from tests.services.scripted import INPUT, OUTPUT, USD, WORST, Run, Server, ask, fault, kinds, step
 
@@ -106,8 +108,8 @@ async def test_a_private_provider_leaves_the_cache_alone(run: Run) -> None:
     assert not (run.folder / "cache").exists()
 
 
-async def test_a_failed_twin_does_not_fail_the_one_that_waits(run: Run) -> None:
-    failures = [fault(transient=False)]
+async def test_a_twin_that_was_cut_off_does_not_fail_the_one_that_waits(run: Run) -> None:
+    failures = [BudgetExceeded("no room")]
 
     async def act(request: Request) -> str:
         await asyncio.sleep(0)
@@ -119,7 +121,7 @@ async def test_a_failed_twin_does_not_fail_the_one_that_waits(run: Run) -> None:
         first, second = await asyncio.gather(
             gateway.answer(ask()), gateway.answer(ask()), return_exceptions=True
         )
-    assert isinstance(first, ProviderError)
+    assert isinstance(first, BudgetExceeded)
     assert isinstance(second, Completion)
     assert second.text == "fine"
 
@@ -167,7 +169,9 @@ async def test_a_wait_holds_neither_slot_nor_money(tmp_path: Path) -> None:
             await busy
 
 
-async def test_a_lasting_failure_stops_the_batch_but_keeps_what_was_paid(tmp_path: Path) -> None:
+async def test_what_no_request_survives_stops_the_run_but_keeps_what_was_paid(
+    tmp_path: Path,
+) -> None:
     run = Run(tmp_path, search={"concurrency": 4})
 
     async def act(request: Request) -> str:
@@ -184,7 +188,199 @@ async def test_a_lasting_failure_stops_the_batch_but_keeps_what_was_paid(tmp_pat
         assert gateway.in_flight == 0
         assert len(server.asked) == 4
         assert len([e for e in run.events if isinstance(e, Answered)]) == 3
-        assert isinstance(await gateway.answer(ask("r15")), Completion)
+        with pytest.raises(ProviderError, match="no luck"):
+            await gateway.answer(ask("r15"))
+    assert len(server.asked) == 4
+
+
+async def test_a_refused_request_is_one_missing_sample(run: Run) -> None:
+    async def act(request: Request) -> str:
+        if request.messages[0].content == "bad":
+            raise fault(transient=False, refused=True)
+        return ""
+
+    server = Server(act)
+    async with run.open(server) as gateway:
+        (good,), (bad,) = await gateway.sample([ask("good"), ask("bad")], 1)
+        ((again,),) = await gateway.sample([ask("bad")], 1)
+        assert gateway.failed == 1
+        await gateway.answer(ask("more"))
+    assert (good.failed, bad.failed, bad.stop, again) == ("", "no luck", "failed", bad)
+    async with run.open(server) as gateway:  # an answer followed, so the failure stands
+        assert await gateway.sample([ask("bad")], 1) == [[bad]]
+        assert gateway.ledger.spent == pytest.approx(2 * USD)
+    assert [r.messages[0].content for r in server.asked].count("bad") == 1
+    assert len(run.warnings) == 1
+
+
+@pytest.mark.parametrize(("billed", "asked"), [(False, 3), (True, 2)])
+async def test_a_call_whose_attempts_are_used_up_is_one_missing_sample(
+    tmp_path: Path, billed: bool, asked: int
+) -> None:
+    retry = {"attempts": 3, "billed_attempts": 2, "base_s": 0.0}
+    run = Run(tmp_path, retry=retry, search={"concurrency": 1})
+
+    async def act(request: Request) -> str:
+        if request.messages[0].content == "bad":
+            raise fault(billed=billed)
+        return ""
+
+    server = Server(act)
+    async with run.open(server) as gateway:
+        rows = await gateway.sample([ask("bad"), *(ask(f"r{i}") for i in range(9))], 1)
+    assert [row[0].failed for row in rows] == [f"after {asked} attempts: no luck", *[""] * 9]
+    assert [r.messages[0].content for r in server.asked].count("bad") == asked
+
+
+async def test_a_wrong_setting_stops_the_run_and_spoils_no_resume(run: Run) -> None:
+    wrong = True
+
+    async def act(request: Request) -> str:
+        if wrong:
+            raise fault(transient=False, refused=True)
+        return ""
+
+    server, prompts = Server(act), [ask(f"r{i}") for i in range(30)]
+    run.config = run.config.model_copy(
+        update={"search": run.config.search.model_copy(update={"concurrency": 2})}
+    )
+    async with run.open(server) as gateway:
+        with pytest.raises(ProviderError, match=r"8 different requests in a row .*no luck"):
+            await gateway.sample(prompts, 2)
+    assert len(server.asked) <= 8 * 2 + 1
+    wrong = False
+    async with run.open(server) as gateway:
+        rows = await gateway.sample(prompts, 2)
+    assert not [answer for row in rows for answer in row if answer.failed]
+
+
+async def test_one_prompt_that_is_always_refused_is_no_wrong_setting(run: Run) -> None:
+    async def act(request: Request) -> str:
+        if request.messages[0].content == "bad":
+            raise fault(transient=False, refused=True)
+        return ""
+
+    async with run.open(Server(act)) as gateway:
+        (row,) = await gateway.sample([ask("bad")], 20)
+        assert gateway.in_doubt
+        assert isinstance(gateway.verdict(), ProviderError), "nothing was ever answered"
+        await gateway.answer(ask("good"))
+        assert not gateway.in_doubt
+        assert gateway.verdict() is None
+    assert all(answer.failed for answer in row)
+
+
+async def test_who_was_refused_by_two_processes_is_believed(run: Run) -> None:
+    async def act(request: Request) -> str:
+        raise fault(transient=False, refused=True)
+
+    for believed in (False, True):
+        server = Server(act)
+        async with run.open(server) as gateway:
+            await gateway.sample([ask()], 2)
+            assert (gateway.verdict() is None) == believed
+        assert len(server.asked) == 2
+
+
+# --- a server that is away ------------------------------------------------------------------------
+
+
+class Away:
+    """A server that fails until a time on the run's clock."""
+
+    def __init__(self, run: Run, until: float, error: ProviderError) -> None:
+        self.run, self.until, self.error = run, until, error
+
+    async def act(self, request: Request) -> str:
+        await step(2)
+        if self.run.now < self.until:
+            raise self.error
+        return ""
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 32])
+@pytest.mark.parametrize("seconds", [1.0, 19.0, 55.0])
+async def test_a_server_that_comes_back_costs_no_call(
+    tmp_path: Path, seconds: float, concurrency: int
+) -> None:
+    run = Run(
+        tmp_path,
+        search={"concurrency": concurrency},
+        retry={"base_s": 0.5, "patience_s": 60.0},
+        budget={"usd": 1.0},
+    )
+    server = Server(Away(run, run.now + seconds, fault()).act)
+    async with run.open(server) as gateway:
+        rows = await gateway.sample([ask(f"r{i}") for i in range(10)], 4)
+        assert gateway.ledger.lost == 0.0
+    assert not [answer for row in rows for answer in row if answer.failed]
+    away, back = [*run.warnings, None, None][:2]
+    if seconds > 20:
+        assert re.fullmatch(
+            r"server away since \d\d:\d\d:\d\d \(no luck\): waiting, up to 60 s \(--patience\)",
+            str(away),
+        )
+        assert re.fullmatch(r"server answers again after [\d.]+ s: going on", str(back))
+        assert len(server.asked) < 40 + 2 * 32 + 12, "while it is away, one asks for all"
+
+
+async def test_after_the_patience_the_run_stops_and_a_resume_goes_on(run: Run) -> None:
+    away = Away(run, run.now + 1e9, fault())
+    server = Server(away.act)
+    async with run.open(server) as gateway:
+        with pytest.raises(ServerAway, match=r"server away since .* 60 s") as stop:
+            await gateway.sample([ask(f"r{i}") for i in range(50)], 2)
+        with pytest.raises(ServerAway):
+            await gateway.answer(ask("late"))
+    assert stop.value.exit_code == 4
+    assert Counter(kinds(run))["answered"] == 0
+    away.until = run.now + 10
+    async with run.open(server) as gateway:
+        rows = await gateway.sample([ask(f"r{i}") for i in range(50)], 2)
+        assert gateway.ledger.lost == gateway.ledger.reserved == 0.0
+    assert not [answer for row in rows for answer in row if answer.failed]
+
+
+async def test_probes_that_may_be_billed_are_few(tmp_path: Path) -> None:
+    run = Run(tmp_path, search={"concurrency": 4}, retry={"patience_s": 3600.0}, budget={"usd": 1})
+    server = Server(Away(run, run.now + 1e9, fault(billed=True)).act)
+    async with run.open(server) as gateway:
+        with pytest.raises(ServerAway):
+            await gateway.sample([ask(f"r{i}") for i in range(50)], 1)
+        assert gateway.ledger.lost == pytest.approx(len(server.asked) * WORST)
+    assert len(server.asked) <= 8 + 3 + 13
+
+
+async def test_two_servers_wait_each_for_itself(tmp_path: Path) -> None:
+    run = Run(tmp_path, retry={"base_s": 0.5, "patience_s": 60.0}, budget={"usd": 1.0})
+    away = Server(Away(run, run.now + 30, fault()).act)
+    here = Server()
+    away.base_url = "elsewhere"
+    async with run.open(here) as gateway:
+        other = gateway.beside(away, price_table(away, run.config))
+        waiting = asyncio.create_task(other.sample([ask(f"r{i}") for i in range(9)], 1))
+        rows = await gateway.sample([ask(f"r{i}") for i in range(9)], 1)
+        assert not waiting.done()
+        rows += await waiting
+    assert not [answer for row in rows for answer in row if answer.failed]
+
+
+async def test_the_door_wakes_who_waits_for_a_server_that_is_away(run: Run) -> None:
+    slept = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        slept.set()
+        await asyncio.sleep(3600)
+
+    server = Server(Away(run, run.now + 1e9, fault()).act)
+    run.sleep = sleep  # type: ignore[method-assign]
+    async with run.open(server) as gateway:
+        batch = asyncio.create_task(gateway.sample([ask(f"r{i}") for i in range(40)], 1))
+        await slept.wait()
+        gateway.close_door("stop")
+        with pytest.raises(Interrupted):
+            await asyncio.wait_for(batch, 1)
+    assert len(server.asked) <= 32
 
 
 async def test_at_the_cap_calls_in_flight_finish_first(tmp_path: Path) -> None:
@@ -276,16 +472,21 @@ async def test_a_fault_in_a_providers_code_is_raised_as_it_is(run: Run) -> None:
     assert Counter(kinds(run)) == {"reserved": 1, "lost": 1}
 
 
-async def test_a_bill_above_the_reservation_is_said_once(run: Run) -> None:
+async def test_after_a_bill_above_the_reservation_nothing_more_is_asked(run: Run) -> None:
     server = Server()
     server.input_bound = lambda request: 0  # type: ignore[method-assign]
     run.config = run.config.model_copy(
         update={"prices": {"m": run.config.prices["m"].model_copy(update={"input": 9.0})}}
     )
     async with run.open(server) as gateway:
-        await gateway.sample([ask("a"), ask("b")], 1)
-    assert len(run.warnings) == 1
-    assert "above the request's bounds" in run.warnings[0]
+        assert isinstance(await gateway.answer(ask("a")), Completion)
+        with pytest.raises(Overbilled, match="above the request's bounds") as stop:
+            await gateway.sample([ask("b"), ask("a")], 1)
+        assert "orchestry resume" in str(stop.value)
+        assert stop.value.exit_code == 3
+    assert len(server.asked) == 1
+    async with run.open(Server()) as gateway:
+        assert isinstance(await gateway.answer(ask("b")), Completion)
 
 
 # --- order and concurrency ------------------------------------------------------------------------

@@ -11,46 +11,55 @@ from hypothesis import strategies as st
 
 from orchestry.config import RetryConfig
 from orchestry.errors import ProviderError
-from orchestry.services.retry import PATIENCE_S, persist, retrying, wait_s
+from orchestry.services.breaker import Breaker
+from orchestry.services.retry import LONGEST_ASKED_S, persist, wait_s
 
 
-def _error(*, transient: bool = True, retry_after: float | None = None) -> ProviderError:
-    return ProviderError("busy", transient=transient, billed=False, retry_after=retry_after)
+def _error(
+    *, transient: bool = True, billed: bool = False, retry_after: float | None = None
+) -> ProviderError:
+    return ProviderError("busy", transient=transient, billed=billed, retry_after=retry_after)
 
 
 class _Server:
-    """Fails as scripted, then answers; and the clock of whoever waits for it."""
+    """Fails as scripted, then answers; others are answered meanwhile, unless it is `alone`."""
 
-    def __init__(self, errors: Sequence[Exception]) -> None:
+    def __init__(self, errors: Sequence[Exception], alone: bool = False) -> None:
         self.errors = list(errors)
+        self.alone = alone
         self.asked = 0
         self.waits: list[float] = []
 
     async def ask(self) -> str:
         self.asked += 1
-        if self.errors:
-            raise self.errors.pop(0)
-        return "answer"
+        if not self.errors:
+            return "answer"
+        error = self.errors.pop(0)
+        if isinstance(error, ProviderError):
+            self.breaker.failed(error)
+        raise error
 
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
+        if not self.alone:
+            self.breaker.answered()
 
-
-async def _run(server: _Server, config: RetryConfig, seed: int = 0) -> str:
-    policy = retrying(config, random.Random(seed), server.sleep)
-    return await persist(server.ask, policy.copy)
+    async def run(self, config: RetryConfig, seed: int = 0) -> str:
+        rng = random.Random(seed)
+        self.breaker = Breaker("it", config, rng, lambda text: None, lambda: 0.0, self.sleep)
+        return await persist(self.ask, config, self.breaker, rng, self.sleep)
 
 
 async def test_a_passing_failure_is_asked_again() -> None:
     server = _Server([_error(), _error()])
-    assert await _run(server, RetryConfig()) == "answer"
+    assert await server.run(RetryConfig()) == "answer"
     assert server.asked == 3
 
 
 async def test_a_lasting_failure_is_raised_at_once() -> None:
     server = _Server([_error(transient=False)])
     with pytest.raises(ProviderError, match=r"^busy$"):
-        await _run(server, RetryConfig())
+        await server.run(RetryConfig())
     assert (server.asked, server.waits) == (1, [])
 
 
@@ -58,21 +67,30 @@ async def test_a_lasting_failure_is_raised_at_once() -> None:
 async def test_what_is_no_provider_error_is_not_retried(bug: BaseException) -> None:
     server = _Server([bug])  # type: ignore[list-item]
     with pytest.raises(type(bug)):
-        await _run(server, RetryConfig())
+        await server.run(RetryConfig())
     assert server.asked == 1
 
 
-async def test_the_last_error_says_how_often_it_was_tried() -> None:
-    server = _Server([_error()] * 9)
-    with pytest.raises(ProviderError, match=r"^after 4 attempts: busy$"):
-        await _run(server, RetryConfig(attempts=4))
-    assert server.asked == 4
+@pytest.mark.parametrize(("billed", "asked"), [(False, 6), (True, 3)])
+async def test_the_last_error_says_how_often_it_was_tried(billed: bool, asked: int) -> None:
+    server = _Server([_error(billed=billed)] * 9)
+    with pytest.raises(ProviderError, match=rf"^after {asked} attempts: busy$"):
+        await server.run(RetryConfig())
+    assert server.asked == asked
+
+
+async def test_while_nobody_is_answered_a_free_call_is_not_given_up() -> None:
+    server = _Server([_error()] * 40, alone=True)
+    assert await server.run(RetryConfig()) == "answer"
+    server = _Server([_error(billed=True)] * 40, alone=True)
+    with pytest.raises(ProviderError, match=r"^after 3 attempts: busy$"):
+        await server.run(RetryConfig())
 
 
 async def test_one_seed_one_schedule() -> None:
     servers = [_Server([_error()] * 5) for _ in range(3)]
     for server, seed in zip(servers, (1, 1, 2), strict=True):
-        await _run(server, RetryConfig(), seed)
+        await server.run(RetryConfig(), seed)
     assert servers[0].waits == servers[1].waits != servers[2].waits
 
 
@@ -82,14 +100,14 @@ def test_the_servers_wait_is_kept_up_to_five_minutes(
 ) -> None:
     config = RetryConfig(base_s=base, max_s=longest)
     found = wait_s(config, random.Random(seed), attempt, _error(retry_after=asked))
-    kept = min(asked, PATIENCE_S)
+    kept = min(asked, LONGEST_ASKED_S)
     assert kept <= found <= kept + base
 
 
-@given(st.integers(1, 50), st.integers(), st.floats(0, 10), st.floats(0, 100))
+@given(st.integers(1, 5000), st.integers(), st.floats(0, 10), st.floats(0, 100))
 def test_without_it_the_wait_doubles_up_to_the_longest(
     attempt: int, seed: int, base: float, longest: float
 ) -> None:
     config = RetryConfig(base_s=base, max_s=longest)
     found = wait_s(config, random.Random(seed), attempt, _error())
-    assert 0.0 <= found <= min(longest, base * 2.0 ** (attempt - 1))
+    assert 0.0 <= found <= min(longest, base * 2.0 ** min(attempt - 1, 100))
