@@ -49,6 +49,8 @@ class Options:
     """Template of an answer; {text} is filler that follows from the request alone."""
     output_tokens: int = 20
     """Length of an answer, if max_tokens allows; 0 is max_tokens."""
+    output_sigma: float = 0.0
+    """Sigma of a lognormal length with that median, drawn by the request's body; 0 is constant."""
     bytes_per_token: float = 4.0
     """Token rule, at least 1: ceil(bytes of all prompt text / bytes_per_token)."""
     input_usd: float = 1.0

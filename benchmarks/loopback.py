@@ -174,7 +174,10 @@ class Loopback:
         """An answer's text and its length in tokens, at most `limit`."""
         schema = structured.schema_of(body)
         if schema is None:
-            length = min(limit, self.options.output_tokens or limit)
+            sigma, length = self.options.output_sigma, self.options.output_tokens or limit
+            if sigma:
+                length = math.ceil(length * math.exp(random.Random(body_hash).gauss(0, sigma)))
+            length = min(limit, length)
             return self.options.answer.replace("{text}", wire.filler(body_hash, length)), length
         text = structured.answer(schema, body_hash)
         size = self.options.bytes_per_token

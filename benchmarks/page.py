@@ -14,6 +14,7 @@ SECTIONS = {
     "overhead": "Wall clock over ideal",
     "throughput": "Calls a second",
     "budget": "The cap against the server's own bill",
+    "caps": "Episodes that a cap finishes",
     "resume": "Killed and resumed",
     "dry_run": "Dry run against the real cost",
     "footprint": "Start-up and install size",

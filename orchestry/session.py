@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,8 +31,10 @@ from orchestry.errors import (
 from orchestry.journal import Learned, ratings
 from orchestry.records import EpisodeRecord
 from orchestry.replay import give_credit
+from orchestry.rollout import count_stages
 from orchestry.search.episode import episode_record
 from orchestry.seeds import derive, shuffled
+from orchestry.services.ledger import Ledger
 from orchestry.signals import heeding
 from orchestry.store import Store
 from orchestry.task import BaseTask
@@ -97,6 +100,18 @@ class Plan:
         breadth = schedule(search, self.task, self.problems[0]).breadth
         return min(places, max(2, -(-STAGES_A_PLACE * places // breadth)))
 
+    def foresee(self, ledger: Ledger, finished: int) -> None:
+        """Tells the ledger what an episode may take, before any of this process has finished."""
+        backend, problem = self.backend, self.problems[0]
+        breadth = schedule(self.config.search, self.task, problem).breadth
+        acting = len(self.task.to_act(self.task.reset(problem, 0)))
+        calls = breadth * acting * count_stages(self.task, problem)
+        usd = max(
+            backend.prices.worst(member.model, 0, member.max_tokens, shared=False)
+            for member in backend.team(self.task).values()
+        )
+        ledger.foresee(calls, usd, finished)
+
 
 class Session:
     """Plays a plan into a store."""
@@ -111,6 +126,7 @@ class Session:
 
     async def play(self) -> OrchestryError | None:
         """Plays all that is left; returns what stopped it, or None."""
+        self.plan.foresee(self._ledger, len(self.store.episodes))
         with heeding(self._interrupt):
             await self._run([self._evaluate()])
             for update, block in enumerate(self._blocks()):
@@ -177,11 +193,22 @@ class Session:
             if self.failure:
                 return
             try:
-                self._waiting[episode] = await self._episode(episode)
+                async with self._claim(episode):
+                    if self.failure:  # meanwhile
+                        return
+                    self._waiting[episode] = await self._episode(episode)
                 self._commit(self._in_order())
             except Exception as error:
                 self._fail(error if isinstance(error, OrchestryError) else fault(error))
                 return
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self.plan.backend.gateway.ledger
+
+    def _claim(self, episode: int) -> AbstractAsyncContextManager[None]:
+        """Waits until what is left of the budget covers one more episode."""
+        return nullcontext() if self.plan.backend.in_step else self._ledger.episode(episode)
 
     async def _episode(self, episode: int) -> EpisodeRecord:
         plan, problem = self.plan, self.plan.problem(episode)

@@ -71,6 +71,9 @@ class Request(Frozen):
     response_schema: Mapping[str, Any] | None = None
     """JSON schema of the answer, for a structured one: objects whose every property is required
     and no other allowed, arrays, strings, enums. Providers enforce it; readers check it again."""
+    rank: int = Field(0, exclude=True)
+    """Lower ones are served first where money or places are short: the episode's number. It is no
+    part of what is asked, so no key holds it and no file."""
 
 
 class Tokens(Frozen):

@@ -78,7 +78,7 @@ def test_nothing_imports_tasks() -> None:
 @pytest.mark.parametrize("path", CODE, ids=names(CODE))
 def test_files_and_functions_are_short(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= 400
+    assert len(source.splitlines()) <= 600
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno < 60, node.name

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestry import journal
-from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Update
+from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Ranked, Update
 from orchestry.behaviors.learner import Learner, Played, State
 from orchestry.behaviors.library import IN_RUN, Library, prompt_diff, read_library, to_yaml
 from orchestry.config import RunConfig
@@ -82,7 +82,7 @@ class ApiBackend(Backend):
         return Rollout(
             task=task,
             team=self.team(task, library),
-            policy=self.gateway,
+            policy=Ranked(self.gateway, episode),
             rate=rate,
             schedule=schedule,
             judge=self._judge(episode),

@@ -24,7 +24,7 @@ from orchestry.services.gateway import Gateway, open_gateway
 from orchestry.services.prices import price_table
 from orchestry.store import Run, Store
 from orchestry.task import BaseTask
-from orchestry.types import Judge, Policy, Provider, Tree
+from orchestry.types import Completion, Judge, Policy, Provider, Request, Tree
 
 NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-for-a-dry-run")
 
@@ -54,6 +54,19 @@ class PromptChange:
     diff: str
 
 
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A policy asked for one episode, whose calls go before those of younger ones."""
+
+    policy: Policy
+    episode: int
+
+    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
+        """See Policy."""
+        rank = {"rank": self.episode}
+        return await self.policy.sample([one.model_copy(update=rank) for one in requests], n)
+
+
 class Backend(ABC):
     """Provider and gateway of one run. Built: checked, nothing spent. `open`: calls can be made."""
 
@@ -62,6 +75,8 @@ class Backend(ABC):
     """What people's ratings correct the judge's numbers by."""
     library: Library
     """Behaviours that the run began with in its prompts; empty where there are none."""
+    in_step = False
+    """Whether episodes wait for each other's answers, so that none may be kept back for another."""
 
     def __init__(
         self, config: RunConfig, provider: Provider, judged: bool, environ: Mapping[str, str]
@@ -207,7 +222,7 @@ class Backend(ABC):
             return None
         judge = self.config.judge
         return ListwiseJudge(
-            self._critic,
+            Ranked(self._critic, episode),
             self.bench.provider.model,
             judge,
             self._agents,

@@ -74,6 +74,7 @@ class LocalBackend(Backend):
     """A team of adapters on one base. Built: checked, nothing loaded. `open`: it can play."""
 
     provider: Weights
+    in_step = True
 
     def __init__(
         self, config: RunConfig, task: BaseTask[Any], environ: Mapping[str, str], need_key: bool

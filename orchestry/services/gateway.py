@@ -30,10 +30,10 @@ from orchestry.journal import Answered, Event, Journal
 from orchestry.keys import request_key
 from orchestry.records import UsageRecord
 from orchestry.seeds import derive
-from orchestry.services.breaker import Breaker, doubted
+from orchestry.services.breaker import Away, Breaker, doubted
 from orchestry.services.cache import AnswerCache, default_folder
 from orchestry.services.door import Door, Sleep
-from orchestry.services.ledger import Ledger, nano, replay
+from orchestry.services.ledger import Ledger, Places, nano, replay
 from orchestry.services.prices import PriceTable
 from orchestry.services.retry import persist
 from orchestry.services.texts import clean, sample_of, utf8
@@ -70,7 +70,7 @@ class Gateway:
         self._sleep = sleep
         self._door = Door(sleep)
         self._concurrency = config.search.concurrency
-        self._slots = asyncio.Semaphore(self._concurrency)
+        self._places = Places(self._concurrency)
         self._retry = config.retry
         self._rng = random.Random(derive(config.seed, "retry"))
         self._breakers: list[Breaker] = []
@@ -91,7 +91,7 @@ class Gateway:
         other = copy(self)
         other._provider, other._prices = provider, prices
         other._breaker = self._new_breaker(provider)
-        other._slots = asyncio.Semaphore(self._concurrency)
+        other._places = Places(self._concurrency)
         return other
 
     @property
@@ -246,32 +246,54 @@ class Gateway:
     async def _attempt(
         self, key: str, request: Request, shared: bool, started: Callable[[], None] | None
     ) -> Completion:
-        """One attempt, in a slot and under a reservation; alone where the server is away."""
-        async with self._slots, self._breaker.turn():
+        """One attempt, in a place and under a reservation; alone where the server is away."""
+        bound = self._provider.input_bound(request)
+        worst = self._prices.worst(request.model, bound, request.max_tokens, shared)
+        while True:
+            async with self._breaker.turn() as check:
+                try:
+                    call = await self._reserve(key, request.rank, worst, check)
+                except Away:  # since it began to wait for its place
+                    continue
+                return await self._ask(call, worst, key, request, shared, started)
+
+    async def _reserve(self, key: str, rank: int, worst: float, check: Callable[[], None]) -> int:
+        def may_go() -> None:
             self._door.check()
-            bound = self._provider.input_bound(request)
-            worst = self._prices.worst(request.model, bound, request.max_tokens, shared)
-            call = await self.ledger.reserve(key, worst)
-            try:
-                self._door.check()
-            except OrchestryError:
-                self.ledger.release(call, "the run was stopped before it was sent")
-                raise
-            began = self._clock()
-            raw = await self._send(call, request, shared, started)
-            completion = self._priced(clean(raw), request, worst)
-            event = self._answered(call, key, request, completion, self._clock() - began)
-            if completion.failed:  # a recorded failure, which cost nothing then either
-                self.ledger.release(call, completion.failed)
-                return self._stand_in(key, request, completion)
-            try:
-                self.ledger.settle(event)
-            except StoreError:  # the cache may lie on a disk that has room for what was paid
-                self._share(key, completion)
-                raise
-            self._keep(event)
+            check()
+
+        call = await self.ledger.reserve(key, worst, rank, self._places, may_go)
+        try:
+            self._door.check()
+        except OrchestryError:
+            self.ledger.release(call, "the run was stopped before it was sent")
+            raise
+        return call
+
+    async def _ask(
+        self,
+        call: int,
+        worst: float,
+        key: str,
+        request: Request,
+        shared: bool,
+        started: Callable[[], None] | None,
+    ) -> Completion:
+        began = self._clock()
+        raw = await self._send(call, request, shared, started)
+        completion = self._priced(clean(raw), request, worst)
+        event = self._answered(call, key, request, completion, self._clock() - began)
+        if completion.failed:  # a recorded failure, which cost nothing then either
+            self.ledger.release(call, completion.failed)
+            return self._stand_in(key, request, completion)
+        try:
+            self.ledger.settle(event)
+        except StoreError:  # the cache may lie on a disk that has room for what was paid
             self._share(key, completion)
-            return completion
+            raise
+        self._keep(event)
+        self._share(key, completion)
+        return completion
 
     def _share(self, key: str, completion: Completion) -> None:
         if self._cache is not None and self._provider.cacheable:
@@ -304,11 +326,11 @@ class Gateway:
         try:
             answer = await self._provider.complete(request, shared=shared, started=started)
         except ProviderError as error:
-            self._fail(call, error.billed, str(error))
             if isinstance(error, PromptTooLong):
                 self._breaker.answered()
             elif error.transient:
-                self._breaker.failed(error)
+                self._breaker.failed(error)  # first: the end of this call lets others be sent
+            self._fail(call, error.billed, str(error))
             raise
         except BaseException as error:  # cancelled, or a fault of the provider's own code
             self._fail(call, self._provider.bills_unanswered, type(error).__name__)

@@ -2,20 +2,26 @@
 
 A call reserves its worst case before it is sent and settles at its real cost, so what was spent
 plus what is open never passes the cap. Amounts are whole nano-dollars: sums of floats drift.
+
+Calls that wait are served by rank, the oldest episode's first: where money or places are short, few
+episodes finish rather than many begin.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from orchestry.errors import BudgetExceeded, StoreError
+from orchestry.errors import BudgetExceeded, OrchestryError, StoreError
 from orchestry.journal import Answered, Event, Journal, Lost, Released, Reserved
+from orchestry.services.claims import Claims
 
 NANO = 1_000_000_000
 EndT = TypeVar("EndT", Answered, Released, Lost)
@@ -66,14 +72,27 @@ class Balance:
 
 
 @dataclass(slots=True, eq=False)
+class Places:
+    """How many more calls to one provider may be open at once."""
+
+    free: float = math.inf
+
+
+@dataclass(slots=True, order=True)
 class _Waiter:
-    key: str
-    usd: float
-    granted: asyncio.Future[int]
+    """In the order in which waiters are served."""
+
+    rank: int
+    number: int
+    key: str | None = field(compare=False)
+    """None: an episode that waits to begin."""
+    usd: float = field(compare=False)
+    check: Callable[[], None] = field(compare=False)
+    granted: asyncio.Future[int] = field(compare=False)
 
 
 class Ledger:
-    """Reservations under one cap; None is no cap. First come, first served.
+    """Reservations under one cap; None is no cap. Lowest rank first; equals as they came.
 
     Every change is in the journal before it takes effect. `on_warn` gets one line when
     `warn_share` of the cap is spent, once in a run.
@@ -93,7 +112,11 @@ class Ledger:
             self._cap = math.floor(round(cap_usd * NANO, 3))
         self._journal = journal
         self._balance = balance or Balance()
-        self._waiting: deque[_Waiter] = deque()
+        self._claims = Claims()
+        self._anywhere = Places()
+        self._waiting: dict[Places, list[_Waiter]] = {}
+        self._numbers = count()
+        self._open_calls: dict[int, tuple[int, Places]] = {}
         self._on_warn = on_warn
         self._warn_at = None if self._cap is None else math.ceil(self._cap * warn_share)
         self._warned = self._past_warning()
@@ -127,26 +150,53 @@ class Ledger:
         return self._balance.lost / NANO
 
     @property
+    def in_finished(self) -> float:
+        """Dollars charged to the episodes that finished."""
+        return self._claims.in_finished / NANO
+
+    @property
     def reserved(self) -> float:
         """Dollars that the open calls may cost at most."""
         return self._balance.reserved / NANO
 
-    async def reserve(self, key: str, usd: float) -> int:
+    def foresee(self, calls: int, usd: float, finished: int) -> None:
+        """What is known of an episode before the first one begins: the calls that it makes at
+        most, dollars that one may cost, and how many episodes what was spent so far has finished.
+        """
+        self._claims.foresee(calls, nano(usd), self._balance.spent, finished)
+
+    @asynccontextmanager
+    async def episode(self, rank: int) -> AsyncIterator[None]:
+        """An episode, whose calls have this rank: younger ones leave it what it may still need.
+
+        Waits until what is left, less the claims of those in flight, covers what an episode is
+        expected to cost; one alone never waits.
+        """
+        await self._wait(rank, None, 0.0, self._anywhere)
+        finished = False
+        try:
+            yield
+            finished = True
+        finally:
+            self._claims.end(rank, finished)
+            self._serve()
+
+    async def reserve(
+        self,
+        key: str,
+        usd: float,
+        rank: int = 0,
+        places: Places | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> int:
         """The number of a call that may cost up to `usd`; its reservation is in the journal.
 
-        Waits while open calls could still settle lower; raises BudgetExceeded when the call can't
-        fit any more.
+        Takes one of `places` until the call ends. Waits for one, and while open calls could still
+        settle lower or older episodes leave something of their claims; raises BudgetExceeded when
+        the call can't fit any more. `check` raises the OrchestryError that keeps it from being
+        sent when its turn has come.
         """
-        if not self._waiting and self._fits(usd):
-            return self._open(key, usd)
-        waiter = _Waiter(key, usd, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiter)
-        self._serve()
-        try:
-            return await waiter.granted
-        except asyncio.CancelledError:
-            self._leave(waiter)
-            raise
+        return await self._wait(rank, key, usd, places or self._anywhere, check)
 
     def settle(self, answered: Answered) -> None:
         """Charges an answered call its real cost. `answered.call` must be open."""
@@ -169,15 +219,52 @@ class Ledger:
         end = self.lose if bills_unanswered else self.release
         return [end(call, why) for call in sorted(self._balance.open)]
 
-    def _open(self, key: str, usd: float) -> int:
-        event = Reserved(call=self._balance.calls, key=key, usd=usd)
+    async def _wait(
+        self,
+        rank: int,
+        key: str | None,
+        usd: float,
+        places: Places,
+        check: Callable[[], None] = lambda: None,
+    ) -> int:
+        granted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        heappush(
+            self._waiting.setdefault(places, []),
+            _Waiter(rank, next(self._numbers), key, usd, check, granted),
+        )
+        self._serve()
+        try:
+            return await granted
+        except asyncio.CancelledError:
+            if granted.cancelled():
+                self._serve()
+            elif granted.exception() is None:  # it got what it waited for just before
+                self._give_back(rank, key, granted.result())
+            raise
+
+    def _give_back(self, rank: int, key: str | None, call: int) -> None:
+        if key is not None:
+            self.release(call, "cancelled before it was sent")
+        else:
+            self._claims.end(rank, finished=False)
+            self._serve()
+
+    def _open(self, waiter: _Waiter, key: str, places: Places) -> int:
+        event = Reserved(call=self._balance.calls, key=key, usd=waiter.usd)
         self._journal.append(event)
         self._balance.add(event)
+        self._open_calls[event.call] = waiter.rank, places
+        self._claims.opened(waiter.rank, nano(waiter.usd))
+        places.free -= 1
         return event.call
 
     def _close(self, event: EndT) -> EndT:
         """Ends a call. Where the disk refuses, a resume will count it at its worst case."""
+        worst, spent = self._balance.open.get(event.call or 0, 0), self._balance.spent
         self._balance.add(event)
+        rank, places = self._open_calls.pop(event.call or 0, (0, self._anywhere))
+        places.free += 1
+        self._claims.ended(rank, worst, self._balance.spent - spent)
         try:
             self._journal.append(event)
         finally:
@@ -187,39 +274,41 @@ class Ledger:
             self._on_warn(f"${self.spent:.4g} of the budget of ${self.cap_usd:.4g} is spent")
         return event
 
-    def _fits(self, usd: float) -> bool:
+    def _fits(self, waiter: _Waiter) -> bool:
         if self._cap is None:
             return True
-        return self._balance.spent + self._balance.reserved + nano(usd) <= self._cap
+        left = self._cap - self._balance.spent - self._balance.reserved
+        if waiter.key is None:
+            return self._claims.covered(left)
+        return nano(waiter.usd) <= left - self._claims.older(waiter.rank)
 
     def _serve(self) -> None:
-        """Grants the waiting calls in order, as far as they fit; refuses those that never will."""
-        while self._waiting:
-            waiter = self._waiting[0]
-            if waiter.granted.cancelled():  # its task has not run yet to leave
-                self._waiting.popleft()
-            elif self._fits(waiter.usd):
-                self._waiting.popleft()
-                self._grant(waiter)
-            elif self._never_fits(waiter.usd):
-                self._waiting.popleft()
+        """Grants the waiting calls by rank, as far as places and money go; refuses those that never
+        will fit. What waits for money holds up all younger ones, what waits for a place does not.
+        """
+        while heads := [(q[0], p, q) for p, q in self._waiting.items() if q and p.free > 0]:
+            waiter, places, queue = min(heads, key=lambda head: head[0])
+            if waiter.granted.cancelled():  # its task gave up
+                heappop(queue)
+            elif self._fits(waiter):
+                heappop(queue)
+                self._grant(waiter, places)
+            elif waiter.key is not None and self._never_fits(waiter.usd):
+                heappop(queue)
                 waiter.granted.set_exception(self._exceeded(waiter.usd))
             else:
                 return
 
-    def _grant(self, waiter: _Waiter) -> None:
+    def _grant(self, waiter: _Waiter, places: Places) -> None:
+        if waiter.key is None:
+            self._claims.begin(waiter.rank)
+            waiter.granted.set_result(0)
+            return
         try:
-            waiter.granted.set_result(self._open(waiter.key, waiter.usd))
-        except StoreError as error:  # the waiter's to hear, not that of the call that just ended
+            waiter.check()
+            waiter.granted.set_result(self._open(waiter, waiter.key, places))
+        except OrchestryError as error:  # the waiter's to hear, not that of a call that ended
             waiter.granted.set_exception(error)
-
-    def _leave(self, waiter: _Waiter) -> None:
-        """Forgets a cancelled waiter, and the reservation that it may have got just before."""
-        if waiter in self._waiting:
-            self._waiting.remove(waiter)
-            self._serve()
-        elif not waiter.granted.cancelled() and waiter.granted.exception() is None:
-            self.release(waiter.granted.result(), "cancelled before it was sent")
 
     def _never_fits(self, usd: float) -> bool:
         """Even if every open call were to cost nothing; and with none open, that is now."""

@@ -380,7 +380,7 @@ async def test_the_door_wakes_who_waits_for_a_server_that_is_away(run: Run) -> N
         gateway.close_door("stop")
         with pytest.raises(Interrupted):
             await asyncio.wait_for(batch, 1)
-    assert len(server.asked) <= 32
+    assert len(server.asked) <= 32 + 7  # seven that failed made room for others
 
 
 async def test_at_the_cap_calls_in_flight_finish_first(tmp_path: Path) -> None:
