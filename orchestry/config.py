@@ -311,7 +311,7 @@ def settings_of(sets: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for item in sets:
         key, value = _parse_set(item)
-        _put(found, key, value)
+        put(found, key, value)
     return found
 
 
@@ -329,7 +329,7 @@ def resolve(
         merged = merge(merged, read_yaml(path))
     merged = merge(merged, settings_of(sets))
     for key, value in (flags or {}).items():
-        _put(merged, key, value)
+        put(merged, key, value)
     return validate(merged)
 
 
@@ -364,7 +364,8 @@ def _parse_set(item: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {key}: '{value}' is no YAML value: quote it") from None
 
 
-def _put(target: dict[str, Any], dotted: str, value: Any) -> None:
+def put(target: dict[str, Any], dotted: str, value: Any) -> None:
+    """Sets a dotted key in nested data; raises ConfigError below a plain value."""
     *path, last = dotted.split(".")
     for name in path:
         inner = target.setdefault(name, {})

@@ -32,6 +32,8 @@ from orchestry.session import Observer, Plan, Session, Silent
 from orchestry.store import Run, Store, existing, load_run, read_config
 from orchestry.summary import stop_reason, summarise, write_manifest
 from orchestry.trackers import check, open_trackers
+from orchestry.trust import Trust, remember
+from orchestry.trust import check as trusting
 from orchestry.types import Tools
 from orchestry.verdicts import Faults, Verdicts
 
@@ -62,10 +64,13 @@ def resume(
     folder: str | Path,
     changes: Mapping[str, Any] | None = None,
     observer: Observer | None = None,
+    *,
+    trust: Trust = False,
 ) -> Run:
     """Goes on with a run; `changes`, nested like the config, are of what changes.RESUMABLE names.
 
-    Raises ConfigError for any other change.
+    Raises ConfigError for any other change, and where the run names code or servers of others that
+    are not to be trusted.
     """
     watch, place = observer or Silent(), existing(Path(folder))
     check_changes(changes or {})
@@ -73,6 +78,7 @@ def resume(
     if (place / START).exists():  # wherever the run was moved to
         kept["behaviors"] = {"from": str(place / START)}
     config = validate(merge(read_config(place), kept))
+    trusting(config, place, trust, changes)
     return run_plan(prepare(config, watch.note), place, watch)
 
 
@@ -131,6 +137,7 @@ def _check_name(folder: Path) -> None:
 
 def run_plan(plan: Plan, folder: Path, watch: Observer) -> Run:
     """Drives a plan in an event loop of its own, in a thread where one runs already."""
+    remember(plan.config, folder)
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -16,6 +16,7 @@ from orchestry.journal import Learned
 from orchestry.records import Summary
 from orchestry.session import Observer, Silent
 from orchestry.store import Run, load_run, read_config
+from orchestry.trust import Trust, check
 from orchestry.types import Split
 from orchestry.updates import Which, chosen
 
@@ -42,6 +43,8 @@ def evaluate(
     samples: int | None = None,
     episodes: int | None = None,
     patience_s: float | None = None,
+    *,
+    trust: Trust = False,
 ) -> Run:
     """Plays each problem of a held-out split once, as the run would; results lie in the run.
 
@@ -51,9 +54,11 @@ def evaluate(
     as it stands. With `samples`, that many independent trajectories of each problem are played and
     no search; with `episodes`, only the first problems of the run's order. `patience_s`: seconds to
     wait for a server that is away; None keeps the run's. Problems and seeds are the same for all
-    teams. Raises ConfigError for an update that is not there.
+    teams. Raises ConfigError for an update that is not there, and where the run names code or
+    servers of others that are not to be trusted.
     """
     source = _source(run)
+    check(validate(source.config), source.folder, trust)
     learned = chosen(source, update)
     # A folder for each team that the run came to; one that learned nothing has a single one.
     number = learned.update if learned else 0
@@ -81,6 +86,7 @@ class How(TypedDict, total=False):
     samples: int | None
     episodes: int | None
     patience_s: float | None
+    trust: Trust
 
 
 def compared(

@@ -81,7 +81,7 @@ def export(
     place = found.folder / "export" / name if folder is None else folder
     if merge:
         require_local()
-    prompts, held_out = _prompts(found), _held_out(found, learned.update)
+    prompts, held_out = prompts_of(found), _held_out(found, learned.update)
     sources = [_source(adapter, merge, note) for adapter in adapters]
     with _written(place) as part:
         for adapter, source in zip(adapters, sources, strict=True):
@@ -150,7 +150,7 @@ def _adapters(
             raise ConfigError(
                 f"all agents of {run.folder} have one adapter (learn.shared): leave --agent"
             )
-        everyone = tuple(_prompts(run))
+        everyone = tuple(prompts_of(run))
         return tuple(_adapter(folder, everyone) for folder in found.values())
     for agent in agents:
         if agent not in found:
@@ -171,7 +171,7 @@ def _adapter(folder: Path, agents: tuple[str, ...]) -> Adapter:
     return Adapter(folder, agents, config)
 
 
-def _prompts(run: Run) -> dict[str, str]:
+def prompts_of(run: Run) -> dict[str, str]:
     """The agents' system prompts as they were last asked, whatever became of the task's files."""
     found: dict[str, str] = {}
     for episode in run.episodes:

@@ -15,6 +15,12 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _places_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the tests' runs are known to name is not what this machine's user named."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """A local run sets torch's threads for the whole process; here they come back."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestry.cli.options import config_from, run_options
+from orchestry.cli.options import config_from, run_options, trusting
 from orchestry.types import SPLITS, Split
 
 if TYPE_CHECKING:
@@ -110,7 +110,9 @@ def _of_run(source: Path, flags: dict[str, Any]) -> RunConfig:
     from orchestry.errors import ConfigError
     from orchestry.evaluation import differing
     from orchestry.store import load_run
+    from orchestry.trust import check
 
+    trust = trusting(flags.pop("trust"))
     given = [name for name, value in flags.items() if value not in (None, ())]  # 0 is a seed
     others = [name for name in given if name not in (*OF_RUN, "sets")]
     if others:
@@ -125,7 +127,9 @@ def _of_run(source: Path, flags: dict[str, Any]) -> RunConfig:
         if name in given and name != "episodes"
     ]
     found = load_run(source).config
-    config = validate(merge(found, settings_of([*flags["sets"], *pairs])))
+    today = settings_of([*flags["sets"], *pairs])
+    config = validate(merge(found, today))
+    check(config, source, trust, today)
     for key, before, now in differing(validate(found), config):
         raise ConfigError(
             f"--of {source} is compared with that run, which has {key}={before!r}, and {now!r} is "

@@ -143,11 +143,10 @@ def _one(where: Path) -> Library:
 
 
 def _run_diff(folder: Path) -> str:
-    """The agents' prompts as the run's config has them, and with what it accepted."""
-    from orchestry.behaviors.library import Library, prompt_diff
-    from orchestry.config import validate
+    """The agents' prompts as the run asked them, without what it learned and with it."""
+    from orchestry.behaviors.library import HEADING, Library, prompt_diff
     from orchestry.errors import ConfigError
-    from orchestry.registry import load_task
+    from orchestry.export import prompts_of
     from orchestry.store import load_run
 
     if folder.is_file():
@@ -155,10 +154,10 @@ def _run_diff(folder: Path) -> str:
             f"{folder} is one library: give a run, to see its prompts before and after "
             "(`behaviors diff RUN`), or two libraries (`behaviors diff A B`)"
         )
-    config = validate(load_run(folder).config)
+    asked = prompts_of(load_run(folder))
     after = _one(folder)
-    task = load_task(config.task, config.task_path, config.weights, config.options, warn=_warn)
-    prompts = {spec.role: config.system_prompt(spec) for spec in task.agents}
+    prompts = dict.fromkeys((b.agent for b in after.behaviors), "")  # of a run without an episode
+    prompts |= {role: text.partition(f"\n\n{HEADING}")[0] for role, text in asked.items()}
     return prompt_diff(Library(task=after.task, model=after.model), after, prompts)
 
 
@@ -169,10 +168,6 @@ def _library_diff(before: Path, after: Path) -> str:
     one, other = _one(before), _one(after)
     agents = sorted({b.agent for library in (one, other) for b in library.behaviors})
     return prompt_diff(one, other, dict.fromkeys(agents, ""))
-
-
-def _warn(text: str) -> None:
-    click.echo(f"warning: {text}", err=True)
 
 
 # --- showing ------------------------------------------------------------------------------------

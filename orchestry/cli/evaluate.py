@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestry.cli.options import patience as patience_option
-from orchestry.cli.options import which_update
+from orchestry.cli.options import trust_option, trusting, which_update
 from orchestry.types import SPLITS, Split
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     default=True,
     help="Also play the team as the run began, on the same seeds.  [compare]",
 )
+@trust_option
 @click.option("--budget", type=float, metavar="USD", help="Hard cap of this evaluation.")
 @patience_option
 @click.option("--show-best", is_flag=True, help="Show the best trajectory: advantages, credits.")
@@ -50,6 +51,7 @@ def command(
     samples: int | None,
     episodes: int | None,
     compare: bool,
+    trust: bool,
     budget: float | None,
     patience: float | None,
     show_best: bool,
@@ -70,6 +72,7 @@ def command(
 
     began = None
     how = How(split=split, update=update, samples=samples, episodes=episodes, patience_s=patience)
+    how["trust"] = trusting(trust)
     with watching(verbose=verbose) as observer:
         how["observer"] = observer
         if compare:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestry.cli.options import patience
+from orchestry.cli.options import patience, trust_option
 from orchestry.config import PROVIDERS, RunConfig
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def command() -> None:
     "--set", "sets", metavar="A.B=C", multiple=True, help="Any config key; may be repeated."
 )
 @click.option("--allow-unsafe-code", is_flag=True, default=None, help="As for `orchestry run`.")
+@trust_option
 @click.option(
     "--run-dir",
     type=click.Path(path_type=Path),

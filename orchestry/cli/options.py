@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from orchestry.config import BACKENDS, PROVIDERS, RunConfig, resolve
+from orchestry.config import BACKENDS, PROVIDERS, RunConfig, put, resolve, settings_of
+
+if TYPE_CHECKING:
+    from orchestry.trust import Trust
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+trust_option = click.option(
+    "--trust", is_flag=True, help="Use the code and servers of others that the config names."
+)
+
+
+def trusting(flag: bool) -> Trust:
+    """What --trust says; without it a person at a terminal is asked."""
+    if flag or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return flag
+    return lambda question: click.confirm(question, err=True)
 
 
 def which_update(text: str) -> int | Literal["best"]:
@@ -87,6 +103,7 @@ _OPTIONS = (
         default=None,
         help="Where this machine can't confine the code that models write, run it all the same.",
     ),
+    trust_option,
 )
 
 
@@ -98,15 +115,33 @@ def run_options(command: CommandT) -> CommandT:
 
 
 def config_from(
-    file: Path | None, sets: tuple[str, ...], task_path: tuple[Path, ...], **flags: Any
+    file: Path | None,
+    sets: tuple[str, ...],
+    task_path: tuple[Path, ...],
+    trust: bool = False,
+    **flags: Any,
 ) -> RunConfig:
-    """Defaults < configs/<backend>.yaml < --config < --set < flags; raises ConfigError."""
+    """Defaults < configs/<backend>.yaml < --config < --set < flags; raises ConfigError, also
+    where FILE names code or servers of others that are not confirmed."""
     given = {FLAGS[name]: value for name, value in flags.items() if value is not None}
     if task_path:
         given["task_path"] = [str(path) for path in task_path]
     chosen = [_preset(file)] if file else []
     backend = resolve(chosen, sets, given).backend
-    return resolve([*_backend_file(backend), *chosen], sets, given)
+    config = resolve([*_backend_file(backend), *chosen], sets, given)
+    if file and chosen == [file] and not file.resolve().is_relative_to(Path("configs").resolve()):
+        from orchestry.trust import check
+
+        check(config, file, trusting(trust), typed(sets, given))
+    return config
+
+
+def typed(sets: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that the command line itself gives, nested like the config."""
+    found = settings_of(sets)
+    for key, value in given.items():
+        put(found, key, value)
+    return found
 
 
 def _backend_file(backend: str) -> list[Path]:

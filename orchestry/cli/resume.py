@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from orchestry.cli.options import patience as patience_option
+from orchestry.cli.options import trust_option, trusting
 
 
 @click.command(name="resume")
@@ -21,6 +22,7 @@ from orchestry.cli.options import patience as patience_option
     multiple=True,
     help="What a run may go on with otherwise, such as learn.learning_rate; may be repeated.",
 )
+@trust_option
 @patience_option
 @click.option("--show-best", is_flag=True, help="Show the best trajectory: advantages, credits.")
 @click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
@@ -30,6 +32,7 @@ def command(
     budget: float | None,
     episodes: int | None,
     sets: tuple[str, ...],
+    trust: bool,
     patience: float | None,
     show_best: bool,
     verbose: bool,
@@ -52,5 +55,5 @@ def command(
     if episodes is not None:
         changes["episodes"] = episodes
     with watching(verbose=verbose) as observer:
-        resumed = resume(run, changes, observer)
+        resumed = resume(run, changes, observer, trust=trusting(trust))
     return finish(resumed, show_best=show_best, as_json=as_json)

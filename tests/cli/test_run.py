@@ -26,6 +26,7 @@ def test_a_run_says_where_it_is_and_what_it_came_to(cli: CommandLine) -> None:
     assert f"{folder}" in result.err
     assert {path.name for path in folder.iterdir()} == {
         *("config.yaml", "manifest.json", "summary.json", "journal.jsonl", "run.lock"),
+        "journal.head",
         *("episodes.jsonl", "metrics.jsonl", "rewards.csv"),
     }
 

@@ -1,0 +1,165 @@
+"""Places of others that a config names: code that would be imported, servers that would be sent to.
+
+A place is one's own where the command line of today or the environment names it, where it is
+./tasks, a bundled task, this machine or a vendor, and where this user named or confirmed it before,
+which is remembered in the user's state folder. Whose config it is plays no part, so that nothing
+in a folder from elsewhere can vouch for it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from orchestry.config import RunConfig
+from orchestry.errors import ConfigError
+from orchestry.providers import anthropic, openai
+from orchestry.registry import bundled
+
+Trust = bool | Callable[[str], bool]
+"""Whether places of others are used: yes, no, or whoever is asked this question."""
+SERVERS = ("provider.base_url", "judge.provider.base_url", "learn.vllm_url")
+VENDORS = (anthropic.VENDOR_URL, openai.VENDOR_URL)
+VARIABLES = ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a config reaches outside of itself."""
+
+    kind: str
+    """`code`, `server`, `wandb` or `unsafe`."""
+    value: str
+    shown: str
+    """Its key and value, and what would be done, for a message."""
+
+
+def check(
+    config: RunConfig,
+    where: Path,
+    trust: Trust = False,
+    typed: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Raises ConfigError where a config of the folder or file `where` names places of others that
+    nobody confirms; confirmed ones are remembered.
+
+    `typed` has the keys of the config that the user gave today, nested like it.
+    """
+    mine = {(place.kind, place.value) for place in _places(typed or {}, where)}
+    strange = [place for place in _foreign(config, where, environ) if _id(place) not in mine]
+    if not strange:
+        return
+    named = f"{where} names {'; '.join(place.shown for place in strange)}"
+    if not (trust(f"{named}. Go on?") if callable(trust) else trust):
+        raise ConfigError(
+            f"{named}: nobody named that on this machine before; where you know it, pass --trust "
+            "(from Python trust=True), which is remembered"
+        )
+    _remember(strange, environ)
+
+
+def remember(config: RunConfig, where: Path, environ: Mapping[str, str] = os.environ) -> None:
+    """Keeps the places of a config that the user asks to be run, for its resumes."""
+    _remember(_foreign(config, where, environ), environ)
+
+
+def _foreign(config: RunConfig, where: Path, environ: Mapping[str, str]) -> list[Place]:
+    known = _remembered(environ)
+    there = _places(config.model_dump(mode="json", by_alias=True), where)
+    return [place for place in there if not _own(place, environ) and _line(place) not in known]
+
+
+def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
+    for path in raw.get("task_path") or ():
+        code = str(Path(path).resolve())
+        yield Place("code", code, f"task_path {path} (its code would be imported)")
+    for key in SERVERS:
+        if url := _at(raw, key):
+            shown = f"{key} {url} (prompts, and a key where it wants one, would be sent there)"
+            yield Place("server", _origin(str(url)), shown)
+    trackers = raw.get("trackers") or {}
+    if trackers.get("wandb") == "online" and (entity := trackers.get("entity")):
+        yield Place("wandb", entity, f"trackers.entity {entity} (W&B would be sent the figures)")
+    if raw.get("allow_unsafe_code"):
+        shown = "allow_unsafe_code (code of models would run unconfined where nothing confines it)"
+        yield Place("unsafe", str(where.resolve()), shown)
+
+
+def _at(raw: Mapping[str, Any], dotted: str) -> Any:
+    value: Any = raw
+    for name in dotted.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _own(place: Place, environ: Mapping[str, str]) -> bool:
+    if place.kind == "code":
+        shelves = (Path.cwd() / "tasks", bundled("tasks"))
+        return any(Path(place.value).is_relative_to(shelf.resolve()) for shelf in shelves)
+    if place.kind != "server":
+        return False
+    named = (environ.get(name, "").strip() for name in VARIABLES)
+    known = {_origin(url) for url in (*VENDORS, *named) if url}
+    return place.value in known or _is_here(place.value)
+
+
+def _origin(url: str) -> str:
+    """Scheme, host and port: whoever answers there answers on every path."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url  # what is no address is refused by whoever opens it
+    return f"{parts.scheme}://{parts.netloc}".lower()
+
+
+def _is_here(origin: str) -> bool:
+    """Whether a server is of this machine itself."""
+    host = ""
+    try:
+        host = urlsplit(origin).hostname or ""
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# --- what is remembered -------------------------------------------------------------------------
+
+
+def _file(environ: Mapping[str, str]) -> Path:
+    home = Path(environ.get("HOME") or Path.home())
+    root = environ.get("XDG_STATE_HOME") or home / ".local" / "state"
+    return Path(root) / "orchestry" / "places"
+
+
+def _id(place: Place) -> tuple[str, str]:
+    return place.kind, place.value
+
+
+def _line(place: Place) -> str:
+    return f"{place.kind} {place.value!a}"
+
+
+def _remembered(environ: Mapping[str, str]) -> set[str]:
+    try:
+        return set(_file(environ).read_text(encoding="utf-8").splitlines())
+    except OSError:
+        return set()
+
+
+def _remember(places: list[Place], environ: Mapping[str, str]) -> None:
+    """Where the disk refuses, the next command asks again."""
+    if not places:
+        return
+    path = _file(environ)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{_line(place)}\n" for place in places))
+    except OSError:
+        return

@@ -1,0 +1,163 @@
+"""Run directories and configs from elsewhere: nothing of others is imported or sent to unasked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestry.config import validate
+from orchestry.engine import resume
+from orchestry.errors import ConfigError
+from orchestry.evaluation import evaluate
+from orchestry.registry import _forget
+from orchestry.trust import check, remember
+from tests.cli.support import FAKE, TASKS, CommandLine
+
+COMMANDS = (
+    ("resume", "run"),
+    ("evaluate", "run"),
+    ("baselines", "run", "fixed", "--of", "run"),
+    ("run", "--config", "run/config.yaml"),
+    ("run", "--config", "run/config.yaml", "--dry-run"),
+    ("judge", "check", "--config", "run/config.yaml", "--dry-run"),
+)
+
+
+@pytest.fixture
+def run(cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stranger's run, of a task of theirs that leaves a mark where it is imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "theirs"))
+    shutil.copytree(TASKS / "words", "shelf/words")
+    task = Path("shelf/words/task.py")
+    mark = "import os, pathlib; pathlib.Path(os.environ['MARK']).touch()\n"
+    head, _, rest = task.read_text().partition("from orchestry")
+    task.write_text(f"{head}{mark}from orchestry{rest}")
+    monkeypatch.setenv("MARK", str(tmp_path / "made"))
+    words = [word if word != TASKS else "shelf" for word in FAKE]
+    assert cli("run", *words, "--run-dir", "run").code == 0
+    (tmp_path / "made").unlink()
+    _forget("orchestry_tasks.words")  # else it is imported already
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
+    return tmp_path
+
+
+def change(**changes: object) -> None:
+    path = Path("run/config.yaml")
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_strangers_task_is_named_and_not_imported(
+    cli: CommandLine, run: Path, words: tuple[str, ...]
+) -> None:
+    cli(*words).failed(2, f"task_path {run / 'shelf'} (its code would be imported)", "--trust")
+    assert not (run / "made").exists()
+    cli(*words, "--trust")
+    assert (run / "made").exists()
+    assert "--trust" not in cli(*words).err, "a confirmed place is remembered"
+
+
+def test_the_own_runs_task_is_no_strangers(cli: CommandLine, run: Path) -> None:
+    os.environ["XDG_STATE_HOME"] = str(run / "theirs")  # as the one who made it
+    for words in COMMANDS:
+        assert "--trust" not in cli(*words).err
+
+
+@pytest.mark.parametrize("section", ["provider", "judge.provider", "learn.vllm_url"])
+def test_a_strangers_server_is_named_and_sent_nothing(
+    cli: CommandLine, run: Path, section: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-this-user")
+    url, before = "https://stranger.example/v1", yaml.safe_load(Path("run/config.yaml").read_text())
+    server = {"name": "openai", "model": "m", "base_url": url}
+    if section == "provider":
+        change(provider=server, task_path=[])
+    elif section == "judge.provider":
+        change(judge={**before["judge"], "provider": server}, task_path=[])
+    else:
+        change(learn={**before["learn"], "vllm_url": url}, task_path=[])
+    shutil.copytree("shelf", "tasks")
+    for words in COMMANDS:
+        cli(*words).failed(2, f" {url} (prompts, and a key", "--trust")
+    assert not (run / "made").exists()
+
+
+def test_what_would_run_unconfined_is_named_for_each_folder(cli: CommandLine, run: Path) -> None:
+    change(allow_unsafe_code=True, task_path=[])
+    shutil.copytree("shelf", "tasks")
+    cli("resume", "run").failed(2, "allow_unsafe_code (code of models would run unconfined")
+    assert cli("resume", "run", "--trust").code == 0
+    assert cli("resume", "run").code == 0
+    shutil.copytree("run", "other")
+    cli("resume", "other").failed(2, "allow_unsafe_code")
+
+
+def test_from_python_it_takes_a_parameter(run: Path) -> None:
+    for call in (resume, evaluate):
+        with pytest.raises(ConfigError, match=r"from Python trust=True"):
+            call("run")
+    assert not (run / "made").exists()
+    assert evaluate("run", trust=True).summary.stopped == "done"
+
+
+def test_a_diff_of_behaviours_imports_nothing(cli: CommandLine, run: Path) -> None:
+    text = (
+        "task: words\nmodel: fake-1\nbehaviors:\n- {agent: writer, kind: rule, text: Be brief.}\n"
+    )
+    Path("run/behaviors").mkdir(exist_ok=True)
+    Path("run/behaviors/library.yaml").write_text(text)
+    for words in (("diff", "run"), ("list", "run"), ("diff", "run", "run")):
+        assert cli("behaviors", *words).code == 0
+    assert not (run / "made").exists()
+
+
+def test_a_report_imports_nothing(cli: CommandLine, run: Path) -> None:
+    assert cli("report", "run").code == 0
+    assert json.loads(cli("rate", "run", "--show", "--json").out)
+    assert not (run / "made").exists()
+
+
+HOSTS = ("127.0.0.1.evil.example", "localhost.evil.example", "api.anthropic.com.evil.example")
+
+
+@given(
+    host=st.sampled_from(HOSTS) | st.from_regex(r"[a-z]{1,9}\.example", fullmatch=True),
+    port=st.none() | st.integers(1, 65535),
+    path=st.sampled_from(["", "/v1", "/127.0.0.1", "/#localhost"]),
+)
+def test_no_address_of_others_passes_as_ones_own(
+    tmp_path_factory: pytest.TempPathFactory, host: str, port: int | None, path: str
+) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path_factory.mktemp("state"))}
+    url = f"http://{host}{f':{port}' if port else ''}{path}"
+    config = validate({"provider": {"base_url": url}})
+    where = Path("somewhere")
+    with pytest.raises(ConfigError, match="would be sent there"):
+        check(config, where, environ=environ)
+    check(config, where, environ={**environ, "OPENAI_BASE_URL": url})
+    check(config, where, typed={"provider": {"base_url": url}}, environ=environ)
+    remember(config, where, environ)
+    check(config, where, environ=environ)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8000/v1",
+        "http://localhost:11434",
+        "http://[::1]:80",
+        "https://api.anthropic.com",
+        "https://api.openai.com/v1",
+    ],
+)
+def test_this_machine_and_the_vendors_are_known(url: str, tmp_path: Path) -> None:
+    config = validate({"provider": {"base_url": url}})
+    check(config, Path("run"), environ={"XDG_STATE_HOME": str(tmp_path)})
