@@ -10,7 +10,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from orchestry.baselines import arranged, check_first_state
 from orchestry.behaviors.library import file_of
 from orchestry.changes import check_changes
 from orchestry.config import RunConfig, merge, validate
-from orchestry.errors import ConfigError, OrchestryError
+from orchestry.errors import ConfigError, OrchestryError, TaskError
 from orchestry.guard import task_boundary
 from orchestry.journal import Opened, Stopped
 from orchestry.registry import load_task
@@ -30,11 +30,11 @@ from orchestry.rollout import count_stages, task_rater
 from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Observer, Plan, Session, Silent
 from orchestry.store import Run, Store, existing, load_run, read_config
-from orchestry.summary import stop_reason, summarise, write_manifest
+from orchestry.summary import stop_reason, summarise, unanswered, write_manifest
 from orchestry.trackers import check, open_trackers
 from orchestry.trust import Trust, remember
 from orchestry.trust import check as trusting
-from orchestry.types import Tools
+from orchestry.types import Problem, Tools
 from orchestry.verdicts import Faults, Verdicts
 
 
@@ -100,6 +100,7 @@ def prepare(
             f"task {config.task} has no problems in split '{config.split}': add some, or choose "
             "another with --set split=..."
         )
+    _check_ids(config, problems)
     count_stages(task, problems[0])  # a task that never ends would spend without end
     check_first_state(config, task, problems[0])
     backend = open_backend(config, task, environ, need_key)
@@ -107,6 +108,17 @@ def prepare(
     for text in backend.notes:
         note(text)
     return Plan(backend.config, task, problems, backend)
+
+
+def _check_ids(config: RunConfig, problems: Sequence[Problem]) -> None:
+    """Raises TaskError for an id that two problems have: comparisons pair problems by their ids."""
+    places = dict[str, int]()
+    for place, problem in enumerate(problems):
+        if (first := places.setdefault(problem.id, place)) != place:
+            raise TaskError(
+                f"task {config.task}: problems {first} and {place} of split '{config.split}' have "
+                f"the same id '{problem.id}': give each problem an id of its own"
+            )
 
 
 def _refuse_keys(config: RunConfig, environ: Mapping[str, str]) -> None:
@@ -156,7 +168,7 @@ async def _drive(plan: Plan, folder: Path, watch: Observer) -> OrchestryError | 
     with Store(folder) as store:
         store.write("config.yaml", _own(plan.config, store).to_yaml())
         try:
-            failure = await _play(plan, store, watch)
+            failure = await _play(plan, store, watch) or unanswered(plan)
             reason = stop_reason(failure)
             store.rewrite()
             summary = summarise(plan, store, reason, time.monotonic() - start)

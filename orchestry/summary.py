@@ -54,6 +54,19 @@ def stop_reason(failure: OrchestryError | None) -> Reason:
     return "interrupted" if isinstance(failure, Interrupted) else "failed"
 
 
+def unanswered(plan: Plan) -> OrchestryError | None:
+    """A run that came to its end without one answer failed, whatever empty answers scored.
+
+    Answers from the cache, and those of earlier processes, count.
+    """
+    if any(row.calls + row.cache_hits for row in plan.backend.gateway.usage()):
+        return None
+    return OrchestryError(
+        "not one call was answered, so nothing was measured or learned: mend what the notes above "
+        "name, then begin a new run"
+    )
+
+
 def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summary:
     """All committed episodes, and what the whole run's calls came to."""
     records = [store.episodes[number] for number in sorted(store.episodes)]

@@ -171,10 +171,10 @@ class TeamTask(BaseTask[Transcript]):
 def read_problems(path: Path, split: Split) -> tuple[Problem, ...]:
     """The problems of one split from a JSON-lines file beside its task.
 
-    Blank lines are left out. Raises TaskError naming the file that can't be read, or the line that
-    is no Problem.
+    Blank lines are left out. Raises TaskError naming the file that can't be read, the line that is
+    no Problem, or the two lines of one id, whatever their splits.
     """
-    problems = []
+    problems, lines = [], dict[str, int]()
     for number, line in enumerate(_text(path).split("\n"), start=1):  # not at a raw U+2028
         if not line.strip():
             continue
@@ -185,6 +185,11 @@ def read_problems(path: Path, split: Split) -> tuple[Problem, ...]:
                 f"{path}, line {number} is no problem ({reason(error)}): write a JSON object with "
                 "id, prompt, and where needed data and split"
             ) from None
+        if (first := lines.setdefault(problem.id, number)) != number:
+            raise TaskError(
+                f"{path}, lines {first} and {number} have the same id '{problem.id}': give each "
+                "problem an id of its own"
+            )
         if problem.split == split:
             problems.append(problem)
     return tuple(problems)

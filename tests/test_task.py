@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestry.errors import TaskError
 from orchestry.task import read_problems
@@ -20,9 +22,9 @@ def write(path: Path, *lines: object) -> Path:
 
 
 def test_only_the_asked_split_is_read_in_order(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.jsonl", SECOND, {**FIRST, "split": "dev"}, FIRST)
+    path = write(tmp_path / "p.jsonl", SECOND, {**FIRST, "id": "c", "split": "dev"}, FIRST)
     assert [problem.id for problem in read_problems(path, "train")] == ["b", "a"]
-    assert [problem.id for problem in read_problems(path, "dev")] == ["a"]
+    assert [problem.id for problem in read_problems(path, "dev")] == ["c"]
     assert read_problems(path, "test") == ()
 
 
@@ -68,4 +70,27 @@ def test_a_missing_file_is_named_with_its_fix(tmp_path: Path) -> None:
         read_problems(path, "train")
     path.mkdir()
     with pytest.raises(TaskError, match=r"problems\.jsonl can't be read"):
+        read_problems(path, "train")
+
+
+LINES = st.lists(
+    st.tuples(st.sampled_from("abcdefghij"), st.sampled_from(["train", "dev", "test"])), max_size=8
+)
+
+
+@given(LINES)
+def test_an_id_that_comes_twice_is_named_with_both_lines(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[str, str]]
+) -> None:
+    problems = [{"id": name, "prompt": "?", "split": split} for name, split in lines]
+    path = write(tmp_path_factory.mktemp("bank") / "p.jsonl", *problems)
+    ids = [name for name, _ in lines]
+    twice = [place for place, name in enumerate(ids) if name in ids[:place]]
+    if not twice:
+        assert [problem.id for problem in read_problems(path, "train")] == [
+            name for name, split in lines if split == "train"
+        ]
+        return
+    first, second = ids.index(ids[twice[0]]) + 1, twice[0] + 1
+    with pytest.raises(TaskError, match=f"lines {first} and {second} have the same id"):
         read_problems(path, "train")

@@ -15,6 +15,7 @@ from typing import TextIO, cast
 import click
 
 from orchestry import __version__
+from orchestry.cli.groups import Group
 from orchestry.cli.streams import Lenient
 from orchestry.launch import launched
 
@@ -40,7 +41,7 @@ ALONE = {"--dry-run", "--help", "-h", "list"}
 """With these, they load no weights."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """Commands by name; a command's module is imported when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestry.cli.groups import Group
 from orchestry.cli.options import config_from, run_options, trusting
 from orchestry.types import SPLITS, Split
 
@@ -21,7 +22,7 @@ OF_RUN = ("budget", "patience", "episodes", "allow_unsafe_code")
 """Flags that go with --of: all else is the run's."""
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """List and play what a team is to be compared with."""
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestry.cli.groups import Group
+
 if TYPE_CHECKING:
     from orchestry.behaviors.library import Behavior, Evidence, Library
 
@@ -19,7 +21,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 where_argument = click.argument("where", required=False, type=click.Path(path_type=Path))
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """List, show and compare what teams learned.
 

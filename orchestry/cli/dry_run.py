@@ -10,14 +10,16 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestry.analysis.words import counted
-from orchestry.cli.watch import Watch
+from orchestry.cli.notes import Notes
 from orchestry.config import RunConfig
 from orchestry.estimate import Estimate, estimate
 
 
 def show(config: RunConfig, *, as_json: bool) -> None:
     """Prints what the run would cost; makes no call and writes nothing."""
-    found = estimate(config, note=Watch(Console(stderr=True), verbose=False).note)
+    notes = Notes(Console(stderr=True))
+    found = estimate(config, note=notes)
+    notes.close()
     if as_json:
         click.echo(json.dumps(_plain(found)))
         return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestry.cli.groups import Group
 from orchestry.cli.options import patience, trust_option
 from orchestry.config import PROVIDERS, RunConfig
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_PROBLEMS = 12
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Measure a judge before trusting it."""
 

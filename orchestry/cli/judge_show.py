@@ -20,8 +20,9 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from orchestry.cli.notes import Notes, say
 from orchestry.cli.show import ENDINGS, EXIT_CODES
-from orchestry.cli.watch import Spending, say
+from orchestry.cli.watch import Spending
 from orchestry.judging.check import CheckReport, Watcher
 from orchestry.judging.measures import Measures, Share, Sheet, measure
 from orchestry.session import Plan
@@ -35,11 +36,9 @@ class Watch:
 
     def __init__(self, console: Console, *, verbose: bool) -> None:
         self.console, self.verbose = console, verbose
+        self.note = Notes(console)
         self.progress: Progress | None = None
         self._bar = TaskID(0)
-
-    def note(self, text: str) -> None:
-        say(self.console, text)
 
     def started(self, folder: Path, plan: Plan) -> None:
         provider, config = plan.backend.provider, plan.config
@@ -70,14 +69,16 @@ class Watch:
             self.progress.advance(self._bar)
         if self.verbose:
             found = measure([sheet])
-            self.note(
+            say(
+                self.console,
                 f"{sheet.problem}  agreement {_percent(found.agreement)}  "
-                f"swaps alike {_percent(found.swap_consistency)}"
+                f"swaps alike {_percent(found.swap_consistency)}",
             )
 
     def close(self) -> None:
         if self.progress:
             self.progress.stop()
+        self.note.close()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from orchestry.config import BACKENDS, PROVIDERS, RunConfig, put, resolve, settings_of
+from orchestry.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
     from orchestry.trust import Trust
@@ -150,13 +151,23 @@ def _backend_file(backend: str) -> list[Path]:
 
 
 def _preset(file: Path) -> Path:
-    """A bare name that is no file is one of configs/, as `_backend_file` finds those."""
-    bare = file.suffix == "" and len(file.parts) == 1 and not file.exists()
-    return next(iter(_shipped(file.name)), file) if bare else file
+    """A bare name that is no file is one of configs/, as `_backend_file` finds those.
+
+    Raises ConfigError for a name that is neither.
+    """
+    if len(file.parts) != 1 or file.exists():
+        return file
+    if found := _shipped(file.name):
+        return found[0]
+    known = sorted({path.stem for place in _configs() for path in place.glob("*.yaml")})
+    raise ConfigError(unknown("config file or preset", file.name, known))
 
 
 def _shipped(name: str) -> list[Path]:
+    return [path for place in _configs() if (path := place / f"{name}.yaml").is_file()]
+
+
+def _configs() -> tuple[Path, Path]:
     from orchestry.registry import bundled
 
-    places = (Path("configs"), bundled("configs"))
-    return [path for place in places if (path := place / f"{name}.yaml").is_file()]
+    return Path("configs"), bundled("configs")

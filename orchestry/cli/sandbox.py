@@ -12,6 +12,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
+from orchestry.cli.groups import Group
 from orchestry.cli.programs import Program, judge, read
 from orchestry.errors import ConfigError, reason
 from orchestry.services.sandbox import open_sandbox
@@ -24,7 +25,7 @@ Reports = asyncio.Queue["asyncio.Task[dict[str, Any]] | None"]
 """Reports to come, in order; None comes last."""
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Run untrusted programs, and see how this machine confines them."""
 

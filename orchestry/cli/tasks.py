@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestry.cli.groups import Group
+
 if TYPE_CHECKING:
     from orchestry.registry import TaskLocation
     from orchestry.task import BaseTask
@@ -26,7 +28,7 @@ task_path_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """List, check and create tasks."""
 
@@ -83,16 +85,23 @@ def check(
     show_default=True,
     help="The folder that gets the task's folder.",
 )
-def new(name: str, parent: Path) -> None:
+@click.option("--force", is_flag=True, help="Even if it hides another task of that name.")
+def new(name: str, parent: Path, force: bool) -> None:
     """Write a small task that works: change its problems, then its reward."""
     from orchestry.cli.skeleton import write_task
     from orchestry.errors import ConfigError
+    from orchestry.registry import find_tasks
 
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ConfigError(f"'{name}' can't name a task: use letters, digits and _, as in my_task")
     folder = parent / name
     if folder.exists():
         raise ConfigError(f"{folder} exists: choose another name, or remove that folder first")
+    if not force and (hidden := find_tasks((), Path.cwd()).get(name)):
+        raise ConfigError(
+            f"there is a task '{name}' ({hidden.source}: {hidden.place}), which the new one would "
+            "hide: choose another name, or add --force"
+        )
     write_task(folder, name)
     where = "" if parent == Path("tasks") else f" --task-path {parent}"
     click.echo(f"Wrote {folder}. Next:")

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from orchestry.analysis.words import counted
 from orchestry.backends.base import Backend
+from orchestry.cli.notes import Notes, say
 from orchestry.records import EpisodeRecord
 from orchestry.session import Observer, Plan
 
@@ -30,17 +31,15 @@ class Watch:
 
     def __init__(self, console: Console, *, verbose: bool) -> None:
         self.console, self.verbose = console, verbose
+        self.note = Notes(console)
         self.progress: Progress | None = None
         self._bar = TaskID(0)
         self._sum = self._best = 0.0
         self._count = 0
 
-    def note(self, text: str) -> None:
-        say(self.console, text)
-
     def started(self, folder: Path, plan: Plan, done: int) -> None:
         provider, config = plan.backend.provider, plan.config
-        self.close()  # of a run before this one
+        self._stop()  # of a run before this one
         self._count, self._sum, self._best = 0, 0.0, 0.0
         went_on = f", {counted(done, 'episode')} done before" if done else ""
         self.note(f"{config.task} on {provider.name}/{provider.model} -> {folder}{went_on}")
@@ -74,12 +73,17 @@ class Watch:
             self.progress.update(self._bar, advance=1, reward=mean, best=f"{self._best:.2f}")
         if self.verbose:
             tags = " ".join(f"{tag}:{count}" for tag, count in sorted(record.tags().items()))
-            self.note(
+            say(
+                self.console,
                 f"episode {record.episode}  {record.problem}  reward {record.reward:.3f}  "
-                f"{record.calls} calls  ${record.usd:.4f}  {tags}"
+                f"{record.calls} calls  ${record.usd:.4f}  {tags}",
             )
 
     def close(self) -> None:
+        self._stop()
+        self.note.close()
+
+    def _stop(self) -> None:
         if self.progress:
             self.progress.stop()
 
@@ -97,11 +101,6 @@ class Spending(ProgressColumn):
         hits = sum(row.cache_hits for row in self.backend.gateway.usage())
         flying = self.backend.gateway.in_flight
         return Text(f"${ledger.spent:.3f}{of} {hits} cached {flying} open", style="cyan")
-
-
-def say(console: Console, text: str) -> None:
-    """A note; a terminal gets lines broken between words, a file gets it whole."""
-    console.print(Text(f"· {text}", style="dim"), soft_wrap=not console.is_terminal)
 
 
 @contextmanager

@@ -132,7 +132,8 @@ class Gateway:
         key = request_key(self._provider, request)
         said = completion.model_copy(update={"tokens": None})  # they stand in episodes.jsonl
         event = self._answered(None, key, request, said, seconds)
-        event = event.model_copy(update={"source": "weights"})
+        source = "refused" if said.stop == "too_long" else "weights"
+        event = event.model_copy(update={"source": source})
         self.ledger.note(event)
         self._meter.add(event)
 

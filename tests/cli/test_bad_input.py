@@ -50,7 +50,9 @@ class Words(Base):
         (("--budget", "nan"), "'budget.usd' is nan"),
         (("--budget", "inf"), "'budget.usd' is inf"),
         (("--seed", -1), "'seed' is -1"),
-        (("--config", "none.yaml"), "does not exist"),
+        (("--config", "none.yaml"), "unknown config file or preset 'none.yaml'"),
+        (("--config", "folder/none.yaml"), "does not exist"),
+        (("--config", "quick_tset"), "did you mean 'quick_test'?"),
         (("--config", "."), "can't be read"),
         (("--provider", "recorded"), "provider.recording"),
         (("--provider", "anthropic"), "ANTHROPIC_API_KEY is not set"),
@@ -101,6 +103,10 @@ def test_an_unknown_price_says_how_to_give_it(
         ("def to_act(self, s): return ('writer',)", "does not end"),
         ("def problems(self, split): raise OSError('gone')", "gone"),
         ("def problems(self, split): return []", "no problems"),
+        (
+            "def problems(self, split): return super().problems(split) * 2",
+            "0 and 5 of split 'train' have the same id 'train-0'",
+        ),
     ],
 )
 def test_a_broken_task_is_one_line(cli: CommandLine, body: str, found: str) -> None:
@@ -314,6 +320,34 @@ def test_a_bad_reply_fails_at_once_and_resume_goes_on(
         assert cli("resume", "run").code == 0
     answers = [e for e in read(Path("run/journal.jsonl")) if isinstance(e, Answered)]
     assert len([e for e in answers if e.source == "provider"]) == len(asked) - 1
+
+
+TOO_LONG = {"error": {"message": "prompt is too long: 9000 tokens > 8000 maximum"}}
+
+
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+def test_a_run_without_an_answer_has_failed_and_says_the_cause_once(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, vendor: str
+) -> None:
+    with served(lambda *_: (400, json.dumps(TOO_LONG).encode())) as url:
+        paid(monkeypatch, vendor, url)
+        result = cli("run", *paid_args(vendor), "--run-dir", "run", "--json")
+    result.failed(1, "not one call was answered")
+    assert load_run("run").summary.stopped == "failed"
+    said = [line for line in result.err.splitlines() if "writer's answer counts as empty" in line]
+    assert len(said) == 2
+    assert "12 times in all" in said[1]
+
+
+def test_answers_from_the_cache_alone_are_answers(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(lambda *_: (200, message("fine words"))) as url:
+        paid(monkeypatch, "anthropic", url)
+        assert cli("run", *paid_args("anthropic"), "--run-dir", "run").code == 0
+        again = json.loads(cli("run", *paid_args("anthropic"), "--json").out)
+    assert (again["stopped"], again["calls"]) == ("done", 0)
+    assert again["cache_hits"] > 0
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])

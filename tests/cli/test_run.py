@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestry.cli.watch import say
+from orchestry.cli.notes import say
 from tests.cli.support import FAKE, CommandLine
 
 RUN = (sys.executable, "-m", "orchestry", "run", *map(str, FAKE), "--run-dir", "run")

@@ -81,6 +81,25 @@ def test_new_refuses_to_overwrite_and_odd_names(capsys: pytest.CaptureFixture[st
         assert reason in capsys.readouterr().err
 
 
+def test_new_hides_another_task_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:
+    for where in ((), ("--dir", "mine")):
+        assert orchestry("tasks", "new", "tldr", *where) == 2
+        assert "there is a task 'tldr' (" in capsys.readouterr().err
+        assert orchestry("tasks", "new", "tldr", *where, "--force") == 0
+    assert orchestry("tasks", "new", "tldr", "--force") == 2  # what is there stays
+
+
+@pytest.mark.parametrize(
+    ("args", "near"),
+    [(("rnu",), "run"), (("tasks", "chek"), "check"), (("baselines", "lst"), "list")],
+)
+def test_an_unknown_command_gets_the_nearest_one(
+    args: tuple[str, ...], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert orchestry(*args) == 2
+    assert f"unknown command '{args[-1]}': did you mean '{near}'?" in capsys.readouterr().err
+
+
 def test_an_unknown_task_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert orchestry("tasks", "check", "code_reviw") == 2
     assert "did you mean 'code_review'" in capsys.readouterr().err
