@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestry.analysis.experiment import Experiment
-from orchestry.analysis.labels import MUTE, flatten, labels
+from orchestry.analysis.labels import MUTE, flatten, settings, unique
 from orchestry.analysis.salvage import Salvaged
 
 
@@ -42,16 +42,18 @@ def arms(experiments: Sequence[Experiment]) -> tuple[Arm, ...]:
     for experiment in experiments:
         found.setdefault(_but_for_the_seed(experiment), []).append(experiment)
     groups = list(found.values())
-    if len(groups) == len(experiments):
-        named = [experiment.label for experiment in experiments]
-    else:
-        firsts = [group[0].run for group in groups]
-        unseeded = [{**run.config, "seed": None} for run in firsts]
-        named = labels(unseeded, [run.folder.resolve().name for run in firsts])
+    told = settings([{**group[0].run.config, "seed": None} for group in groups])
+    named = [_named(group, said) for group, said in zip(groups, told, strict=True)]
     return tuple(
         Arm(label, number, tuple(group))
-        for number, (label, group) in enumerate(zip(named, groups, strict=True))
+        for number, (label, group) in enumerate(zip(unique(named), groups, strict=True))
     )
+
+
+def _named(group: Sequence[Experiment], said: str) -> str:
+    """A run alone has its own label, several seeds what tells them from the other arms."""
+    first = group[0]
+    return first.label if len(group) == 1 else said or str(first.run.config.get("task", "runs"))
 
 
 def by_task(found: Sequence[Arm]) -> Mapping[str, tuple[Arm, ...]]:

@@ -55,15 +55,10 @@ def _rows(arm: Arm, experiment: Experiment, arms: Sequence[Arm]) -> list[_Row]:
     who = f"{experiment.label}: " if len(arms) > 1 or len(arm.experiments) > 1 else ""
     best = searched(experiment.run)
     teams = [
-        (f"{who}{_named(one)}", colour(arm.number), one, best) for one in evaluations(experiment)
+        (f"{who}{one.words}", colour(arm.number), one, best) for one in evaluations(experiment)
     ]
     others = [(one, by_best(experiment.run, one)) for one in baselines(experiment)]
-    return [*teams, *((f"{who}{_named(one)}", BASELINE, one, top) for one, top in others)]
-
-
-def _named(held: Held) -> str:
-    samples = f" ({held.samples} samples)" if held.samples else ""
-    return f"{held.name.replace('_', ' ')}{samples}"
+    return [*teams, *((f"{who}{one.words}", BASELINE, one, top) for one, top in others)]
 
 
 def _bar(axes: Axes, place: int, row: _Row) -> None:

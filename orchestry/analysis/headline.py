@@ -27,6 +27,7 @@ from orchestry.analysis.held import (
 from orchestry.analysis.measures import searched
 from orchestry.analysis.stats import Interval
 from orchestry.analysis.words import counted, dollars, duration
+from orchestry.records import Summary
 
 
 def headline(experiment: Experiment) -> list[str]:
@@ -75,13 +76,23 @@ def _newest(held: Held) -> tuple[int, bool, int]:
 def _played(experiment: Experiment) -> Iterator[str]:
     run, summary = experiment.run, experiment.run.summary
     cached = f" and {summary.cache_hits:,} from the cache" if summary.cache_hits else ""
-    updates = f", {counted(summary.updates, 'update')}" if summary.updates else ""
+    updates = f", {updated(summary)}" if summary.updates else ""
     yield (
         f"Task {summary.task}, backend {summary.backend} ({summary.strategy}), model "
         f"{summary.model}, seed {run.config.get('seed')}: {counted(len(run.episodes), 'episode')}"
         f"{updates}, {counted(summary.calls, 'call')}{cached}, {dollars(summary.cost_usd)}, "
         f"{duration(seconds(run.events))}."
     )
+
+
+def updated(summary: Summary) -> str:
+    """How many updates there were, and of a library what came of them."""
+    updates = counted(summary.updates, "update")
+    if summary.backend == "local":
+        return updates
+    if not summary.accepted:
+        return f"{updates} (no accepted behaviour in the prompts)"
+    return f"{updates} ({counted(summary.accepted, 'accepted behaviour')} in the prompts)"
 
 
 def _learned(experiment: Experiment) -> Iterator[str]:
@@ -116,7 +127,7 @@ def _held_out(experiment: Experiment) -> Iterator[str]:
         yield from _compared(held, untrained(held, found), "the team as the run began")
     for held in baselines(experiment):
         team = team_on(experiment, held)
-        yield from _compared(team, held, held.name) if team else ()
+        yield from _compared(team, held, held.name.replace("_", " ")) if team else ()
 
 
 def _compared(team: Held, other: Held | None, name: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from orchestry.analysis.salvage import Salvaged
 from orchestry.analysis.stats import FEWEST, Interval
 from orchestry.journal import Learned
 from orchestry.store import Run
+from orchestry.types import SPLITS
 
 BEST_OF_N = "best_of_n"
 _BEGAN = "as the run began"
@@ -34,6 +35,37 @@ class Held:
     checkpoint: str = ""
     """The folder of the adapters that played, in the run."""
 
+    @property
+    def words(self) -> str:
+        """Its name and how often it played each problem, for people."""
+        samples = f", {self.samples} samples each" if self.samples else ""
+        return f"{self.name.replace('_', ' ')}{samples}"
+
+
+def in_words(folder: str, run: Run) -> str:
+    """What a folder of a measurement says, for people: `fixed--test--samples-10` is "fixed, test
+    split, 10 samples each".
+    """
+    match = _STAGE.fullmatch(folder)
+    *who, split = match["name"].split("--") if match else [folder]
+    if match is None or split not in SPLITS:
+        return folder
+    said = [name.replace("_", " ") for name in who] + [f"{split} split"]
+    if match["update"]:
+        said.append(_after(int(match["update"])))
+    if match["samples"] and not _sized(run):
+        said.append(f"{match['samples']} samples each")
+    return ", ".join(said)
+
+
+def _after(update: int) -> str:
+    return f"after update {update}" if update else _BEGAN
+
+
+def _sized(run: Run) -> bool:
+    """Whether it draws as many as the search's calls pay for, whatever was asked."""
+    return bool(run.config.get("search", {}).get("strategy") == BEST_OF_N)
+
 
 def evaluations(experiment: Experiment) -> list[Held]:
     """The run's evaluations that have finished an episode: by split, samples and update."""
@@ -42,7 +74,7 @@ def evaluations(experiment: Experiment) -> list[Held]:
     for split, update, samples, run, measures in _stages(experiment.evaluations):
         number = None if update is None else int(update)
         state = updates.get(number or 0, {})
-        name = "the team" if number is None else f"after update {number}" if number else _BEGAN
+        name = "the team" if number is None else _after(number)
         place = str(state.get("checkpoint", ""))
         found.append(Held(name, split, number, samples, run, measures, place))
     return sorted(found, key=lambda one: (one.split, one.samples or 0, one.update or 0))
@@ -53,8 +85,8 @@ def baselines(experiment: Experiment) -> list[Held]:
     found = []
     for stage, _, samples, run, measures in _stages(experiment.baselines):
         name, split = stage.partition("--")[0], str(run.config.get("split"))
-        sized = run.summary.strategy == BEST_OF_N  # by the search's calls, so beside the search
-        found.append(Held(name, split, None, None if sized else samples, run, measures))
+        asked = None if _sized(run) else samples  # else by the search's calls, so beside the search
+        found.append(Held(name, split, None, asked, run, measures))
     return sorted(found, key=lambda one: (one.split, one.name, one.samples or 0))
 
 

@@ -1,4 +1,4 @@
-"""Short names for runs: what tells them apart, and no more."""
+"""Names for runs: the folder, and what tells them apart, and no more."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ _PLAIN = ("task", "backend", "provider.model", "provider.name", "search.strategy
 """Their values say enough; of all other keys the name stands beside the value."""
 _LAST = ("seed", "episodes")
 """Named where nothing else tells runs apart."""
+_KNOWN = ("", "learn", "options", "sampling", "search")
+"""Sections whose keys say enough without the section's name."""
 MUTE = (
     "allow_unsafe_code",
     "budget",
@@ -28,23 +30,28 @@ MUTE = (
 
 
 def labels(configs: Sequence[Config], folders: Sequence[str]) -> list[str]:
-    """A label a run, unique: its task, or the settings in which it differs from the others.
+    """A label a run, unique: its folder, and the settings in which it differs from the others.
 
     >>> one = {"task": "tldr", "seed": 0}
     >>> labels([one], ["a"]), labels([one, {**one, "seed": 1}], ["a", "b"])
-    (['tldr'], ['seed 0', 'seed 1'])
+    (['a'], ['a (seed 0)', 'b (seed 1)'])
     """
+    told = zip(folders, settings(configs), strict=True)
+    return unique([f"{folder} ({said})" if said else folder for folder, said in told])
+
+
+def settings(configs: Sequence[Config]) -> list[str]:
+    """The settings in which each differs from the others; '' where none differs."""
     flat = [flatten(config) for config in configs]
     keys = _telling(flat)
-    found = [", ".join(_said(key, one.get(key)) for key in keys) for one in flat]
-    found = [label or str(one.get("task", "run")) for label, one in zip(found, flat, strict=True)]
-    named = [
-        f"{label} ({folder})" if found.count(label) > 1 else label
-        for label, folder in zip(found, folders, strict=True)
-    ]
+    return [", ".join(_said(key, one.get(key)) for key in keys) for one in flat]
+
+
+def unique(found: Sequence[str]) -> list[str]:
+    """Those that come twice with their place, from 1."""
     return [
-        f"{label} #{number}" if named.count(label) > 1 else label
-        for number, label in enumerate(named, start=1)
+        f"{label} #{number}" if found.count(label) > 1 else label
+        for number, label in enumerate(found, start=1)
     ]
 
 
@@ -85,4 +92,6 @@ def _said(key: str, value: Any) -> str:
     text = str(value).rpartition("/")[2][:24]  # of a path its name
     if key in _PLAIN:
         return text
-    return f"{key.rpartition('.')[2].replace('_', ' ')} {text}"
+    section, _, name = key.rpartition(".")
+    whole = name if section in _KNOWN else key
+    return f"{whole.replace('_', ' ').replace('.', ' ')} {text}"

@@ -11,7 +11,7 @@ from orchestry.analysis.arms import arms
 from orchestry.analysis.experiment import Experiment
 from orchestry.analysis.figures import draw
 from orchestry.analysis.results import results
-from orchestry.analysis.style import require_matplotlib
+from orchestry.analysis.style import undrawn
 from orchestry.errors import StoreError
 from orchestry.store import write_atomic
 
@@ -23,19 +23,23 @@ class Report:
     folder: Path
     files: tuple[Path, ...]
     """RESULTS.md first, then the page, then the figures."""
+    undrawn: str = ""
+    """Why there are no figures, where they can't be drawn."""
 
 
 def write(experiments: Sequence[Experiment], folder: Path, command: str) -> Report:
     """Writes the report into `folder`; `command` is named in it as what wrote it.
 
-    Equal run directories give equal bytes. Raises ConfigError without matplotlib, before anything
-    is written, and StoreError where the disk refuses.
+    Equal run directories give equal bytes. Without matplotlib the figures are left out. Raises
+    StoreError where the disk refuses.
     """
-    require_matplotlib()
+    lacking = undrawn()
     document = folder / "RESULTS.md"
     try:
-        drawn = draw(arms(experiments), folder / "figures")
-        write_atomic(document, results(experiments, drawn, command).encode("utf-8"))
+        drawn = [] if lacking else draw(arms(experiments), folder / "figures")
+        text = results(experiments, drawn, command, lacking)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(document, text.encode("utf-8"))
         shown = page.write(experiments, folder)
     except OSError as error:
         raise StoreError(
@@ -43,4 +47,4 @@ def write(experiments: Sequence[Experiment], folder: Path, command: str) -> Repo
             "or change rights there, or choose another --out; the runs are as they were"
         ) from None
     pictures = (path for one in drawn for path in one.paths)
-    return Report(folder, (document, shown, *pictures))
+    return Report(folder, (document, shown, *pictures), lacking)

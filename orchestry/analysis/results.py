@@ -29,8 +29,10 @@ _TAUGHT = (
 )
 
 
-def results(experiments: Sequence[Experiment], drawn: Sequence[Drawn], command: str) -> str:
-    """The whole document; `command` is what wrote it."""
+def results(
+    experiments: Sequence[Experiment], drawn: Sequence[Drawn], command: str, undrawn: str = ""
+) -> str:
+    """The whole document; `command` is what wrote it, `undrawn` why there are no figures."""
     found = list(by_task(arms(experiments)).items())
     labels = [experiment.label for experiment in experiments]
     sections = {
@@ -47,7 +49,8 @@ def results(experiments: Sequence[Experiment], drawn: Sequence[Drawn], command: 
     }
     body = "\n\n".join(f"## {name}\n\n{text}" for name, text in sections.items())
     title = inline(", ".join(task for task, _ in found))
-    return f"# Results: {title}\n\nWritten by `{_plain(command)}`.\n\n{body}\n"
+    lacking = f" {undrawn[0].upper()}{undrawn[1:]}." if undrawn else ""
+    return f"# Results: {title}\n\nWritten by `{_plain(command)}`.{lacking}\n\n{body}\n"
 
 
 def _summary(experiments: Sequence[Experiment]) -> str:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from orchestry.analysis.kinds import NONE, OTHER, UNNAMED
 from orchestry.distribution import install
-from orchestry.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,14 +55,13 @@ _LOOK: Any = {  # matplotlib types every key of its own
 }
 
 
-def require_matplotlib() -> None:
-    """Raises ConfigError where the extra `plots` is not installed."""
+def undrawn() -> str:
+    """Why no figure can be drawn: the extra `plots` is not installed. '' where it is."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ConfigError(
-            f"a report draws with matplotlib, which is not installed: {install('plots')}"
-        ) from None
+        return f"figures are left out without matplotlib: `{install('plots')}` adds it"
+    return ""
 
 
 @contextmanager

@@ -120,8 +120,7 @@ def at_k(experiments: Sequence[Experiment]) -> str | None:
 
 
 def _who(experiment: Experiment, held: Held, several: bool) -> str:
-    samples = f", {held.samples} samples" if held.samples else ""
-    return inline(f"{experiment.label + ': ' if several else ''}{held.name}{samples}")
+    return inline(f"{experiment.label + ': ' if several else ''}{held.words}")
 
 
 def _figures(measures: Measures) -> list[str]:

@@ -33,6 +33,8 @@ def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> int:
     experiments = read_experiments(runs)
     given = [*map(str, runs), *(["--out", str(out)] if out else [])]
     report = write(experiments, folder, shlex.join(["orchestry", "report", *given]))
+    if report.undrawn:
+        click.echo(f"· {report.undrawn}", err=True)
     if as_json:
         click.echo(json.dumps(_plain(experiments, report)))
     else:

@@ -11,6 +11,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from orchestry.analysis.headline import updated
 from orchestry.analysis.words import counted, plain
 from orchestry.records import CreditRecord, EpisodeRecord, NodeRecord, Summary
 from orchestry.store import Run
@@ -113,10 +114,8 @@ def _uses(summary: Summary) -> list[tuple[str, str]]:
         counts = summary.judgements.items()
         lines.append(("judge", "  ".join(f"{outcome} {count}" for outcome, count in counts)))
     if summary.updates:
-        updates = counted(summary.updates, "update")
-        local = summary.backend == "local"
-        accepted = f"{updates}, {summary.accepted} accepted"
-        lines.append(("weights", updates) if local else ("library", accepted))
+        what = "weights" if summary.backend == "local" else "library"
+        lines.append((what, updated(summary)))
     if summary.dev_rewards:
         rewards = summary.dev_rewards.items()
         at = f" (update {summary.best_update})" if summary.best_update else ""

@@ -79,7 +79,7 @@ def test_what_differs_in_more_than_the_seed_is_another_arm(folder: Path, tmp_pat
     other = copied(folder, tmp_path / "other")
     edited(other, seed=1, split="dev")
     labels = [arm.label for arm in arms(read_experiments([folder, other]))]
-    assert labels == ["split train", "split dev"]
+    assert labels == ["run (split train)", "other (split dev)"]
 
 
 @pytest.mark.parametrize(("lines", "smooth"), [(3, 1), (0, 1)])

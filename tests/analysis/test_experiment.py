@@ -17,7 +17,7 @@ def test_evaluations_and_baselines_are_read_by_their_folders(folder: Path, searc
     copied(searched.folder, folder / "evaluations" / "test")
     copied(searched.folder, folder / "baselines" / "best_of_n")
     (experiment,) = read_experiments([folder])
-    assert experiment.label == "words"
+    assert experiment.label == "run"
     assert experiment.run.episodes == searched.episodes
     assert set(experiment.evaluations) == {"test"}
     assert experiment.baselines["best_of_n"].rewards == searched.rewards

@@ -8,18 +8,20 @@ import pytest
 
 import orchestry
 from orchestry.analysis.experiment import Experiment, read_experiments
-from orchestry.analysis.headline import headline
+from orchestry.analysis.headline import headline, updated
 from orchestry.analysis.held import (
     ahead,
     baselines,
     common,
     evaluations,
+    in_words,
     shows_gain,
     team_on,
     untrained,
 )
 from orchestry.analysis.stats import Interval
 from orchestry.evaluation import Baselines, evaluate
+from orchestry.store import Run
 from tests.analysis.made import config, copied
 
 
@@ -106,3 +108,28 @@ def test_words_claim_no_more_than_the_interval() -> None:
 def test_without_an_evaluation_no_gain_is_claimed(folder: Path) -> None:
     (experiment,) = read_experiments([folder])
     assert any("so no gain is claimed" in text for text in headline(experiment))
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("test", "test split"),
+        ("dev--update-0", "dev split, as the run began"),
+        ("test--update-12--samples-10", "test split, after update 12, 10 samples each"),
+        ("fixed--test--samples-2", "fixed, test split, 2 samples each"),
+        ("best_of_n--test--samples-2", "best of n, test split"),  # as many as the search's calls
+        ("kept by hand", "kept by hand"),
+    ],
+)
+def test_a_folder_is_said_in_words(around: Path, folder: str, words: str) -> None:
+    name = folder if folder.startswith("best") else "fixed--test--samples-2"
+    assert in_words(folder, Run(around / "baselines" / name)) == words
+
+
+def test_a_report_claims_no_update_that_accepted_nothing(searched: Run) -> None:
+    summary = searched.summary.model_copy(update={"updates": 60})
+    assert updated(summary) == "60 updates (no accepted behaviour in the prompts)"
+    found = [summary.model_copy(update=more) for more in ({"accepted": 1}, {"backend": "local"})]
+    assert [updated(one) for one in found] == [
+        *("60 updates (1 accepted behaviour in the prompts)", "60 updates")
+    ]

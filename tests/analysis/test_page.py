@@ -187,13 +187,13 @@ def test_evaluations_and_baselines_are_runs_of_the_page(folder: Path, tmp_path: 
     (folder / "evaluations").mkdir()
     (folder / "baselines").mkdir()
     copied(folder, tmp_path / "copy")
-    for place in ("evaluations/test--update-0", "baselines/fixed"):
+    for place in ("evaluations/test--update-0", "baselines/fixed--test--samples-10"):
         copied(tmp_path / "copy", folder / place)
     runs = written(folder, to=tmp_path).index["runs"]
     assert [(run["kind"], run["label"], run["of"]) for run in runs] == [
-        ("run", "words", None),
-        ("evaluation", "test--update-0", 0),
-        ("baseline", "fixed", 0),
+        ("run", "run", None),
+        ("evaluation", "test split, as the run began", 0),
+        ("baseline", "fixed, test split, 10 samples each", 0),
     ]
     for run in runs:
         measures = run["measures"]

@@ -212,8 +212,11 @@ def test_several_runs_stand_side_by_side_and_are_switched(
     other = orchestry.train(config(seed=1, episodes=2), tmp_path / "other")
     opened(tab, tmp_path, searched, other)
     names = "[...document.querySelectorAll('.choose')].map(e => e.textContent)"
-    assert tab.eval(names) == ["seed 0", "seed 1"]
+    assert tab.eval(names) == ["run (seed 0)", "other (seed 1)"]
     tab.press("]")
     assert tab.eval("document.querySelectorAll('#episodes [role=option]').length") == 2
-    assert tab.eval("document.querySelector('.choose[aria-pressed=true]').textContent") == "seed 1"
+    assert (
+        tab.eval("document.querySelector('.choose[aria-pressed=true]').textContent")
+        == "other (seed 1)"
+    )
     assert "run=1" in tab.eval("location.hash")

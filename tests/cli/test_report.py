@@ -41,7 +41,7 @@ def test_json_is_one_object_with_what_was_written(cli: CommandLine, run: Path) -
     assert found["folder"] == "there"
     assert all(Path(path).is_file() for path in found["files"])
     assert found["runs"] == [
-        {"label": "words", "run_dir": "run", "evaluations": [], "baselines": [], "missing": []}
+        {"label": "run", "run_dir": "run", "evaluations": [], "baselines": [], "missing": []}
     ]
     assert found["summary"][0]["says"][0].startswith("Task words")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestry.analysis.experiment import Experiment
+from orchestry.analysis.held import in_words
 from orchestry.analysis.page.entry import Kind, Source, entry
 from orchestry.analysis.page.texts import Lines, embedded, numbered
 from orchestry.records import EpisodeRecord
@@ -46,7 +47,7 @@ def _sources(experiments: Sequence[Experiment]) -> Iterator[Source]:
         }
         for kind, runs in kinds.items():
             for name, run in runs.items():
-                yield Source(name, run, True, kind, of)
+                yield Source(in_words(name, run), run, True, kind, of)
                 number += 1
 
 

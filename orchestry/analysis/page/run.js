@@ -41,7 +41,8 @@ function summary(run) {
     ['episodes', count(run.rows.length), text ? `of ${count(text.episodes_asked)}` : ''],
     ['calls', count(found.calls), text ? `${count(text.cache_hits)} from the cache` : ''],
     ['dollars', dollars(found.usd), text && isNumber(text.budget_usd) ? `of $${text.budget_usd}` : ''],
-    ['updates', count(run.updates.length), local(run) ? 'of the weights' : 'of the library'],
+    ['updates', count(run.updates.length), local(run) ? 'of the weights'
+      : `${count(text?.accepted || 0)} accepted in the prompts`],
   ];
   return [
     el('dl', { class: 'figures' }, cards.map(([name, value, more]) => el('div', {},
