@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from orchestry.errors import ConfigError
+from orchestry.digests import file_digest
+from orchestry.errors import ConfigError, StoreError
 from orchestry.journal import Evaluated, Event, Learned
 from orchestry.store import Run
 
 Which = int | Literal["best"] | None
 """None: the last one. 0: the team as the run began."""
+OPTIMIZER = "optimizer.pt"
+"""In a checkpoint: what only a resume needs."""
 
 
 def best(events: Iterable[Event]) -> Evaluated | None:
@@ -42,16 +45,44 @@ def chosen(run: Run, which: Which) -> Learned | None:
 
 
 def checkpoint(run: Run, learned: Learned) -> Path:
-    """The folder of an update's adapters; raises ConfigError for one that is kept no more."""
+    """The folder of an update's adapters; raises ConfigError for one that is kept no more, and
+    StoreError where its adapters are not those that the update wrote."""
     place = run.folder / str(learned.state["checkpoint"])
-    if place.is_dir():
-        return place
     taken = [event for event in run.events if isinstance(event, Learned)]
-    there = [str(one.update) for one in taken if (run.folder / one.state["checkpoint"]).is_dir()]
-    raise ConfigError(
-        f"the checkpoint of update {learned.update} is gone from {run.folder}, which keeps the "
-        f"last learn.keep and the best: there are those of {', '.join(there) or 'none any more'}"
-    )
+    kept = [one.update for one in taken if (run.folder / one.state["checkpoint"]).is_dir()]
+    if not place.is_dir():
+        raise ConfigError(
+            f"the checkpoint of update {learned.update} is gone from {run.folder}, which keeps the "
+            f"last learn.keep and the best: there are those of {_listed(kept) or 'none any more'}"
+        )
+    others = _listed([update for update in kept if update != learned.update])
+    fix = f", or name another update with --update ({others} are kept)" if others else ""
+    check_files(run.folder, learned, f"restore it from a copy{fix}", but=OPTIMIZER)
+    return place
+
+
+def check_files(folder: Path, learned: Learned, fix: str, but: str = "") -> None:
+    """Raises StoreError where a file of a run's checkpoint, `but` one, has not the content that
+    the update wrote."""
+    place = folder / str(learned.state["checkpoint"])
+    for name, digest in learned.state.get("files", {}).items():
+        try:
+            sound = name == but or file_digest(place / name) == digest
+            why = f"is not what update {learned.update} wrote"
+        except OSError as error:
+            sound, why = False, f"can't be read ({error.strerror})"
+        if not sound:
+            raise StoreError(f"{place / name} {why}: {fix}")
+
+
+def file_digests(place: Path) -> dict[str, str]:
+    """Of all files of a checkpoint, for the journal."""
+    files = sorted(path for path in place.rglob("*") if path.is_file())
+    return {path.relative_to(place).as_posix(): file_digest(path) for path in files}
+
+
+def _listed(updates: Iterable[int]) -> str:
+    return ", ".join(map(str, updates))
 
 
 def _best(run: Run) -> int:

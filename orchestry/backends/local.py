@@ -34,7 +34,7 @@ from orchestry.services.texts import sample_of
 from orchestry.store import Run, Store, refused
 from orchestry.task import BaseTask
 from orchestry.types import Completion, Problem, Request, Tree
-from orchestry.updates import checkpoint
+from orchestry.updates import check_files, checkpoint, file_digests
 
 if TYPE_CHECKING:
     from orchestry.learn.trainer import Learnt, Trainer
@@ -132,8 +132,8 @@ class LocalBackend(Backend):
         )
 
     def digests(self) -> dict[str, str]:
-        """See Backend: the base, or each agent's where they differ; what is not fetched yet has
-        none."""
+        """See Backend: the base, or each agent's where they differ (a hub's that is not fetched yet
+        has none)."""
         from orchestry.learn.identity import base_digest
 
         found = {f"base of {role}": base_digest(model) for role, model in self._models.items()}
@@ -180,7 +180,7 @@ class LocalBackend(Backend):
         learned = [event for event in store.events if isinstance(event, Learned)]
         self._updates, self._store = len(learned), store
         await super().open(store, task, rate, on_warn)
-        last = store.folder / learned[-1].state["checkpoint"] if learned else None
+        last = self._last(learned)
         self._trainer = await asyncio.to_thread(self._load, task, last, on_warn)
         self._stack.callback(self._trainer.close)
         self._keep_start(store)
@@ -191,6 +191,17 @@ class LocalBackend(Backend):
         self._dev = self._evaluations(task, rate)
         if self.every is not None:
             self._take_back(self._updates * self.every, on_warn)
+
+    def _last(self, learned: Sequence[Learned]) -> Path | None:
+        """The checkpoint to go on from; raises StoreError where it is damaged."""
+        if not learned:
+            return None
+        folder = self._store.folder
+        there = [one.state["checkpoint"] for one in learned[:-1]]
+        kept = [str(folder / name) for name in there if (folder / name).is_dir()]
+        other = f", or begin another run with learn.from={kept[-1]}" if kept else ""
+        check_files(folder, learned[-1], f"restore it from a copy{other}")
+        return folder / str(learned[-1].state["checkpoint"])
 
     def _take_back(self, first: int, on_warn: Callable[[str], None]) -> None:
         """Episodes since the last update, where there are some and they aren't the run's last."""
@@ -218,11 +229,12 @@ class LocalBackend(Backend):
             trainer.resume(last)
         elif settings.source is not None:
             kept = self._store.folder / START
-            trainer.start_from(kept if self._store.events and kept.is_dir() else settings.source)
+            own = bool(self._store.events) and kept.is_dir()
+            trainer.start_from(kept if own else settings.source, any_base=own)
         return trainer
 
     def _keep_start(self, store: Store) -> None:
-        """Copies what a run starts from into the run: another run's checkpoints may be pruned."""
+        """Saves what a run starts from in the run: another run's checkpoints may be pruned."""
         source, kept = self.config.learn.source, store.folder / START
         if source is None or store.events or self.every is None:
             return
@@ -230,9 +242,8 @@ class LocalBackend(Backend):
         try:
             for old in (part, kept):  # of a process that never came to its first event
                 shutil.rmtree(old, ignore_errors=True)
-            for file in source.glob("*/adapter_*"):
-                (part / file.parent.name).mkdir(parents=True, exist_ok=True)
-                shutil.copy(file, part / file.parent.name)
+            for crew in self._trainer.crews:
+                crew.adapters.save(part)
             part.replace(kept)
         except OSError as error:
             raise refused(kept, error) from None
@@ -304,7 +315,8 @@ class LocalBackend(Backend):
         await asyncio.to_thread(self._trainer.save, self._store.folder / name, keep, spared)
         self._updates += 1
         reward = fmean(record.mean_leaf_reward for record in block)
-        state = {"checkpoint": name.as_posix(), "reward": reward, **done.figures()}
+        files = file_digests(self._store.folder / name)
+        state = {"checkpoint": name.as_posix(), "files": files, "reward": reward, **done.figures()}
         note = f"update {self._updates}: mean reward {reward:.3f}, {done.line()}"
         return Update(state, {}, [note])
 

@@ -7,7 +7,6 @@ one copy of the weights serves all agents, and row -1 is the bare base bit for b
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,16 +22,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from orchestry.errors import ConfigError, StoreError, reason
+from orchestry.errors import ConfigError
+from orchestry.learn import adapterfiles
+from orchestry.learn.adapterfiles import SHARED
 from orchestry.learn.base import Base, quiet
 from orchestry.seeds import derive
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-SHARED = "shared"
-"""The folder of the one adapter that all agents share."""
 _PREFIX = "base_model.model."
-_WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
-_BASE = "base_model_name_or_path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +114,17 @@ class Adapters:
         return self._folders * len(self.agents) if self.shared else self._folders
 
     @property
+    def _kind(self) -> adapterfiles.Kind:
+        return adapterfiles.Kind(
+            base=self.base.name,
+            paths=frozenset([self.base.model.name_or_path]),  # as `orchestry export` names it
+            rank=self.rank,
+            alpha=self.alpha,
+            dropout=self.dropout,
+            targets=self.targets,
+        )
+
+    @property
     def scaling(self) -> float:
         """What B A x is multiplied with."""
         return self.alpha / self.rank
@@ -150,34 +158,21 @@ class Adapters:
 
     def save(self, folder: Path) -> None:
         """One folder an agent, named after it, that peft's `from_pretrained` loads."""
-        from peft import LoraConfig
-        from safetensors.torch import save_file
-
-        config = LoraConfig(
-            base_model_name_or_path=self.base.name,
-            task_type="CAUSAL_LM",
-            inference_mode=True,
-            r=self.rank,
-            lora_alpha=self.alpha,
-            lora_dropout=self.dropout,
-            target_modules=list(self.targets),
-        )
         for number, name in enumerate(self._folders):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            config.save_pretrained(str(folder / name))
-            tensors = {key: weight.detach() for key, weight in self._named(number)}
-            save_file(tensors, folder / name / _WEIGHTS, metadata={"format": "pt"})
+            weights = {key: weight.detach() for key, weight in self._named(number)}
+            adapterfiles.write(folder / name, self._kind, weights)
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path, any_base: bool = False) -> None:
         """What `save` or peft wrote; all adapters or, with an error, none of them.
 
-        Raises StoreError where a folder can't be read, and ConfigError where an adapter was made
-        for another base, or with other settings than these.
+        Raises StoreError where a folder can't be read or is damaged, and ConfigError where an
+        adapter was made for another base (by content; with `any_base` that is not asked), or with
+        other settings than these.
         """
-        found = [
-            self._read(folder / name, dict(self._named(number)))
-            for number, name in enumerate(self._folders)
-        ]
+        found = []
+        for number, name in enumerate(self._folders):
+            shapes = {key: tuple(weight.shape) for key, weight in self._named(number)}
+            found.append(adapterfiles.read(folder / name, self._kind, shapes, any_base))
         with torch.no_grad():
             for number, tensors in enumerate(found):
                 for key, weight in self._named(number):
@@ -319,50 +314,6 @@ class Adapters:
             for site in self._sites
             for letter, weight in (("A", site.down[number]), ("B", site.up[number]))
         ]
-
-    def _read(self, folder: Path, wanted: dict[str, nn.Parameter]) -> dict[str, Tensor]:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-            if not isinstance(config, dict):
-                raise ValueError(f"{_CONFIG} holds no keys and values")
-            self._check_settings(folder, config)
-            tensors: dict[str, Tensor] = load_file(folder / _WEIGHTS)
-        except (OSError, ValueError, SafetensorError) as error:
-            raise StoreError(
-                f"the adapter in {folder} can't be read ({reason(error)}): name a folder that "
-                "holds one folder an agent, as a checkpoint has it"
-            ) from None
-        shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
-        expected = {key: tuple(weight.shape) for key, weight in wanted.items()}
-        if shapes != expected:
-            key = min(key for key, _ in shapes.items() ^ expected.items())
-            raise ConfigError(
-                f"the adapter in {folder} does not fit the base {self.base.name}: {key} is "
-                f"{shapes.get(key, 'absent')}, expected {expected.get(key, 'absent')}: load the "
-                "base that it was trained on"
-            )
-        return tensors
-
-    def _check_settings(self, folder: Path, config: dict[str, Any]) -> None:
-        if config.get(_BASE) == self.base.model.name_or_path:  # as `orchestry export` names it
-            config = {**config, _BASE: self.base.name}
-        wanted = {
-            _BASE: self.base.name,
-            "peft_type": "LORA",
-            "r": self.rank,
-            "lora_alpha": self.alpha,
-            "use_rslora": False,
-            "alpha_pattern": {},
-        }
-        for key, value in wanted.items():
-            if (found := config.get(key, value)) != value:
-                raise ConfigError(
-                    f"the adapter in {folder} has {key} {found!r}, here it is {value!r}: load it "
-                    "with the base and the settings that it was trained with"
-                )
 
 
 class _Using(AbstractContextManager[None]):

@@ -11,7 +11,11 @@ from orchestry.digests import folder_digest, text_digest
 from orchestry.errors import ConfigError, reason
 from orchestry.learn.base import EMBEDDED, source_of
 
-_READ = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+_READ = (
+    *("*.safetensors", "config.json", "generation_config.json", "adapter_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "*.model", "chat_template.jinja"),
+)
 """What transformers reads of a model's folder: weights, config and tokenizer."""
 
 

@@ -115,10 +115,10 @@ class ParallelTrainer(Trainer):
         self._processes.tell("resume", folder.absolute())
         self._processes.together(lambda: super(ParallelTrainer, self).resume(folder))
 
-    def start_from(self, folder: Path) -> None:
+    def start_from(self, folder: Path, any_base: bool = False) -> None:
         """See Trainer; every process reads the folder."""
-        self._processes.tell("start_from", folder.absolute())
-        self._processes.together(lambda: super(ParallelTrainer, self).start_from(folder))
+        self._processes.tell("start_from", folder.absolute(), any_base)
+        self._processes.together(lambda: super(ParallelTrainer, self).start_from(folder, any_base))
 
     def close(self) -> None:
         """The others let go of the weights; raises OrchestryError where one of them has died.

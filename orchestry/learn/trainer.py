@@ -23,8 +23,9 @@ from orchestry.rollout import Member
 from orchestry.seeds import derive
 from orchestry.store import sync
 from orchestry.types import Completion, Request
+from orchestry.updates import OPTIMIZER
 
-_OPTIMIZER, _PART = "optimizer.pt", ".part"
+_PART = ".part"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ class Trainer:
             part.mkdir(parents=True)
             for crew in self.crews:
                 crew.adapters.save(part)
-            torch.save(self.optimizer.state_dict(), part / _OPTIMIZER)
+            torch.save(self.optimizer.state_dict(), part / OPTIMIZER)
             for file in part.rglob("*"):
                 sync(file)
             if folder.exists():  # left by a process that was killed before it counted
@@ -204,20 +205,20 @@ class Trainer:
             crew.publish(folder)
 
     def resume(self, folder: Path) -> None:
-        """Goes on exactly where the checkpoint was saved."""
-        Trainer.start_from(self, folder)
+        """Goes on exactly where the checkpoint was saved, on a base that the caller compared."""
+        Trainer.start_from(self, folder, any_base=True)
         try:
-            state = torch.load(folder / _OPTIMIZER, map_location="cpu", weights_only=True)
+            state = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
         except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
             raise StoreError(
-                f"{folder / _OPTIMIZER} can't be read ({reason(error)}): restore it from a copy"
+                f"{folder / OPTIMIZER} can't be read ({reason(error)}): restore it from a copy"
             ) from None
         self.optimizer.load_state_dict(state)
 
-    def start_from(self, folder: Path) -> None:
-        """Takes over a checkpoint's adapters, with a fresh optimizer."""
+    def start_from(self, folder: Path, any_base: bool = False) -> None:
+        """Takes over a checkpoint's adapters, with a fresh optimizer; see Adapters.load."""
         for crew in self.crews:
-            crew.adapters.load(folder)
+            crew.adapters.load(folder, any_base)
             crew.publish(folder)
 
     def close(self) -> None:

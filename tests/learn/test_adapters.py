@@ -15,7 +15,7 @@ from torch import Tensor  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from orchestry.errors import ConfigError, StoreError  # noqa: E402
-from orchestry.learn.adapters import Adapters  # noqa: E402
+from orchestry.learn.adapters import ATTENTION, Adapters  # noqa: E402
 from orchestry.learn.base import Base  # noqa: E402
 from tests.learn.tiny import Kind, tiny_model, tiny_tokenizer  # noqa: E402
 
@@ -288,9 +288,13 @@ def test_an_adapter_of_another_base_is_refused_and_nothing_changes(tmp_path: Pat
     adapters = worn()
     adapters.save(tmp_path)
     for edit, message in (
-        ({"base_model_name_or_path": "other"}, "base_model_name_or_path 'other', here it is 'tin"),
-        ({"r": 8}, "has r 8, here it is 4"),
-        ({"use_rslora": True}, "use_rslora"),
+        ({"base_model_name_or_path": "other"}, "names the base other, .* if they are the same, wr"),
+        ({"r": 8}, r"has r 8, and this run learn\.rank=4: set learn\.rank=8"),
+        ({"lora_alpha": 4}, r"has lora_alpha 4, and this run learn\.alpha=8: set learn\.alpha=4"),
+        ({"use_rslora": True}, "has use_rslora True, and backend local trains plain LoRA"),
+        ({"use_dora": True}, "has use_dora True, and backend local trains plain LoRA"),
+        ({"modules_to_save": ["lm_head"]}, "has modules_to_save .*start from another adapter"),
+        ({"target_modules": ["c_attn"]}, "changes c_attn, and this run trains k_proj, o_proj"),
     ):
         file = tmp_path / "editor" / "adapter_config.json"
         config = json.loads(file.read_text())
@@ -308,13 +312,41 @@ def test_adapters_that_do_not_fit_or_can_not_be_read_are_refused(tmp_path: Path)
     adapters = worn()
     adapters.save(tmp_path)
     fewer = worn(targets=("q_proj",))
+    with pytest.raises(ConfigError, match=r"changes k_proj, .* and this run trains q_proj: start"):
+        fewer.load(tmp_path)
+    config = tmp_path / "writer" / "adapter_config.json"
+    text = config.read_text()
+    config.write_text(json.dumps({**json.loads(text), "target_modules": "q_proj"}))  # a pattern
     with pytest.raises(ConfigError, match=r"k_proj\.lora_A\.weight is \(4, 32\), expected absent"):
         fewer.load(tmp_path)
-    with pytest.raises(StoreError, match="can't be read"):
+    with pytest.raises(StoreError, match=r"nowhere holds no adapter writer, .*nobody: name a fold"):
         adapters.load(tmp_path / "nowhere")
-    (tmp_path / "editor" / "adapter_model.safetensors").write_bytes(b"half")
-    with pytest.raises(StoreError, match=r"editor can't be read .*: name a folder"):
+    with pytest.raises(StoreError, match=r"no adapter shared, but of .*: set learn\.shared=false"):
+        worn(shared=True).load(tmp_path)
+    config.write_text("[]")
+    with pytest.raises(StoreError, match=r"adapter_config.json can't be read \(it holds no keys"):
         adapters.load(tmp_path)
+    config.write_text(text)
+    weights = tmp_path / "writer" / "adapter_model.safetensors"
+    weights.write_bytes(b"half")
+    with pytest.raises(
+        StoreError, match=r"safetensors can't be read .*not what was written\): res"
+    ):
+        adapters.load(tmp_path)
+    (tmp_path / "writer" / "adapter_digests.json").unlink()  # as others make adapters
+    with pytest.raises(StoreError, match=r"safetensors can't be read .*header.*: restore it"):
+        adapters.load(tmp_path)
+    weights.unlink()
+    with pytest.raises(StoreError, match=r"safetensors can't be read .*: restore it"):
+        adapters.load(tmp_path)
+
+
+def test_equal_adapters_are_equal_files(tmp_path: Path) -> None:
+    """In every process: peft writes a set, whose order hash seeds decide."""
+    adapters = worn()
+    adapters.save(tmp_path)
+    config = json.loads((tmp_path / "editor" / "adapter_config.json").read_text())
+    assert config["target_modules"] == sorted(ATTENTION)
 
 
 def test_what_can_not_be_meant_is_refused() -> None:

@@ -367,8 +367,8 @@ def test_agents_of_two_bases_learn_in_one_step(
     again = trainer(model, other=other)
     again.resume(tmp_path / "000008")
     assert equal(weights(again), weights(made))
-    with pytest.raises(ConfigError, match=r"right.* has base_model_name_or_path .*load it with"):
-        trainer(model).resume(tmp_path / "000008")
+    with pytest.raises(ConfigError, match=r"right was trained on another base than"):
+        trainer(model).start_from(tmp_path / "000008")
 
 
 def test_one_adapter_for_all_needs_one_base(
