@@ -62,6 +62,11 @@ def task_boundary(
         ) from error
 
 
+def said(fault: TaskFault) -> str:
+    """The fault without the task's name and what to do about it, for a check of that task."""
+    return str(fault).partition(": ")[2].partition(": `orchestry")[0]
+
+
 def _ours(error: BaseException) -> OrchestryError | None:
     """The error of ours that it is, or that a group holds."""
     if isinstance(error, BaseExceptionGroup):

@@ -7,15 +7,17 @@ Shipped to users: `orchestry tasks check NAME` prints it, and a task's own tests
 from __future__ import annotations
 
 import asyncio
-import math
 import random
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from orchestry.errors import SandboxError, reason
+from orchestry.errors import SandboxError, TaskFault, reason
+from orchestry.fuzz import fuzz
+from orchestry.guard import evaluated, said
 from orchestry.rollout import MAX_STAGES, tells
 from orchestry.task import BaseTask
 from orchestry.types import SPLITS, Problem, Sandbox, Score, Split, Tools
@@ -23,6 +25,8 @@ from orchestry.types import SPLITS, Problem, Sandbox, Score, Split, Tools
 FEW = 20
 """Stages from the start of a game in which prompts are looked at; all of one that never ends."""
 MAX_GOLD = 200
+FUZZED = 6
+PLAYABLE = ("splits", "frozen state", "roles", "starts", "ends")
 EVALUATIONS_AT_ONCE = 4
 LONG_ENOUGH = 20
 """Characters from which a gold answer seen in a prompt is no accident."""
@@ -37,6 +41,7 @@ RULES = {
     "ends": f"to_act comes to () within {MAX_STAGES} stages, whatever is answered",
     "observations": "observe returns text",
     "total": "evaluate gives a total in [0, 1] at every state met",
+    "any answer": "no answer, however odd, makes the task raise",
     "deterministic": "evaluating a state again gives the same score",
     "gold": "gold answers score 1.0",
     "nothing": "empty answers earn less than 1.0",
@@ -72,6 +77,10 @@ class Finding:
     rule: str
     ok: bool
     detail: str
+    cases: tuple[str, ...] = ()
+    """All cases against it, the first included."""
+    trace: str = ""
+    """The traceback of the first, where something raised."""
 
 
 @dataclass(slots=True)
@@ -80,8 +89,11 @@ class _Case:
 
     task: BaseTask[Any]
     faults: dict[str, list[str]] = field(default_factory=dict)
+    traces: dict[str, str] = field(default_factory=dict)
 
-    def fail(self, rule: str, detail: str) -> None:
+    def fail(self, rule: str, detail: str, error: BaseException | None = None) -> None:
+        if rule not in self.faults and error is not None:
+            self.traces[rule] = "".join(traceback.format_exception(error))
         self.faults.setdefault(rule, []).append(detail)
 
     @contextmanager
@@ -92,17 +104,17 @@ class _Case:
         except SandboxError:  # not the task's fault, and no finding about it
             raise
         except Exception as error:
-            self.fail(rule, f"{what} raised {type(error).__name__}: {reason(error)}")
+            self.fail(rule, f"{what} raised {type(error).__name__}: {reason(error)}", error)
 
     def findings(self) -> list[Finding]:
-        return [Finding(rule, rule not in self.faults, self._detail(rule)) for rule in RULES]
+        return [self._finding(rule) for rule in RULES]
 
-    def _detail(self, rule: str) -> str:
-        cases = self.faults.get(rule, [])
+    def _finding(self, rule: str) -> Finding:
+        cases = tuple(self.faults.get(rule, ()))
         if not cases:
-            return RULES[rule]
+            return Finding(rule, True, RULES[rule])
         more = f" (and {len(cases) - 1} more)" if len(cases) > 1 else ""
-        return f"{cases[0]}{more}"
+        return Finding(rule, False, f"{cases[0]}{more}", cases, self.traces.get(rule, ""))
 
 
 async def check_task(
@@ -112,8 +124,9 @@ async def check_task(
     seeds: Sequence[int] = (0, 1, 2, 3, 4),
     problems_per_split: int = 1,
 ) -> list[Finding]:
-    """Plays the task with hostile, empty and gold answers; one finding a rule, in a fixed order.
+    """Plays the task with odd, empty and gold answers; one finding a rule, in a fixed order.
 
+    Every role gives every kind of odd answer (`fuzz`), on FUZZED problems in turn.
     Each of `seeds` is one game of hostile answers for each of `problems_per_split` problems of a
     split, spread evenly; their graded answers are played too. Gold is played on every problem, or
     on 200 spread evenly. Raises SandboxError where the sandbox itself fails.
@@ -132,6 +145,7 @@ async def check_task(
     await _check_gold(case, tools, _spread(everything, MAX_GOLD), seeds[0])
     for problem in sampled:
         await _check_graded(case, tools, problem, seeds[0])
+    await _check_any_answer(case, tools, _spread(everything, FUZZED), seeds[0])
     return case.findings()
 
 
@@ -254,18 +268,18 @@ def _hash(case: _Case, state: Any) -> int:
 # --- scoring ------------------------------------------------------------------------------------
 
 
-async def _evaluate(case: _Case, tools: Tools, states: Sequence[Met]) -> list[Score | None]:
-    """The scores, None where evaluate raised or gave what no reward can be."""
+async def _evaluate(
+    case: _Case, tools: Tools, states: Sequence[Met], rule: str = "total"
+) -> list[Score | None]:
+    """The scores, None where evaluate raised or gave what no reward can be: that breaks `rule`."""
     slots = asyncio.Semaphore(EVALUATIONS_AT_ONCE)
 
     async def one(problem: Problem, state: Any) -> Score | None:
-        what = f"evaluate on problem '{problem.id}'"
         async with slots:
-            with case.blaming("total", what):
-                score = await case.task.evaluate(state, tools)
-                if math.isfinite(score.total) and 0.0 <= score.total <= 1.0:
-                    return score
-                case.fail("total", f"{what} gave {score.total:g}")
+            try:
+                return await evaluated(case.task, problem, state, tools)
+            except TaskFault as fault:
+                case.fail(rule, said(fault), fault)
         return None
 
     return list(await asyncio.gather(*(one(*item) for item in states)))
@@ -286,7 +300,9 @@ async def _check_totals(case: _Case, tools: Tools, games: Sequence[Sequence[Met]
 async def _check_empty(case: _Case, tools: Tools, problems: Sequence[Problem], seed: int) -> None:
     games = [await _play(case, tools, problem, seed, lambda _: "") for problem in problems]
     ends = [states[-1] for states in games if states]
-    for (problem, _), score in zip(ends, await _evaluate(case, tools, ends), strict=True):
+    for (problem, _), score in zip(
+        ends, await _evaluate(case, tools, ends, "nothing"), strict=True
+    ):
         if score is not None and score.total >= 1.0:
             case.fail("nothing", f"empty answers score 1.0 on problem '{problem.id}'")
 
@@ -298,7 +314,7 @@ async def _check_gold(case: _Case, tools: Tools, problems: Sequence[Problem], se
             if (gold := case.task.gold(problem)) is not None:
                 await _check_leak(case, tools, problem, gold, seed)
                 ends += (await _play(case, tools, problem, seed, gold.__getitem__, "gold"))[-1:]
-    for (problem, _), score in zip(ends, await _evaluate(case, tools, ends), strict=True):
+    for (problem, _), score in zip(ends, await _evaluate(case, tools, ends, "gold"), strict=True):
         if score is not None and score.total < 1.0 - 1e-9:
             parts = ", ".join(f"{part.name} {part.value:g}" for part in score.parts)
             case.fail("gold", f"gold of problem '{problem.id}' scores {score.total:g} ({parts})")
@@ -317,11 +333,24 @@ async def _check_graded(case: _Case, tools: Tools, problem: Problem, seed: int) 
             case.fail("graded", f"answer {place} {fault} ({problem.id})")
             return
         ends += (await _play(case, tools, problem, seed, answer.__getitem__, "graded"))[-1:]
-    totals = [score.total for score in await _evaluate(case, tools, ends) if score is not None]
+    scores = await _evaluate(case, tools, ends, "graded")
+    totals = [score.total for score in scores if score is not None]
     if len(totals) == len(answers) > 0 and max(totals) > totals[0] + 1e-9:
         place = totals.index(max(totals))
         worth = f"answer {place} scores {totals[place]:g}, the first {totals[0]:g}"
         case.fail("graded", f"{worth}, on problem '{problem.id}'")
+
+
+async def _check_any_answer(
+    case: _Case, tools: Tools, problems: Sequence[Problem], seed: int
+) -> None:
+    """Tried only on a task whose games can be played at all."""
+    if broken := [rule for rule in PLAYABLE if rule in case.faults]:
+        case.fail("any answer", f"not tried, since the task breaks '{broken[0]}'")
+        return
+    with case.blaming("any answer", "playing odd answers"):
+        for found in await fuzz(case.task, tools, problems, seed):
+            case.fail("any answer", str(found), found.fault)
 
 
 def _unplayable(case: _Case, answer: object) -> str:

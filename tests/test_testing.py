@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -118,6 +120,22 @@ async def needs_answers(self: TeamTask, state: Transcript, tools: Tools) -> Scor
     return self.score(quality=0.5 / len(state.said))
 
 
+async def no_gold(self: Doubling, state: Transcript, tools: Tools) -> Score:
+    gold = self.gold(state.problem) or {}
+    return self.score(quality=0.5 / (dict(state.said) != gold))
+
+
+async def no_silence(self: Doubling, state: Transcript, tools: Tools) -> Score:
+    return self.score(quality=0.5 / ({text for _, text in state.said} != {""}))
+
+
+def fragile(self: Doubling, state: Transcript, tools: Tools) -> Score:
+    """No coroutine; and it knows no code that can't be written down."""
+    with suppress(SyntaxError, ValueError, MemoryError):
+        ast.dump(ast.parse(state.last("coder")))
+    return self.score(quality=0.5)
+
+
 def one(self: TeamTask, split: Split) -> Sequence[Problem]:
     return (Problem(id="same", prompt="Say yes.", split=split),)
 
@@ -178,9 +196,13 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "twice": ({"to_act": lambda *_: ("coder", "coder")}, "roles", "gave ('coder', 'coder')"),
     "over at once": ({"to_act": lambda *_: ()}, "starts", "is over before anybody acts"),
     "endless": ({"to_act": lambda *_: ("coder",)}, "ends", "after 1000 stages"),
-    "NaN": ({"evaluate": constant(float("nan"))}, "total", "gave nan"),
-    "too much": ({"evaluate": constant(1.5)}, "total", "gave 1.5"),
+    "NaN": ({"evaluate": constant(float("nan"))}, "total", "a total of nan"),
+    "too much": ({"evaluate": constant(1.5)}, "total", "a total of 1.5"),
     "partial": ({"evaluate": needs_answers}, "total", "raised ZeroDivisionError"),
+    "gold alone": ({"evaluate": no_gold}, "gold", "evaluate raised ZeroDivisionError"),
+    "nothing alone": ({"evaluate": no_silence}, "nothing", "evaluate raised ZeroDivisionError"),
+    "fragile": ({"evaluate": fragile}, "any answer", "coder answers with a deep sign"),
+    "not tried": ({"to_act": lambda *_: ("boss",)}, "any answer", "the task breaks 'roles'"),
     "moody": ({"evaluate": growing}, "deterministic", "scored"),
     "generous": ({"evaluate": constant(1.0)}, "nothing", "empty answers score 1.0"),
     "mean": ({"evaluate": constant(0.5)}, "gold", "scores 0.5 (quality 0.5)"),

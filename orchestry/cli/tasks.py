@@ -28,6 +28,15 @@ task_path_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 
 
+CASES = 5
+"""Cases against a rule that are shown without --verbose."""
+ANY = "any answer"
+COSTS = (
+    "In a run, an answer that the task raises on costs its trajectory (it scores 0, tag "
+    "task_error), not the run. --verbose shows the traceback."
+)
+
+
 @click.group(cls=Group)
 def command() -> None:
     """List, check and create tasks."""
@@ -51,14 +60,18 @@ def list_tasks(task_path: Sequence[Path], as_json: bool) -> None:
 @click.argument("name")
 @task_path_option
 @json_option
-@click.option("--verbose", is_flag=True, help="Show the traceback of an error.")
+@click.option("--verbose", is_flag=True, help="Show tracebacks, and all cases.")
 @click.option(
     "--allow-unsafe-code", is_flag=True, help="Check it even where code can't be confined."
 )
 def check(
     name: str, task_path: Sequence[Path], as_json: bool, verbose: bool, allow_unsafe_code: bool
 ) -> int:
-    """Play a task with hostile, empty and gold answers; exit 1 if it breaks a rule."""
+    """Play a task with odd, empty and gold answers; exit 1 if it breaks a rule.
+
+    Odd answers are long, deep, cut off, in other bytes, of other agents. In a run, one that the
+    task raises on costs its trajectory (0, tag task_error) and not the run.
+    """
     from orchestry.registry import load_task
 
     task = load_task(name, task_path, warn=lambda text: click.echo(f"warning: {text}", err=True))
@@ -66,12 +79,12 @@ def check(
     ok = all(finding.ok for finding in findings)
     if as_json:
         rules = [
-            {"rule": finding.rule, "ok": finding.ok, "detail": finding.detail}
-            for finding in findings
+            {"rule": each.rule, "ok": each.ok, "detail": each.detail, "cases": each.cases}
+            for each in findings
         ]
         click.echo(json.dumps({"task": name, "ok": ok, "findings": rules}))
     else:
-        _print_checklist(name, findings)
+        _print_checklist(name, findings, verbose)
     return 0 if ok else 1
 
 
@@ -142,10 +155,17 @@ def _print_table(tasks: Sequence[TaskLocation]) -> None:
     Console().print(table)
 
 
-def _print_checklist(name: str, findings: Sequence[Finding]) -> None:
+def _print_checklist(name: str, findings: Sequence[Finding], verbose: bool) -> None:
     for finding in findings:
         mark = click.style("ok  ", fg="green") if finding.ok else click.style("FAIL", fg="red")
         click.echo(f"{mark}  {finding.rule}: {finding.detail}")
+        most = len(finding.cases) if verbose else CASES
+        for case in finding.cases[1:most]:
+            click.echo(f"      {case}")
+        if verbose and finding.trace:
+            click.echo(finding.trace)
     broken = sum(not finding.ok for finding in findings)
     verdict = f"breaks {broken} of {len(findings)} rules" if broken else "keeps every rule"
     click.echo(f"Task {name} {verdict}.")
+    if any(finding.rule == ANY and finding.trace for finding in findings):
+        click.echo(COSTS)

@@ -70,8 +70,24 @@ def test_check_fails_on_a_broken_rule(capsys: pytest.CaptureFixture[str]) -> Non
     source.write_text(source.read_text().replace("coverage=1 -", "coverage=2 -"))
     assert orchestry("tasks", "check", "my_task") == 1
     said = capsys.readouterr().out
-    assert "FAIL  total: evaluate on problem 'q1' gave 1.8" in said
+    assert "FAIL  gold: evaluate gave a total of 1.8 on problem q1" in said
     assert "Task my_task breaks" in said
+
+
+def test_check_says_which_answer_a_task_raises_on(capsys: pytest.CaptureFixture[str]) -> None:
+    orchestry("tasks", "new", "my_task")
+    source = Path("tasks/my_task/task.py")
+    head = "    async def evaluate(self, state: Transcript, tools: Tools) -> Score:\n"
+    odd = "        state.last('drafter')[:9] == '9' * 9 and 1 / 0\n"
+    source.write_text(source.read_text().replace(head, head + odd))
+    assert orchestry("tasks", "check", "my_task") == 1
+    said = capsys.readouterr().out
+    found = "drafter answers with a huge decimal number: evaluate raised ZeroDivisionError"
+    assert f"FAIL  any answer: {found}" in said
+    assert "Traceback" not in said
+    assert "costs its trajectory" in said
+    assert orchestry("tasks", "check", "my_task", "--verbose") == 1
+    assert "Traceback" in capsys.readouterr().out
 
 
 def test_new_refuses_to_overwrite_and_odd_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,192 @@
+"""Answers that no task foresees, played as a run plays them: which of them does a task raise on?
+
+Seeded, and few enough for seconds. A run scores what raises as 0, so that a fault found here costs
+trajectories, and teaches agents nothing; it is a bug of the task all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestry.errors import TaskError, TaskFault
+from orchestry.guard import said
+from orchestry.rollout import Member, Rate, Rollout, task_rater
+from orchestry.search.beam import Beam
+from orchestry.task import BaseTask
+from orchestry.types import TASK_ERROR, Completion, Part, Problem, Request, Score, Tools, Trajectory
+
+LONG = 200_000
+"""Characters of a long answer."""
+AT_ONCE = 4
+"""Games at once."""
+ODD = (
+    ("\0\x07\x08\x1b[31m\x1b]0;x\x07\x7f\x85", "control characters"),
+    ("\u202e\u2066\ufeff\u2028\u2029\ufffe\U0010ffff", "invisible characters"),
+    ("e\u0301\u0327" + "\u0301" * 50, "stacked accents"),
+    ("İıßŉﬃǅ\U0001d7d8²½५Ⅷ", "letters that change with their case, digits that are none"),
+)
+FRAGMENTS = {
+    "a deep sign": "-" * 1200 + "1",
+    "a deep sum": "1+" * 1500 + "1",
+    "deep brackets": "[" * 150 + "]" * 150,
+    "deeper brackets": "(" * 5000 + ")" * 5000,
+    "a chain of calls": "x" + ".f()" * 1200,
+    "a huge hexadecimal number": "0x" + "f" * 6000,
+    "a huge decimal number": "9" * 6000,
+    "an endless number": "1e999",
+    "no number": "nan",
+    "half a surrogate pair": r"'\ud800'",
+}
+"""What stands somewhere in a good answer, by name."""
+
+Say = Callable[[str, str, random.Random], str]
+"""From a role's gold answer ('' where there is none) and its prompt to an odd answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A fault, and the answer that led to it."""
+
+    role: str
+    kind: str
+    fault: TaskFault
+
+    def __str__(self) -> str:
+        return f"{self.role} answers with {self.kind}: {said(self.fault)}"
+
+
+async def fuzz(
+    task: BaseTask[Any], tools: Tools, problems: Sequence[Problem], seed: int
+) -> list[Raised]:
+    """Every kind of odd answer of every role, the others saying their gold, or nothing where there
+    is none; one game a problem in turn. Raises what is no fault of the task."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(number: int, role: str, kind: str, say: Say) -> Raised | None:
+        problem, rng = problems[number % len(problems)], random.Random(seed + number)
+        async with slots:
+            gold = task.gold(problem) or {}
+
+            def answer(request: Request) -> str:
+                good, prompt = gold.get(request.agent, ""), request.messages[-1].content
+                return say(good, prompt, rng) if request.agent == role else good
+
+            fault = await played(task, tools, problem, seed, answer)
+        return fault and Raised(role, kind, fault)
+
+    roles = [agent.role for agent in task.agents]
+    asked = [(role, kind, say) for role in roles for kind, say in kinds(task, problems, role)]
+    games = [one(number, *each) for number, each in enumerate(asked)]
+    return [found for found in await asyncio.gather(*games) if found is not None]
+
+
+async def played(
+    task: BaseTask[Any],
+    tools: Tools,
+    problem: Problem,
+    seed: int,
+    answer: Callable[[Request], str],
+) -> TaskFault | None:
+    """What the task raises in one game, played as a run would play it."""
+    faults: list[TaskFault] = []
+    team = {agent.role: Member(agent.role, "", "", 1) for agent in task.agents}
+    rate = _noting(task_rater(task, tools), faults)
+    rollout = Rollout(task, team, _Saying(answer), rate, Beam(k=1, width=1))
+    try:
+        await rollout.play(problem, seed)
+    except TaskFault as fault:
+        faults.append(fault)
+    except TaskError:  # another rule's: a stranger named, or no end
+        pass
+    return faults[0] if faults else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Saying:
+    """A policy that says what a function says."""
+
+    answer: Callable[[Request], str]
+
+    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
+        return [[Completion(text=self.answer(request), model="")] * n for request in requests]
+
+
+def _noting(rate: Rate, faults: list[TaskFault]) -> Rate:
+    """The same, but that what raises is noted, and worth 0."""
+    nothing = Score(parts=(Part(name="task", value=0.0),), tags=(TASK_ERROR,))
+
+    async def noting(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
+        try:
+            return await rate(nodes)
+        except TaskFault as fault:
+            faults.append(fault)
+            return [nothing] * len(nodes)
+
+    return noting
+
+
+def kinds(task: BaseTask[Any], problems: Sequence[Problem], role: str) -> Iterator[tuple[str, Say]]:
+    """The kinds of odd answers of a role, by name."""
+    yield from PLAIN.items()
+    for text, name in ODD:
+        yield name, lambda gold, _prompt, rng, text=text: put(gold, text * 20, rng)
+    for name, text in FRAGMENTS.items():
+        yield name, lambda _gold, _prompt, _rng, text=text: text
+        yield f"{name} in place of a word", lambda gold, _, rng, text=text: put(gold, text, rng)
+        yield f"{name} returned", lambda gold, _prompt, _rng, text=text: returned(gold, text)
+        yield f"{name} by default", lambda gold, _prompt, _rng, text=text: default(gold, text)
+    others: Mapping[str, str] = task.gold(problems[-1]) or {}
+    for other, text in others.items():
+        whose = "another problem's gold" if other == role else f"the gold of {other}"
+        yield whose, lambda _gold, _prompt, _rng, text=text: text
+
+
+PLAIN: Mapping[str, Say] = {
+    "nothing": lambda *_: "",
+    "white space": lambda *_: " \t\r\n\f\v\u00a0\u3000" * 50,
+    "many words": lambda *_: ("word " * LONG)[:LONG],
+    "one long line": lambda *_: "x" * LONG,
+    "many lines": lambda *_: "a\n" * (LONG // 20),
+    "many digits": lambda *_: "7" * (LONG // 10),
+    "bytes that are no UTF-8": lambda _gold, _prompt, rng: rng.randbytes(2000).decode(
+        "utf-8", "replace"
+    ),
+    "its prompt": lambda _gold, prompt, _rng: prompt,
+    "its prompt, many times": lambda _gold, prompt, _rng: (f"{prompt}\n" * 50)[:LONG],
+    "its gold, many times": lambda gold, _prompt, _rng: (f"{gold}\n\n" * 50)[:LONG],
+    "half its gold": lambda gold, _prompt, _rng: gold[: len(gold) // 2],
+    "its gold reversed": lambda gold, _prompt, _rng: gold[::-1],
+    "its gold's words shuffled": lambda gold, _prompt, rng: " ".join(
+        rng.sample(gold.split(), len(gold.split()))
+    ),
+    "an unclosed fence": lambda gold, _prompt, _rng: f"```python\n{gold.strip('`')}",
+    "fences": lambda *_: "```\n~~~\n" * 500,
+    "brackets": lambda *_: "([{<" * 2000,
+    "unclosed quotes": lambda gold, _prompt, _rng: f"\"'''{gold}\"",
+    "odd JSON": lambda *_: '{"score": 1e999, "a": [NaN, -Infinity, {"a": ' * 500,
+    "deep markup": lambda *_: "> " * 500 + "- " * 500 + "#" * 500 + "[" * 500 + "**_" * 500,
+}
+
+
+def put(gold: str, text: str, rng: random.Random) -> str:
+    """The gold answer with a text in the place of one of its words."""
+    words = [*re.finditer(r"\w+", gold)]
+    if not words:
+        return f"{gold} {text}"
+    word = rng.choice(words)
+    return gold[: word.start()] + text + gold[word.end() :]
+
+
+def returned(gold: str, text: str) -> str:
+    """Gold code whose every `return` returns a text."""
+    return re.sub(r"\breturn\b[^\n]*", lambda _: f"return {text}", gold)
+
+
+def default(gold: str, text: str) -> str:
+    """Gold code whose functions have one more parameter, with a text as its default."""
+    return re.sub(r"(\bdef \w+\([^()\n]*)\)", lambda found: f"{found[1]}, odd={text})", gold)
