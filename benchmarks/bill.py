@@ -43,6 +43,24 @@ class Options:
     """Share billed whose connection is closed; a stream breaks off in the middle."""
     hang_billed: float = 0.0
     """Share billed and never answered."""
+    html: float = 0.0
+    """Share answered 200 with a proxy's page; not billed."""
+    bad_request: float = 0.0
+    """Share answered 400; not billed."""
+    not_found: float = 0.0
+    """Share answered 404; not billed."""
+    malformed_billed: float = 0.0
+    """Share billed and answered 200 with JSON that breaks off."""
+    empty_billed: float = 0.0
+    """Share billed and answered 200 with nothing."""
+    poison: str = ""
+    """Every request that holds this text is answered 400; '': none."""
+    away_at: int = 0
+    """The request with which the server goes away, counted from 1; 0: never."""
+    away_s: float = 0.0
+    """How long it stays away, in seconds."""
+    away_status: int = 0
+    """What it answers meanwhile, unbilled; 0: nothing, and connections are refused."""
     retry_after: str = ""
     """Comma-separated seconds, drawn for each 429 and 529; '' sends no retry-after."""
     answer: str = "{text}"

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -34,10 +34,29 @@ from benchmarks import structured, wire
 from benchmarks.bill import Bill, Options, Prompt, PromptCache, Usage, measure
 
 ROOT = Path(__file__).resolve().parent.parent
-STATUS = {"rate_limited": 429, "overloaded": 529, "error": 500, "error_billed": 500}
-ERROR_KIND = {429: "rate_limit_error", 529: "overloaded_error", 500: "api_error"}
-UNBILLED = ("rate_limited", "overloaded", "error", "drop")
-FAULTS = (*UNBILLED, "error_billed", "drop_billed", "hang_billed")
+STATUS = {
+    "rate_limited": 429,
+    "overloaded": 529,
+    "error": 500,
+    "error_billed": 500,
+    "bad_request": 400,
+    "not_found": 404,
+}
+ERROR_KIND = {
+    400: "invalid_request_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+PAGES = {
+    "html": (b"<html><title>Bad gateway</title></html>", "text/html"),
+    "malformed_billed": (b'{"id": "msg_1", "content": [{"te', "application/json"),
+    "empty_billed": (b"", "application/json"),
+}
+"""Bodies of a 200 that is no answer."""
+UNBILLED = ("rate_limited", "overloaded", "error", "drop", "html", "bad_request", "not_found")
+BILLED = ("error_billed", "drop_billed", "hang_billed", "malformed_billed", "empty_billed")
+FAULTS = (*UNBILLED, *BILLED)
 MESSAGES, CHAT = "/v1/messages", "/v1/chat/completions"
 
 
@@ -77,6 +96,9 @@ class Loopback:
             raise ValueError("the fault shares sum to more than 1")
         self.options = options
         self._shares = [(f, share) for f in FAULTS if (share := getattr(options, f))]
+        self.refuse: Callable[[float], Awaitable[None]] | None = None
+        """Closes the port for so many seconds; whoever listens for this server sets it."""
+        self._closing: asyncio.Task[None] | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -84,6 +106,7 @@ class Loopback:
         self.bill = Bill(self.options)
         self._cache = PromptCache(self.options.cache_ttl_s, self.options.cache_min_tokens)
         self._random = random.Random(self.options.seed)
+        self._back = 0.0
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Every request that reaches the server."""
@@ -102,17 +125,34 @@ class Loopback:
         bill = self.bill
         bill.arrive(body_hash, time.monotonic())
         try:
+            if self._away():
+                return self._fail(request, "away")
             return await self._answer(request, data, body_hash)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             return _json(wire.error("invalid_request_error", repr(error)), status=400)
         finally:
             bill.leave(time.monotonic())
 
+    def _away(self) -> bool:
+        """Whether the server is away, or goes away with this request."""
+        options = self.options
+        if options.away_at and self.bill.requests == options.away_at:
+            self._back = time.monotonic() + options.away_s
+            if not options.away_status and self.refuse is not None:
+                self._closing = asyncio.ensure_future(self.refuse(options.away_s))
+        away = time.monotonic() < self._back
+        if away:
+            self.bill.faults["away"] += 1
+        return away
+
     async def _answer(
         self, request: web.BaseRequest, data: bytes, body_hash: str
     ) -> web.StreamResponse:
         body = json.loads(data)
         fault, delay_s = self._draw_fault(), self._draw_latency()
+        if self.options.poison and self.options.poison.encode() in data:
+            fault = "bad_request"
+            self.bill.faults[fault] += 1
         self.bill.wait(delay_s)
         if fault in UNBILLED:
             await asyncio.sleep(delay_s)
@@ -125,9 +165,11 @@ class Loopback:
         answer = self._charge(body, body_hash, prompt)
         if fault == "hang_billed":
             await asyncio.Event().wait()  # cancelled when the client leaves
-        if body.get("stream") and fault != "error_billed":
+        if body.get("stream") and fault in (None, "drop_billed"):
             return await self._stream(request, body, answer, prompt, delay_s, fault)
         await asyncio.sleep(delay_s)
+        if fault == "drop_billed":
+            return await _break_off(request, answer.whole(request.path))
         if fault:
             return self._fail(request, fault)
         self._cache.show(prompt, time.monotonic())
@@ -198,16 +240,32 @@ class Loopback:
         return self.options.latency_s * math.exp(self._random.gauss(0, self.options.sigma))
 
     def _fail(self, request: web.BaseRequest, fault: str) -> web.Response:
-        """Closes the connection for a drop; answers the status of any other fault."""
-        if fault not in STATUS:
+        """Closes the connection for a drop; answers page or status of any other fault."""
+        if fault in PAGES:
+            body, kind = PAGES[fault]
+            return web.Response(body=body, content_type=kind)
+        status = self.options.away_status if fault == "away" else STATUS.get(fault, 0)
+        if not status:
             if request.transport is not None:
                 request.transport.abort()
             return web.Response()
-        status = STATUS[fault]
         headers = {}
-        if status != 500 and self.options.retry_after:
+        if status in (429, 529) and self.options.retry_after:
             headers["retry-after"] = self._random.choice(self.options.retry_after.split(","))
-        return _json(wire.error(ERROR_KIND[status], fault), status=status, headers=headers)
+        return _json(
+            wire.error(ERROR_KIND.get(status, "api_error"), fault), status=status, headers=headers
+        )
+
+
+async def _break_off(request: web.BaseRequest, data: bytes) -> web.StreamResponse:
+    """The first half of an answer, and then a closed connection."""
+    response = web.StreamResponse(headers={"content-type": "application/json"})
+    response.content_length = len(data)
+    await response.prepare(request)
+    await response.write(data[: len(data) // 2])
+    if request.transport is not None:
+        request.transport.close()
+    return response
 
 
 def _json(data: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
@@ -224,9 +282,18 @@ async def serve(options: Options, port: int = 0) -> AsyncIterator[tuple[str, Loo
     runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024)
+
+    async def refuse(seconds: float) -> None:
+        nonlocal site
+        await site.stop()
+        await asyncio.sleep(seconds)
+        site = web.TCPSite(runner, host, bound, backlog=1024)
+        await site.start()
+
     try:
         await site.start()
         host, bound = runner.addresses[0][:2]
+        loopback.refuse = refuse
         yield f"http://{host}:{bound}", loopback
     finally:
         await runner.cleanup()

@@ -15,6 +15,7 @@ SECTIONS = {
     "throughput": "Calls a second",
     "budget": "The cap against the server's own bill",
     "caps": "Episodes that a cap finishes",
+    "faults": "Faults by name, and what they cost",
     "resume": "Killed and resumed",
     "dry_run": "Dry run against the real cost",
     "footprint": "Start-up and install size",
