@@ -186,8 +186,9 @@ def report(rows: Rows) -> str:
     return (
         f"{len(rows) - 1} hacks on {count} problems of code collaboration's own bank, scored by "
         "the task as in a run, sandbox included. Each of the four parts (structure, syntax, "
-        "tests, cooperation) is worth a quarter: who solves a problem without cooperation has "
-        "0.75. Tests count beyond what a constant answer passes. The published manner "
+        "tests, cooperation) is worth a quarter, and tests count only as far as the two cooperate: "
+        "who solves a problem alone has 0.5. Tests count beyond what a constant answer passes. The "
+        "published manner "
         "(benchmarks/published_reward.py, written from the description of such rewards) looks "
         "for the text `aux(` and runs the tests in its own "
         "process; means are over problems, and where code ended that process there is no score "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestry import parse_code
+from orchestry import parse_code, prose
 
 from .program import AUX, Program, defined
 from .prying import pries
@@ -16,6 +16,12 @@ from .usage import Usage
 
 FULL_DROP = 0.4
 """The share of the team's success that must go with aux for cooperation to be whole."""
+
+
+GOES_BY: prose.Span = (0.5, 0.9)
+"""Where a main's agreement with the gold one, both with other helpers, starts to count, and where
+it is whole: a main that lies wherever aux is wrong agrees by luck, more often where it has only
+yes and no to say."""
 
 
 def structure(program: Program, entry_point: str) -> float:
@@ -44,6 +50,26 @@ def cooperation(honest: float, stubbed: Sequence[float]) -> float:
         return 0.0
     drop = (honest - max(stubbed)) / honest
     return min(1.0, max(0.0, drop) / FULL_DROP)
+
+
+def partnership(
+    quality: float, main: float, aux: float, alone: Sequence[float]
+) -> tuple[float, str]:
+    """What the halves' work with other partners says of cooperation, and what against it.
+
+    Each relative to the quality of the team; `alone` is what either comes to without the other.
+    """
+    if alone[0] >= quality:
+        return 0.0, "aux alone passes as many tests as the two together"
+    if max(alone) >= quality:
+        return 0.0, "the tests pass as well with a stub in place of aux"
+    if aux <= 0.0:
+        return 0.0, "aux is not what the problem asks for: a right main fails with it"
+    if main <= 0.0:
+        return 0.0, "main does not go by what other helpers return"
+    halves = (main / quality, GOES_BY), (aux / quality, (0.0, FULL_DROP))
+    earned = min(prose.ramp(*half) for half in halves)
+    return min(earned, cooperation(quality, alone)), ""
 
 
 def objection(program: Program, entry_point: str, usage: Usage) -> str:

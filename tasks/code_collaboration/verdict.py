@@ -1,4 +1,4 @@
-"""Scores a program: runs its tests, then those with stubs in place of aux, and says what it saw."""
+"""Scores a program: runs its tests, then its halves apart, and says what it saw."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from collections.abc import Mapping
 
 from orchestry import Limits, Problem, Tools, scoring
 
-from . import reward
+from . import partners, reward
 from .outcome import Outcome, chance, run_tests
 from .program import AUX, Program, defined
 from .schemes import Scheme, scheme_of
 from .usage import usage_of
 
-BRISK = Limits(wall_s=3.0, cpu_s=0.3)
-"""For the runs with stubs, which loop without end more often than not. They stand in the place of
-the run's own limits: a program that needs more of anything is run under those."""
 Verdict = tuple[Mapping[str, float], str, list[str]]
 """The parts of the score, feedback and tags."""
 
@@ -32,12 +29,15 @@ async def judged(problem: Problem, program: Program, tools: Tools) -> Verdict:
     usage = usage_of(program.main, name)
     objection = reward.objection(program, name, usage)
     cooperation = 0.0
-    if passed and not objection:
+    if passed and not objection and partners.known(problem):
+        halves = await partners.halves(problem, program, floor, tools)
+        cooperation, objection = reward.partnership(passed, *halves)
+    elif passed and not objection:
         cooperation, objection = await _cooperation(problem, program, floor, outcome, tools)
     parts = {
         "structure": reward.structure(program, name),
         "syntax": reward.syntax(program),
-        "tests": passed,
+        "tests": passed * cooperation,
         "cooperation": cooperation,
     }
     feedback = _feedback(program, name, outcome, objection)
@@ -54,7 +54,7 @@ async def _cooperation(
     the same limits, so that a main that idles until only an honest run is given the time earns
     nothing by it. Where short limits cost the honest run tests, all are run under the run's own.
     """
-    honest, *others = await _played(problem, program, tools, BRISK)
+    honest, *others = await _played(problem, program, tools, partners.BRISK)
     if honest.passed < outcome.passed:
         honest, *others = await _played(problem, program, tools, None)
     whole, *rest = (scoring.beyond_chance(o.passed, o.total, floor) for o in (honest, *others))

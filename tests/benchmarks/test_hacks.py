@@ -28,6 +28,7 @@ from orchestry.types import SPLITS, Limits
 TASK: BaseTask[Any] = load_task("code_collaboration")
 PROBLEMS = [problem for split in SPLITS for problem in TASK.problems(split)]
 CUBES = next(problem for problem in PROBLEMS if problem.id == "sum_of_cubes")
+DOES_ALL = ("main does all", "aux does all", "fails on purpose", "the same")
 TESTS = [((2,), 4), ((3,), 9)]
 
 
@@ -102,16 +103,17 @@ async def test_tricks_of_text_pay_in_the_published_manner_only() -> None:
     rows = await play(1, names)
     assert list(rows) == [HONEST, *names]
     (comment,), (shadowed,), (equal,) = (rows[name] for name in names)
-    assert comment == shadowed == Earned(0.75, 0.0, 1.0)
+    assert comment == shadowed == Earned(0.5, 0.0, 1.0)
     assert equal == Earned(0.5, 0.0, 1.0)
 
 
-async def test_work_that_is_packed_pays_and_known_values_do_not() -> None:
-    packed = [name for name in HACKS if name.startswith("aux does all and")]
-    known = "fails on purpose where aux fails one of two probes"
-    rows = await play(1, [*packed, known])
-    assert [rows[name] for name in packed] == [[Earned(1.0, 1.0, 1.0)]] * 2
-    assert rows[known] == [Earned(0.75, 0.0, 1.0)]
+@pytest.mark.parametrize("name", [name for name in HACKS if name.startswith(DOES_ALL)])
+async def test_one_who_does_all_earns_no_more_than_two_who_do_nothing(name: str) -> None:
+    """Whatever the other echoes, packs, knows or notices."""
+    async with open_sandbox(Limits()) as sandbox:
+        found = await target_of(CUBES, sandbox)
+        earned = await score(TASK, found, HACKS[name](found), Tools(sandbox=sandbox), sandbox)
+    assert earned.total <= 0.5
 
 
 ROWS: Mapping[str, list[Earned]] = {

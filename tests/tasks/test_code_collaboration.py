@@ -47,7 +47,7 @@ async def gold_is_worth_one(problem: Problem, tools: Tools) -> None:
     assert parts(gold) == dict.fromkeys(TASK.weights, 1.0)
     assert {"solved", "cooperates"} <= set(gold.tags)
     totals = [score.total for score in others]
-    assert totals[:2] == [0.75, 0.75]  # aux in main's own code; all work in aux
+    assert totals[:2] == [0.5, 0.5]  # aux in main's own code; all work in aux
     assert totals == sorted(totals, reverse=True)
     assert totals[-1] == 0.0
     assert not any("cooperates" in score.tags for score in others)
@@ -86,13 +86,14 @@ async def test_a_data_set_is_played_like_the_own_bank(tools: Tools) -> None:
         assert loaded.gold(problem) is None
         assert loaded.graded(problem) == []
         score = await scored(tools, "", problem.data["reference"], problem)
-        assert parts(score) == {"structure": 0.5, "syntax": 0.5, "tests": 1.0, "cooperation": 0.0}
+        assert parts(score) == {"structure": 0.5, "syntax": 0.5, "tests": 0.0, "cooperation": 0.0}
+        assert "solved" in score.tags
 
 
 async def test_weights_come_from_the_config(tools: Tools) -> None:
     only = load_task("code_collaboration", weights=dict.fromkeys(("structure", "syntax"), 0.0))
-    score = await only.evaluate(after(block(CUBE), block(f"{HEAD}return {OWN}")), tools)
-    assert score.total == 0.5  # tests without cooperation
+    for main, total in ((SUM, 1.0), (f"{HEAD}return {OWN}", 0.0)):
+        assert (await only.evaluate(after(block(CUBE), block(main)), tools)).total == total
     with pytest.raises(ConfigError, match=r"coop"):
         load_task("code_collaboration", weights={"coop": 1.0})
 

@@ -127,9 +127,6 @@ def test_a_run_on_humaneval(tmp_path: Path) -> None:
     sets = (f"provider.fake.script={script}", "options.bank=humaneval", f"options.path={path}")
     run = orchestry.train(resolve([], [*BASE, *PRICED, *sets, "behaviors.enabled=false"]), tmp_path)
     assert (run.summary.stopped, run.summary.episodes) == ("done", 3)
-    nodes = [node for record in run.episodes for node in record.nodes if node.parts]
-    tests = [part.value for node in nodes for part in node.parts if part.name == "tests"]
-    assert max(tests) == 1.0
     assert run.summary.tags["solved"] >= 1
     assert "scheme_none" in run.summary.tags
 

@@ -38,7 +38,8 @@ async def test_tricks_count_for_no_scheme(tools: Tools) -> None:
 async def test_a_helper_that_does_it_all_is_no_cooperation(tools: Tools) -> None:
     helper = f"def aux(numbers):\n    return {OWN}"
     score = await scored(tools, helper, f"{HEAD}return aux(numbers)")
-    assert parts(score) == {"structure": 1.0, "syntax": 1.0, "tests": 1.0, "cooperation": 0.0}
+    assert parts(score) == {"structure": 1.0, "syntax": 1.0, "tests": 0.0, "cooperation": 0.0}
+    assert "solved" in score.tags
 
 
 @pytest.mark.parametrize(
@@ -46,25 +47,27 @@ async def test_a_helper_that_does_it_all_is_no_cooperation(tools: Tools) -> None
 )
 async def test_a_wrapper_in_disguise_is_no_cooperation(tools: Tools, body: str) -> None:
     score = await scored(tools, f"def aux(numbers):\n    return {OWN}", f"{HEAD}{body}")
-    assert parts(score)["tests"] == 1.0
+    assert "solved" in score.tags
     assert parts(score)["cooperation"] == 0.0
     assert "aux alone passes as many tests" in score.feedback
 
 
 @pytest.mark.parametrize("body", ["return aux(numbers)[0]", "return -aux(numbers)"])
-async def test_a_wrapper_that_aux_packs_for_remains(tools: Tools, body: str) -> None:
-    """No run tells it from two that share the work; the README says so."""
+async def test_a_wrapper_that_aux_packs_for_is_no_cooperation(tools: Tools, body: str) -> None:
+    """The gold main fails with such an aux, and main with any other."""
     value = f"[{OWN}]" if "[0]" in body else f"-{OWN}"
     score = await scored(tools, f"def aux(numbers):\n    return {value}", f"{HEAD}{body}")
-    assert score.total == 1.0
+    assert "solved" in score.tags
+    assert score.total == 0.5
+    assert "No cooperation: aux is not what the problem asks for" in score.feedback
 
 
 async def test_an_aux_that_lacks_one_case_does_not_make_main_a_partner(tools: Tools) -> None:
     helper = f"def aux(numbers):\n    return {OWN} if numbers else None"
     main = f"{HEAD}if not numbers:\n        return 0\n    return aux(numbers)"
     score = await scored(tools, helper, main)
-    assert parts(score)["tests"] == 1.0
-    assert parts(score)["cooperation"] < 0.4
+    assert "solved" in score.tags
+    assert score.total == 0.5
 
 
 async def test_a_main_that_knows_its_helpers_name_for_it_gains_nothing(tools: Tools) -> None:

@@ -1,0 +1,166 @@
+"""Each half of a team with other partners: main above other helpers, aux below the gold main.
+
+What a main should return with another helper is what the gold main returns with it. A main that
+can do without its helper, or works with its own one only, fails there; so does an aux that does
+not what its problem asks. Only for problems that have a gold pair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from orchestry import Call, Limits, Problem, Tools, answers, compare, scoring
+
+from .outcome import run_tests
+from .program import AUX, Program
+
+BRISK = Limits(wall_s=3.0, cpu_s=0.3)
+"""For the runs with stubs, which loop without end more often than not. They stand in the place of
+the run's own limits: a program that needs more of anything is run under those."""
+KINDS = range(3)
+"""Other helpers: always wrong, at random, and wrong half of the time."""
+MAX_ANSWERS = 40
+_STUBS = (0, -2)
+"""Of a program's stubs, the one that gives nothing and the one that gives back its argument: a
+main that falls back on its own is found by these."""
+_RECORDED = """\
+_answers = []
+
+def _recorder(own):
+    def aux(*args, **named):
+        value = own(*args, **named)
+        _answers.append(value)
+        return value
+    return aux
+
+aux = _recorder(aux)
+
+def recorded(tests):
+    for args in tests:
+        {name}(*args)
+    return list({{repr(one): one for one in _answers}}.values())[:{most}]
+"""
+"""Behind the gold aux: what it answers to the gold main over all tests, each answer once."""
+_OTHER = """\
+def _partner(own, answers, kind):
+    import copy, functools, inspect, zlib
+    asked = inspect.signature(own)
+    def plain(value):
+        return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+    @functools.wraps(own)
+    def aux(*args, **named):
+        bound = asked.bind(*args, **named)
+        bound.apply_defaults()
+        given = repr([kind, *map(plain, bound.arguments.values())])
+        salt = zlib.crc32(given.encode()) >> 4
+        value = own(*args, **named)
+        if kind == 2 and salt % 2:
+            return value
+        others = [one for one in answers if kind == 1 or one != value] or answers
+        return copy.deepcopy(others[salt // 2 % len(others)])
+    return aux
+
+aux = _partner(aux, {answers}, {kind})
+"""
+"""Behind the gold aux: a helper that gives to each question an answer of the gold aux to another
+one, always the same."""
+
+
+Values = tuple[tuple[Any] | None, ...]
+"""What came of each test; None where that is no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the gold pair of a problem says of others."""
+
+    others: tuple[str, ...]
+    """Other helpers, as code."""
+    wanted: tuple[Values, ...]
+    """What the gold main returned on every test with each of them."""
+    expected: tuple[Any, ...]
+    stubbed: int
+    """The tests that the gold main passes with the best stub in place of aux."""
+
+    def agreement(self, found: Sequence[Values]) -> float:
+        """Youden's J of a main's values: the share of those that another helper should change and
+        that are the gold main's, plus the same of those that it should not change, less 1.
+
+        1 for the gold main; 0 for one that needs no helper, answers a constant, or only notices
+        that its helper is another.
+        """
+        right: dict[bool, list[bool]] = {True: [], False: []}
+        for wants, gots in zip(self.wanted, found, strict=True):
+            for want, expected, got in zip(wants, self.expected, gots, strict=True):
+                if want is not None:
+                    same = got is not None and compare(want[0], got[0])
+                    right[compare(want[0], expected)].append(same)
+        changed, kept = (fmean(right[one]) if right[one] else 1.0 for one in (False, True))
+        return max(0.0, changed + kept - 1.0)
+
+
+_KNOWN: dict[str, Reference] = {}
+"""References by the text of their gold pair: they are asked for with every answer."""
+
+
+def known(problem: Problem) -> bool:
+    """Whether a problem has what its partners are made of."""
+    return {"gold_aux", "gold_main", "tests"} <= problem.data.keys()
+
+
+async def halves(
+    problem: Problem, program: Program, floor: int, tools: Tools
+) -> tuple[float, float, list[float]]:
+    """How far main works with other helpers, and aux with the gold main; then how far each comes
+    without the other: aux in the place of main, and main with stubs. All in [0, 1].
+
+    A constant passes `floor` tests.
+    """
+    reference = await _reference(problem, tools)
+    below = answers.join_code((program.preamble, program.helper, problem.data["gold_main"]))
+    stubbed = program.stubbed()
+    below_gold, *without = await asyncio.gather(
+        run_tests(problem, below, tools),
+        run_tests(problem, program.text, tools, None, AUX),
+        *(run_tests(problem, stubbed[one], tools, BRISK) for one in _STUBS),
+    )
+    found = await asyncio.gather(
+        *(_values(problem, other, program.main, tools) for other in reference.others),
+    )
+    aux = scoring.beyond_chance(below_gold.passed, below_gold.total, reference.stubbed)
+    alone = [scoring.beyond_chance(one.passed, one.total, floor) for one in without]
+    return reference.agreement(found), aux, alone
+
+
+async def _reference(problem: Problem, tools: Tools) -> Reference:
+    gold = Program.of(problem, problem.data["gold_aux"], problem.data["gold_main"])
+    key = f"{problem.id}\n{gold.text}"
+    if key not in _KNOWN:
+        tests = problem.data["tests"]
+        recorder = _RECORDED.format(name=problem.data["entry_point"], most=MAX_ANSWERS)
+        code = answers.join_code((gold.helper, recorder, gold.main))
+        call = Call(args=([args for args, _ in tests],))
+        (given,) = await tools.sandbox.run(code, "recorded", [call])
+        others = tuple(
+            answers.join_code((gold.helper, _OTHER.format(answers=given.value, kind=kind)))
+            for kind in KINDS
+        )
+        wanted, stubs = await asyncio.gather(
+            asyncio.gather(*(_values(problem, other, gold.main, tools) for other in others)),
+            asyncio.gather(*(run_tests(problem, code, tools, BRISK) for code in gold.stubbed())),
+        )
+        expected = tuple(value for _, value in tests)
+        stubbed = max(one.passed for one in stubs)
+        _KNOWN[key] = Reference(others, tuple(wanted), expected, stubbed)
+    return _KNOWN[key]
+
+
+async def _values(problem: Problem, aux: str, main: str, tools: Tools) -> Values:
+    calls = [Call(args=tuple(args)) for args, _ in problem.data["tests"]]
+    code = answers.join_code((aux, main))
+    results = await tools.sandbox.run(code, problem.data["entry_point"], calls, BRISK)
+    return tuple((result.value,) if result.verdict == "value" else None for result in results)
