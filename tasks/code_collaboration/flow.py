@@ -39,7 +39,7 @@ _Body = Sequence[ast.stmt]
 def follow(tree: ast.Module, entry_point: str, aux: str) -> Trace | None:
     """What happens in `entry_point`, or None where the module defines no such function.
 
-    Raises RecursionError for code nested too deep.
+    Raises RecursionError for code nested too deep, ValueError for integers of too many digits.
     """
     flow = _Flow(aux)
     flow.block(tree.body)

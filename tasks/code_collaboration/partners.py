@@ -126,7 +126,7 @@ async def halves(
     below_gold, *without = await asyncio.gather(
         run_tests(problem, below, tools),
         run_tests(problem, program.text, tools, None, AUX),
-        *(run_tests(problem, stubbed[one], tools, BRISK) for one in _STUBS),
+        *(run_tests(problem, stubbed[one], tools, BRISK) for one in _STUBS if stubbed),
     )
     found = await asyncio.gather(
         *(_values(problem, other, program.main, tools) for other in reference.others),

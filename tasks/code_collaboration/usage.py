@@ -40,7 +40,7 @@ def usage_of(main_code: str, entry_point: str, aux: str = "aux") -> Usage:
         return Usage(shadowed=True)
     try:
         trace = follow(tree, entry_point, aux)
-    except RecursionError:
+    except (RecursionError, ValueError, MemoryError):  # too deep, or integers of too many digits
         trace = None
     if trace is None:
         return Usage()

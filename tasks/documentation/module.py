@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from orchestry import parse_code
+from orchestry import answers, parse_code
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _PLAIN = ("int", "float", "str", "bool", "list", "tuple", "set", "dict")
@@ -118,6 +118,11 @@ def stripped(source: str) -> str:
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+def _text(node: ast.AST) -> str:
+    """A part of the module as it would be written; '' for what can't be."""
+    return answers.unparse_code(node) or ""
+
+
 def _is_text(node: ast.stmt) -> bool:
     """Whether a statement is a text and nothing else: a docstring, or what is said of a name."""
     return (
@@ -132,8 +137,8 @@ def _listed(node: ast.stmt, tree: ast.Module) -> bool:
     if not isinstance(node, (ast.ClassDef, *_FUNCTIONS)):
         return False
     for other in tree.body:
-        if isinstance(other, ast.Assign) and ast.unparse(other.targets[0]) == "__all__":
-            return f"'{node.name}'" in ast.unparse(other.value)
+        if isinstance(other, ast.Assign) and _text(other.targets[0]) == "__all__":
+            return f"'{node.name}'" in _text(other.value)
     return not node.name.startswith("_")
 
 
@@ -160,10 +165,10 @@ def _is_passive(node: ast.ClassDef) -> bool:
 def _fields(node: ast.ClassDef) -> tuple[str, ...]:
     """The fields of a dataclass or named tuple, which its constructor takes."""
     kinds = ("dataclass", "NamedTuple")
-    if not any(kind in ast.unparse(one) for one in _around(node) for kind in kinds):
+    if not any(kind in _text(one) for one in _around(node) for kind in kinds):
         return ()
     fields = [inner for inner in node.body if isinstance(inner, ast.AnnAssign)]
-    names = [ast.unparse(one.target) for one in fields if "ClassVar" not in ast.unparse(one)]
+    names = [_text(one.target) for one in fields if "ClassVar" not in _text(one)]
     return tuple(name for name in names if not name.startswith("_"))
 
 
@@ -174,7 +179,7 @@ def _around(node: ast.ClassDef) -> list[ast.expr]:
 def _named(node: Function, qualified: str, kind: str) -> Name:
     given = node.args
     args = [*given.posonlyargs, *given.args, *given.kwonlyargs]
-    static = any("staticmethod" in ast.unparse(one) for one in node.decorator_list)
+    static = any("staticmethod" in _text(one) for one in node.decorator_list)
     if kind != "function" and not static:
         args = args[1:]
     params = [arg.arg for arg in (*args, given.vararg, given.kwarg) if arg is not None]
@@ -194,7 +199,7 @@ def _kind(annotation: ast.expr | None) -> str:
     """The plain type that an annotation names: `list` for `list[int]`, '' for unions and others."""
     if annotation is None:
         return ""
-    return KINDS.get(ast.unparse(annotation).strip("'").partition("[")[0], "")
+    return KINDS.get(_text(annotation).strip("'").partition("[")[0], "")
 
 
 def _own(node: Function) -> Iterator[ast.AST]:
@@ -210,7 +215,7 @@ def _own(node: Function) -> Iterator[ast.AST]:
 def _gives(node: ast.AST) -> bool:
     if isinstance(node, (ast.Yield, ast.YieldFrom)):
         return True
-    nothing = isinstance(node, ast.Return) and ast.unparse(node) in ("return", "return None")
+    nothing = isinstance(node, ast.Return) and _text(node) in ("return", "return None")
     return isinstance(node, ast.Return) and not nothing
 
 
@@ -223,18 +228,18 @@ def _raises(node: ast.AST) -> Iterator[str]:
     """The exception that a statement raises, where it names one."""
     if isinstance(node, ast.Raise) and node.exc is not None:
         raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-        name = ast.unparse(raised).rpartition(".")[2]
+        name = _text(raised).rpartition(".")[2]
         if name[:1].isupper():
             yield name
 
 
 def _is_property(node: Function) -> bool:
-    return any(ast.unparse(one).endswith("property") for one in node.decorator_list)
+    return any(_text(one).endswith("property") for one in node.decorator_list)
 
 
 def _is_setter(node: Function) -> bool:
     endings = (".setter", ".deleter")
-    return any(ast.unparse(one).endswith(endings) for one in node.decorator_list)
+    return any(_text(one).endswith(endings) for one in node.decorator_list)
 
 
 def _data(tree: ast.Module) -> Iterator[str]:

@@ -20,6 +20,7 @@ from orchestry.testing import HOSTILE, check_task
 from orchestry.types import SPLITS
 from tests.tasks.cubes import (
     CUBE,
+    CUBES,
     HEAD,
     OWN,
     PROBLEMS,
@@ -112,12 +113,41 @@ def test_equal_code_is_an_equal_state_whatever_was_said_around_it() -> None:
     assert [*chain.from_iterable(after(CUBE, SUM).codes)] == ["helper", CUBE, "main", SUM]
 
 
+UNWRITABLE = {
+    "digits": f"0x{'f' * 6000}",
+    "deep": "1" + "+1" * 1500,
+    "nested": "-" * 1200 + "1",
+    "attributes": "x" + ".a" * 1500,
+}
+"""What Python reads and can't write down again: each in a default, a call and a return."""
+HEADS = (f"{HEAD}return aux(numbers) + ", "def aux(n, of=", "import aux\naux = aux.", "aux(")
 CODES = st.one_of(
     st.text(),
     st.text("()[]{}:=\n \t'\"`#*defrtunaxlmb_0\\", max_size=80),
     st.sampled_from([*HOSTILE, CUBE, SUM, *TRICKS.values()]),
+    st.sampled_from([f"{head}{odd}" for head in HEADS for odd in UNWRITABLE.values()]),
     st.sampled_from(["(" * 9999, "-" * 99999 + "1", "x" + "+1" * 9999, "def aux(a, *, b): pass"]),
 )
+
+
+@pytest.mark.parametrize("acting", ["joint", "sequential"])
+@pytest.mark.parametrize("what", UNWRITABLE)
+async def test_code_that_python_cannot_write_is_scored(
+    tools: Tools, what: str, acting: str
+) -> None:
+    odd, played = UNWRITABLE[what], task(acting=acting)
+    codes = [f"def aux(n={odd}):\n    return n", f"def aux(n):\n    return n + ({odd})", CUBE]
+    mains = [
+        f"{HEAD}return aux(numbers) + ({odd})",
+        f"{HEAD}({odd}).aux(numbers)\n    return aux({odd})",
+        f"def aux(n={odd}):\n    return n\n\n{SUM}",
+    ]
+    for helper, main in zip(codes, mains, strict=True):
+        state = played.reset(CUBES, 0)
+        while roles := played.to_act(state):
+            said = {"helper": block(helper), "main": block(main)}
+            state = played.step(state, {role: said[role] for role in roles})
+        assert (await played.evaluate(state, tools)).total <= 0.5
 
 
 @settings(max_examples=100, deadline=None)
