@@ -2,7 +2,8 @@
 
 `check(candidate)` gets a stand-in that asks the candidate's process for each call and gives back
 plain values of exact built-in types: an object that equals everything can't come through. Each
-assert counts for itself, so that a test tells more than yes or no.
+assert counts for itself, so that a test tells more than yes or no; and once, however often it is
+run, as the candidate may have a say in that.
 """
 
 from __future__ import annotations
@@ -29,49 +30,48 @@ class CandidateError(Exception):
 
 
 class Tally:
-    """How many asserts held, of how many, and the first that did not."""
+    """Which of the written asserts held whenever they were run, and the first that did not."""
 
     def __init__(self) -> None:
-        self.passed, self.total = 0, 0
+        self.held: dict[int, bool] = {}
+        """By its number, for each assert that was run."""
         self.failed = ""
 
-    def one(self, text: str) -> _One:
+    def one(self, number: int, text: str) -> _One:
         """Around an assert: what it raises is a failure, and the test goes on."""
-        return _One(self, text)
+        return _One(self, number, text)
 
-    def round(self, asserts: int) -> _Round:
-        """Around a round of a loop: asserts that a call without a value skips count as failed."""
-        return _Round(self, asserts)
+    def round(self, first: int, end: int) -> _Round:
+        """Around a round of a loop with the asserts from `first` to before `end`: those that a call
+        without a value skips did not hold."""
+        return _Round(self, range(first, end))
 
-    def fail(self, why: str, count: int = 1) -> None:
-        """Asserts that do not hold."""
-        self.total += count
-        self.failed = self.failed or why
+    def note(self, number: int, held: bool, why: str) -> None:
+        """What came of one assert."""
+        self.held[number] = held and self.held.get(number, True)
+        if not held:
+            self.failed = self.failed or why
 
 
 class _One:
-    def __init__(self, tally: Tally, text: str) -> None:
-        self._tally, self._text = tally, text
+    def __init__(self, tally: Tally, number: int, text: str) -> None:
+        self._tally, self._number, self._text = tally, number, text
 
     def __enter__(self) -> Callable[[Any], None]:
         return self._holds
 
     def _holds(self, value: Any) -> None:
-        if value:
-            self._tally.passed += 1
-            self._tally.total += 1
-        else:
-            self._tally.fail(f"not so: {self._text}")
+        self._tally.note(self._number, bool(value), f"not so: {self._text}")
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> bool:
         if isinstance(error, Exception):  # the value may not fit what is done with it
-            self._tally.fail(f"{self._text}: {error}")
+            self._tally.note(self._number, False, f"{self._text}: {error}")
         return kind is None or isinstance(error, Exception)
 
 
 class _Round:
-    def __init__(self, tally: Tally, asserts: int) -> None:
-        self._tally, self._asserts, self._before = tally, asserts, tally.total
+    def __init__(self, tally: Tally, asserts: range) -> None:
+        self._tally, self._asserts = tally, asserts
 
     def __enter__(self) -> None:
         pass
@@ -81,8 +81,9 @@ class _Round:
     ) -> bool:
         if not isinstance(error, CandidateError):
             return False
-        done = self._tally.total - self._before
-        self._tally.fail(str(error), max(1, self._asserts - done))
+        self._tally.failed = self._tally.failed or str(error)
+        for number in self._asserts:  # this round's own are among them, and did not all come
+            self._tally.note(number, False, str(error))
         return True
 
 
@@ -91,13 +92,19 @@ class _Counted(ast.NodeTransformer):
 
     def __init__(self) -> None:
         self.written = 0
+        self.never: set[int] = set()
+        """Asserts that are not to be reached, such as `assert False`."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        """`assert x` becomes `with tally.one("assert x") as holds: holds(x)`."""
+        """`assert x` becomes `with tally.one(1, "assert x") as holds: holds(x)`."""
+        number = self.written
         self.written += 1
-        name = f"{_TALLY}{self.written}"
+        if isinstance(node.test, ast.Constant) and not node.test.value:
+            self.never.add(number)
+        name = f"{_TALLY}{number}"
         held = ast.Expr(ast.Call(ast.Name(name, ast.Load()), [node.test], []))
-        return _around(node, [held], "one", ast.unparse(node), ast.Name(name, ast.Store()))
+        given = (number, ast.unparse(node))
+        return _around(node, [held], "one", given, ast.Name(name, ast.Store()))
 
     def visit_For(self, node: ast.For) -> ast.stmt:
         return self._loop(node)
@@ -108,37 +115,42 @@ class _Counted(ast.NodeTransformer):
     def _loop(self, node: ast.For | ast.While) -> ast.stmt:
         before = self.written
         self.generic_visit(node)
-        node.body = [_around(node, node.body, "round", self.written - before)]
+        node.body = [_around(node, node.body, "round", (before, self.written))]
         return node
 
 
 def _around(
-    node: ast.stmt, body: list[ast.stmt], method: str, argument: Any, name: ast.Name | None = None
+    node: ast.stmt,
+    body: list[ast.stmt],
+    method: str,
+    given: tuple[Any, ...],
+    name: ast.Name | None = None,
 ) -> ast.stmt:
     opened = ast.Attribute(ast.Name(_TALLY, ast.Load()), method, ast.Load())
-    call = ast.Call(opened, [ast.Constant(argument)], [])
+    call = ast.Call(opened, [*map(ast.Constant, given)], [])
     block = ast.With([ast.withitem(call, name)], body)
     return ast.fix_missing_locations(ast.copy_location(block, node))
 
 
 def run_test(job: dict[str, Any], ask: Ask, send: Callable[[Record], None]) -> None:
-    """One record: how many asserts held, of how many, and which one failed first.
+    """One record: how many written asserts held whenever they were run, of how many, and which one
+    failed first.
 
-    Where the test ends early, the asserts that it did not come to count as failed.
+    An assert that the test did not come to counts as failed, unless it is there not to be reached.
     """
     heed_timer()
     tally, counted = Tally(), _Counted()
     ended = timed(lambda: _play(job["test"], tally, counted, ask), job["call_s"])
-    total = tally.total
-    if ended:
-        total = max(total, counted.written, tally.passed + 1)
-    elif not total and not counted.written:  # a test without asserts, which came to its end
-        tally.passed = total = 1
-    elif not total:  # a loop over nothing, as a rule: the candidate's doing
-        total = counted.written
-        tally.failed = "the test came to none of its asserts"
-    value = dumps((tally.passed, total))
+    total = counted.written - len(counted.never - tally.held.keys())
+    passed = sum(tally.held.values())
     why = tally.failed or ended.get("why", "")
+    if not total:  # a test without asserts, which may have come to its end
+        total, passed = 1, int(not why)
+    elif ended and passed == total:  # after its last assert
+        total += 1
+    elif not tally.held and not why:  # a loop over nothing, as a rule: the candidate's doing
+        why = "the test came to none of its asserts"
+    value = dumps((passed, total))
     send({"index": 0, "verdict": "value", "value": value, "why": why[:MAX_WHY]})
 
 
