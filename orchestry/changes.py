@@ -1,37 +1,128 @@
-"""What a resumed run may go on with otherwise than it began."""
+"""Settings that a resume may change, and digests by which it finds what else has changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from orchestry.config import RunConfig
+from orchestry.digests import folder_digest, text_digest
 from orchestry.errors import ConfigError
+from orchestry.journal import Event, Opened
+from orchestry.registry import PACKAGE
+from orchestry.store import to_json
+from orchestry.task import BaseTask
 
 RESUMABLE = frozenset(
     {
+        "allow_unsafe_code",
         "budget",
+        "cache",
         "episodes",
+        "judge.provider.base_url",
         "learn.device",
         "learn.gradient_checkpointing",
         "learn.keep",
         "learn.learning_rate",
         "learn.micro_tokens",
         "learn.vllm_url",
+        "provider.base_url",
+        "provider.timeout_s",
         "retry",
+        "search.concurrency",
+        "task_path",
         "trackers",
     }
 )
 """Keys, and sections as a whole: nothing that was played or learned so far depends on them."""
+_KEPT = frozenset({"behaviors.from", "learn.from", "provider.recording"})
+"""Paths that may move: the run has copies of what lay there, or found it by content."""
 
 
 def check_changes(changes: Mapping[str, Any]) -> None:
     """Raises ConfigError for changes, nested like the config, of anything else."""
-    for name, value in changes.items():
-        keys = [f"{name}.{key}" for key in value] if isinstance(value, Mapping) else [name]
-        for key in keys:
-            if not {name, key} & RESUMABLE:
-                raise ConfigError(
-                    f"{key} can't be changed on a resume, since what was played and learned "
-                    f"depends on it: begin another run with it (learn.from or behaviors.from take "
-                    f"over what was learned); a resume takes {', '.join(sorted(RESUMABLE))}"
-                )
+    for key, _ in _leaves(changes, RESUMABLE):
+        if key not in RESUMABLE:
+            raise ConfigError(
+                f"{key} can't be changed on a resume, since what was played and learned "
+                f"depends on it: begin another run with it (learn.from or behaviors.from take "
+                f"over what was learned); a resume takes {', '.join(sorted(RESUMABLE))}"
+            )
+
+
+def config_digests(config: RunConfig) -> dict[str, str]:
+    """Of all that may not change, as `config`, and of each section that says something else than
+    the defaults, as `config.SECTION`."""
+    raw = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in _leaves(raw, RESUMABLE | _KEPT):
+        if key not in RESUMABLE | _KEPT:
+            sections.setdefault(key.partition(".")[0], {})[key] = value
+    return _with_whole("config", ".", {name: to_json(found) for name, found in sections.items()})
+
+
+def task_digests(task: BaseTask[Any]) -> dict[str, str]:
+    """Of the task's code and data, as `task`, and of each of these files, as `task/FILE`."""
+    module = type(task).__module__
+    file = Path(sys.modules[module].__file__ or "")
+    folder = file.parent
+    files = list(_files(folder)) if module.startswith(f"{PACKAGE}.") else [file]
+    return _with_whole(
+        "task", "/", {str(one.relative_to(folder)): folder_digest(folder, [one]) for one in files}
+    )
+
+
+def changed(events: Iterable[Event], now: Mapping[str, str]) -> list[str]:
+    """What differs from the digests that the last process of a journal left: parts by name, or
+    the whole where no part does. What one of the two does not know is left out.
+    """
+    before: Mapping[str, str] = {}
+    for event in events:
+        if isinstance(event, Opened) and event.digests:
+            before = event.digests
+    names = {name for name in before.keys() & now.keys() if before[name] != now[name]}
+    for whole in names & {"config", "task"}:
+        parts = {n for n in before.keys() | now.keys() if n.startswith((f"{whole}.", f"{whole}/"))}
+        names |= {name for name in parts if before.get(name) != now.get(name)}
+    told = {name.replace("/", ".").partition(".")[0] for name in names - {"config", "task"}}
+    return sorted(names - ({"config", "task"} & told))
+
+
+def worded(names: Iterable[str]) -> str:
+    """Names of digests as a person is told them.
+
+    >>> worded(["base", "config.seed", "task/task.py"])
+    'base, seed in config.yaml, task.py of the task'
+    """
+    said = []
+    for name in names:
+        kind, _, part = name.replace("/", ".", 1).partition(".")
+        where = {"config": "in config.yaml", "task": "of the task"}.get(kind)
+        said.append(f"{part} {where}" if part and where else name)
+    return ", ".join(said)
+
+
+def _with_whole(name: str, mark: str, parts: Mapping[str, str]) -> dict[str, str]:
+    found = {f"{name}{mark}{part}": text_digest(text) for part, text in sorted(parts.items())}
+    return {name: text_digest(to_json(found)), **found}
+
+
+def _leaves(data: Mapping[str, Any], whole: frozenset[str], prefix: str = "") -> Iterator[Any]:
+    """Dotted keys with their values; the sections in `whole` are not taken apart."""
+    for name, value in data.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and key not in whole:
+            yield from _leaves(value, whole, f"{key}.")
+        else:
+            yield key, value
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Code and data: no documents, caches or hidden files."""
+    for path in folder.rglob("*"):
+        parts = path.relative_to(folder).parts
+        hidden = any(part.startswith((".", "__pycache__")) for part in parts)
+        if path.is_file() and not hidden and path.suffix != ".md":
+            yield path

@@ -20,7 +20,7 @@ from orchestry.backends import open_backend
 from orchestry.backends.api import START
 from orchestry.baselines import arranged, check_first_state
 from orchestry.behaviors.library import file_of
-from orchestry.changes import check_changes
+from orchestry.changes import changed, check_changes, config_digests, task_digests, worded
 from orchestry.config import RunConfig, merge, validate
 from orchestry.errors import ConfigError, OrchestryError, TaskError
 from orchestry.guard import task_boundary
@@ -66,11 +66,13 @@ def resume(
     observer: Observer | None = None,
     *,
     trust: Trust = False,
+    accept: bool = False,
 ) -> Run:
     """Goes on with a run; `changes`, nested like the config, are of what changes.RESUMABLE names.
 
-    Raises ConfigError for any other change, and where the run names code or servers of others that
-    are not to be trusted.
+    Raises ConfigError for any other change, where the run names code or servers of others that are
+    not to be trusted, and where config.yaml, the task or the base were changed since, unless that
+    is accepted; the journal then says so. `accept` also goes on with a journal that lost its end.
     """
     watch, place = observer or Silent(), existing(Path(folder))
     check_changes(changes or {})
@@ -79,7 +81,7 @@ def resume(
         kept["behaviors"] = {"from": str(place / START)}
     config = validate(merge(read_config(place), kept))
     trusting(config, place, trust, changes)
-    return run_plan(prepare(config, watch.note), place, watch)
+    return run_plan(prepare(config, watch.note), place, watch, accept)
 
 
 def prepare(
@@ -92,6 +94,7 @@ def prepare(
     _refuse_keys(config, environ)
     check(config.trackers, login=need_key)
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
+    digests = task_digests(task)
     config, task = arranged(config, task)
     with task_boundary(task, "problems"):
         problems = tuple(task.problems(config.split))
@@ -107,7 +110,7 @@ def prepare(
     backend.meet(task)
     for text in backend.notes:
         note(text)
-    return Plan(backend.config, task, problems, backend)
+    return Plan(backend.config, task, problems, backend, digests)
 
 
 def _check_ids(config: RunConfig, problems: Sequence[Problem]) -> None:
@@ -147,28 +150,29 @@ def _check_name(folder: Path) -> None:
         raise ConfigError(f"{str(folder)!a} is no UTF-8 name: choose another --run-dir") from None
 
 
-def run_plan(plan: Plan, folder: Path, watch: Observer) -> Run:
+def run_plan(plan: Plan, folder: Path, watch: Observer, accept: bool = False) -> Run:
     """Drives a plan in an event loop of its own, in a thread where one runs already."""
     remember(plan.config, folder)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        failure = asyncio.run(_drive(plan, folder, watch))
+        failure = asyncio.run(_drive(plan, folder, watch, accept))
     else:
         with ThreadPoolExecutor(1) as pool:
-            failure = pool.submit(asyncio.run, _drive(plan, folder, watch)).result()
+            failure = pool.submit(asyncio.run, _drive(plan, folder, watch, accept)).result()
     if failure is not None and stop_reason(failure) == "failed":
         raise failure
     return load_run(folder)
 
 
-async def _drive(plan: Plan, folder: Path, watch: Observer) -> OrchestryError | None:
+async def _drive(plan: Plan, folder: Path, watch: Observer, accept: bool) -> OrchestryError | None:
     """Opens all that a run holds, plays it, and leaves a summary whatever stopped it."""
     start = time.monotonic()
-    with Store(folder) as store:
+    with Store(folder, shortened=accept) as store:
+        ground = _ground(plan, store, accept)
         store.write("config.yaml", _own(plan.config, store).to_yaml())
         try:
-            failure = await _play(plan, store, watch) or unanswered(plan)
+            failure = await _play(plan, store, watch, ground) or unanswered(plan)
             reason = stop_reason(failure)
             store.rewrite()
             summary = summarise(plan, store, reason, time.monotonic() - start)
@@ -195,7 +199,22 @@ def _own(config: RunConfig, store: Store) -> RunConfig:
     return config.model_copy(update={"behaviors": learning})
 
 
-async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | None:
+def _ground(plan: Plan, store: Store, accept: bool) -> dict[str, Any]:
+    """What this process runs on, for the journal; raises ConfigError where it isn't what the
+    process before ran on, and nobody accepts that."""
+    digests = {**config_digests(plan.config), **plan.digests, **plan.backend.digests()}
+    found = changed(store.events, digests)
+    if found and not accept:
+        raise ConfigError(
+            f"{store.folder} was played with other contents of {worded(found)}: put that back, or "
+            f"go on with what is there now: `orchestry resume {store.folder} --accept-changes`"
+        )
+    return {"digests": digests, "accepted": tuple(found)}
+
+
+async def _play(
+    plan: Plan, store: Store, watch: Observer, ground: Mapping[str, Any]
+) -> OrchestryError | None:
     provider = plan.backend.provider
     unsafe = plan.config.allow_unsafe_code
     async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
@@ -208,6 +227,7 @@ async def _play(plan: Plan, store: Store, watch: Observer) -> OrchestryError | N
                 provider=provider.name,
                 model=provider.model,
                 calibration=plan.backend.corrects,
+                **ground,
             )
         )
         for name, text in plan.backend.files().items():

@@ -9,12 +9,13 @@ from typing import Any, TypedDict, Unpack
 
 from orchestry.backends import BACKENDS
 from orchestry.baselines import ARRANGEMENTS, BASELINES
+from orchestry.changes import changed, worded
 from orchestry.config import RunConfig, merge, validate
 from orchestry.engine import prepare, run_plan
 from orchestry.errors import ConfigError, unknown
 from orchestry.journal import Learned
 from orchestry.records import Summary
-from orchestry.session import Observer, Silent
+from orchestry.session import Observer, Plan, Silent
 from orchestry.store import Run, load_run, read_config
 from orchestry.trust import Trust, check
 from orchestry.types import Split
@@ -216,7 +217,23 @@ def _play(config: RunConfig, folder: Path, observer: Observer | None) -> Run:
     watch = observer or Silent()
     plan = prepare(config, watch.note)
     _check_same(plan.config, folder)
+    _compare(plan, folder, watch)
     return run_plan(plan, folder, watch)
+
+
+def _compare(plan: Plan, folder: Path, watch: Observer) -> None:
+    """Notes where the run that this folder lies in was played with another version of the task."""
+    host = folder.parent.parent
+    if (
+        folder.parent.name not in ("evaluations", "baselines")
+        or not (host / "journal.jsonl").is_file()
+    ):
+        return
+    if found := changed(load_run(host).events, plan.digests):
+        watch.note(
+            f"{worded(found)} changed since {host} was played: rewards of then and now are not to "
+            "be compared"
+        )
 
 
 def _check_same(config: RunConfig, folder: Path) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -78,6 +78,8 @@ class Plan:
     task: BaseTask[Any]
     problems: Sequence[Problem]
     backend: Backend
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Of the task's files."""
 
     def problem(self, episode: int) -> Problem:
         """Every problem once, in seeded order, before any comes again in another order."""

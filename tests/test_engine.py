@@ -317,7 +317,7 @@ def test_a_resume_takes_scores_from_the_journal(tmp_path: Path) -> None:
     keep_events(whole.folder, lambda e: e.kind not in ("committed", "stopped"))
     (whole.folder / "episodes.jsonl").unlink()
     (tasks / "task.py").write_text(source.replace("% 101 / 100", "% 7 / 100"))
-    resume(whole.folder)
+    resume(whole.folder, accept=True)
     assert artefacts(whole.folder) == expected
 
 

@@ -22,6 +22,12 @@ from orchestry.cli.options import trust_option, trusting
     multiple=True,
     help="What a run may go on with otherwise, such as learn.learning_rate; may be repeated.",
 )
+@click.option(
+    "--accept-changes",
+    "accept",
+    is_flag=True,
+    help="Go on although config.yaml, the task or the base changed, or the journal lost its end.",
+)
 @trust_option
 @patience_option
 @click.option("--show-best", is_flag=True, help="Show the best trajectory: advantages, credits.")
@@ -32,6 +38,7 @@ def command(
     budget: float | None,
     episodes: int | None,
     sets: tuple[str, ...],
+    accept: bool,
     trust: bool,
     patience: float | None,
     show_best: bool,
@@ -55,5 +62,5 @@ def command(
     if episodes is not None:
         changes["episodes"] = episodes
     with watching(verbose=verbose) as observer:
-        resumed = resume(run, changes, observer, trust=trusting(trust))
+        resumed = resume(run, changes, observer, trust=trusting(trust), accept=accept)
     return finish(resumed, show_best=show_best, as_json=as_json)
