@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from orchestry import errors as errors
     from orchestry.answers import extract_code as extract_code
     from orchestry.answers import parse_code as parse_code
+    from orchestry.cli.notebook import evaluate as evaluate
+    from orchestry.cli.notebook import train as train
     from orchestry.config import RunConfig as RunConfig
-    from orchestry.engine import train as train
     from orchestry.errors import ConfigError as ConfigError
     from orchestry.errors import OrchestryError as OrchestryError
-    from orchestry.evaluation import evaluate as evaluate
     from orchestry.services.sandbox.equality import compare as compare
     from orchestry.store import load_run as load_run
     from orchestry.task import BaseTask as BaseTask
@@ -41,8 +41,8 @@ _HOME = {
     "RunConfig": "config",
     "ConfigError": "errors",
     "OrchestryError": "errors",
-    "train": "engine",
-    "evaluate": "evaluation",
+    "train": "cli.notebook",
+    "evaluate": "cli.notebook",
     "load_run": "store",
     "compare": "services.sandbox.equality",
     "BaseTask": "task",

@@ -44,7 +44,8 @@ def train(
     """Runs a config to its end and returns the run.
 
     A run that stops at its budget or at Ctrl-C is returned too: `run.summary.stopped` says why.
-    Raises ConfigError before anything is written or spent; any other OrchestryError leaves a
+    `orchestry.train` shows a live line on stderr; with `observer=None` it shows nothing. Raises
+    ConfigError before anything is written or spent; any other OrchestryError leaves a
     directory that can be resumed. Works inside a running event loop (notebooks).
     """
     watch = observer or Silent()

@@ -102,17 +102,22 @@ class Plan:
         breadth = schedule(search, self.task, self.problems[0]).breadth
         return min(places, max(2, -(-STAGES_A_PLACE * places // breadth)))
 
-    def foresee(self, ledger: Ledger, finished: int) -> None:
-        """Tells the ledger what an episode may take, before any of this process has finished."""
-        backend, problem = self.backend, self.problems[0]
+    @property
+    def calls(self) -> int:
+        """Calls that an episode makes at most to play, counted on the first problem."""
+        problem = self.problems[0]
         breadth = schedule(self.config.search, self.task, problem).breadth
         acting = len(self.task.to_act(self.task.reset(problem, 0)))
-        calls = breadth * acting * count_stages(self.task, problem)
+        return breadth * acting * count_stages(self.task, problem)
+
+    def foresee(self, ledger: Ledger, finished: int) -> None:
+        """Tells the ledger what an episode may take, before any of this process has finished."""
+        backend = self.backend
         usd = max(
             backend.prices.worst(member.model, 0, member.max_tokens, shared=False)
             for member in backend.team(self.task).values()
         )
-        ledger.foresee(calls, usd, finished)
+        ledger.foresee(self.calls, usd, finished)
 
 
 class Session:
@@ -161,6 +166,7 @@ class Session:
         backend = self.plan.backend
         which = f"episodes {block[0]} to {block[-1]}" if len(block) > 1 else f"episode {block[0]}"
         self.watch.note(f"update {number}: learning from {which}")
+        backend.gateway.pulse.doing = f"update {number}"
         try:
             episodes, said = self.store.episodes, ratings(self.store.events)
             rated = sorted({number for number, _ in said} & episodes.keys() - set(block))
@@ -272,11 +278,13 @@ class Session:
             self.plan.backend.gateway.close_door(str(error))
 
     def _interrupt(self) -> None:
-        """First time: calls in flight may finish. Second time: they are given up."""
+        """First time: paid calls in flight may finish. Second time: they are given up."""
         if self._asked_to_stop:
             for worker in self._workers:
                 worker.cancel()
             return
         self._asked_to_stop = True
-        self.watch.note("stopping: calls in flight may finish; press Ctrl-C again to give them up")
+        paid = self.plan.backend.gateway.paid_in_flight
+        wait = f"{paid} paid calls in flight may finish; press Ctrl-C again to give them up"
+        self.watch.note(f"stopping: {wait}" if paid else "stopping")
         self._fail(Interrupted(f"interrupted: `orchestry resume {self.store.folder}` goes on"))

@@ -224,7 +224,9 @@ class LocalBackend(Backend):
 
         settings = self.config.learn
         updates = self.config.episodes // settings.every
-        trainer = load_trainer(self.team(task), settings, updates, self.config.seed, on_warn)
+        trainer = load_trainer(
+            self.team(task), settings, updates, self.config.seed, on_warn, self._beat
+        )
         if last is not None:
             trainer.resume(last)
         elif settings.source is not None:
@@ -232,6 +234,11 @@ class LocalBackend(Backend):
             own = bool(self._store.events) and kept.is_dir()
             trainer.start_from(kept if own else settings.source, any_base=own)
         return trainer
+
+    def _beat(self, tokens: int) -> None:
+        """From the thread that computes: so many tokens were drawn. Ends it at an interrupt."""
+        self.gateway.pulse.tokens += tokens
+        self.gateway.check_door()
 
     def _keep_start(self, store: Store) -> None:
         """Saves what a run starts from in the run: another run's checkpoints may be pruned."""
@@ -290,6 +297,7 @@ class LocalBackend(Backend):
     async def _draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """One batch from the weights, into journal and books."""
         self.gateway.check_door()
+        self.gateway.pulse.doing = "drawing"
         began = time.monotonic()
         answers = await asyncio.to_thread(self._trainer.draw, requests, n)
         seconds = (time.monotonic() - began) / max(1, n * len(requests))

@@ -1,77 +1,133 @@
-"""The live view of a run, on stderr: a bar with reward, best, dollars, cache hits and ETA."""
+"""The live view of a run, on stderr: episodes, reward, dollars, who answers how fast, and ETA.
+
+A terminal gets one line that is drawn again and again; a file or a pipe gets the same line now and
+then. The first note comes before anything slow begins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.text import Text
 
 from orchestry.analysis.words import counted
-from orchestry.backends.base import Backend
 from orchestry.cli.notes import Notes, say
 from orchestry.records import EpisodeRecord
 from orchestry.session import Observer, Plan
 
+WINDOW_S = 20.0
+"""Over which tokens per second are taken."""
+EVERY_S = 20.0
+"""Between two lines in a file."""
+LOOK_S = 0.5
+"""Between two looks for a first answer."""
 
-class Watch:
-    """An Observer that draws; what it shows is read from the gateway when the screen refreshes."""
 
-    def __init__(self, console: Console, *, verbose: bool) -> None:
-        self.console, self.verbose = console, verbose
-        self.note = Notes(console)
-        self.progress: Progress | None = None
-        self._bar = TaskID(0)
+class Meter:
+    """What one line says of a run, read from its gateway whenever it is drawn."""
+
+    def __init__(self, plan: Plan, done: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.plan, self.done = plan, done
+        self._clock, self._began = clock, clock()
+        self._pulse = plan.backend.gateway.pulse
+        self._calls, self._episodes = float(plan.calls), 0
+        self._before = self._share()
         self._sum = self._best = 0.0
         self._count = 0
-
-    def started(self, folder: Path, plan: Plan, done: int) -> None:
-        provider, config = plan.backend.provider, plan.config
-        self._stop()  # of a run before this one
-        self._count, self._sum, self._best = 0, 0.0, 0.0
-        went_on = f", {counted(done, 'episode')} done before" if done else ""
-        self.note(f"{config.task} on {provider.name}/{provider.model} -> {folder}{went_on}")
-        if done >= config.episodes:
-            return  # nothing to play: a bar would show no reward
-        self.progress = Progress(
-            BarColumn(bar_width=10),
-            MofNCompleteColumn(),
-            TextColumn("reward {task.fields[reward]} best {task.fields[best]}"),
-            Spending(plan.backend),
-            TextColumn("eta"),
-            TimeRemainingColumn(compact=True),
-            console=self.console,
-        )
-        self._bar = self.progress.add_task(
-            "episodes", total=config.episodes, completed=done, reward="-", best="-"
-        )
-        self.progress.start()
+        self._tokens = deque([(self._began, self._pulse.tokens)])
 
     def committed(self, record: EpisodeRecord) -> None:
+        """Takes a finished episode, failed ones too."""
+        self.done += 1
         if record.failed:
-            self.note(f"episode {record.episode} failed and is left out: {record.failed}")
-            if self.progress:
-                self.progress.advance(self._bar)
             return
         self._count += 1
         self._sum += record.reward
         self._best = max(self._best, record.reward)
-        if self.progress:
-            mean = f"{self._sum / self._count:.2f}"
-            self.progress.update(self._bar, advance=1, reward=mean, best=f"{self._best:.2f}")
-        if self.verbose:
+        self._calls += (record.calls - self._calls) / self._count
+
+    @property
+    def answered(self) -> bool:
+        """Whether this process heard anything yet."""
+        return bool(self._pulse.doing)
+
+    def parts(self) -> list[str]:
+        """The line, what matters most first."""
+        ledger, cap = self.plan.backend.gateway.ledger, self.plan.config.budget.usd
+        found = [f"{self.done}/{self.plan.config.episodes}"]
+        if self._count:
+            found.append(f"reward {self._sum / self._count:.2f} best {self._best:.2f}")
+        found.append(f"{self._pulse.doing or 'asking'} {self._speed():.0f} tok/s")
+        found.append(f"eta {self._eta()}")
+        found.append(f"${ledger.spent:.3f}" + (f"/{cap:g}" if cap is not None else ""))
+        if hits := sum(row.cache_hits for row in self.plan.backend.gateway.usage()):
+            found.append(f"{hits} cached")
+        found.append(f"{self.plan.backend.gateway.in_flight} open")
+        return found
+
+    def _share(self) -> float:
+        """Of the run's calls, how many were answered: the bound is for before any has ended."""
+        return min(1.0, self._pulse.answers / max(1.0, self._calls * self.plan.config.episodes))
+
+    def _eta(self) -> str:
+        share = self._share()
+        if share <= self._before:
+            return "-"
+        left = (self._clock() - self._began) * (1 - share) / (share - self._before)
+        return _span(left)
+
+    def _speed(self) -> float:
+        """Tokens per second over the last WINDOW_S."""
+        now, seen = self._clock(), self._tokens
+        seen.append((now, self._pulse.tokens))
+        while len(seen) > 2 and now - seen[1][0] >= WINDOW_S:
+            seen.popleft()
+        then, before = seen[0]
+        return (self._pulse.tokens - before) / (now - then) if now > then else 0.0
+
+
+def _span(seconds: float) -> str:
+    """
+    >>> _span(59), _span(754), _span(7322)
+    ('0:59', '12:34', '2:02:02')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Watch:
+    """An Observer that draws."""
+
+    def __init__(self, console: Console, *, verbose: bool) -> None:
+        self.console, self.verbose = console, verbose
+        self.note = Notes(console)
+        self._meter: Meter | None = None
+        self._live: Live | Lines | None = None
+
+    def started(self, folder: Path, plan: Plan, done: int) -> None:
+        provider, config = plan.backend.provider, plan.config
+        self._stop()  # of a run before this one
+        went_on = f", {counted(done, 'episode')} done before" if done else ""
+        self.note(f"{config.task} on {provider.name}/{provider.model} -> {folder}{went_on}")
+        if done >= config.episodes:
+            return  # nothing to play: a line would show no reward
+        self._meter = Meter(plan, done)
+        self._live = (Live if self.console.is_terminal else Lines)(self.console, self._meter)
+
+    def committed(self, record: EpisodeRecord) -> None:
+        if self._meter is not None:
+            self._meter.committed(record)
+        if record.failed:
+            self.note(f"episode {record.episode} failed and is left out: {record.failed}")
+        elif self.verbose:
             tags = " ".join(f"{tag}:{count}" for tag, count in sorted(record.tags().items()))
             say(
                 self.console,
@@ -84,29 +140,61 @@ class Watch:
         self.note.close()
 
     def _stop(self) -> None:
-        if self.progress:
-            self.progress.stop()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
 
-class Spending(ProgressColumn):
-    """Dollars of the cap, answers from the cache, and calls under way."""
+class Live:
+    """The line on a terminal, behind a bar."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, console: Console, meter: Meter) -> None:
+        self._bar = Progress(BarColumn(bar_width=10), _Line(meter), console=console)
+        self._bar.add_task("episodes", total=meter.plan.config.episodes, completed=meter.done)
+        self._bar.start()
+
+    def stop(self) -> None:
+        self._bar.stop()
+
+
+class _Line(ProgressColumn):
+    """As much of the line as the terminal is wide."""
+
+    def __init__(self, meter: Meter) -> None:
         super().__init__()
-        self.backend = backend
+        self._meter = meter
 
     def render(self, task: Task) -> Text:
-        ledger, cap = self.backend.gateway.ledger, self.backend.config.budget.usd
-        of = f"/{cap:g}" if cap is not None else ""
-        hits = sum(row.cache_hits for row in self.backend.gateway.usage())
-        flying = self.backend.gateway.in_flight
-        return Text(f"${ledger.spent:.3f}{of} {hits} cached {flying} open", style="cyan")
+        task.completed = self._meter.done
+        return Text("  ".join(self._meter.parts()), no_wrap=True, overflow="ellipsis")
+
+
+class Lines:
+    """The line in a file: once a first answer is there, and then now and again."""
+
+    def __init__(self, console: Console, meter: Meter) -> None:
+        self._console, self._meter = console, meter
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = LOOK_S
+        while not self._over.wait(pause):
+            if self._meter.answered:
+                say(self._console, "  ".join(self._meter.parts()))
+                pause = EVERY_S
 
 
 @contextmanager
 def watching(*, verbose: bool) -> Iterator[Observer]:
     """A live view for the time of a run."""
     watch = Watch(Console(stderr=True), verbose=verbose)
+    watch.note("reading the config, loading task and model")
     try:
         yield watch
     finally:

@@ -19,7 +19,7 @@ from orchestry.learn.logprobs import Packed, completion_logprobs, micro_batches
 from orchestry.learn.magrpo import policy_loss
 from orchestry.learn.memory import fitting
 from orchestry.learn.samples import Sample
-from orchestry.learn.sampling import Drawn, Prompt, Sampler
+from orchestry.learn.sampling import Beat, Drawn, Prompt, Sampler, still
 from orchestry.learn.vllm import VllmSampler
 from orchestry.learnconfig import LearnConfig
 from orchestry.seeds import derive
@@ -52,6 +52,7 @@ class Crew:
         settings: LearnConfig,
         seed: int,
         warn: Callable[[str], None],
+        beat: Beat = still,
     ) -> None:
         """`temperatures`, by agent: at which its answers are drawn, and are learned from."""
         self.base = load_base(model, settings.dtype, settings.quantize, settings.device)
@@ -79,7 +80,7 @@ class Crew:
                 warn=warn,
             )
             if settings.vllm_url
-            else Sampler(self.base, self.adapters, warn=warn)
+            else Sampler(self.base, self.adapters, warn=warn, beat=beat)
         )
         self.answer: Answer = self._sampler.draw
         self._fitted = False

@@ -22,7 +22,7 @@ from orchestry.launch import launched
 from orchestry.learn.groups import Batch
 from orchestry.learn.optimizer import Step
 from orchestry.learn.processes import Processes
-from orchestry.learn.sampling import Drawn, Prompt
+from orchestry.learn.sampling import Beat, Drawn, Prompt, still
 from orchestry.learn.trainer import Learnt, Trainer
 from orchestry.learnconfig import LearnConfig
 from orchestry.rollout import Member
@@ -45,7 +45,7 @@ class ParallelTrainer(Trainer):
         """`settings.threads` are those of a machine, for all of its processes together."""
         threads = max(1, (settings.threads or 1) // processes.local_count)
         own = settings.model_copy(update={"threads": threads})
-        super().__init__(team, own, updates, seed, processes.warn)
+        super().__init__(team, own, updates, seed, processes.warn, processes.beat)
         self._processes = processes
         if processes.rank:  # adapters are the same everywhere, dropout is not
             self._seed = derive(seed, "process", processes.rank)
@@ -134,12 +134,13 @@ def load_trainer(
     updates: int,
     seed: int,
     warn: Callable[[str], None],
+    beat: Beat = still,
 ) -> Trainer:
     """The run's team, in all processes of the launch where there are several; see Trainer."""
     if launched().processes == 1:
-        return Trainer(team, settings, updates, seed, warn)
+        return Trainer(team, settings, updates, seed, warn, beat)
     processes = _joined()
-    processes.warn = warn
+    processes.warn, processes.beat = warn, beat
     processes.tell(_LOAD, team, settings, updates, seed)
     trainer = _loaded(processes, team, settings, updates, seed)
     warn(f"{processes.count} processes draw and learn together")

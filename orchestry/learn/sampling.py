@@ -32,6 +32,10 @@ WASTE = 8
 """Ended rows are dropped as soon as one row in this many has ended."""
 
 
+Beat = Callable[[int], None]
+"""Told of so many tokens more, between two computations; what it raises ends the work."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What one agent is asked, and how to draw its answers."""
@@ -61,6 +65,10 @@ class Drawn:
     stop: Ending
 
 
+def still(tokens: int) -> None:
+    """Nobody counts, and nobody interrupts."""
+
+
 class Sampler:
     """The team's policy as weights: a base, its adapters, and the decode loop.
 
@@ -73,9 +81,10 @@ class Sampler:
         adapters: Adapters,
         max_rows: int = MAX_ROWS,
         warn: Callable[[str], None] = lambda text: None,
+        beat: Beat = still,
     ) -> None:
         """`warn` hears of it when memory runs out, and fewer rows are decoded from then on."""
-        self._warn = warn
+        self._warn, self._beat = warn, beat
         self._model: Any = base.model
         self._adapters = adapters
         self._endings = Endings(base.tokenizer, base.eos_ids)
@@ -140,6 +149,7 @@ class Sampler:
             ids = ids[kept_R]
             with self._adapters.rows([row.prompt.agent_index for row in batch.rows]):
                 while not batch.wasteful():
+                    self._beat(len(batch.rows))
                     ids = batch.record(batch.forward(ids), self._endings)
 
     def _drawn(self, row: _Row) -> Drawn:

@@ -18,6 +18,7 @@ from orchestry.learn.crew import Crew
 from orchestry.learn.groups import Batch
 from orchestry.learn.memory import MicroBatches, out_of_memory
 from orchestry.learn.optimizer import Step, TeamOptimizer
+from orchestry.learn.sampling import Beat, still
 from orchestry.learnconfig import LearnConfig
 from orchestry.rollout import Member
 from orchestry.seeds import derive
@@ -72,10 +73,12 @@ class Trainer:
         updates: int,
         seed: int,
         warn: Callable[[str], None],
+        beat: Beat = still,
     ) -> None:
         """`updates`: how many the whole run makes. Raises ConfigError for what can't be loaded."""
         torch.set_num_threads(settings.threads or 1)
-        self.crews = _crews(team, settings, seed, warn)
+        self._beat = beat
+        self.crews = _crews(team, settings, seed, warn, beat)
         self.optimizer = TeamOptimizer(
             {
                 role: crew.adapters.parameters(index)
@@ -150,6 +153,7 @@ class Trainer:
         known = iter(olds) if olds is not None else None
         for crew in self.crews:
             for part in crew.parts(batch, micro_tokens, known):
+                self._beat(0)
                 self.optimizer.backward(part.loss)
                 total += part.loss.item()
                 logprobs += part.logprobs
@@ -226,7 +230,11 @@ class Trainer:
 
 
 def _crews(
-    team: Mapping[str, Member], settings: LearnConfig, seed: int, warn: Callable[[str], None]
+    team: Mapping[str, Member],
+    settings: LearnConfig,
+    seed: int,
+    warn: Callable[[str], None],
+    beat: Beat,
 ) -> tuple[Crew, ...]:
     """The agents by base, in the order of the team."""
     models = list(dict.fromkeys(member.model for member in team.values()))
@@ -251,6 +259,7 @@ def _crews(
             settings,
             seed,
             warn,
+            beat,
         )
         for model in models
     )

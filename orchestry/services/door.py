@@ -1,10 +1,12 @@
-"""A door: whether new attempts may begin. Calls in flight are never disturbed by it."""
+"""A door: whether new attempts may begin. Of the calls in flight, it ends those that are free."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
+T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
 
 
@@ -27,12 +29,19 @@ class Door:
 
     async def sleep(self, seconds: float) -> None:
         """Waits, but no longer than the door is open."""
-        sleeper = asyncio.ensure_future(self._sleep(seconds))
-        shut = asyncio.ensure_future(self._is_shut.wait())
-        try:
-            await asyncio.wait([sleeper, shut], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeper.cancel()
-            shut.cancel()
+        await self.during(self._sleep(seconds))
         self.check()
-        sleeper.result()
+
+    async def during(self, work: Awaitable[T]) -> T:
+        """What the work gives; once the door is shut it is cancelled, and `check` raises."""
+        task, shut = asyncio.ensure_future(work), asyncio.ensure_future(self._is_shut.wait())
+        try:
+            await asyncio.wait([task, shut], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+                self.check()
+            return task.result()
+        finally:
+            task.cancel()
+            shut.cancel()

@@ -28,6 +28,7 @@ from orchestry.errors import (
 )
 from orchestry.journal import Answered, Event, Journal
 from orchestry.keys import request_key
+from orchestry.pulse import Pulse
 from orchestry.records import UsageRecord
 from orchestry.seeds import derive
 from orchestry.services.breaker import Away, Breaker, doubted
@@ -79,12 +80,14 @@ class Gateway:
         self._flying: dict[str, asyncio.Future[None]] = {}
         self._told = set[str]()
         self._meter = Meter()
+        self.pulse = Pulse()
         kept = [event for event in events if isinstance(event, Answered)]
         self._doubted = doubted(kept)
         """Keys of failures that an earlier process left in doubt: asked again, once."""
         for event in kept:
             if event.key not in self._doubted or event.source != "failed":
                 self._keep(event)
+        self.pulse = Pulse(answers=self.pulse.answers)
 
     def beside(self, provider: Provider, prices: PriceTable) -> Gateway:
         """The gateway to another provider, with the same ledger, memory, cache, books and door."""
@@ -98,6 +101,11 @@ class Gateway:
     def in_flight(self) -> int:
         """Calls sent and not yet answered, of all gateways beside each other."""
         return self._open["sent"]
+
+    @property
+    def paid_in_flight(self) -> int:
+        """Those of them that may cost something, which an interrupt leaves to finish."""
+        return self._open["paid"]
 
     @property
     def failed(self) -> int:
@@ -120,7 +128,8 @@ class Gateway:
         return self._meter.rows()
 
     def close_door(self, reason: str) -> None:
-        """From now on new attempts raise Interrupted; those in flight finish."""
+        """From now on new attempts raise Interrupted, and calls in flight that cost nothing; those
+        that are paid for finish."""
         self._door.shut(Interrupted(reason))
 
     def check_door(self) -> None:
@@ -136,6 +145,7 @@ class Gateway:
         event = event.model_copy(update={"source": source})
         self.ledger.note(event)
         self._meter.add(event)
+        self._feel(event)
 
     async def answer(
         self,
@@ -281,7 +291,13 @@ class Gateway:
         started: Callable[[], None] | None,
     ) -> Completion:
         began = self._clock()
-        raw = await self._send(call, request, shared, started)
+        asked = self._provider.complete(request, shared=shared, started=started)
+        free = not self._provider.bills_unanswered or nano(worst) == 0
+        self._open["paid"] += not free
+        try:
+            raw = await self._send(call, self._door.during(asked) if free else asked)
+        finally:
+            self._open["paid"] -= not free
         completion = self._priced(clean(raw), request, worst)
         event = self._answered(call, key, request, completion, self._clock() - began)
         if completion.failed:  # a recorded failure, which cost nothing then either
@@ -319,13 +335,17 @@ class Gateway:
         self._keep(event)
         return gone
 
-    async def _send(
-        self, call: int, request: Request, shared: bool, started: Callable[[], None] | None
-    ) -> Completion:
+    def _feel(self, event: Answered) -> None:
+        self.pulse.answers += event.purpose == "act"
+        self.pulse.doing = event.agent if event.purpose == "act" else event.purpose
+        if event.source == "provider":  # those of own weights were counted as they were drawn
+            self.pulse.tokens += event.completion.output_tokens
+
+    async def _send(self, call: int, asked: Awaitable[Completion]) -> Completion:
         """The provider's answer; a failure ends the reservation."""
         self._open["sent"] += 1
         try:
-            answer = await self._provider.complete(request, shared=shared, started=started)
+            answer = await asked
         except ProviderError as error:
             if isinstance(error, PromptTooLong):
                 self._breaker.answered()
@@ -374,6 +394,7 @@ class Gateway:
 
     def _keep(self, event: Answered) -> None:
         self._meter.add(event)
+        self._feel(event)
         self._memo[event.key] = event.completion
 
 

@@ -8,25 +8,29 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestry.journal import Lost, Reserved, read
 from orchestry.store import Store
-from tests.cli.support import FAKE, CommandLine
+from tests.cli.support import FAKE, CommandLine, Reply, chat, served
 from tests.test_engine import artefacts
 
 SLOW = ("--set", "provider.fake.latency_s=0.04", "--set", "search.episodes_in_flight=2")
 PRICED = ("--set", "prices.fake-1.input=1", "--set", "prices.fake-1.output=5")
 
 
-def start(*args: object) -> subprocess.Popen[str]:
+def start(*args: object, **environ: str) -> subprocess.Popen[str]:
     """A process of its own, whose first calls have been sent."""
     command = [sys.executable, "-m", "orchestry", "run", *map(str, FAKE), *map(str, args)]
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=dict(os.environ))
+    process = subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environ}
+    )
     journal, deadline = Path("run/journal.jsonl"), time.monotonic() + 20
     while time.monotonic() < deadline and process.poll() is None:
         if journal.exists() and b'"reserved"' in journal.read_bytes():
@@ -54,14 +58,39 @@ def test_a_stopped_run_keeps_what_was_in_flight_and_goes_on(
     assert artefacts(Path("run")) == artefacts(Path("whole"))
 
 
-def test_a_second_interrupt_gives_calls_up_at_once(cli: CommandLine) -> None:
+@pytest.mark.usefixtures("cli")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_calls_that_cost_nothing_are_given_up_at_once(number: signal.Signals) -> None:
     process = start("--set", "provider.fake.latency_s=60", "--run-dir", "run")
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=10)
     assert process.returncode == 130, err
     assert "orchestry resume run" in out + err
+    assert "paid calls" not in err
+    assert "Traceback" not in err
+    assert "never retrieved" not in err
+
+
+@pytest.mark.usefixtures("cli")
+def test_a_second_interrupt_gives_up_paid_calls_too() -> None:
+    over = threading.Event()
+
+    def hang(number: int, body: dict[str, Any]) -> Reply:
+        over.wait(60)
+        return 200, chat("late")
+
+    with served(hang) as url:
+        paid = ("--provider", "openai", "--model", "gpt-4o-mini", "--run-dir", "run")
+        process = start(*paid, OPENAI_BASE_URL=f"{url}/v1", OPENAI_API_KEY="k-of-a-test")
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if "paid calls in flight may finish" in line)
+        assert "press Ctrl-C again" in said
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=10)
+        over.set()
+    assert process.returncode == 130, err
+    assert any(isinstance(event, Lost) for event in read(Path("run/journal.jsonl")))
     assert "Traceback" not in err
     assert "never retrieved" not in err
 

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from orchestry.errors import ConfigError, OrchestryError
+from orchestry.errors import ConfigError, Interrupted, OrchestryError
 from orchestry.learn.adapters import Adapters
 from orchestry.learn.base import Base
 from orchestry.learn.logprobs import Packed, completion_logprobs
@@ -101,6 +101,22 @@ def test_each_row_uses_its_own_adapter(two: tuple[Base, Adapters]) -> None:
     ids = some_ids(12)
     drawn = Sampler(*two).draw([ask(agent, 1, prompt_ids=ids) for agent in (0, 1, -1)], 1)
     assert len({answer.ids for [answer] in drawn}) == 3
+
+
+def test_an_interrupt_ends_a_draw_between_two_tokens(two: tuple[Base, Adapters]) -> None:
+    heard = list[int]()
+
+    def beat(tokens: int) -> None:
+        heard.append(tokens)
+        if len(heard) == 3:
+            raise Interrupted("stop")
+
+    with pytest.raises(Interrupted):
+        Sampler(*two, beat=beat).draw([ask(0, 9, (1, 2))], 2)
+    assert heard == [2, 2, 2]
+    told = list[int]()
+    (drawn,) = Sampler(*two, beat=told.append).draw([ask(0, 9, (1, 2))], 2)
+    assert sum(told) <= sum(len(one.ids) for one in drawn) <= sum(told) + 2
 
 
 def test_seeds_tell_samples_apart_and_repeat_them(two: tuple[Base, Adapters]) -> None:
