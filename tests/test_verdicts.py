@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import orchestry
+from orchestry.analysis.faults import faults
 from orchestry.config import RunConfig, resolve
 from orchestry.engine import prepare, resume, run_plan
 from orchestry.errors import TaskFault
@@ -76,6 +77,7 @@ def test_an_answer_that_a_task_cant_digest_costs_its_trajectory_alone(
     scored = [event for event in run.events if isinstance(event, Scored)]
     odd = sum(TASK_ERROR in event.score.tags for event in scored)
     assert notes.warnings[1].startswith(f"warning: {odd} of ")
+    assert f"({odd} of {len({event.key for event in scored})})" in " ".join(faults(run).values())
     whole = artefacts(tmp_path / "run")
     for seed in range(3):
         shutil.copytree(tmp_path / "run", tmp_path / f"killed {seed}")

@@ -7,9 +7,20 @@ from collections.abc import Sequence
 
 from orchestry.analysis.folded import failures
 from orchestry.analysis.kinds import Share
-from orchestry.journal import Answered, Event, Learned, Lost, Opened, Released, RolledBack, Stopped
+from orchestry.journal import (
+    Answered,
+    Event,
+    Learned,
+    Lost,
+    Opened,
+    Released,
+    RolledBack,
+    Scored,
+    Stopped,
+)
 from orchestry.records import EpisodeRecord
 from orchestry.store import Run
+from orchestry.types import TASK_ERROR
 
 FAINTEST = 1e-12
 """An advantage that is no larger than this is zero but for rounding."""
@@ -32,6 +43,7 @@ def faults(run: Run) -> dict[str, str]:
         "episodes that failed, and are in no figure": str(len(run.failed)),
         "attempts that failed and were tried again or given up": _why(events, Released),
         "calls lost, charged at their worst case": _why(events, Lost),
+        "states that the task could not score, counted as 0": _unscored(events),
         "judgements that were malformed": _malformed(run.episodes),
         "sample groups whose advantages are all zero": _flat(run.episodes),
         "actions that an update left out, for want of variance": _skipped(events),
@@ -60,6 +72,11 @@ def _refused(answers: Sequence[Answered]) -> int:
 def _others(answers: Sequence[Answered]) -> str:
     found = {k: n for k, n in sorted(_stops(answers).items()) if k not in ("end", "length")}
     return _listed(found)
+
+
+def _unscored(events: Sequence[Event]) -> str:
+    scores = {event.key: event.score for event in events if isinstance(event, Scored)}
+    return _of(sum(TASK_ERROR in score.tags for score in scores.values()), len(scores))
 
 
 def _why(events: Sequence[Event], kind: type[Released] | type[Lost]) -> str:
