@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from orchestry.errors import TaskError, TaskFault
@@ -24,12 +25,14 @@ LONG = 200_000
 """Characters of a long answer."""
 AT_ONCE = 4
 """Games at once."""
-ODD = (
-    ("\0\x07\x08\x1b[31m\x1b]0;x\x07\x7f\x85", "control characters"),
-    ("\u202e\u2066\ufeff\u2028\u2029\ufffe\U0010ffff", "invisible characters"),
-    ("e\u0301\u0327" + "\u0301" * 50, "stacked accents"),
-    ("İıßŉﬃǅ\U0001d7d8²½५Ⅷ", "letters that change with their case, digits that are none"),
-)
+ODD = {
+    "control characters": "\0\x07\x08\x1b[31m\x1b]0;x\x07\x7f\x85",
+    "invisible characters": "\u202e\u2066\ufeff\u2028\u2029\ufffe\U0010ffff",
+    "stacked accents": "e\u0301\u0327" + "\u0301" * 50,
+    "odd letters and digits": "\u0130\u0131\u00df\u0149\ufb03\u01c5\u00b2\u00bd\u096b\u2167",
+}
+"""What stands twenty times over in a good answer, by name: letters that change length with their
+case, and digits that `int` does not read, among them."""
 FRAGMENTS = {
     "a deep sign": "-" * 1200 + "1",
     "a deep sum": "1+" * 1500 + "1",
@@ -77,7 +80,7 @@ async def fuzz(
                 return say(good, prompt, rng) if request.agent == role else good
 
             fault = await played(task, tools, problem, seed, answer)
-        return fault and Raised(role, kind, fault)
+        return Raised(role, kind, fault) if fault else None
 
     roles = [agent.role for agent in task.agents]
     asked = [(role, kind, say) for role in roles for kind, say in kinds(task, problems, role)]
@@ -133,17 +136,17 @@ def _noting(rate: Rate, faults: list[TaskFault]) -> Rate:
 def kinds(task: BaseTask[Any], problems: Sequence[Problem], role: str) -> Iterator[tuple[str, Say]]:
     """The kinds of odd answers of a role, by name."""
     yield from PLAIN.items()
-    for text, name in ODD:
-        yield name, lambda gold, _prompt, rng, text=text: put(gold, text * 20, rng)
+    for name, text in ODD.items():
+        yield name, partial(put, text * 20)
     for name, text in FRAGMENTS.items():
-        yield name, lambda _gold, _prompt, _rng, text=text: text
-        yield f"{name} in place of a word", lambda gold, _, rng, text=text: put(gold, text, rng)
-        yield f"{name} returned", lambda gold, _prompt, _rng, text=text: returned(gold, text)
-        yield f"{name} by default", lambda gold, _prompt, _rng, text=text: default(gold, text)
+        yield name, partial(_alone, text)
+        yield f"{name} in place of a word", partial(put, text)
+        yield f"{name} returned", partial(_returned, text)
+        yield f"{name} by default", partial(_default, text)
     others: Mapping[str, str] = task.gold(problems[-1]) or {}
     for other, text in others.items():
         whose = "another problem's gold" if other == role else f"the gold of {other}"
-        yield whose, lambda _gold, _prompt, _rng, text=text: text
+        yield whose, partial(_alone, text)
 
 
 PLAIN: Mapping[str, Say] = {
@@ -173,7 +176,11 @@ PLAIN: Mapping[str, Say] = {
 }
 
 
-def put(gold: str, text: str, rng: random.Random) -> str:
+def _alone(text: str, _gold: str, _prompt: str, _rng: random.Random) -> str:
+    return text
+
+
+def put(text: str, gold: str, _prompt: str, rng: random.Random) -> str:
     """The gold answer with a text in the place of one of its words."""
     words = [*re.finditer(r"\w+", gold)]
     if not words:
@@ -182,11 +189,11 @@ def put(gold: str, text: str, rng: random.Random) -> str:
     return gold[: word.start()] + text + gold[word.end() :]
 
 
-def returned(gold: str, text: str) -> str:
+def _returned(text: str, gold: str, _prompt: str, _rng: random.Random) -> str:
     """Gold code whose every `return` returns a text."""
     return re.sub(r"\breturn\b[^\n]*", lambda _: f"return {text}", gold)
 
 
-def default(gold: str, text: str) -> str:
+def _default(text: str, gold: str, _prompt: str, _rng: random.Random) -> str:
     """Gold code whose functions have one more parameter, with a text as its default."""
     return re.sub(r"(\bdef \w+\([^()\n]*)\)", lambda found: f"{found[1]}, odd={text})", gold)

@@ -46,7 +46,7 @@ def test_no_answers_make_a_bundled_task_raise(name: str) -> None:
     }
     with sandboxed() as (runner, tools):
 
-        @settings(max_examples=50, deadline=None, phases=[Phase.explicit, Phase.generate])
+        @settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.generate])
         @given(st.fixed_dictionaries(ways), st.sampled_from(range(len(problems))))
         def play(ways: dict[str, tuple[str, str | None]], number: int) -> None:
             problem, rng = problems[number], random.Random(number)
@@ -57,7 +57,7 @@ def test_no_answers_make_a_bundled_task_raise(name: str) -> None:
                 good, prompt = gold.get(request.agent, ""), request.messages[-1].content
                 if text is None:
                     return odd[request.agent][kind](good, prompt, rng)
-                return text if kind == "any text" else put(good, text, rng)
+                return text if kind == "any text" else put(text, good, prompt, rng)
 
             assert runner.run(played(task, tools, problem, 0, answer)) is None
 
