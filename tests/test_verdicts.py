@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from pathlib import Path
@@ -13,13 +14,15 @@ import orchestry
 from orchestry.analysis.faults import faults
 from orchestry.config import RunConfig, resolve
 from orchestry.engine import prepare, resume, run_plan
-from orchestry.errors import TaskFault
+from orchestry.errors import SandboxError, TaskFault
+from orchestry.guard import task_boundary
 from orchestry.journal import HEAD, Answered, Committed, Scored, read
 from orchestry.session import Silent
 from orchestry.store import Run, load_run
 from orchestry.types import TASK_ERROR
 from orchestry.verdicts import FIRST, KEPT
 from tests.test_engine import BASE, artefacts
+from tests.toys import Words
 
 WHERE = ("evaluate", "total", "step", "hash", "to_act", "observe", "told")
 
@@ -123,3 +126,28 @@ def test_a_run_without_any_score_fails_in_the_end(tmp_path: Path) -> None:
     short = ("search.strategy=chains", "search.k_samples=1", "episodes=3")
     with pytest.raises(TaskFault, match="evaluate raised"):
         orchestry.train(config("evaluate", "options.one_in=1", *short), tmp_path / "run")
+
+
+def test_no_key_reaches_the_file_the_journal_or_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_SERVICE_API_KEY", "SENTINEL-0123456789")
+    notes = Notes()
+    orchestry.train(
+        config("evaluate", "options.says=SOME_SERVICE_API_KEY"), tmp_path / "run", notes
+    )
+    written = [path.read_text() for path in (tmp_path / "run").iterdir() if path.is_file()]
+    assert any("RecursionError: [secret] is too much" in text for text in written)
+    assert not any("SENTINEL" in text for text in [*written, *notes.warnings])
+
+
+async def test_what_is_no_fault_of_the_task_passes_out_of_its_task_groups() -> None:
+    async def stop() -> None:
+        raise SandboxError("no sandbox")
+
+    with pytest.raises(SandboxError), task_boundary(Words(), "evaluate"):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stop())
+    its_own = pytest.raises(TaskFault, match="evaluate raised ExceptionGroup")
+    with its_own, task_boundary(Words(), "evaluate"):
+        raise ExceptionGroup("of the task", [ValueError("odd")])

@@ -35,6 +35,26 @@ from tests.test_engine import kill_at  # noqa: E402
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+def test_answers_that_the_task_cant_digest_are_learned_from_as_0(
+    model: str, tmp_path: Path
+) -> None:
+    """Such as hold an e."""
+    odd = "if 'e' in ''.join(state.said): raise RecursionError('odd')\n        await asyncio"
+    reward = ('text.count("e") / max(1, len(text))', "min(1, len(set(text)) / 50)")
+    source = TASK.replace("await asyncio", odd).replace(*reward)
+    sets = ("episodes=4", "learn.credit=replay", "learn.rewards=final")
+    run = orchestry.train(
+        config(model, write_task(tmp_path / "tasks", source), *sets), tmp_path / "run"
+    )
+    leaves = [leaf for episode in run.episodes for leaf in episode.leaves()]
+    odd_ones = ["e" in "".join(turn.completion.text for turn in leaf.turns) for leaf in leaves]
+    assert ["task_error" in leaf.tags for leaf in leaves] == odd_ones
+    assert 0 < sum(odd_ones) < len(leaves)
+    assert {leaf.value for leaf, odd in zip(leaves, odd_ones, strict=True) if odd} == {0.0}
+    assert max(run.rewards) > 0.0
+    assert len(learned(run)) == 1
+
+
 def test_resuming_with_more_episodes_equals_a_run_of_as_many(
     model: str, tasks: Path, tmp_path: Path
 ) -> None:

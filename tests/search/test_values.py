@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -163,6 +163,15 @@ def test_a_trajectory_that_ended_is_left_to_the_task() -> None:
     apply(tree, siblings([1.0, 1.0, 1.0], {0}), judged([0.1, 0.9, 0.5], 0.5, relative=True))
     assert "0.0" not in tree.values
     assert tree.values["0.1"].number > tree.values["0.2"].number
+
+
+def test_a_trajectory_that_the_task_could_not_score_stays_0_whatever_a_judge_says() -> None:
+    tree: Tree[str] = Tree()
+    family = siblings([0.0, 0.5])
+    failed = replace(family.children[0], fault=ValueError("odd"))
+    family = replace(family, children=(failed, family.children[1]))
+    apply(tree, family, judged([1.0, 0.5], 0.5, relative=False))
+    assert [*tree.values] == ["0.1"]
 
 
 def test_ties_count_only_among_those_that_go_on() -> None:
