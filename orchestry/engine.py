@@ -154,9 +154,7 @@ def _check_name(folder: Path) -> None:
 def run_plan(plan: Plan, folder: Path, watch: Observer, accept: bool = False) -> Run:
     """Drives a plan in an event loop of its own, in a thread where one runs already."""
     remember(plan.config, folder)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _in_loop():
         failure = asyncio.run(_drive(plan, folder, watch, accept))
     else:
         with ThreadPoolExecutor(1) as pool:
@@ -164,6 +162,14 @@ def run_plan(plan: Plan, folder: Path, watch: Observer, accept: bool = False) ->
     if failure is not None and stop_reason(failure) == "failed":
         raise failure
     return load_run(folder)
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _drive(plan: Plan, folder: Path, watch: Observer, accept: bool) -> OrchestryError | None:

@@ -50,9 +50,13 @@ class Faults:
         said = _clean(f"The task can't take this answer: {why}")
         return Score(parts=parts, feedback=said, tags=(TASK_ERROR,))
 
-    def tell(self, fault: TaskFault) -> None:
-        """Keeps the traceback of the first one, and warns."""
-        self.store.write(KEPT, _clean("".join(traceback.format_exception(fault))))
+    def tell(self, fault: TaskFault, node: Trajectory[Any]) -> None:
+        """Keeps the traceback of the first one and the answer that led to it, and warns."""
+        lines = traceback.format_exception(fault.__cause__ or fault)
+        if node.turns:
+            last = node.turns[-1]
+            lines.append(f"\n{last.agent} had answered:\n{last.completion.text}\n")
+        self.store.write(KEPT, "".join(map(_clean, [f"{fault}\n\n", *lines])))
         self.warn(
             _clean(
                 f"warning: {fault}. This trajectory ends there and scores 0 (tag {TASK_ERROR}); "
@@ -83,7 +87,7 @@ class Verdicts:
         self._known = {event.key: event.score for event in events if isinstance(event, Scored)}
         self._works = bool(self._known)
         self._told = any(TASK_ERROR in score.tags for score in self._known.values())
-        self._held = dict[str, TaskFault]()
+        self._held = list[tuple[str, Trajectory[Any], TaskFault]]()
 
     async def __call__(self, nodes: Sequence[Trajectory[Any]]) -> list[Score]:
         """See Rate. Raises the first TaskFault where FIRST states raised and none was scored."""
@@ -91,8 +95,8 @@ class Verdicts:
 
     def check(self, least: int) -> None:
         """Raises the first TaskFault where no state of the run was scored, and so many raised."""
-        if len(self._held) >= least:
-            raise next(iter(self._held.values()))
+        if not self._works and len(self._held) >= least:
+            raise self._held[0][2]
 
     def sum_up(self) -> None:
         """Warns of the states that could not be scored, if there are any."""
@@ -113,26 +117,23 @@ class Verdicts:
         except TaskFault as fault:
             if self._faults is None:
                 raise
-            self._fail(key, fault, self._faults)
-            return
-        self._works = True
-        held, self._held = self._held, {}
-        for before, held_back in held.items():
-            assert self._faults is not None, "it held them back"
-            self._fail(before, held_back, self._faults)
-        self._keep(key, score)
-
-    def _fail(self, key: str, fault: TaskFault, faults: Faults) -> None:
-        """Scores a fault; holds it back until it is clear that the task works at all."""
-        score = faults.score(fault)
-        if self._works:
-            if not self._told:
-                faults.tell(fault)
-            self._told = True
+            self._known[key] = self._faults.score(fault)
+            self._held.append((key, node, fault))
+            self.check(FIRST)
+        else:
+            self._works = True
             self._keep(key, score)
-            return
-        self._known[key], self._held[key] = score, fault
-        self.check(FIRST)
+        if self._works:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Puts the zeros that were held back into the journal, and tells of the first of all."""
+        held, self._held = self._held, []
+        for key, node, fault in held:
+            if self._faults and not self._told:
+                self._faults.tell(fault, node)
+            self._told = True
+            self._keep(key, self._known[key])
 
     def _keep(self, key: str, score: Score) -> None:
         self._journal.append(Scored(key=key, score=score))
