@@ -53,6 +53,8 @@ class Options:
     """Share billed and answered 200 with JSON that breaks off."""
     empty_billed: float = 0.0
     """Share billed and answered 200 with nothing."""
+    script: str = ""
+    """Comma-separated faults of the first requests, in order of arrival; '-' is none."""
     poison: str = ""
     """Every request that holds this text is answered 400; '': none."""
     away_at: int = 0

@@ -107,6 +107,12 @@ class Loopback:
         self._cache = PromptCache(self.options.cache_ttl_s, self.options.cache_min_tokens)
         self._random = random.Random(self.options.seed)
         self._back = 0.0
+        self._script = [fault for fault in self.options.script.split(",") if fault]
+
+    def heal(self) -> None:
+        """No more faults; the bill stays."""
+        self.options = Options()
+        self._shares, self._script, self._back = [], [], 0.0
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Every request that reaches the server."""
@@ -226,6 +232,10 @@ class Loopback:
         return text[: int(limit * size)], min(limit, math.ceil(len(text) / size))
 
     def _draw_fault(self) -> str | None:
+        if self._script:
+            fault = self._script.pop(0)
+            self.bill.faults[fault] += fault != "-"
+            return None if fault == "-" else fault
         place = self._random.random()
         for fault, share in self._shares:
             if place < share:

@@ -185,6 +185,63 @@ async def test_five_marks_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fault", "body", "billed"),
+    [
+        ("html", b"Bad gateway", 0),
+        ("malformed_billed", b'[{"te', 1),
+        ("empty_billed", b"", 1),
+    ],
+)
+async def test_a_200_may_be_no_answer(fault: str, body: bytes, billed: int) -> None:
+    import aiohttp
+
+    async with (
+        serve(Options(script=f"-,{fault}")) as (url, loopback),
+        aiohttp.ClientSession() as go,
+    ):
+        for number in range(2):
+            async with go.post(f"{url}/v1/messages", json=PLAIN) as answer:
+                assert answer.status == 200
+                found = await answer.read()
+            assert (body in found) == (number == 1) or not body
+        assert body or not found
+    assert loopback.bill.billed_requests == 1 + billed
+
+
+@pytest.mark.parametrize("status", [0, 529])
+async def test_a_server_goes_away_and_comes_back(status: int) -> None:
+    import aiohttp
+
+    options = Options(away_at=2, away_s=0.3, away_status=status)
+    seen = list[int | str]()
+    async with serve(options) as (url, loopback), aiohttp.ClientSession() as go:
+        for _ in range(60):
+            try:
+                async with go.post(f"{url}/v1/messages", json=PLAIN) as answer:
+                    seen.append(answer.status)
+            except aiohttp.ClientConnectorError:
+                seen.append("refused")
+            except aiohttp.ClientError:
+                seen.append("broken")
+            if seen[1:] and seen[-1] == 200:
+                break
+            await asyncio.sleep(0.02)
+    assert (seen[0], seen[-1]) == (200, 200)
+    assert set(seen[1:-1]) == ({529} if status else {"broken", "refused"})
+    assert loopback.bill.billed_requests == 2
+
+
+async def test_a_poisoned_prompt_is_always_refused() -> None:
+    from anthropic import BadRequestError
+
+    async with claude(poison="xxx") as (client, loopback):
+        for _ in range(2):
+            with pytest.raises(BadRequestError):
+                await client.messages.create(**PLAIN)
+    assert loopback.bill.billed_requests == 0
+
+
+@pytest.mark.parametrize(
     ("fault", "status", "billed"),
     [
         ("rate_limited", 429, 0),
