@@ -132,7 +132,8 @@ async def _drive(plan: Plan, folder: Path, watch: Watcher) -> CheckReport:
             watch.asking(len(sets))
             with heeding(lambda: exam.interrupt(folder)):
                 await exam.sit(sets)
-            failure, done = exam.failure or unanswered(plan), exam.in_order(sets)
+            failure = exam.failure or plan.backend.gateway.verdict() or unanswered(plan)
+            done = exam.in_order(sets)
             if failure is not None and stop_reason(failure) == "failed":
                 store.journal.append(Stopped(reason="failed", at=time.time()))
                 raise failure

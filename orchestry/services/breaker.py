@@ -21,6 +21,8 @@ from orchestry.types import Message, Request
 
 AWAY_AFTER = 8
 """Failures, or refusals of different prompts, in a row that are no single request's fault."""
+QUIET_S = 2.0
+"""A shorter wait is not worth a line: one burst of refused calls, say, at a rate limit."""
 LONGEST_PAUSE_S = 30.0
 """Between two probes that cost nothing; after one that may be billed, pauses double on."""
 SHORTEST_PAUSE_S = 0.1
@@ -56,7 +58,7 @@ class Breaker:
         self._since = self._opened = 0.0
         self._probes = 0
         self._last: ProviderError | None = None
-        self.away = False
+        self.away = self._told = False
         self._turn = asyncio.Lock()
 
     @asynccontextmanager
@@ -85,8 +87,9 @@ class Breaker:
         self._refused.clear()
         if self.away:
             self.away = False
-            span = _span(self._clock() - self._since)
-            self._say(f"{self._name} answers again after {span}: going on")
+            if self._told:
+                span = _span(self._clock() - self._since)
+                self._say(f"{self._name} answers again after {span}: going on")
 
     def failed(self, error: ProviderError) -> None:
         """An attempt failed for a reason that may pass."""
@@ -95,9 +98,8 @@ class Breaker:
         self._failures += 1
         self._last = error
         if not self.away and self._failures >= AWAY_AFTER:
-            self.away, self._opened, self._probes = True, self._clock(), 0
-            patience = _span(self._config.patience_s)
-            self._say(f"{self._what()}: waiting, up to {patience} (--patience)")
+            self.away, self._opened = True, self._clock()
+            self._probes, self._told = 0, False
 
     def gave_up(self, request: Request, error: ProviderError) -> None:
         """A call failed for good; raises ProviderError where no request seems to be taken."""
@@ -124,8 +126,13 @@ class Breaker:
         longest = self._config.patience_s if last and last.billed else LONGEST_PAUSE_S
         pause = max(SHORTEST_PAUSE_S, 2 * self._config.base_s) * 2.0 ** min(self._probes, 30)
         pause = min(longest, pause) * self._rng.uniform(0.5, 1.0)
+        pause = min(left, max(pause, (last and last.retry_after) or 0.0))
         self._probes += 1
-        await self._sleep(min(left, max(pause, (last and last.retry_after) or 0.0)))
+        if not self._told and self._clock() + pause - self._since > QUIET_S:
+            self._told = True
+            patience = _span(self._config.patience_s)
+            self._say(f"{self._what()}: waiting, up to {patience} (--patience)")
+        await self._sleep(pause)
 
     def _what(self) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self._since))

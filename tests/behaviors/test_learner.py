@@ -102,6 +102,45 @@ def rules(library: Library, status: str) -> list[str]:
     return [b.text for b in library.behaviors if b.status == status and b.kind == "rule"]
 
 
+class Failing(Planted):
+    """One of whose plays a share fails."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    async def play(self, library: Library, problem: Problem, seed: int) -> Played:
+        played = await super().play(library, problem, seed)
+        texts = [b.text for role in ROLES for b in library.accepted(role)]
+        failed = random.Random(derive(seed, "fails", *texts)).random() < self.share
+        return Played(None, ()) if failed else played
+
+
+async def test_a_play_that_failed_makes_no_pair(block: Sequence[EpisodeRecord]) -> None:
+    subject = learner(texts(0.2), Failing(0.3))
+    for _ in range(4):
+        await subject.update(block, {})
+    assert rules(subject.states[-1].library, "accepted") == ["check what weigh0 says 0.2"]
+
+
+async def test_where_every_play_fails_an_update_ends(block: Sequence[EpisodeRecord]) -> None:
+    healthy = learner(texts(), Planted(), share=0.2)
+    await healthy.update(block, {})
+    assert healthy.states[-1].trial is not None
+    arena = Failing(1.0)
+    for states in (None, healthy.states):
+        subject = learner(texts(), arena, states)
+        await subject.update(block, {})
+        assert not rules(subject.states[-1].library, "accepted")
+    assert len(arena.seen) < 2000
+
+
+async def test_a_block_of_failed_episodes_teaches_nothing() -> None:
+    subject = learner(texts(0.2), Planted())
+    (note,) = await subject.update([], {})
+    assert "nothing to contrast" in note
+
+
 async def test_a_gain_enters_the_prompt_and_a_loss_does_not(block: Sequence[EpisodeRecord]) -> None:
     subject = learner(texts(-0.2, 0.2), Planted())
     for _ in range(6):

@@ -139,6 +139,30 @@ async def test_an_answer_without_usage_counts_its_worst_case() -> None:
     assert answer.output_tokens == 16
 
 
+@pytest.mark.parametrize(
+    ("usage", "read", "output"),
+    [
+        ({"input_tokens": 0, "output_tokens": 0}, "bound", 16),
+        ({"input_tokens": 5, "output_tokens": 0}, 5, 16),
+        ({"input_tokens": 0, "cache_read_input_tokens": 9, "output_tokens": 2}, 9, 2),
+    ],
+)
+async def test_a_usage_of_nothing_counts_its_worst_case(
+    usage: dict[str, int], read: int | str, output: int
+) -> None:
+    raw = reply({"content": [{"type": "text", "text": "Hello"}], "usage": usage})
+    async with serving(raw) as server, at("anthropic", server.url) as provider:
+        answer = await provider.complete(request())
+    assert answer.input_tokens == (provider.input_bound(request()) if read == "bound" else read)
+    assert answer.output_tokens == output
+
+
+async def test_an_answer_without_text_may_have_no_output() -> None:
+    raw = reply({"content": [], "usage": {"input_tokens": 5, "output_tokens": 0}})
+    async with serving(raw) as server, at("anthropic", server.url) as provider:
+        assert (await provider.complete(request())).output_tokens == 0
+
+
 async def test_a_stream_without_its_first_event_starts_with_the_next() -> None:
     """Followers wait for the start: a server that leaves the event out must not hold them."""
     started: list[str] = []

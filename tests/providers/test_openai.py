@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orchestry.config import ProviderConfig
 from orchestry.providers import open_provider
 from orchestry.providers.openai import OpenAIProvider
@@ -52,8 +54,15 @@ async def test_null_content_is_an_empty_answer() -> None:
     assert (answer.text, answer.stop) == ("", "refusal")
 
 
-async def test_usage_that_is_none_counts_its_worst_case() -> None:
-    usage = {"prompt_tokens": -4, "completion_tokens": "many"}
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": -4, "completion_tokens": "many"},
+        {"prompt_tokens": 0, "completion_tokens": 0},
+        None,
+    ],
+)
+async def test_usage_that_is_none_counts_its_worst_case(usage: object) -> None:
     async with (
         serving(reply({**OPENAI_ANSWER, "usage": usage})) as server,
         at("openai", server.url) as provider,
