@@ -32,7 +32,7 @@ from benchmarks.loopback import FAULTS, Loopback, serve
 from orchestry import journal
 from orchestry.config import RunConfig, validate
 from orchestry.errors import BudgetExceeded, ProviderError
-from orchestry.journal import Journal
+from orchestry.journal import HEAD, Journal
 from orchestry.providers import open_provider
 from orchestry.services.gateway import Gateway, open_gateway
 from orchestry.services.prices import price_table
@@ -200,6 +200,7 @@ def _image(path: Path) -> bytes:
 
 def _restore(path: Path, image: bytes) -> None:
     path.write_bytes(image)
+    path.with_name(HEAD).unlink(missing_ok=True)  # it tells of what was thrown away
 
 
 async def _reached(server: Loopback, requests: int, work: asyncio.Task[bool]) -> bool:
@@ -236,7 +237,7 @@ def _config(plan: Plan, url: str) -> RunConfig:
             "budget": {"usd": plan.cap_usd},
             "cache": {"enabled": False},
             "search": {"concurrency": plan.concurrency},
-            "retry": {"attempts": 5, "base_s": 0.002, "max_s": 0.02},
+            "retry": {"attempts": 5, "base_s": 0.002, "max_s": 0.02, "patience_s": 60.0},
             "seed": plan.seed,
         }
     )
