@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 import orchestry
 from benchmarks.bill import Options
 from benchmarks.loopback import FAULTS, ROOT, Loopback, serve
+from orchestry.analysis.faults import faults
+from orchestry.analysis.salvage import Salvaged
 from orchestry.config import RunConfig, resolve
 from orchestry.engine import prepare, resume, run_plan
 from orchestry.errors import OrchestryError, ProviderError
@@ -99,6 +101,14 @@ def test_a_prompt_that_is_always_refused_fails_its_episode_alone(
     assert summary.mean_reward == pytest.approx(sum(run.rewards) / 4)
     assert len((run.folder / "rewards.csv").read_text().splitlines()) == 1 + 4
     assert sum("answered 400" in note for note in watch.notes) == 1
+    said = faults(run)
+    assert said["calls that failed for good, their samples left out"] == "2"
+    assert said["episodes that failed, and are in no figure"] == "1"
+    left = Salvaged(run.folder)
+    (run.folder / "summary.json").unlink()
+    kept = summary.model_dump(include={"episodes", "failed_episodes", "failed_calls"})
+    assert left.summary.model_dump(include=set(kept)) == kept
+    assert left.summary.mean_reward == summary.mean_reward
     asked = summary.calls
     with serving() as (url, loopback):  # healed: but what is finished is finished
         again = resume(run.folder)

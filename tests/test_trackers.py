@@ -19,7 +19,7 @@ from orchestry.journal import Evaluated, Learned
 from orchestry.session import Silent
 from orchestry.store import Run
 from orchestry.trackconfig import TrackersConfig
-from orchestry.trackers import Rows, Tracker, check
+from orchestry.trackers import Row, Rows, Tracker, check
 from tests.test_engine import BASE, PRICED, config, kill_at
 
 Curves = dict[str, list[tuple[int, float]]]
@@ -108,6 +108,14 @@ def test_rows_come_in_order_whatever_arrives_first(shown: Run) -> None:
     assert found[4].figures == {"learn/loss": 0.5, "learn/norms/aux": 2.0}
     assert found[5].figures == {"dev/reward": 0.25, "dev/rate/rich": 0.5}
     assert [row.at for row in (found[0], *found[4:6])] == [8.0, 7.0, 9.0]
+
+
+def test_an_episode_that_failed_takes_its_turn_and_no_row(shown: Run) -> None:
+    rows, found = Rows(None), list[Row]()
+    for number in (1, 0, 2):
+        why = "no luck" if number == 0 else ""
+        found += rows.episode(shown.episodes[number].model_copy(update={"failed": why}), 1.0)
+    assert [row.episode for row in found] == [1, 2]
 
 
 def test_a_resume_goes_on_in_one_file_with_the_times_of_the_first_process(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class Salvaged(Run):
         elif isinstance(asked, int) and done < asked:
             found.append(f"{done} of {asked} episodes are finished")
         if self.failed:
-            found.append(f"{len(self.failed)} of them failed, and are in no figure")
+            found.append(f"episodes that failed, and are in no figure: {len(self.failed)}")
         last = self.events[-1].kind if self.events else None
         if last != "stopped":
             found.append("its process has not ended in order: it still runs, or was cut off")

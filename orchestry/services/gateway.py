@@ -368,14 +368,14 @@ class Gateway:
     def _priced(self, completion: Completion, request: Request, worst: float) -> Completion:
         usd = self._prices.cost(completion, request.model)
         if nano(usd) > nano(worst):
-            self._door.shut(
-                Overbilled(
-                    f"{self._provider.name} billed ${usd:.6g} for a call that was reserved at "
-                    f"${worst:.6g}: its token counts are above the request's bounds, so no cap can "
-                    "be kept and nothing more is asked; results are kept: correct the server or "
-                    f"its price, then `orchestry resume {self.ledger.folder}`"
-                )
+            error = Overbilled(
+                f"{self._provider.name} billed ${usd:.6g} for a call that was reserved at "
+                f"${worst:.6g}: its token counts are above the request's bounds, so no cap can be "
+                "kept and nothing more is asked; results are kept: correct the server or its "
+                f"price, then `orchestry resume {self.ledger.folder}`"
             )
+            self._on_warn(str(error))  # also where nothing more was to be asked
+            self._door.shut(error)
         return completion.model_copy(update={"usd": usd})
 
     def _answered(

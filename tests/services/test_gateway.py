@@ -485,6 +485,7 @@ async def test_after_a_bill_above_the_reservation_nothing_more_is_asked(run: Run
         assert "orchestry resume" in str(stop.value)
         assert stop.value.exit_code == 3
     assert len(server.asked) == 1
+    assert run.warnings == [str(stop.value)]
     async with run.open(Server()) as gateway:
         assert isinstance(await gateway.answer(ask("b")), Completion)
 
