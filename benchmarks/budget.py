@@ -82,7 +82,9 @@ class Outcome:
 
     @property
     def within(self) -> bool:
-        return self.billed_usd <= self.plan.cap_usd * (1 + 1e-12)
+        """The bill is within what the ledger charged, and that within the cap."""
+        slack = 1 + 1e-9
+        return self.billed_usd <= self.ledger_usd * slack <= self.plan.cap_usd * slack * slack
 
 
 def draw(seed: int) -> Plan:

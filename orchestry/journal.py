@@ -89,6 +89,15 @@ class Lost(Frozen):
     why: str
 
 
+class Counted(Frozen):
+    """A lost call can have cost `usd` at most: the answer to the same request counted its input."""
+
+    kind: Literal["counted"] = "counted"
+    call: int
+    key: str
+    usd: float
+
+
 class Scored(Frozen):
     """A state was scored. A resume takes this score and does not judge again."""
 
@@ -164,6 +173,7 @@ Event = Annotated[
     | Answered
     | Released
     | Lost
+    | Counted
     | Scored
     | Learned
     | Evaluated

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from orchestry.journal import Answered, Evaluated, Event, Learned, Lost, Opened, Reserved
+from orchestry.journal import Answered, Counted, Evaluated, Event, Learned, Lost, Opened, Reserved
 from orchestry.records import EpisodeRecord, Summary, UsageRecord
 
 
@@ -103,11 +103,12 @@ def _row(agent: str, purpose: str, found: Sequence[Answered]) -> UsageRecord:
 
 def _lost(events: Iterable[Event]) -> float:
     """Dollars set aside for calls that were never answered."""
-    reserved = dict[int, float]()
-    lost = 0.0
+    reserved, lost = dict[int, float](), dict[int, float]()
     for event in events:
         if isinstance(event, Reserved):
             reserved[event.call] = event.usd
         elif isinstance(event, Lost):
-            lost += reserved.get(event.call, 0.0)
-    return round(lost, 9)
+            lost[event.call] = reserved.get(event.call, 0.0)
+        elif isinstance(event, Counted):
+            lost[event.call] = event.usd
+    return round(sum(lost.values()), 9)

@@ -29,6 +29,10 @@ _LONGEST_DETAIL = 300
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 _NOT_GENERATED = {409, 425, 429, 503, 529}  # of these: refused before any token was made
+_UNBILLED = {"generativelanguage.googleapis.com": {400, 500}}
+"""Statuses for which a vendor says that it charges nothing, by host. Gemini: "If your request fails
+with a 400 or 500 error, you won't be charged for the tokens used"
+(https://ai.google.dev/gemini-api/docs/billing). Anthropic and OpenAI say nothing of the kind."""
 _TOO_LONG = {"exceed_context_size_error", "context_length_exceeded"}
 _SAYS_TOO_LONG = re.compile(r"prompt is too long|maximum context length|context window", re.I)
 _OF_THE_ACCOUNT = {401, 402, 403}
@@ -198,7 +202,9 @@ def refused(
         message,
         transient=transient and not account,
         refused=not transient and not account,
-        billed=(status >= 500 or status == 408) and status not in _NOT_GENERATED,
+        billed=(status >= 500 or status == 408)
+        and status not in _NOT_GENERATED
+        and status not in _UNBILLED.get(urlsplit(endpoint.url).hostname or "", ()),
         retry_after=retry_after(headers, clock),
     )
 

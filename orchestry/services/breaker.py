@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from orchestry.config import RetryConfig
-from orchestry.errors import OrchestryError, ProviderError, ServerAway, reason
+from orchestry.errors import ProviderError, ServerAway, reason
 from orchestry.journal import Answered
 from orchestry.keys import place_of_key
 from orchestry.services.door import Sleep
@@ -26,10 +26,6 @@ QUIET_S = 2.0
 LONGEST_PAUSE_S = 30.0
 """Between two probes that cost nothing; after one that may be billed, pauses double on."""
 SHORTEST_PAUSE_S = 0.1
-
-
-class Away(OrchestryError):
-    """The server went away while a call waited to be sent: its turn comes again."""
 
 
 class Breaker:
@@ -62,23 +58,18 @@ class Breaker:
         self._turn = asyncio.Lock()
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[Callable[[], None]]:
+    async def turn(self) -> AsyncIterator[None]:
         """Around an attempt: at once while the server answers, else alone and after a pause.
 
-        Gives the check to make right before it is sent, which raises Away where it must come
-        again. Raises ServerAway at the end of `retry.patience_s`.
+        Raises ServerAway at the end of `retry.patience_s`.
         """
         if self.away:
             async with self._turn:  # first come, first served: no one request speaks for all
                 if self.away:
                     await self._pause()
-                    yield lambda: None
+                    yield
                     return
-        yield self._check
-
-    def _check(self) -> None:
-        if self.away:
-            raise Away("the server went away before this was sent")
+        yield
 
     def answered(self) -> None:
         """A call was answered: the server is there."""

@@ -17,9 +17,8 @@ class Claims:
     def __init__(self) -> None:
         self._used: dict[int, int] = {}
         """By rank: what its ended calls cost, and what its open ones may cost."""
-        self._calls = 0.0
-        self._guess = 0.0
-        self._asked = self._paid = self._reserved = self._count = self._dearest = 0
+        self._calls = self._guess = 0
+        self._reserved = self._count = self._dearest = 0
         self.in_finished = self._finished = 0
 
     def foresee(self, calls: int, guess: int, total: int, finished: int) -> None:
@@ -33,14 +32,13 @@ class Claims:
     def expected(self) -> int:
         """What an episode costs: the mean of those that finished.
 
-        Before one has, all calls that it can make, at the mean worst case of those sent, times the
-        share of their worst cases that ended calls came to.
+        Before one has, all calls that it can make, at the mean worst case of those sent: what an
+        episode's first calls cost tells little of the later ones, and of those that will fail.
         """
         if self._finished:
             return self.in_finished // self._finished
-        each = self._reserved / self._count if self._count else self._guess
-        share = self._paid / self._asked if self._asked else 1.0
-        return round(self._calls * each * share)
+        each = self._reserved // self._count if self._count else self._guess
+        return self._calls * each
 
     def older(self, rank: int | None = None) -> int:
         """What the episodes older than this one, or all, may still claim."""
@@ -74,8 +72,7 @@ class Claims:
             self._count += 1
             self._dearest = max(self._dearest, worst)
 
-    def ended(self, rank: int, worst: int, paid: int) -> None:
+    def lowered(self, rank: int, by: int) -> None:
+        """A call cost so much less than was charged to its episode until now."""
         if rank in self._used:
-            self._used[rank] += paid - worst
-            self._asked += worst if paid else 0
-            self._paid += paid
+            self._used[rank] -= by

@@ -19,7 +19,6 @@ from orchestry.config import RunConfig
 from orchestry.errors import (
     BudgetExceeded,
     Interrupted,
-    OrchestryError,
     Overbilled,
     PromptTooLong,
     ProviderError,
@@ -31,7 +30,7 @@ from orchestry.keys import request_key
 from orchestry.pulse import Pulse
 from orchestry.records import UsageRecord
 from orchestry.seeds import derive
-from orchestry.services.breaker import Away, Breaker, doubted
+from orchestry.services.breaker import Breaker, doubted
 from orchestry.services.cache import AnswerCache, default_folder
 from orchestry.services.door import Door, Sleep
 from orchestry.services.ledger import Ledger, Places, nano, replay
@@ -260,26 +259,16 @@ class Gateway:
         """One attempt, in a place and under a reservation; alone where the server is away."""
         bound = self._provider.input_bound(request)
         worst = self._prices.worst(request.model, bound, request.max_tokens, shared)
-        while True:
-            async with self._breaker.turn() as check:
-                try:
-                    call = await self._reserve(key, request.rank, worst, check)
-                except Away:  # since it began to wait for its place
-                    continue
-                return await self._ask(call, worst, key, request, shared, started)
-
-    async def _reserve(self, key: str, rank: int, worst: float, check: Callable[[], None]) -> int:
-        def may_go() -> None:
-            self._door.check()
-            check()
-
-        call = await self.ledger.reserve(key, worst, rank, self._places, may_go)
+        call = await self.ledger.reserve(key, worst, request.rank, self._places, self._door.check)
+        sent = False
         try:
-            self._door.check()
-        except OrchestryError:
-            self.ledger.release(call, "the run was stopped before it was sent")
-            raise
-        return call
+            async with self._breaker.turn():  # who has it must not wait for money that others hold
+                self._door.check()
+                sent = True
+                return await self._ask(call, worst, key, request, shared, started)
+        finally:
+            if not sent:
+                self.ledger.release(call, "the run was stopped before it was sent")
 
     async def _ask(
         self,
@@ -304,7 +293,9 @@ class Gateway:
             self.ledger.release(call, completion.failed)
             return self._stand_in(key, request, completion)
         try:
-            self.ledger.settle(event)
+            tokens = completion.input_tokens
+            most = self._prices.worst(request.model, tokens, request.max_tokens, shared)
+            self.ledger.settle(event, most)
         except StoreError:  # the cache may lie on a disk that has room for what was paid
             self._share(key, completion)
             raise

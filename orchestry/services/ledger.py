@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestry.errors import BudgetExceeded, OrchestryError, StoreError
-from orchestry.journal import Answered, Event, Journal, Lost, Released, Reserved
+from orchestry.journal import Answered, Counted, Event, Journal, Lost, Released, Reserved
 from orchestry.services.claims import Claims
 
 NANO = 1_000_000_000
@@ -34,8 +34,10 @@ class Balance:
     settled: int = 0
     lost: int = 0
     reserved: int = 0
-    open: dict[int, int] = field(default_factory=dict)
+    open: dict[int, Reserved] = field(default_factory=dict)
     """Reservations without an end, by call number."""
+    lost_calls: dict[str, dict[int, int]] = field(default_factory=dict)
+    """What lost calls are charged, by request and call number."""
     calls: int = 0
     """The number of the next call."""
 
@@ -49,7 +51,7 @@ class Balance:
         Raises StoreError for the end of a call that is not open.
         """
         if isinstance(event, Reserved):
-            self.open[event.call] = nano(event.usd)
+            self.open[event.call] = event
             self.reserved += nano(event.usd)
             self.calls = max(self.calls, event.call + 1)
         elif isinstance(event, Answered) and event.call is not None:
@@ -58,17 +60,23 @@ class Balance:
         elif isinstance(event, Released):
             self._end(event.call)
         elif isinstance(event, Lost):
-            self.lost += self._end(event.call)
+            reserved = self._end(event.call)
+            self.lost += nano(reserved.usd)
+            self.lost_calls.setdefault(reserved.key, {})[event.call] = nano(reserved.usd)
+        elif isinstance(event, Counted):
+            charged = self.lost_calls[event.key]
+            self.lost += nano(event.usd) - charged[event.call]
+            charged[event.call] = nano(event.usd)
 
-    def _end(self, call: int) -> int:
+    def _end(self, call: int) -> Reserved:
         if call not in self.open:
             raise StoreError(
                 f"the journal ends call {call}, which it never reserved: a line was taken out of "
                 "it; restore the file from a copy"
             )
-        usd = self.open.pop(call)
-        self.reserved -= usd
-        return usd
+        reserved = self.open.pop(call)
+        self.reserved -= nano(reserved.usd)
+        return reserved
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +120,7 @@ class Ledger:
             self._cap = math.floor(round(cap_usd * NANO, 3))
         self._journal = journal
         self._balance = balance or Balance()
+        self._first = self._balance.calls
         self._claims = Claims()
         self._anywhere = Places()
         self._waiting: dict[Places, list[_Waiter]] = {}
@@ -198,8 +207,20 @@ class Ledger:
         """
         return await self._wait(rank, key, usd, places or self._anywhere, check)
 
-    def settle(self, answered: Answered) -> None:
-        """Charges an answered call its real cost. `answered.call` must be open."""
+    def settle(self, answered: Answered, most: float = math.inf) -> None:
+        """Charges an answered call its real cost. `answered.call` must be open.
+
+        `most` is what any attempt at this request can have cost, now that its input is counted:
+        those that were lost are charged no more.
+        """
+        rank, _ = self._open_calls.get(answered.call or 0, (-1, None))
+        for call, usd in self._balance.lost_calls.get(answered.key, {}).items():
+            if most < math.inf and nano(most) < usd:
+                event = Counted(call=call, key=answered.key, usd=most)
+                self._journal.append(event)
+                self._balance.add(event)
+                if call >= self._first:
+                    self._claims.lowered(rank, usd - nano(most))
         self._close(answered)
 
     def note(self, answered: Answered) -> None:
@@ -260,11 +281,12 @@ class Ledger:
 
     def _close(self, event: EndT) -> EndT:
         """Ends a call. Where the disk refuses, a resume will count it at its worst case."""
-        worst, spent = self._balance.open.get(event.call or 0, 0), self._balance.spent
+        reserved, spent = self._balance.reserved, self._balance.spent
         self._balance.add(event)
-        rank, places = self._open_calls.pop(event.call or 0, (0, self._anywhere))
+        rank, places = self._open_calls.pop(event.call or 0, (-1, self._anywhere))
         places.free += 1
-        self._claims.ended(rank, worst, self._balance.spent - spent)
+        worst = reserved - self._balance.reserved
+        self._claims.lowered(rank, worst - (self._balance.spent - spent))
         try:
             self._journal.append(event)
         finally:

@@ -52,6 +52,14 @@ async def test_each_status_has_its_meaning(
     assert len(server.bodies) == 1, "the SDK must not retry"
 
 
+@pytest.mark.parametrize(("status", "billed"), [(400, False), (500, False), (502, True)])
+def test_what_a_vendor_says_it_does_not_bill_costs_nothing(status: int, billed: bool) -> None:
+    url = "https://generativelanguage.googleapis.com/v1beta/openai/"
+    gemini = Endpoint("openai", url, "K_VAR", "U_VAR", 1.0, KEY)
+    assert refused(gemini, status, {}, b"").billed == billed
+    assert refused(ENDPOINT, status, {}, b"").billed == (status >= 500)
+
+
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe\x00junk", b"<html><title>Oops</title></html>"])
 @pytest.mark.parametrize("status", [200, 400, 500])
 async def test_bodies_that_are_no_json(vendor: str, status: int, body: bytes) -> None:

@@ -170,6 +170,22 @@ async def test_a_resume_ends_what_was_in_flight(tmp_path: Path, bills: bool, spe
     assert await resumed.reserve("c", 0.1) == 2
 
 
+async def test_an_answer_counts_the_input_of_the_same_requests_lost_calls(tmp_path: Path) -> None:
+    ledger = _open(tmp_path, 1.0)
+    ledger.lose(await ledger.reserve("k", 0.5), "timeout")
+    await ledger.reserve("k", 0.1)
+    resumed = _open(tmp_path, 1.0)
+    resumed.end_open(True, "killed")
+    waiter = asyncio.create_task(resumed.reserve("other", 0.35))
+    answered = await resumed.reserve("k", 0.2)
+    await _step()
+    assert (resumed.lost, waiter.done()) == (0.6, False)
+    resumed.settle(_answered(answered, 0.15), most=0.3)
+    assert (resumed.lost, resumed.spent) == (0.4, 0.55)
+    assert await waiter == answered + 1
+    assert Ledger.fold(journal.read(tmp_path / "journal.jsonl"), False).spent == nano(0.55)
+
+
 def test_a_journal_with_a_line_taken_out_is_named() -> None:
     with pytest.raises(StoreError, match="call 3, which it never reserved"):
         replay([Released(call=3, why="")])
