@@ -51,6 +51,12 @@ FAULTS = {
     "drop_billed": 0.04,
 }
 """Shares of all calls; each kind is as in benchmarks/bill.py."""
+FREE, AMPLE_USD = 40, 10.0
+"""Episodes of the runs in which no cap binds, and their cap: three times what they cost."""
+WAYS: dict[str, dict[str, Any]] = {
+    "as many as fit": {},
+    "one at a time": {"episodes_in_flight": 1},
+}
 AT_ONCE = 4
 """Capped runs played side by side, since most of a run is waiting."""
 
@@ -136,12 +142,16 @@ class Row:
             f"| {self.cap} | {self.way} | {self.mean('finished'):.1f} "
             f"| **{self.share:.1%}** ({min(shares):.0%} to {max(shares):.0%}) "
             f"| {self.mean('spent') / self.mean('cap'):.1%} "
-            f"| {self.mean('lost') / self.mean('spent'):.1%} |"
+            f"| {self.mean('lost') / self.mean('spent'):.1%} | {self.mean('wall_s'):.0f} |"
         )
 
 
 def rows(
-    server: Spawned, worth: float, caps: Sequence[int], seeds: Iterable[int], ways: dict[str, Any]
+    server: Spawned,
+    worth: float,
+    caps: Sequence[int],
+    seeds: Iterable[int],
+    ways: dict[str, dict[str, Any]],
 ) -> list[Row]:
     """Every cap, every way, every seed."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -161,13 +171,17 @@ def rows(
 def measure(caps: Sequence[int], seeds: Sequence[int]) -> dict[str, Any]:
     """All tables' figures."""
     with spawn(OPTIONS) as server:
-        free = [play(server, seed, None, episodes=40) for seed in seeds]
+        play(server, 0, None, episodes=2)  # imports and first connections
+        pairs = [
+            [play(server, seed, cap, episodes=FREE) for cap in (None, AMPLE_USD)] for seed in seeds
+        ]
+        free, ample = zip(*pairs, strict=True)
         worth = fmean(run.spent / run.finished for run in free)
-        ample = [play(server, seed, 3 * 40 * worth, episodes=40) for seed in seeds]
-        ways = {"as many as fit": {}, "one at a time": {"episodes_in_flight": 1}}
-        table = rows(server, worth, caps, seeds, ways)
+        table = rows(server, worth, caps, seeds, WAYS)
     with spawn(Options(**asdict(OPTIONS) | FAULTS)) as server:
-        faulty = rows(server, worth, caps, seeds, {"30 % faults": {}})
+        faulty = rows(
+            server, worth, caps, seeds, {f"{way}, 30 % faults": how for way, how in WAYS.items()}
+        )
     walls = {name: fmean(r.wall_s for r in runs) for name, runs in (("no", free), ("ample", ample))}
     return {"worth": worth, "walls": walls, "rows": [*table, *faulty], "seeds": len(seeds)}
 
@@ -176,6 +190,7 @@ def section(found: dict[str, Any]) -> str:
     """The page's text."""
     shares = [row.share for row in found["rows"] if row.way == "as many as fit"]
     verdict = "met" if min(shares) >= GOAL else "missed"
+    faults = ", ".join(f"{name} {share:g}" for name, share in FAULTS.items())
     lines = "\n".join(row.line() for row in found["rows"])
     return (
         f"code_review with its judge at default settings, prices of {MODEL}, {CONCURRENCY} calls "
@@ -184,14 +199,15 @@ def section(found: dict[str, Any]) -> str:
         f"{OPTIONS.sigma} and {OPTIONS.output_sigma}), {found['seeds']} seeds. An episode costs "
         f"${found['worth']:.4f} on average.\n\n"
         "| cap, in episodes' worth | way | episodes finished | of the money spent, in finished "
-        f"episodes (by seed) | of the cap, spent | of the money spent, lost |\n"
-        f"|---|---|---|---|---|---|\n{lines}\n\n"
+        f"episodes (by seed) | of the cap, spent | of the money spent, lost | wall s |\n"
+        f"|---|---|---|---|---|---|---|\n{lines}\n\n"
         f"- Goal, at least {GOAL:.0%} of the money in finished episodes without faults: "
         f"{min(shares):.1%} at the least, {verdict}.\n"
-        f"- 40 episodes took {found['walls']['no']:.1f} s without a cap and "
-        f"{found['walls']['ample']:.1f} s under a cap of three times their cost.\n"
+        f"- {FREE} episodes took {found['walls']['no']:.1f} s without a cap and "
+        f"{found['walls']['ample']:.1f} s under one of ${AMPLE_USD:.0f}.\n"
         "- Lost is what was set aside, at the worst case, for calls that failed and may have been "
-        "billed."
+        f"billed. Faults, as shares of all calls: {faults}.\n"
+        f"- Walls in the table are of {AT_ONCE} runs side by side."
     )
 
 
