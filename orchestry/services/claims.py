@@ -26,7 +26,7 @@ class Claims:
         cost as far as can be told, and the cost of those that earlier processes finished.
         """
         self._calls, self._guess = calls, guess
-        self.in_finished, self._finished = total, finished
+        self.in_finished, self._finished = total if finished else 0, finished
 
     @property
     def expected(self) -> int:
