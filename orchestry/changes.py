@@ -11,7 +11,7 @@ from orchestry.config import RunConfig
 from orchestry.digests import folder_digest, text_digest
 from orchestry.errors import ConfigError
 from orchestry.journal import Event, Opened
-from orchestry.registry import PACKAGE
+from orchestry.registry import folder_of
 from orchestry.store import to_json
 from orchestry.task import BaseTask
 
@@ -65,10 +65,12 @@ def config_digests(config: RunConfig) -> dict[str, str]:
 
 def task_digests(task: BaseTask[Any]) -> dict[str, str]:
     """Of the task's code and data, as `task`, and of each of these files, as `task/FILE`."""
-    module = type(task).__module__
-    file = Path(sys.modules[module].__file__ or "")
-    folder = file.parent
-    files = list(_files(folder)) if module.startswith(f"{PACKAGE}.") else [file]
+    folder = folder_of(task)
+    if folder is None:
+        file = Path(sys.modules[type(task).__module__].__file__ or "")
+        folder, files = file.parent, [file]
+    else:
+        files = list(_files(folder))
     return _with_whole(
         "task", "/", {str(one.relative_to(folder)): folder_digest(folder, [one]) for one in files}
     )

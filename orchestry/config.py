@@ -299,6 +299,10 @@ class RunConfig(Frozen):
             return own.system_prompt
         return spec.system_prompt or f"You are the {spec.role} of a team. {spec.goal}".strip()
 
+    def plain(self) -> dict[str, Any]:
+        """What was said of the run, not what is left at its default, as plain data."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
     def to_yaml(self) -> str:
         """The resolved config as a file that `--config` takes back."""
         return yaml.safe_dump(

@@ -21,19 +21,18 @@ from orchestry.backends.api import START
 from orchestry.baselines import arranged, check_first_state
 from orchestry.behaviors.library import file_of
 from orchestry.changes import changed, check_changes, config_digests, task_digests, worded
-from orchestry.config import RunConfig, merge, validate
+from orchestry.config import RunConfig
 from orchestry.errors import ConfigError, OrchestryError, TaskError
 from orchestry.guard import task_boundary
 from orchestry.journal import Opened, Stopped
-from orchestry.registry import load_task
+from orchestry.registry import bundled, folder_of, load_task
 from orchestry.rollout import count_stages, task_rater
 from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Observer, Plan, Session, Silent
-from orchestry.store import Run, Store, existing, load_run, read_config
+from orchestry.store import Run, Store, existing, load_run
 from orchestry.summary import stop_reason, summarise, unanswered, write_manifest
 from orchestry.trackers import check, open_trackers
-from orchestry.trust import Trust, remember
-from orchestry.trust import check as trusting
+from orchestry.trust import Trust, of_run, remember
 from orchestry.types import Problem, Tools
 from orchestry.verdicts import Faults, Verdicts
 
@@ -80,8 +79,7 @@ def resume(
     kept: dict[str, Any] = dict(changes or {})
     if (place / START).exists():  # wherever the run was moved to
         kept["behaviors"] = {"from": str(place / START)}
-    config = validate(merge(read_config(place), kept))
-    trusting(config, place, trust, changes)
+    config = of_run(place, kept, trust, watch.note)
     return run_plan(prepare(config, watch.note), place, watch, accept)
 
 
@@ -95,7 +93,10 @@ def prepare(
     _refuse_keys(config, environ)
     check(config.trackers, login=need_key)
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
-    digests = task_digests(task)
+    digests, folder = task_digests(task), folder_of(task)
+    if folder and folder.parent not in (bundled("tasks"), *config.task_path):  # it was in ./tasks
+        shelves = (*config.task_path, folder.parent)
+        config = config.model_copy(update={"task_path": shelves})
     config, task = arranged(config, task)
     with task_boundary(task, "problems"):
         problems = tuple(task.problems(config.split))

@@ -17,7 +17,7 @@ from orchestry.journal import Learned
 from orchestry.records import Summary
 from orchestry.session import Observer, Plan, Silent
 from orchestry.store import Run, load_run, read_config
-from orchestry.trust import Trust, check
+from orchestry.trust import Trust, of_run
 from orchestry.types import Split
 from orchestry.updates import Which, chosen
 
@@ -45,6 +45,7 @@ def evaluate(
     episodes: int | None = None,
     patience_s: float | None = None,
     *,
+    task_path: Sequence[Path] = (),
     trust: Trust = False,
 ) -> Run:
     """Plays each problem of a held-out split once, as the run would; results lie in the run.
@@ -54,12 +55,14 @@ def evaluate(
     that update left it (0: as the run began), the `best` of those that were evaluated on dev, or
     as it stands. With `samples`, that many independent trajectories of each problem are played and
     no search; with `episodes`, only the first problems of the run's order. `patience_s`: seconds to
-    wait for a server that is away; None keeps the run's. Problems and seeds are the same for all
+    wait for a server that is away; None keeps the run's. `task_path`: where the task lies now, if
+    it moved. Problems and seeds are the same for all
     teams. Raises ConfigError for an update that is not there, and where the run names code or
     servers of others that are not to be trusted.
     """
-    source = _source(run)
-    check(validate(source.config), source.folder, trust)
+    source, note = _source(run), (observer or Silent()).note
+    today = {"task_path": [str(path) for path in task_path]} if task_path else {}
+    own = of_run(source.folder, today, trust, note)
     learned = chosen(source, update)
     # A folder for each team that the run came to; one that learned nothing has a single one.
     number = learned.update if learned else 0
@@ -72,9 +75,8 @@ def evaluate(
     )
     if patience_s is not None:
         changes["retry"] = {"patience_s": patience_s}
-    config = _held_out(merge(source.config, changes), split, budget_usd, samples)
-    if observer:
-        observer.note(_whom(source, learned))
+    config = _held_out(merge(own.plain(), changes), split, budget_usd, samples)
+    note(_whom(source, learned))
     return _play(_sized(config, episodes), folder, observer)
 
 
@@ -87,6 +89,7 @@ class How(TypedDict, total=False):
     samples: int | None
     episodes: int | None
     patience_s: float | None
+    task_path: Sequence[Path]
     trust: Trust
 
 
@@ -161,8 +164,7 @@ class Baselines:
             changes["learn"] = {"enabled": False, "from": None}
         elif name == "best_of_n" and self.config.search.strategy in ("beam", name):
             changes["search"], samples = {"strategy": name}, None
-        plain = self.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return _held_out(merge(plain, changes), self.split, None, samples)
+        return _held_out(merge(self.config.plain(), changes), self.split, None, samples)
 
 
 def _whom(source: Run, learned: Learned | None) -> str:
@@ -250,6 +252,8 @@ def _check_same(config: RunConfig, folder: Path) -> None:
 def differing(one: RunConfig, other: RunConfig) -> Iterator[tuple[str, Any, Any]]:
     """The keys that decide what is measured and are not equal, with both values."""
     first, second = (config.model_dump(mode="json", by_alias=True) for config in (one, other))
+    for plain in (first, second):  # where the same model answers
+        plain["provider"] = {**plain["provider"], "base_url": None, "timeout_s": None}
     for key in _MEASURED:
         section, _, name = key.partition(".")
         values = [plain[section][name] if name else plain[section] for plain in (first, second)]

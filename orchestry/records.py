@@ -5,8 +5,10 @@ Each node holds only its own move; a reader finds the rest of a trajectory throu
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -187,3 +189,46 @@ class Summary(Frozen):
     usage: tuple[UsageRecord, ...]
     seconds: float
     """Wall clock of this process's part of the run."""
+
+
+class Metrics:
+    """Rows of metrics.jsonl: an episode's figures, and running ones up to it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = self.best = self.usd = 0.0
+
+    def row(self, record: EpisodeRecord) -> dict[str, float]:
+        """The next episode's row."""
+        self.count += 1
+        self.total += record.reward
+        self.best = max(self.best, record.reward)
+        self.usd += record.usd
+        spread = [abs(a) for group in record.groups for a in group.advantages]
+        return {
+            "episode": record.episode,
+            "reward": record.reward,
+            "mean_leaf_reward": record.mean_leaf_reward,
+            "mean_reward": self.total / self.count,
+            "best_reward": self.best,
+            "mean_abs_advantage": sum(spread) / len(spread) if spread else 0.0,
+            "calls": record.calls,
+            "leaves": len(list(record.leaves())),
+            "usd": record.usd,
+            "total_usd": self.usd,
+            **{f"part/{part.name}": part.value for part in record.best_node.parts},
+            **{f"tag/{tag}": float(count) for tag, count in sorted(record.tags().items())},
+        }
+
+
+def rewards_csv(records: Sequence[EpisodeRecord], *, header: bool) -> str:
+    """`episode,total,<part>...` rows, so that df.plot(x='episode', y='total') works."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for record in records:
+        parts = record.best_node.parts
+        if header:
+            writer.writerow(["episode", "total", *(part.name for part in parts)])
+            header = False
+        writer.writerow([record.episode, record.reward, *(part.value for part in parts)])
+    return out.getvalue()

@@ -110,6 +110,14 @@ def load_task(
         raise _raised(location, error) from error
 
 
+def folder_of(task: BaseTask[Any]) -> Path | None:
+    """Where the task was loaded from; None for one of an entry point."""
+    module = type(task).__module__
+    if not module.startswith(f"{PACKAGE}."):
+        return None
+    return Path(sys.modules[module].__file__ or "").parent
+
+
 # --- finding ------------------------------------------------------------------------------------
 
 

@@ -6,8 +6,6 @@ before the journal says `committed`; metrics.jsonl and rewards.csv are made from
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +21,7 @@ from pydantic import ValidationError
 from orchestry import journal
 from orchestry.errors import ConfigError, LockedError, StoreError, reason
 from orchestry.journal import Committed, Evaluated, Event, Journal, Learned, RolledBack
-from orchestry.records import EpisodeRecord, Summary
+from orchestry.records import EpisodeRecord, Metrics, Summary, rewards_csv
 
 FOLDS = ("episodes.jsonl", "metrics.jsonl", "rewards.csv")
 """The files that are made from committed episodes alone."""
@@ -327,49 +325,6 @@ def committed(events: Iterable[Event]) -> set[int]:
         elif isinstance(event, RolledBack):
             found = {episode for episode in found if episode < event.episode}
     return found
-
-
-class Metrics:
-    """Rows of metrics.jsonl: an episode's figures, and running ones up to it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = self.best = self.usd = 0.0
-
-    def row(self, record: EpisodeRecord) -> dict[str, float]:
-        """The next episode's row."""
-        self.count += 1
-        self.total += record.reward
-        self.best = max(self.best, record.reward)
-        self.usd += record.usd
-        spread = [abs(a) for group in record.groups for a in group.advantages]
-        return {
-            "episode": record.episode,
-            "reward": record.reward,
-            "mean_leaf_reward": record.mean_leaf_reward,
-            "mean_reward": self.total / self.count,
-            "best_reward": self.best,
-            "mean_abs_advantage": sum(spread) / len(spread) if spread else 0.0,
-            "calls": record.calls,
-            "leaves": len(list(record.leaves())),
-            "usd": record.usd,
-            "total_usd": self.usd,
-            **{f"part/{part.name}": part.value for part in record.best_node.parts},
-            **{f"tag/{tag}": float(count) for tag, count in sorted(record.tags().items())},
-        }
-
-
-def rewards_csv(records: Sequence[EpisodeRecord], *, header: bool) -> str:
-    """`episode,total,<part>...` rows, so that df.plot(x='episode', y='total') works."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    for record in records:
-        parts = record.best_node.parts
-        if header:
-            writer.writerow(["episode", "total", *(part.name for part in parts)])
-            header = False
-        writer.writerow([record.episode, record.reward, *(part.value for part in parts)])
-    return out.getvalue()
 
 
 def write_atomic(path: Path, content: bytes) -> None:

@@ -24,8 +24,8 @@ from orchestry.config import RunConfig
 from orchestry.distribution import install
 from orchestry.errors import ConfigError, reason
 from orchestry.journal import Committed, Evaluated, Learned
-from orchestry.records import EpisodeRecord
-from orchestry.store import Metrics, Mirror, Store
+from orchestry.records import EpisodeRecord, Metrics
+from orchestry.store import Mirror, Store
 from orchestry.trackconfig import TrackersConfig
 
 WAIT_S = 30.0

@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestry.config import RunConfig
+from orchestry.config import ProviderConfig, RunConfig, merge, validate
 from orchestry.errors import ConfigError
 from orchestry.providers import anthropic, openai
 from orchestry.registry import bundled
+from orchestry.store import read_config
 
 Trust = bool | Callable[[str], bool]
 """Whether places of others are used: yes, no, or whoever is asked this question."""
 SERVERS = ("provider.base_url", "judge.provider.base_url", "learn.vllm_url")
 VENDORS = (anthropic.VENDOR_URL, openai.VENDOR_URL)
-VARIABLES = ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL")
+VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,49 @@ class Place:
     value: str
     shown: str
     """Its key and value, and what would be done, for a message."""
+
+
+def of_run(
+    place: Path,
+    today: Mapping[str, Any] | None = None,
+    trust: Trust = False,
+    note: Callable[[str], None] = lambda text: None,
+    environ: Mapping[str, str] = os.environ,
+) -> RunConfig:
+    """The config of a run directory, for what is done with it today.
+
+    `today` has the keys that the user gives, nested like the config. Else the addresses of today's
+    environment count, and folders of tasks that are gone do not; `note` hears of both. Raises
+    ConfigError as `check` does.
+    """
+    today = today or {}
+    config = validate(merge(read_config(place), today))
+    gone = {path for path in config.task_path if not path.is_dir()}
+    if gone and "task_path" not in today:
+        note(f"{', '.join(map(str, sorted(gone)))} is gone: --task-path says where its tasks are")
+        kept = tuple(path for path in config.task_path if path not in gone)
+        config = config.model_copy(update={"task_path": kept})
+    judge = config.judge
+    if judge.provider is not None and _at(today, SERVERS[1]) is None:
+        asked = _readdressed(judge.provider, environ, note)
+        config = config.model_copy(update={"judge": judge.model_copy(update={"provider": asked})})
+    if _at(today, SERVERS[0]) is None:
+        asked = _readdressed(config.provider, environ, note)
+        config = config.model_copy(update={"provider": asked})
+    check(config, place, trust, today, environ)
+    return config
+
+
+def _readdressed(
+    asked: ProviderConfig, environ: Mapping[str, str], note: Callable[[str], None]
+) -> ProviderConfig:
+    """At the address that the environment names today, where it names one."""
+    variable = VARIABLES.get(asked.name, "")
+    url = environ.get(variable, "").strip().rstrip("/")
+    if not url or url == asked.base_url:
+        return asked
+    note(f"{variable} is another address than the run's, {asked.base_url}: this part asks there")
+    return asked.model_copy(update={"base_url": None})
 
 
 def check(
@@ -66,13 +110,19 @@ def check(
 
 def remember(config: RunConfig, where: Path, environ: Mapping[str, str] = os.environ) -> None:
     """Keeps the places of a config that the user asks to be run, for its resumes."""
-    _remember(_foreign(config, where, environ), environ)
+    known, there = _remembered(environ), _all(config, where)
+    # ./tasks is of this folder alone, and a resume may come from another.
+    kept = [p for p in there if (p.kind == "code" and not _ships(p)) or not _own(p, environ)]
+    _remember([place for place in kept if _line(place) not in known], environ)
 
 
 def _foreign(config: RunConfig, where: Path, environ: Mapping[str, str]) -> list[Place]:
-    known = _remembered(environ)
-    there = _places(config.model_dump(mode="json", by_alias=True), where)
+    known, there = _remembered(environ), _all(config, where)
     return [place for place in there if not _own(place, environ) and _line(place) not in known]
+
+
+def _all(config: RunConfig, where: Path) -> list[Place]:
+    return list(_places(config.model_dump(mode="json", by_alias=True), where))
 
 
 def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
@@ -100,13 +150,17 @@ def _at(raw: Mapping[str, Any], dotted: str) -> Any:
 
 def _own(place: Place, environ: Mapping[str, str]) -> bool:
     if place.kind == "code":
-        shelves = (Path.cwd() / "tasks", bundled("tasks"))
-        return any(Path(place.value).is_relative_to(shelf.resolve()) for shelf in shelves)
+        here = (Path.cwd() / "tasks").resolve()
+        return _ships(place) or Path(place.value).is_relative_to(here)
     if place.kind != "server":
         return False
-    named = (environ.get(name, "").strip() for name in VARIABLES)
+    named = (environ.get(name, "").strip() for name in VARIABLES.values())
     known = {_origin(url) for url in (*VENDORS, *named) if url}
     return place.value in known or _is_here(place.value)
+
+
+def _ships(place: Place) -> bool:
+    return Path(place.value).is_relative_to(bundled("tasks").resolve())
 
 
 def _origin(url: str) -> str:

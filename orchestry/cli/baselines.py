@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestry.cli.groups import Group
-from orchestry.cli.options import config_from, run_options, trusting
+from orchestry.cli.options import RUN, config_from, run_options, trusting
 from orchestry.types import SPLITS, Split
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def list_baselines() -> None:
 @click.option(
     "--of",
     "source",
-    type=click.Path(path_type=Path),
+    type=RUN,
     metavar="RUN",
     help="With task, model and seeds of that run; results lie in it.",
 )
@@ -107,15 +107,15 @@ def _root(config: RunConfig, source: Path | None, out: Path | None) -> Path:
 def _of_run(source: Path, flags: dict[str, Any]) -> RunConfig:
     """The run's config, with the flags that may go with it; raises ConfigError for others."""
     from orchestry.cli.options import FLAGS
-    from orchestry.config import merge, settings_of, validate
+    from orchestry.config import settings_of, validate
     from orchestry.errors import ConfigError
     from orchestry.evaluation import differing
-    from orchestry.store import load_run
-    from orchestry.trust import check
+    from orchestry.store import existing, read_config
+    from orchestry.trust import of_run
 
     trust = trusting(flags.pop("trust"))
     given = [name for name, value in flags.items() if value not in (None, ())]  # 0 is a seed
-    others = [name for name in given if name not in (*OF_RUN, "sets")]
+    others = [name for name in given if name not in (*OF_RUN, "sets", "task_path")]
     if others:
         names = ", ".join(f"--{'config' if name == 'file' else name}" for name in others)
         raise ConfigError(
@@ -127,16 +127,20 @@ def _of_run(source: Path, flags: dict[str, Any]) -> RunConfig:
         for name in OF_RUN
         if name in given and name != "episodes"
     ]
-    found = load_run(source).config
     today = settings_of([*flags["sets"], *pairs])
-    config = validate(merge(found, today))
-    check(config, source, trust, today)
-    for key, before, now in differing(validate(found), config):
+    if flags["task_path"]:
+        today["task_path"] = [str(path) for path in flags["task_path"]]
+    config = of_run(existing(source), today, trust, _note)
+    for key, before, now in differing(validate(read_config(source)), config):
         raise ConfigError(
             f"--of {source} is compared with that run, which has {key}={before!r}, and {now!r} is "
             f"asked for: leave --set {key}, or play without --of"
         )
     return config
+
+
+def _note(text: str) -> None:
+    click.echo(f"· {text}", err=True)
 
 
 def _play(asked: Baselines, root: Path, *, verbose: bool, as_json: bool) -> int:

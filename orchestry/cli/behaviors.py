@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestry.cli.groups import Group
+from orchestry.cli.options import RUN
 
 if TYPE_CHECKING:
     from orchestry.behaviors.library import Behavior, Evidence, Library
@@ -18,7 +19,7 @@ SUFFIXES = (".yaml", ".yml")
 STYLES = {"accepted": "green", "trial": "yellow", "candidate": "yellow"}
 """By status; all others are dim."""
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-where_argument = click.argument("where", required=False, type=click.Path(path_type=Path))
+where_argument = click.argument("where", required=False, type=RUN)
 
 
 @click.group(cls=Group)
@@ -57,8 +58,8 @@ def show(id: str, where: Path | None, as_json: bool) -> None:
 
 
 @command.command("diff")
-@click.argument("before", metavar="RUN|A", type=click.Path(path_type=Path))
-@click.argument("after", metavar="[B]", required=False, type=click.Path(path_type=Path))
+@click.argument("before", metavar="RUN|A", type=RUN)
+@click.argument("after", metavar="[B]", required=False, type=RUN)
 @json_option
 def diff(before: Path, after: Path | None, as_json: bool) -> None:
     """Show what a run's library changed in its agents' prompts.

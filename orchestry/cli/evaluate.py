@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestry.cli.options import RUN, task_path_option, trust_option, trusting, which_update
 from orchestry.cli.options import patience as patience_option
-from orchestry.cli.options import trust_option, trusting, which_update
 from orchestry.types import SPLITS, Split
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="evaluate")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=RUN)
 @click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True)
 @click.option(
     "--update",
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     default=True,
     help="Also play the team as the run began, on the same seeds.  [compare]",
 )
+@task_path_option
 @trust_option
 @click.option("--budget", type=float, metavar="USD", help="Hard cap of this evaluation.")
 @patience_option
@@ -51,6 +52,7 @@ def command(
     samples: int | None,
     episodes: int | None,
     compare: bool,
+    task_path: tuple[Path, ...],
     trust: bool,
     budget: float | None,
     patience: float | None,
@@ -72,7 +74,7 @@ def command(
 
     began = None
     how = How(split=split, update=update, samples=samples, episodes=episodes, patience_s=patience)
-    how["trust"] = trusting(trust)
+    how.update(task_path=task_path, trust=trusting(trust))
     with watching(verbose=verbose) as observer:
         how["observer"] = observer
         if compare:

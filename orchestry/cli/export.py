@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestry.cli.options import which_update
+from orchestry.cli.options import RUN, which_update
 
 if TYPE_CHECKING:
     from orchestry.export import Exported
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="export")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=RUN)
 @click.option("--merge", is_flag=True, help="Whole models, the adapters merged into their base.")
 @click.option(
     "--out",

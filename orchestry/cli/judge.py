@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestry.cli.groups import Group
-from orchestry.cli.options import patience, trust_option
+from orchestry.cli.options import patience, task_path_option, trust_option
 from orchestry.config import PROVIDERS, RunConfig
 
 if TYPE_CHECKING:
@@ -40,12 +40,7 @@ def command() -> None:
 @click.option("--budget", type=float, metavar="USD", help="Hard cap in dollars.  [5]")
 @patience
 @click.option("--seed", type=int, metavar="S", help="Which problems.  [0]")
-@click.option(
-    "--task-path",
-    type=click.Path(path_type=Path, file_okay=False),
-    multiple=True,
-    help="Folder of tasks, searched before ./tasks; may be repeated.",
-)
+@task_path_option
 @click.option("--config", "file", type=click.Path(path_type=Path), help="YAML over the defaults.")
 @click.option(
     "--set", "sets", metavar="A.B=C", multiple=True, help="Any config key; may be repeated."

@@ -18,6 +18,30 @@ if TYPE_CHECKING:
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
+class RunPath(click.Path):
+    """A run's directory; `last` is the one in ./runs that was written last."""
+
+    name = "run"
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value) != "last" or Path("last").exists():
+            return super().convert(value, param, ctx)
+        journals = list(Path("runs").glob("*/journal.jsonl"))
+        if not journals:
+            self.fail("there is no run in ./runs yet: give a run's directory", param, ctx)
+        return max(journals, key=lambda path: (path.stat().st_mtime_ns, path)).parent
+
+
+RUN = RunPath()
+task_path_option = click.option(
+    "--task-path",
+    type=click.Path(path_type=Path, file_okay=False),
+    multiple=True,
+    help="Folder of tasks, searched before ./tasks; may be repeated.",
+)
 trust_option = click.option(
     "--trust", is_flag=True, help="Use the code and servers of others that the config names."
 )
@@ -78,12 +102,7 @@ _OPTIONS = (
     click.option("--budget", type=float, metavar="USD", help="Hard cap in dollars.  [5]"),
     patience,
     click.option("--seed", type=int, metavar="S", help="Same seed, same run.  [0]"),
-    click.option(
-        "--task-path",
-        type=click.Path(path_type=Path, file_okay=False),
-        multiple=True,
-        help="Folder of tasks, searched before ./tasks; may be repeated.",
-    ),
+    task_path_option,
     click.option(
         "--config",
         "file",

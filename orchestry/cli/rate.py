@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from orchestry.cli.options import RUN
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -28,7 +30,7 @@ _UNHEARD = (
 
 
 @click.command(name="rate")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=RUN)
 @click.option("--best", type=int, default=3, metavar="N", help="Ask about so many best ones.  [3]")
 @click.option("--worst", type=int, default=3, metavar="N", help="And so many worst ones.  [3]")
 @click.option("--episode", type=int, metavar="N", help="Rate a trajectory of this episode only.")

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestry.cli.options import RUN
+
 if TYPE_CHECKING:
     from orchestry.analysis.experiment import Experiment
     from orchestry.analysis.report import Report
 
 
 @click.command(name="report")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.  [RUN/report]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> int:

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
+from orchestry.cli.options import RUN, task_path_option, trust_option, trusting
 from orchestry.cli.options import patience as patience_option
-from orchestry.cli.options import trust_option, trusting
 
 
 @click.command(name="resume")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=RUN)
 @click.option("--budget", type=float, metavar="USD", help="A new hard cap for the whole run.")
 @click.option("--episodes", type=int, metavar="N", help="A new number of episodes in all.")
 @click.option(
@@ -28,6 +28,7 @@ from orchestry.cli.options import trust_option, trusting
     is_flag=True,
     help="Go on although config.yaml, the task or the base changed, or the journal lost its end.",
 )
+@task_path_option
 @trust_option
 @patience_option
 @click.option("--show-best", is_flag=True, help="Show the best trajectory: advantages, credits.")
@@ -39,6 +40,7 @@ def command(
     episodes: int | None,
     sets: tuple[str, ...],
     accept: bool,
+    task_path: tuple[Path, ...],
     trust: bool,
     patience: float | None,
     show_best: bool,
@@ -61,6 +63,8 @@ def command(
         changes["retry"] = {**changes.get("retry", {}), "patience_s": patience}
     if episodes is not None:
         changes["episodes"] = episodes
+    if task_path:
+        changes["task_path"] = [str(path) for path in task_path]
     with watching(verbose=verbose) as observer:
         resumed = resume(run, changes, observer, trust=trusting(trust), accept=accept)
     return finish(resumed, show_best=show_best, as_json=as_json)

@@ -26,7 +26,7 @@ from orchestry.errors import (
     reason,
 )
 from orchestry.journal import Answered, Event, Journal
-from orchestry.keys import request_key
+from orchestry.keys import digest_of_key, request_key
 from orchestry.pulse import Pulse
 from orchestry.records import UsageRecord
 from orchestry.seeds import derive
@@ -242,7 +242,7 @@ class Gateway:
 
     def _known(self, key: str, request: Request) -> Completion | None:
         """The answer of this run, or of an earlier run through the cache, which is journaled."""
-        known = self._memo.get(key)
+        known = self._memo.get(digest_of_key(key))
         if known is not None or self._cache is None or not self._provider.cacheable:
             return known
         cached = self._cache.get(key)
@@ -386,7 +386,7 @@ class Gateway:
     def _keep(self, event: Answered) -> None:
         self._meter.add(event)
         self._feel(event)
-        self._memo[event.key] = event.completion
+        self._memo[digest_of_key(event.key)] = event.completion  # whichever address answered
 
 
 @asynccontextmanager
