@@ -11,6 +11,7 @@ import click
 
 from orchestry.cli.groups import Group
 from orchestry.cli.options import RUN, config_from, run_options, trusting
+from orchestry.cli.screen import fitted
 from orchestry.types import SPLITS, Split
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def list_baselines() -> None:
     from orchestry.baselines import BASELINES
 
     for name, text in BASELINES.items():
-        click.echo(f"{name:12}{text}")
+        click.echo(fitted(f"{name:12}{text}", hang=12))
 
 
 @command.command("run")
@@ -185,7 +186,8 @@ def _estimate(asked: Baselines, *, as_json: bool) -> None:
     for name, one in found.items():
         usd = one.cost_usd
         top = "none" if usd.max is None else f"{usd.max:.4f}"
-        click.echo(
+        said = (
             f"{name:12}{one.calls:,} calls, {one.output_tokens:,} tokens out, dollars: expected "
             f"{usd.expected:.4f}, p95 {usd.p95:.4f}, hard maximum {top}"
         )
+        click.echo(fitted(said, hang=12))

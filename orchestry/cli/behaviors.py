@@ -11,6 +11,7 @@ import click
 
 from orchestry.cli.groups import Group
 from orchestry.cli.options import RUN
+from orchestry.cli.screen import console, facts
 
 if TYPE_CHECKING:
     from orchestry.behaviors.library import Behavior, Evidence, Library
@@ -181,24 +182,23 @@ def _plain(path: Path, library: Library) -> dict[str, Any]:
 
 
 def _print_library(path: Path, library: Library) -> None:
-    """Three lines a behaviour, so that 80 columns are enough: what it is, evidence, text."""
-    from rich.console import Console
+    """A behaviour: what it is, then its evidence, then its text, indented."""
+    from rich.padding import Padding
     from rich.text import Text
 
     from orchestry.analysis.words import plain
 
-    console = Console()
+    where = console()
     head = f"{path}: task {library.task}, model {library.model}, after update {library.update}"
-    console.print(Text(plain(head), "bold"), soft_wrap=True)
+    where.print(Text(plain(head), "bold"), soft_wrap=True)
     if not library.behaviors:
-        console.print(Text("  nothing yet", "dim"))
+        where.print(Text("  nothing yet", "dim"))
     agents = max((len(b.agent) for b in library.behaviors), default=0)
     for b in library.behaviors:
         line = Text(b.id, "bold").append(f"  {plain(b.agent):{agents}}  {b.kind:7}  ", "")
-        console.print(line.append(b.status, STYLES.get(b.status, "dim")), soft_wrap=True)
-        console.print(Text(f"    {'; '.join(_tests(b))}"), soft_wrap=True)
-        text = Text(f"    {plain(' '.join(b.text.split()))}", "dim")
-        console.print(text, no_wrap=True, overflow="ellipsis")
+        where.print(line.append(b.status, STYLES.get(b.status, "dim")), soft_wrap=True)
+        where.print(Padding.indent(Text("; ".join(_tests(b))), 4))
+        where.print(Padding.indent(Text(plain(" ".join(b.text.split())), "dim"), 4))
 
 
 def _tests(behavior: Behavior) -> Iterator[str]:
@@ -213,23 +213,18 @@ def _tests(behavior: Behavior) -> Iterator[str]:
 
 
 def _print_behavior(path: Path, behavior: Behavior) -> None:
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from orchestry.analysis.words import plain
 
-    facts = Table.grid(padding=(0, 2))
-    for name, value in _facts(path, behavior):
-        facts.add_row(Text(name, "dim"), Text(plain(value)))
-    console = Console()
-    console.print(facts)
-    console.print()
-    console.print(Text(plain(behavior.text)), soft_wrap=True)
+    where = console()
+    where.print(facts(*((name, plain(value)) for name, value in _facts(path, behavior))))
+    where.print()
+    where.print(Text(plain(behavior.text)))
 
 
 def _facts(path: Path, behavior: Behavior) -> Sequence[tuple[str, str]]:
-    facts = [
+    found = [
         ("id", behavior.id),
         ("file", str(path)),
         ("agent", behavior.agent),
@@ -240,14 +235,14 @@ def _facts(path: Path, behavior: Behavior) -> Sequence[tuple[str, str]]:
     ]
     if (evidence := behavior.evidence) is not None:
         episodes = ", ".join(map(str, evidence.episodes)) or "none"
-        facts += [("e-value", _decided(evidence)), *_spent(evidence), ("episodes", episodes)]
+        found += [("e-value", _decided(evidence)), *_spent(evidence), ("episodes", episodes)]
     if (again := behavior.retest) is not None:
-        facts += [("again", str(again)), *_spent(again)]
+        found += [("again", str(again)), *_spent(again)]
     if behavior.screened:
         scores = (f"{problem} {score:.2f}" for problem, score in behavior.screened.items())
-        facts.append(("screened", "  ".join(scores)))
-    facts += [("why", behavior.why), ("note", behavior.note)]
-    return [(name, value) for name, value in facts if value]
+        found.append(("screened", "  ".join(scores)))
+    found += [("why", behavior.why), ("note", behavior.note)]
+    return [(name, value) for name, value in found if value]
 
 
 def _decided(evidence: Evidence) -> str:
@@ -265,13 +260,12 @@ def _spent(evidence: Evidence) -> list[tuple[str, str]]:
 
 
 def _print_diff(text: str) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from orchestry.analysis.words import plain
 
     styles = {"+": "green", "-": "red", "@": "cyan"}
-    console = Console()
+    where = console()
     for line in plain(text).splitlines():
         style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], "")
-        console.print(Text(line, style), soft_wrap=True)
+        where.print(Text(line, style))

@@ -16,6 +16,7 @@ from typing import Literal
 import click
 
 from orchestry import __version__
+from orchestry.cli.screen import console
 from orchestry.distribution import NAME, install, namesakes
 from orchestry.errors import OrchestryError
 
@@ -172,7 +173,6 @@ def _disks() -> Iterator[Check]:
 
 
 def _print(checks: list[Check]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -181,4 +181,4 @@ def _print(checks: list[Check]) -> None:
     for check in checks:
         fix = f"\n{check.fix}" if check.fix else ""
         table.add_row(marks[check.mark], check.name, Text(check.found + fix, overflow="fold"))
-    Console().print(table)
+    console().print(table)

@@ -6,32 +6,32 @@ import json
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from orchestry.analysis.words import counted
 from orchestry.cli.notes import Notes
+from orchestry.cli.screen import console
 from orchestry.config import RunConfig
 from orchestry.estimate import Estimate, estimate
 
 
 def show(config: RunConfig, *, as_json: bool) -> None:
     """Prints what the run would cost; makes no call and writes nothing."""
-    notes = Notes(Console(stderr=True))
+    notes = Notes(console(stderr=True))
     found = estimate(config, note=notes)
     notes.close()
     if as_json:
         click.echo(json.dumps(_plain(found)))
         return
-    console = Console()
-    console.print(table(found))
+    where = console()
+    where.print(table(found))
     usd = found.cost_usd
     top = "none" if usd.max is None else f"{usd.max:.4f}"
-    console.print(
-        f"dollars: p5 {usd.p5:.4f}   expected {usd.expected:.4f}   p95 {usd.p95:.4f}   "
+    where.print(
+        f"\ndollars: p5 {usd.p5:.4f}   expected {usd.expected:.4f}   p95 {usd.p95:.4f}   "
         f"hard maximum {top}"
     )
-    console.print(_kind(usd.max, config.budget.usd), style="dim")
+    where.print(_kind(usd.max, config.budget.usd), style="dim")
 
 
 def _plain(found: Estimate) -> dict[str, Any]:
@@ -61,9 +61,11 @@ def _kind(top: float | None, cap: float | None) -> str:
 def table(found: Estimate) -> Table:
     """Expected calls, tokens and dollars by agent and purpose."""
     title = f"{found.task}, {counted(found.episodes, 'episode')} on {found.provider}/{found.model}"
-    out = Table("agent", "purpose", title=title, title_justify="left")
+    out = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("agent", "purpose"):
+        out.add_column(heading, overflow="fold")
     for heading in ("calls", "tokens in", "tokens out", "dollars"):
-        out.add_column(heading, justify="right")
+        out.add_column(heading, justify="right", no_wrap=True)
     for row in found.usage:
         out.add_row(
             row.agent,

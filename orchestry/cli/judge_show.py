@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from rich.console import Console, Group
-from rich.panel import Panel
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestry.cli.notes import Notes, say
+from orchestry.cli.screen import console, facts, framed
 from orchestry.cli.show import ENDINGS, EXIT_CODES
 from orchestry.cli.watch import Spending
 from orchestry.judging.check import CheckReport, Watcher
@@ -96,17 +97,16 @@ def finish(report: CheckReport, *, as_json: bool) -> int:
     if as_json:
         click.echo(report.model_dump_json())
     else:
-        Console().print(panel(report))
+        title = f"judge {report.provider}/{report.model} on {report.task}"
+        framed(console(), figures(report), f"{escape(title)}: {ENDINGS[report.stopped]}")
     return EXIT_CODES[report.stopped]
 
 
-def panel(report: CheckReport) -> Panel:
+def figures(report: CheckReport) -> Group:
     """Every figure with what it means, then the advice."""
     advice = report.advice
     verdict = Text(advice.text, style=STYLES.get(advice.level, "red"))
-    title = f"judge {report.provider}/{report.model} on {report.task}: {ENDINGS[report.stopped]}"
-    parts = Group(_figures(report.measures), Text(), _costs(report), Text(), verdict)
-    return Panel(parts, title=title, expand=False)
+    return Group(_figures(report.measures), Text(), _costs(report), Text(), verdict)
 
 
 def _figures(found: Measures) -> Table:
@@ -128,12 +128,11 @@ def _figures(found: Measures) -> Table:
     return table
 
 
-def _costs(report: CheckReport) -> Table:
+def _costs(report: CheckReport) -> RenderableType:
     cap = "no cap" if report.budget_usd is None else f"of ${report.budget_usd:g}"
     verdicts = "  ".join(f"{name} {n}" for name, n in report.measures.verdicts.items()) or "none"
     tokens = f"{report.input_tokens:,} in, {report.output_tokens:,} out"
-    table = Table.grid(padding=(0, 2))
-    for name, value in (
+    return facts(
         ("problems", f"{report.problems} of {report.problems_asked}"),
         ("answers", f"{report.candidates}"),
         ("verdicts", verdicts),
@@ -142,9 +141,7 @@ def _costs(report: CheckReport) -> Table:
         ("cost", f"${report.cost_usd:.4f} {cap}"),
         ("time", f"{report.seconds:.1f} s"),
         ("results", report.run_dir),
-    ):
-        table.add_row(Text(name, style="dim"), value)
-    return table
+    )
 
 
 def _percent(share: Share | None) -> str:

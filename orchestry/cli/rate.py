@@ -205,9 +205,8 @@ def _record(store: Store, shown: Shown, rating: float, comment: str) -> Rated:
 
 def _report(folder: Path, recorded: Sequence[Rated], *, show: bool, as_json: bool) -> None:
     """What was recorded, and the agreement over all that was ever rated in this run."""
-    from rich.console import Console
-
-    from orchestry.cli.rate_view import agreement_panel, ratings_table
+    from orchestry.cli.rate_view import agreement_table, ratings_table
+    from orchestry.cli.screen import console, framed
     from orchestry.journal import last_words
     from orchestry.search.calibration import agreement, calibration, judged_pairs, reward_pairs
     from orchestry.store import load_run
@@ -227,8 +226,8 @@ def _report(folder: Path, recorded: Sequence[Rated], *, show: bool, as_json: boo
         }
         click.echo(json.dumps(found))
         return
-    console = Console()
+    where = console()
     if show and said:
-        console.print(ratings_table(run.episodes, said))
-        console.print()
-    console.print(agreement_panel(judge, task, fitted))
+        where.print(ratings_table(run.episodes, said))
+        where.print()
+    framed(where, agreement_table(judge, task, fitted), "agreement")

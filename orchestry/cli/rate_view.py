@@ -68,7 +68,7 @@ def ratings_table(records: Sequence[EpisodeRecord], said: Mapping[tuple[int, str
     return table
 
 
-def agreement_panel(judge: Agreement, task: Agreement, fitted: Calibration) -> Panel:
+def agreement_table(judge: Agreement, task: Agreement, fitted: Calibration) -> Group:
     """How far the person agrees with judge and task, and what this makes of the judge."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("you and", no_wrap=True)
@@ -78,9 +78,7 @@ def agreement_panel(judge: Agreement, task: Agreement, fitted: Calibration) -> P
         alike = "-" if found.alike is None else f"{found.alike:.0%} of {found.pairs}"
         numbers = map(_number, (found.difference, found.spearman))
         table.add_row(name, str(found.count), alike, *numbers)
-    return Panel(
-        Group(table, Text(), Text(_verdict(judge, task, fitted), style="dim")), expand=False
-    )
+    return Group(table, Text(), Text(_verdict(judge, task, fitted), style="dim"))
 
 
 def _verdict(judge: Agreement, task: Agreement, fitted: Calibration) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestry.cli.options import RUN
+from orchestry.cli.screen import fitted
 
 if TYPE_CHECKING:
     from orchestry.analysis.experiment import Experiment
@@ -66,7 +67,7 @@ def _show(experiments: tuple[Experiment, ...], report: Report) -> None:
     for name, sentences in summary(experiments):
         click.echo(plain(name))
         for sentence in sentences:
-            click.echo(f"  {plain(sentence)}")
+            click.echo(fitted(f"  {plain(sentence)}", hang=2))
         click.echo()
     for path in report.files:
         click.echo(str(path))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console, Group, RenderableType
-from rich.panel import Panel
-from rich.syntax import Syntax
+from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from orchestry.analysis.headline import updated
 from orchestry.analysis.words import counted, plain
+from orchestry.cli.screen import console, facts, framed
 from orchestry.records import CreditRecord, EpisodeRecord, NodeRecord, Summary
 from orchestry.store import Run
 
@@ -29,36 +29,31 @@ ENDINGS = {
 def finish(run: Run, *, show_best: bool, as_json: bool) -> int:
     """Shows what a run came to; returns the exit code."""
     summary = run.summary
-    console = Console(stderr=as_json)
+    where = console(stderr=as_json)
     if as_json:
         click.echo(summary.model_dump_json())
     if show_best and run.best:
-        console.print(best_panel(run.best))
+        title = f"best: episode {run.best.episode}, {escape(run.best.problem)}"
+        framed(where, best(run.best), title, expand=True)
     if not as_json:
-        console.print(summary_panel(summary))
+        framed(where, figures(summary), f"{escape(summary.task)}: {ENDINGS[summary.stopped]}")
         if summary.prompt_diff:
-            console.print(diff_panel(summary))
+            learned = counted(summary.accepted, "behaviour")
+            framed(where, diff(summary.prompt_diff), f"learned: {learned} in the prompts")
+        # Outside of a frame, and never broken: it is there to be copied.
+        where.print(Text(f"orchestry {_next(summary)}", style="dim"), soft_wrap=True)
     return EXIT_CODES[summary.stopped]
 
 
-def summary_panel(summary: Summary) -> Panel:
-    """Reward, calls and dollars, in all and by agent, and what to do next."""
-    facts = Table.grid(padding=(0, 2))
-    for name, value in _facts(summary):
-        facts.add_row(Text(name, style="dim"), value)
-    where = Text(f"orchestry {_next(summary)}", style="dim")
-    return Panel(
-        Group(facts, Text(), usage_table(summary), Text(), where),
-        title=f"{summary.task}: {ENDINGS[summary.stopped]}",
-        expand=False,
-    )
+def figures(summary: Summary) -> Group:
+    """Reward, calls and dollars, in all and by agent."""
+    return Group(facts(*_facts(summary)), Text(), usage_table(summary))
 
 
-def diff_panel(summary: Summary) -> Panel:
+def diff(text: str) -> Group:
     """What the library changed in the agents' prompts."""
-    diff = Syntax(plain(summary.prompt_diff), "diff", background_color="default", word_wrap=True)
-    learned = counted(summary.accepted, "behaviour")
-    return Panel(diff, title=f"learned: {learned} in the prompts", expand=False)
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    return Group(*(Text(line, styles.get(line[:1], "")) for line in plain(text).splitlines()))
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
@@ -70,7 +65,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         *([("baseline", summary.baseline)] if summary.baseline else []),
         ("episodes", f"{summary.episodes} of {summary.episodes_asked}{_failed(summary)}"),
         *_means(summary),
-        ("best reward", _best(summary)),
+        ("best reward", _top(summary)),
         ("calls", f"{summary.calls}, and {summary.cache_hits} from the cache"),
         ("cost", f"${summary.cost_usd:.4f} {cap}{lost}"),
         *_uses(summary),
@@ -126,7 +121,9 @@ def _uses(summary: Summary) -> list[tuple[str, str]]:
 
 def usage_table(summary: Summary) -> Table:
     """Calls, tokens and dollars by agent and purpose."""
-    table = Table("agent", "purpose", box=None, padding=(0, 1), header_style="dim")
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    for heading in ("agent", "purpose"):
+        table.add_column(heading, overflow="fold", header_style="dim")
     for heading in ("calls", "cached", "tokens in", "out", "dollars"):
         table.add_column(heading, justify="right", header_style="dim", no_wrap=True)
     for row in summary.usage:
@@ -153,7 +150,7 @@ def _next(summary: Summary) -> str:
     return f"resume {summary.run_dir}"
 
 
-def best_panel(record: EpisodeRecord) -> Panel:
+def best(record: EpisodeRecord) -> Group:
     """The best leaf's way through its tree: each move, its value, and its advantage."""
     parts = "  ".join(f"{part.name} {part.value:.2f}" for part in record.best_node.parts)
     rows: list[RenderableType] = []
@@ -166,7 +163,7 @@ def best_panel(record: EpisodeRecord) -> Panel:
     if credits:
         rows += [Text(), Text("credit by agent, in units of the reward", style="dim")]
         rows += [Text(_credit(credit)) for credit in credits]
-    return Panel(Group(*rows), title=f"best: episode {record.episode}, {record.problem}")
+    return Group(*rows)
 
 
 def _move(record: EpisodeRecord, node: NodeRecord) -> Group:
@@ -189,7 +186,7 @@ def _credit(credit: CreditRecord) -> str:
     return f"  {credit.agent}  {credit.credit:+.3f}  [{credit.low:+.3f}, {credit.high:+.3f}]"
 
 
-def _best(summary: Summary) -> str:
+def _top(summary: Summary) -> str:
     if summary.best_reward is None:
         return "-"
     return f"{summary.best_reward:.3f} (episode {summary.best_episode})"

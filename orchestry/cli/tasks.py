@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestry.cli.groups import Group
+from orchestry.cli.screen import console, fitted
 
 if TYPE_CHECKING:
     from orchestry.registry import TaskLocation
@@ -142,26 +143,28 @@ def _plain(task: TaskLocation) -> dict[str, object]:
 
 
 def _print_table(tasks: Sequence[TaskLocation]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("task", "what it is", "from", box=None, pad_edge=False)
-    table.add_column("where", overflow="fold")
+    where = console()
+    table = Table(box=None, pad_edge=False)
+    table.add_column("task", no_wrap=True, style="bold")
+    table.add_column("what it is, and where", overflow="fold")
     for task in tasks:
-        where = str(task.folder) if task.folder else task.place
-        cells = (task.description, task.source, where)
-        table.add_row(Text(task.name, "bold"), *(Text(cell) for cell in cells))
-    Console().print(table)
+        place = f"{task.source}: {task.folder or task.place}"
+        between = "\n" if where.is_terminal else "  "  # a line a task in a file
+        table.add_row(task.name, Text.assemble(task.description, between, (place, "dim")))
+    where.print(table)
 
 
 def _print_checklist(name: str, findings: Sequence[Finding], verbose: bool) -> None:
     for finding in findings:
-        mark = click.style("ok  ", fg="green") if finding.ok else click.style("FAIL", fg="red")
-        click.echo(f"{mark}  {finding.rule}: {finding.detail}")
+        mark, colour = ("ok  ", "green") if finding.ok else ("FAIL", "red")
+        line = fitted(f"{mark}  {finding.rule}: {finding.detail}", hang=6)
+        click.echo(click.style(mark, fg=colour) + line.removeprefix(mark))
         most = len(finding.cases) if verbose else CASES
         for case in finding.cases[1:most]:
-            click.echo(f"      {case}")
+            click.echo(fitted(f"      {case}", hang=8))
         if verbose and finding.trace:
             click.echo(finding.trace)
     broken = sum(not finding.ok for finding in findings)

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 import orchestry
-from orchestry.cli.show import summary_panel
+from orchestry.cli.show import figures
 from orchestry.engine import prepare, resume
 from orchestry.errors import ConfigError, TaskError
 from orchestry.estimate import estimate
@@ -171,7 +171,7 @@ def test_a_fault_on_a_dev_problem_takes_no_update_back(model: str, tmp_path: Pat
 
 def panel(run: Run) -> str:
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(summary_panel(run.summary))
+    console.print(figures(run.summary))
     return console.export_text()
 
 
