@@ -16,6 +16,7 @@ import click
 
 from orchestry import __version__
 from orchestry.cli.groups import Group
+from orchestry.cli.screen import fitted
 from orchestry.cli.streams import Lenient
 from orchestry.launch import launched
 
@@ -126,5 +127,5 @@ def _report(error: Exception, *, verbose: bool) -> int:
             f"{error.filename or 'the output'} can't be written ({error.strerror}): free space "
             "there, then `orchestry resume RUN`; every answer recorded so far is kept"
         )
-    click.echo(f"orchestry: {known}", err=True)
+    click.echo(fitted(f"orchestry: {known}", stderr=True), err=True)
     return known.exit_code

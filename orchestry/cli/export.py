@@ -47,6 +47,8 @@ def command(
     Each is a LoRA adapter that peft loads, or with --merge a model that transformers loads. Its
     README.md says how, with the agent's system prompt and how its answers were drawn.
     """
+    from orchestry.cli.notes import Notes
+    from orchestry.cli.screen import console
     from orchestry.export import export
 
     found = export(
@@ -55,7 +57,7 @@ def command(
         merge=merge,
         agents=agents,
         update=update,
-        note=lambda text: click.echo(f"· {text}", err=True),
+        note=Notes(console(stderr=True)),
     )
     click.echo(json.dumps(_plain(run, found, merge)) if as_json else _told(found, merge))
 

@@ -9,6 +9,7 @@ import click
 
 from orchestry.cli.groups import Group
 from orchestry.cli.options import patience, task_path_option, trust_option
+from orchestry.cli.screen import console, fitted
 from orchestry.config import PROVIDERS, RunConfig
 
 if TYPE_CHECKING:
@@ -75,9 +76,10 @@ def check(
 
     config = asked_of(config_from(**flags), provider, model)
     if dry_run:
+        from orchestry.cli.notes import Notes
         from orchestry.judging.forecast import forecast
 
-        found = forecast(config, problems, lambda text: click.echo(f"· {text}", err=True))
+        found = forecast(config, problems, Notes(console(stderr=True)))
         click.echo(found.model_dump_json() if as_json else _forecast(found))
         return 0
     from orchestry.cli.judge_show import finish, watching
@@ -106,7 +108,10 @@ def _forecast(found: Forecast) -> str:
     cap = "no budget" if found.budget_usd is None else f"of the budget of ${found.budget_usd:g}"
     problems, calls = counted(found.problems, "problem"), counted(found.calls, "call")
     return (
-        f"judge check of {found.provider}/{found.model} on {found.task}: {problems}"
-        f"\n{calls}, {found.most_calls} if every verdict needs a repair; about "
-        f"{found.input_tokens:,} tokens in\nat most ${found.worst_usd:.4f}, {cap}"
+        f"judge check of {found.provider}/{found.model} on {found.task}: {problems}\n"
+        + fitted(
+            f"{calls}, {found.most_calls} if every verdict needs a repair; about "
+            f"{found.input_tokens:,} tokens in"
+        )
+        + f"\nat most ${found.worst_usd:.4f}, {cap}"
     )

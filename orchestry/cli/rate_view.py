@@ -72,7 +72,7 @@ def agreement_table(judge: Agreement, task: Agreement, fitted: Calibration) -> G
     """How far the person agrees with judge and task, and what this makes of the judge."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("you and", no_wrap=True)
-    for heading in ("rated", "pairs alike", "mean |difference|", "rank correlation"):
+    for heading in ("rated", "pairs alike", "mean distance", "rank correlation"):
         table.add_column(heading, justify="right")
     for name, found in (("the judge", judge), ("the reward", task)):
         alike = "-" if found.alike is None else f"{found.alike:.0%} of {found.pairs}"

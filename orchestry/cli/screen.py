@@ -49,10 +49,10 @@ def facts(*rows: tuple[str, str]) -> Table:
     return table
 
 
-def fitted(text: str, hang: int = 0) -> str:
-    """Prose for stdout; a terminal gets it broken between words, and indented from the second
-    line on by `hang`."""
-    if not sys.stdout.isatty():
+def fitted(text: str, hang: int = 0, *, stderr: bool = False) -> str:
+    """Prose; a terminal gets it broken between words, and indented from the second line on by
+    `hang`."""
+    if not (sys.stderr if stderr else sys.stdout).isatty():
         return text
     return textwrap.fill(
         text,
