@@ -25,6 +25,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2,
         "vocab_size": 512,
     },
+    "135M": {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "vocab_size": 49_152,
+    },
     "1.5B": {
         "hidden_size": 1536,
         "intermediate_size": 8960,
@@ -34,7 +42,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 151_936,
     },
 }
-"""Qwen2 models; 1.5B is Qwen2.5-Coder-1.5B's."""
+"""Qwen2 models; 1.5B is Qwen2.5-Coder-1.5B's, 135M has SmolLM2's sizes."""
 _TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}\n{{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant\n{% endif %}"

@@ -29,6 +29,7 @@ SECTIONS = {
     "hacks": "Reward hacks against code collaboration",
     "reference": "MAGRPO steps beside CoMLRL's",
     "gpu": "A team of two on a GPU",
+    "prefill": "Prompts of unequal lengths: memory of a draw",
     "local_learning": "A team of 135M models that learns on a CPU",
     "gradients": "Policy gradients beside the written-out formula",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,6 +54,33 @@ class RoomyLayer(_Layer):  # type: ignore[misc]
 def roomy_cache() -> Cache:
     """An empty cache of RoomyLayers, one for each layer that asks for it."""
     return Cache(layer_class_to_replicate=RoomyLayer)
+
+
+def joined(parts: Sequence[Cache], width: int) -> Cache:
+    """The rows of all caches in one, each with room on its left up to `width` tokens.
+
+    Takes the parts' layers one by one, so that no more than one layer is there twice.
+    """
+    whole, *others = parts
+    for number, layer in enumerate(whole.layers):
+        taken: list[Any] = [layer, *(other.layers[number] for other in others)]
+        layer.keys = _padded([one.keys for one in taken], width)
+        layer.values = _padded([one.values for one in taken], width)
+        for one in taken[1:]:
+            one.keys = one.values = None
+    return whole
+
+
+def _padded(states: Sequence[torch.Tensor], width: int) -> torch.Tensor:
+    """(R, heads, width, dim): all rows, with zeros before those that have fewer tokens."""
+    _, heads, _, size = states[0].shape
+    found = states[0].new_zeros((sum(map(len, states)), heads, width, size))
+    first = 0
+    for part in states:
+        end = first + len(part)
+        found[first:end, :, width - part.shape[-2] :] = part
+        first = end
+    return found
 
 
 def _roomy(states: torch.Tensor, tokens: int) -> torch.Tensor:

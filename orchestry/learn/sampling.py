@@ -17,7 +17,7 @@ import torch
 
 from orchestry.errors import LearnError, reason
 from orchestry.learn.endings import Ending, Endings
-from orchestry.learn.kv import roomy_cache
+from orchestry.learn.kv import joined, roomy_cache
 from orchestry.learn.masks import additive, aligned, check_attention
 from orchestry.learn.memory import out_of_memory, release
 from orchestry.learn.nucleus import pick
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 256
 """Rows decoded at once. Keys and values take rows x tokens x layers x 4 x KV width bytes (bf16)."""
+PREFILL_TOKENS = 4096
+"""Of one pass over prompts: its masks are at most PREFILL_TOKENS ** 2 / 2 numbers, and a prompt
+alone needs none (python -m benchmarks.prefill)."""
 WASTE = 8
 """Ended rows are dropped as soon as one row in this many has ended."""
 
@@ -82,9 +85,13 @@ class Sampler:
         max_rows: int = MAX_ROWS,
         warn: Callable[[str], None] = lambda text: None,
         beat: Beat = still,
+        prefill_tokens: int = PREFILL_TOKENS,
     ) -> None:
-        """`warn` hears of it when memory runs out, and fewer rows are decoded from then on."""
+        """`warn` hears of it when memory runs out, and fewer rows are decoded from then on.
+        `prefill_tokens`: of a pass over several prompts, padding included; a longer prompt has a
+        pass of its own."""
         self._warn, self._beat = warn, beat
+        self._prefill_tokens = prefill_tokens
         self._model: Any = base.model
         self._adapters = adapters
         self._endings = Endings(base.tokenizer, base.eos_ids)
@@ -140,11 +147,9 @@ class Sampler:
         # One agent's rows side by side, so that adapters meet runs of rows.
         rows = sorted(rows, key=lambda row: row.prompt.agent_index)
         check_attention(self._model, max(row.length + row.prompt.max_tokens for row in rows))
-        prefix = _Prefix.of(rows, self._model.device)
-        with self._adapters.rows(prefix.agents):
-            logits_RV = prefix.compute(self._model)[prefix.owner_R]  # noqa: N806
+        prefix = _Prefix.of(rows, self._model, self._adapters, self._prefill_tokens)
         batch = _Batch(rows, prefix, self._model)
-        ids = batch.record(logits_RV, self._endings)
+        ids = batch.record(prefix.logits_BV[prefix.owner_R], self._endings)
         while (kept_R := batch.compact()) is not None:  # noqa: N806
             ids = ids[kept_R]
             with self._adapters.rows([row.prompt.agent_index for row in batch.rows]):
@@ -184,44 +189,69 @@ def _row(prompt: Prompt, seed: int) -> _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """The distinct prompts of a batch, left-padded to (B, P), and which of them each row has."""
+    """The B distinct prompts of a batch, and which of them each row has."""
 
-    agents: list[int]
-    ids_BP: torch.Tensor  # noqa: N815
     lengths_B: torch.Tensor  # noqa: N815
     owner_R: torch.Tensor  # noqa: N815
+    logits_BV: torch.Tensor  # noqa: N815
+    """After each prompt."""
+    width: int
+    """Of the cache: the longest prompt's."""
     cache: Any
+    """Filled, left-padded to that width."""
 
     @classmethod
-    def of(cls, rows: list[_Row], device: torch.device) -> _Prefix:
+    def of(cls, rows: list[_Row], model: Any, adapters: Adapters, most: int) -> _Prefix:
+        """Computed in passes of at most `most` tokens, padding included, or of one prompt."""
         keys = [(row.prompt.agent_index, row.prompt.prompt_ids) for row in rows]
         distinct = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        width = max(len(ids) for _, ids in distinct)
-        padded = [[ids[0]] * (width - len(ids)) + list(ids) for _, ids in distinct]
+        prompts, width = list(distinct), max(len(ids) for _, ids in distinct)
+        caches, logits = list[Any](), list[torch.Tensor]()
+        for part in _passes(prompts, most):
+            caches.append(roomy_cache())
+            with adapters.rows([agent for agent, _ in part]):
+                logits.append(_prefill([ids for _, ids in part], model, caches[-1]))
         return cls(
-            agents=[agent for agent, _ in distinct],
-            ids_BP=torch.tensor(padded, device=device),
-            lengths_B=torch.tensor([len(ids) for _, ids in distinct], device=device),
-            owner_R=torch.tensor([distinct[key] for key in keys], device=device),
-            cache=roomy_cache(),
+            torch.tensor([len(ids) for _, ids in prompts], device=model.device),
+            torch.tensor([distinct[key] for key in keys], device=model.device),
+            torch.cat(logits),
+            width,
+            joined(caches, width) if len(caches) > 1 else caches[0],
         )
 
-    def compute(self, model: Any) -> torch.Tensor:
-        """Fills the cache; the logits (B, V) after each prompt."""
-        width = self.ids_BP.shape[1]
-        pad_B = width - self.lengths_B  # noqa: N806
-        column_P = torch.arange(width, device=self.ids_BP.device)  # noqa: N806
-        real_BP = column_P >= pad_B[:, None]  # noqa: N806
-        output = model(
-            input_ids=self.ids_BP,
-            attention_mask=None if bool(real_BP.all()) else _causal(real_BP, model.dtype),
-            position_ids=(column_P - pad_B[:, None]).clamp(min=0),
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits: torch.Tensor = output.logits[:, -1]
-        return logits
+
+def _passes(
+    prompts: list[tuple[int, tuple[int, ...]]], most: int
+) -> Iterator[list[tuple[int, tuple[int, ...]]]]:
+    """Neighbours that, padded to the longest of them, hold at most `most` tokens together."""
+    part, width = list[tuple[int, tuple[int, ...]]](), 0
+    for prompt in prompts:
+        wider = max(width, len(prompt[1]))
+        if part and (len(part) + 1) * wider > most:
+            yield part
+            part, wider = [], len(prompt[1])
+        part.append(prompt)
+        width = wider
+    yield part
+
+
+def _prefill(prompts: list[tuple[int, ...]], model: Any, cache: Any) -> torch.Tensor:
+    """Fills an empty cache in one pass; the logits (B, V) after each prompt."""
+    width, device = max(map(len, prompts)), model.device
+    padded = [[ids[0]] * (width - len(ids)) + list(ids) for ids in prompts]
+    pad_B = torch.tensor([width - len(ids) for ids in prompts], device=device)  # noqa: N806
+    column_P = torch.arange(width, device=device)  # noqa: N806
+    real_BP = column_P >= pad_B[:, None]  # noqa: N806
+    output = model(
+        input_ids=torch.tensor(padded, device=device),
+        attention_mask=None if bool(real_BP.all()) else _causal(real_BP, model.dtype),
+        position_ids=(column_P - pad_B[:, None]).clamp(min=0),
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    logits: torch.Tensor = output.logits[:, -1]
+    return logits
 
 
 def _causal(real_BP: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:  # noqa: N803
@@ -243,7 +273,7 @@ class _Batch:
         self._line_R = prefix.owner_R
         """Each row's line in the cache: its prompt's, until the first compaction."""
         self._length_R = prefix.lengths_B[prefix.owner_R]
-        self._width = prefix.ids_BP.shape[1]
+        self._width = prefix.width
         self._mask_RK: torch.Tensor | None = None
         self._ended = 0
         self._step = 0

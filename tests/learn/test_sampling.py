@@ -15,7 +15,7 @@ from orchestry.errors import ConfigError, Interrupted, OrchestryError
 from orchestry.learn.adapters import Adapters
 from orchestry.learn.base import Base
 from orchestry.learn.logprobs import Packed, completion_logprobs
-from orchestry.learn.sampling import Drawn, Prompt, Sampler, _causal
+from orchestry.learn.sampling import PREFILL_TOKENS, Drawn, Prompt, Sampler, _causal
 from tests.learn.teams import plain_logprobs, some_ids, team
 from tests.learn.tiny import Kind
 
@@ -176,6 +176,49 @@ def test_prompts_are_computed_once_and_ended_rows_no_more(two: tuple[Base, Adapt
     assert seen[0] == 2 * 30
     # The last token of an answer is drawn but never read.
     assert sum(seen[1:]) == sum(len(answer.ids) - 1 for answer in first + second + third)
+
+
+def _passes(two: tuple[Base, Adapters], asked: list[Prompt], **how: Any) -> list[tuple[int, int]]:
+    """Shapes of what goes through the model until each prompt has its first token."""
+    seen: list[tuple[int, int]] = []
+    handle = (
+        two[0]
+        .model.get_input_embeddings()
+        .register_forward_hook(lambda module, inputs, output: seen.append(tuple(inputs[0].shape)))
+    )
+    Sampler(*two, **how).draw([replace(prompt, max_tokens=1) for prompt in asked], 1)
+    handle.remove()
+    return seen
+
+
+def test_prompts_are_computed_in_passes_of_bounded_size(two: tuple[Base, Adapters]) -> None:
+    """A pass over all of them had a mask of (B, 1, P, P)."""
+    asked = [ask(number % 2, 400 - number) for number in range(32)]
+    seen = _passes(two, asked)
+    assert sum(rows for rows, _ in seen) == 32
+    assert all(rows * width <= PREFILL_TOKENS for rows, width in seen)
+    assert len(seen) == 4  # no smaller than they must be
+
+
+def test_few_prompts_are_one_pass_and_a_long_one_has_its_own(two: tuple[Base, Adapters]) -> None:
+    asked = [ask(0, 3), ask(1, 200), ask(0, 40)]
+    assert _passes(two, asked) == [(3, 200)]
+    assert _passes(two, asked, prefill_tokens=100) == [(2, 40), (1, 200)]
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("most", [1, 50, 130])
+def test_answers_are_the_same_in_one_pass_and_in_many(
+    two: tuple[Base, Adapters], most: int
+) -> None:
+    lengths = (60, 3, 44, 12, 12, 5)
+    asked = [ask(n % 3 - 1, length, (n, n + 50)) for n, length in enumerate(lengths)]
+    one = Sampler(*two).draw(asked, 2)
+    many = Sampler(*two, prefill_tokens=most).draw(asked, 2)
+    for [*answers], [*others] in zip(one, many, strict=True):
+        for answer, other in zip(answers, others, strict=True):
+            assert_same(answer, other)
+    assert Sampler(*two, prefill_tokens=most).draw(asked, 2) == many  # to the last bit
 
 
 def test_dropout_is_off_while_drawing_and_on_again_after() -> None:
