@@ -23,6 +23,7 @@ RESUMABLE = frozenset(
         "episodes",
         "judge.provider.base_url",
         "learn.device",
+        "learn.evaluate_every",
         "learn.gradient_checkpointing",
         "learn.keep",
         "learn.learning_rate",
@@ -41,10 +42,18 @@ _KEPT = frozenset({"behaviors.from", "learn.from", "provider.recording"})
 """Paths that may move: the run has copies of what lay there, or found it by content."""
 
 
-def check_changes(changes: Mapping[str, Any]) -> None:
-    """Raises ConfigError for changes, nested like the config, of anything else."""
+def names_base(backend: str, key: str) -> bool:
+    """Whether a key says where a base of backend local lies, which is known by its content."""
+    owner, _, name = key.rpartition(".")
+    there = owner == "provider" or owner.startswith("agents.")
+    return backend == "local" and there and name == "model"
+
+
+def check_changes(changes: Mapping[str, Any], backend: str = "api") -> None:
+    """Raises ConfigError for changes, nested like the config, of anything else; backend local's
+    base may have moved."""
     for key, _ in _leaves(changes, RESUMABLE):
-        if key not in RESUMABLE:
+        if key not in RESUMABLE and not names_base(backend, key):
             raise ConfigError(
                 f"{key} can't be changed on a resume, since what was played and learned "
                 f"depends on it: begin another run with it (learn.from or behaviors.from take "
@@ -58,7 +67,8 @@ def config_digests(config: RunConfig) -> dict[str, str]:
     raw = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     sections: dict[str, dict[str, Any]] = {}
     for key, value in _leaves(raw, RESUMABLE | _KEPT):
-        if key not in RESUMABLE | _KEPT:
+        moves = names_base(config.backend, key) and Path(value).is_absolute()
+        if key not in RESUMABLE | _KEPT and not moves:
             sections.setdefault(key.partition(".")[0], {})[key] = value
     return _with_whole("config", ".", {name: to_json(found) for name, found in sections.items()})
 

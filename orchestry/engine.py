@@ -75,7 +75,8 @@ def resume(
     is accepted; the journal then says so. `accept` also goes on with a journal that lost its end.
     """
     watch, place = observer or Silent(), existing(Path(folder))
-    check_changes(changes or {})
+    before = read_config(place)
+    check_changes(changes or {}, str(before.get("backend")))
     kept: dict[str, Any] = dict(changes or {})
     if (place / START).exists():  # wherever the run was moved to
         kept["behaviors"] = {"from": str(place / START)}

@@ -251,11 +251,20 @@ def _check_same(config: RunConfig, folder: Path) -> None:
 
 def differing(one: RunConfig, other: RunConfig) -> Iterator[tuple[str, Any, Any]]:
     """The keys that decide what is measured and are not equal, with both values."""
-    first, second = (config.model_dump(mode="json", by_alias=True) for config in (one, other))
-    for plain in (first, second):  # where the same model answers
-        plain["provider"] = {**plain["provider"], "base_url": None, "timeout_s": None}
+    first, second = map(_plain, (one, other))
     for key in _MEASURED:
         section, _, name = key.partition(".")
         values = [plain[section][name] if name else plain[section] for plain in (first, second)]
         if values[0] != values[1]:
             yield key, values[0], values[1]
+
+
+def _plain(config: RunConfig) -> dict[str, Any]:
+    """Without where the same model answers: a server's address, and the folders of bases, which a
+    run knows by content wherever they lie."""
+    plain = config.model_dump(mode="json", by_alias=True)
+    plain["provider"] |= {"base_url": None, "timeout_s": None}
+    for part in (plain["provider"], *plain["agents"].values()):
+        if config.backend == "local" and Path(part["model"] or "").is_absolute():
+            part["model"] = None
+    return plain

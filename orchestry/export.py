@@ -35,11 +35,8 @@ class Adapter:
     """Whose it is: one, or all that share it."""
     config: dict[str, Any]
     """adapter_config.json."""
-
-    @property
-    def base(self) -> str:
-        """As the run names it."""
-        return str(self.config[_BASE])
+    base: str
+    """As the adapter names it; as the run does now, where that folder is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +148,16 @@ def _adapters(
                 f"all agents of {run.folder} have one adapter (learn.shared): leave --agent"
             )
         everyone = tuple(prompts_of(run))
-        return tuple(_adapter(folder, everyone) for folder in found.values())
+        return tuple(_adapter(folder, everyone, config) for folder in found.values())
     for agent in agents:
         if agent not in found:
             raise ConfigError(unknown(f"agent of {run.folder}", agent, [*found]))
-    return tuple(_adapter(found[name], (name,)) for name in found if name in (agents or found))
+    return tuple(
+        _adapter(found[name], (name,), config) for name in found if name in (agents or found)
+    )
 
 
-def _adapter(folder: Path, agents: tuple[str, ...]) -> Adapter:
+def _adapter(folder: Path, agents: tuple[str, ...], run: RunConfig) -> Adapter:
     try:
         config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
         if not isinstance(config, dict):
@@ -168,7 +167,15 @@ def _adapter(folder: Path, agents: tuple[str, ...]) -> Adapter:
             f"{folder / _CONFIG} can't be read ({reason(error)}): restore it from a copy, or "
             "export another checkpoint"
         ) from None
-    return Adapter(folder, agents, config)
+    base, own = str(config[_BASE]), run.agents.get(agents[0])
+    if _gone(base):
+        base = (own and own.model) or run.provider.model or base
+    return Adapter(folder, agents, config, base)
+
+
+def _gone(base: str) -> bool:
+    """Whether it is a folder that is not there."""
+    return Path(base).is_absolute() and not Path(base).is_dir()
 
 
 def prompts_of(run: Run) -> dict[str, str]:
@@ -196,11 +203,14 @@ def _source(adapter: Adapter, merge: bool, note: Callable[[str], None]) -> str:
     needed, and noted where it is not."""
     if adapter.base == EMBEDDED:
         return loadable(EMBEDDED)
-    path = Path(adapter.base)
-    if path.is_absolute() and not path.is_dir():
-        gone = f"the base of {adapter.folder.name}, {path}, is not there any more"
+    if _gone(adapter.base):
+        gone = f"the base of {adapter.folder.name}, {adapter.base}, is not there any more"
         if merge:
-            raise ConfigError(f"{gone}: put it back, or leave --merge to export the adapters alone")
+            run = adapter.folder.parents[2]
+            raise ConfigError(
+                f"{gone}: put it back, say where it is now with `orchestry resume {run} --set "
+                "provider.model=FOLDER`, or leave --merge to export the adapters alone"
+            )
         note(f"{gone}: name its new place in the exported {_CONFIG}, as {_BASE}")
     return adapter.base
 

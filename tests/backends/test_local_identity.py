@@ -139,3 +139,38 @@ def test_adapters_of_others_are_known_by_the_base_that_they_name(
     _flipped(moved / "model.safetensors")
     with pytest.raises(ConfigError, match="was trained on another base than"):
         orchestry.train(config(str(moved), tasks, *sets), tmp_path / "other")
+
+
+def test_a_run_goes_on_with_its_base_at_another_place_and_with_no_other(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    first, moved = _copied(model, tmp_path / "first"), tmp_path / "moved"
+    run = orchestry.train(config(str(first), tasks, "episodes=4"), tmp_path / "run").folder
+    orchestry.evaluate(run)
+    first.rename(moved)
+    with pytest.raises(ConfigError, match=r"is not there .* --set provider\.model=FOLDER"):
+        export(run, merge=True)
+    there = {"provider": {"model": str(moved)}}
+    _flipped(moved / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"with other contents of base: put that back"):
+        resume(run, there)
+    _flipped(moved / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"other contents of base, provider in config\.yaml"):
+        resume(run, {"provider": {"model": "embedded"}})
+    more = resume(run, {**there, "episodes": 2 * EVERY})
+    assert more.summary.updates == 2
+    for update in (1, None):  # the first was played where the base lay before
+        found = orchestry.evaluate(run, update=update)
+        assert found.config["provider"]["model"] == str(moved)
+    assert export(run, merge=True, update=1).learned.update == 1
+
+
+def test_another_base_in_the_same_place_is_accepted_only_by_name(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    base = _copied(model, tmp_path / "base")
+    run = orchestry.train(config(str(base), tasks, "episodes=4"), tmp_path / "run").folder
+    _flipped(base / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"with other contents of base: .* --accept-changes"):
+        resume(run, {"episodes": 2 * EVERY})
+    assert resume(run, {"episodes": 2 * EVERY}, accept=True).summary.updates == 2
