@@ -9,6 +9,7 @@ from __future__ import annotations
 from .bounds import Four, PairBounds, Positive, Share, Words
 from .fluency import bonds, fluency, novelty, shape
 from .ramps import Span, opened, plateau, ramp
+from .sense import Sense, deeds, idling, kept, mixture, novel, refrain, tracing
 from .text import Text, faults, in_length, jaccard, overlap, pair_soundness, ratio, remark, variety
 from .transitions import transitions
 from .words import content, sentences, stem, words
@@ -17,16 +18,22 @@ __all__ = [
     "Four",
     "PairBounds",
     "Positive",
+    "Sense",
     "Share",
     "Span",
     "Text",
     "Words",
     "bonds",
     "content",
+    "deeds",
     "faults",
     "fluency",
+    "idling",
     "in_length",
     "jaccard",
+    "kept",
+    "mixture",
+    "novel",
     "novelty",
     "opened",
     "overlap",
@@ -34,10 +41,12 @@ __all__ = [
     "plateau",
     "ramp",
     "ratio",
+    "refrain",
     "remark",
     "sentences",
     "shape",
     "stem",
+    "tracing",
     "transitions",
     "variety",
     "words",

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from .fluency import fluency
 from .ramps import Span, ramp
+from .sense import Sense, tracing
 from .words import content, grams, loose_grams, sentences, words
 
 GROUNDED: Span = (0.08, 0.4)
@@ -35,6 +36,8 @@ class Text:
     """The same for the agreement of neighbouring words with the source, where it is asked for."""
     quoted: Span | None = None
     """The same for the share of words in quotations, where it is asked for."""
+    traced: Span | None = None
+    """The same for the share of content words that stand together as in the source."""
 
     @cached_property
     def tokens(self) -> list[str]:
@@ -59,6 +62,11 @@ class Text:
     def copying(self) -> float:
         """The share of its runs of words that stand in the source."""
         return overlap(self.tokens, words(self.source))
+
+    @cached_property
+    def tracing(self) -> float:
+        """The same of content words alone, so that other words between them hide no copy."""
+        return tracing(self.raw, self.source)
 
     @cached_property
     def agreement(self) -> float:
@@ -90,7 +98,8 @@ class Text:
     @property
     def own(self) -> float:
         """How far it is not the source itself."""
-        return ramp(self.copying, self.copied)
+        untraced = ramp(self.tracing, self.traced) if self.traced else 1.0
+        return ramp(self.copying, self.copied) * untraced
 
     @property
     def soundness(self) -> float:
@@ -110,9 +119,9 @@ def _places(source: str) -> dict[str, set[int]]:
     return places
 
 
-def pair_soundness(one: Text, other: Text) -> float:
-    """How far a pair counts, unless one text is the other again: half as the geometric mean of
-    the two, half as their mean.
+def pair_soundness(one: Text, other: Text, sense: Sense) -> float:
+    """How far a pair counts, unless one text is the other again or both together say nothing: half
+    as the geometric mean of the two, half as their mean.
 
     The first wants both; the second lets each writer learn while the other still writes nonsense,
     and leaves a pair of one good text and one hack a quarter.
@@ -120,7 +129,8 @@ def pair_soundness(one: Text, other: Text) -> float:
     shorter, longer = sorted((one.tokens, other.tokens), key=len)
     pair = one.soundness, other.soundness
     both = 0.5 * math.sqrt(pair[0] * pair[1]) + 0.25 * sum(pair)
-    return both * ramp(overlap(shorter, longer), ECHOED)
+    said = sense.worth(one.source, one.raw, other.raw)
+    return both * said * ramp(overlap(shorter, longer), ECHOED)
 
 
 def in_length(text: Text, low: int, high: int) -> float:

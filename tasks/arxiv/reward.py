@@ -23,13 +23,32 @@ AGREED: prose.Span = (0.35, 0.46)
 """Neighbouring words that stand together in the abstract too: of random ones a quarter do."""
 QUOTED: prose.Span = (0.3, 0.05)
 """Share of a text's words in quotations of the abstract, whatever stands around them."""
+TRACED: prose.Span = (0.75, 0.6)
+"""Share of neighbouring content words that stand together in the abstract too."""
+SENSE = prose.Sense(
+    mixed=(0.4, 0.7),
+    idle=(0.4, 0.27),
+    new=(0.02, 0.12),
+    done=(0.07, 0.14),
+    kept=(0.0, 4.0),
+    again=(0.5, 0.33),
+)
+"""What is asked of a pair read as one text."""
 COVERED: prose.Span = (0.1, 0.5)
 """Share of the content words of its half of the abstract that a text takes up."""
 
 
 def text(raw: str, abstract: str) -> prose.Text:
     """One agent's text beside the abstract."""
-    return prose.Text(raw, abstract, grounded=GROUNDED, copied=COPIED, agreed=AGREED, quoted=QUOTED)
+    return prose.Text(
+        raw,
+        abstract,
+        grounded=GROUNDED,
+        copied=COPIED,
+        agreed=AGREED,
+        quoted=QUOTED,
+        traced=TRACED,
+    )
 
 
 def parts(background: prose.Text, method: prose.Text, options: Options) -> dict[str, float]:
@@ -44,7 +63,7 @@ def parts(background: prose.Text, method: prose.Text, options: Options) -> dict[
     }
     if levels["length"] == 0.0:
         return dict.fromkeys(levels, 0.0)
-    return prose.opened(levels, prose.pair_soundness(background, method))
+    return prose.opened(levels, prose.pair_soundness(background, method, SENSE))
 
 
 def covered(background: prose.Text, method: prose.Text) -> tuple[float, float]:
@@ -71,7 +90,7 @@ def style(background: prose.Text, method: prose.Text, options: Options) -> float
 def tags(background: prose.Text, method: prose.Text, found: Mapping[str, float]) -> list[str]:
     """What is counted over a run's leaves."""
     holds = {
-        "sound": prose.pair_soundness(background, method) >= 0.5,
+        "sound": prose.pair_soundness(background, method, SENSE) >= 0.5,
         "whole": all(value > 1.0 - 1e-9 for value in found.values()),
         "swapped": sum(covered(method, background)) > sum(covered(background, method)),
         **prose.faults(background, method),

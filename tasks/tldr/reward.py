@@ -14,6 +14,23 @@ from orchestry import prose
 
 from .options import Options
 
+TRACED: prose.Span = (0.88, 0.75)
+"""Share of neighbouring content words that stand together in the post too."""
+SENSE = prose.Sense(
+    mixed=(0.4, 0.6),
+    idle=(0.4, 0.26),
+    new=(0.0, 0.06),
+    done=(0.06, 0.12),
+    kept=(-0.5, 1.0),
+    again=(0.45, 0.3),
+)
+"""What is asked of a pair read as one text."""
+
+
+def text(raw: str, post: str) -> prose.Text:
+    """One agent's text beside the post."""
+    return prose.Text(raw, post, traced=TRACED)
+
 
 def parts(concise: prose.Text, detailed: prose.Text, options: Options) -> dict[str, float]:
     """The four parts of a pair, each opened by those before it and scaled by soundness."""
@@ -26,7 +43,7 @@ def parts(concise: prose.Text, detailed: prose.Text, options: Options) -> dict[s
     }
     if levels["length"] == 0.0:
         return dict.fromkeys(levels, 0.0)
-    return prose.opened(levels, prose.pair_soundness(concise, detailed))
+    return prose.opened(levels, prose.pair_soundness(concise, detailed, SENSE))
 
 
 def style(concise: prose.Text, detailed: prose.Text, options: Options) -> float:
@@ -38,7 +55,7 @@ def style(concise: prose.Text, detailed: prose.Text, options: Options) -> float:
 def tags(concise: prose.Text, detailed: prose.Text, found: Mapping[str, float]) -> list[str]:
     """What is counted over a run's leaves."""
     holds = {
-        "sound": prose.pair_soundness(concise, detailed) >= 0.5,
+        "sound": prose.pair_soundness(concise, detailed, SENSE) >= 0.5,
         "whole": all(value > 1.0 - 1e-9 for value in found.values()),
         **prose.faults(concise, detailed),
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from orchestry import BaseTask, Frozen, Problem, Score, Split, Tools, prose, rows
+from orchestry import BaseTask, Frozen, Problem, Score, Split, Tools, rows
 
 from . import prompts, reward, sources
 from .options import Options
@@ -64,7 +64,7 @@ class Tldr(BaseTask[Summaries]):
 
     async def evaluate(self, state: Summaries, tools: Tools) -> Score:
         post = state.problem.prompt
-        pair = prose.Text(state.concise, post), prose.Text(state.detailed, post)
+        pair = reward.text(state.concise, post), reward.text(state.detailed, post)
         found = reward.parts(*pair, self.options)
         return self.score(feedback=reward.remarks(*pair), tags=reward.tags(*pair, found), **found)
 

@@ -13,6 +13,17 @@ SOURCE = (
 GOOD = "The writer carried slugs away by torch at night, because they ate the lettuce."
 
 
+SENSE = prose.Sense(
+    mixed=(0.0, 0.5),
+    idle=(1.0, 0.5),
+    new=(-1.0, 0.0),
+    done=(-1.0, 0.0),
+    kept=(-1.0, 0.0),
+    again=(1.0, 0.5),
+)
+"""Asks for nothing but sentences that are neither copied nor foreign, half of them."""
+
+
 def leaves(words: int) -> prose.Text:
     return prose.Text(" ".join(["leaf"] * words), SOURCE)
 
@@ -60,8 +71,10 @@ def test_a_sound_text_is_fluent_about_its_source_and_no_copy() -> None:
 
 def test_one_good_text_of_two_is_worth_a_quarter_and_one_twice_nothing() -> None:
     good, copy = prose.Text(GOOD, SOURCE), prose.Text(SOURCE, SOURCE)
-    assert prose.pair_soundness(good, copy) == prose.pair_soundness(copy, good) == 0.25
-    assert prose.pair_soundness(good, good) == 0.0
+    pairs = [prose.pair_soundness(*pair, SENSE) for pair in ((good, copy), (copy, good))]
+    half = prose.mixture(f"{GOOD}\n{SOURCE}", SOURCE) / 0.5
+    assert pairs == pytest.approx([0.25 * half] * 2)
+    assert prose.pair_soundness(good, good, SENSE) == 0.0
 
 
 def test_faults_and_remarks_name_what_is_wrong() -> None:

@@ -1,0 +1,199 @@
+"""What a text says of its source, beyond having its words: whether content words stand together as
+they do there, whether anything is done in it, how much of it is idle. From counts alone. Pure.
+
+Closed-class words and endings are left out, so that `within one kitchen` is `in the kitchen`, and
+`was never cold` is `was cold`: what is measured is the order of content words alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from .fluency import EDGE, word_class
+from .ramps import Span, ramp
+from .words import CLASS_OF, content, grams, sentences, stem, words
+
+REACH = 3
+"""Content words of a source among which two of them stand together."""
+STEP = 2
+"""The same of a text, which may put a word of its own between them."""
+PRIOR_PAIRS = 1
+"""Pairs that stand apart, added to a text's own, as few prove little."""
+COPIED: Span = (0.85, 0.65)
+FOREIGN: Span = (0.0, 0.12)
+"""What a single sentence may have of the source: copied at one end, about another thing at the
+other."""
+SKELETON = 4
+"""Words of a run of closed-class words and gaps, by which a form letter is known again."""
+GAP = "*"
+NOMINAL = frozenset({"det", "poss", "of", "prep"})
+"""Classes behind which a noun begins."""
+VERBAL = frozenset({"subj", "modal", "to", "have", "do", "not", "obj"})
+"""Classes behind which a verb comes."""
+OBJECTS = frozenset({"det", "poss", "obj", "to"})
+"""Classes before which a verb comes."""
+OPEN = frozenset({"other", "-s", "-ing"})
+BEFORE_NOUN = frozenset({"det", "poss", "of", "and", EDGE})
+"""A word behind one of the open classes, behind one of these, is the verb to a noun."""
+AFTER_BE = frozenset({"prep", "to", EDGE})
+_IDLE = """
+thing things matter matters case cases way ways point points question questions answer answers fact
+facts part parts kind kinds sort end ends ended start starts started begin begins began begun
+beginning time times long short day days year years people person everybody nobody one two first
+last next other others same different rest whole place
+say says said tell tells told telling speak speaks spoke spoken speaking talk talks talked ask asks
+asked know knows knew known think thinks thought mean means meant see sees saw seen look looks
+looked find finds found show shows shown learn learns learned read hear heard call called name
+go goes went gone going come comes came coming get gets got make makes made take takes took taken
+give gives gave given put puts bring brings brought keep keeps kept let lets leave leaves left turn
+turns turned become becomes became happen happens happened seem seems seemed stay stays stayed
+remain remains remained change changes changed lead leads led follow follows followed deal deals
+dealt concern concerns concerned depend depends depended need needs needed want wants wanted wait
+waited try tries tried help helps helped use used uses work works worked hope hoped expect expected
+count counts counted stand stands stood lie lies lay set hold holds held
+good better best bad worse new old big small little great right wrong true clear simple important
+well alway upon toward thus hence plus whilst amid per via
+writer author authors note notes source sources text story post account book words word
+"""
+IDLE = frozenset(map(stem, _IDLE.split()))
+"""Stems of general nouns, light verbs and words about texts: all that a form letter needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a source has: stems, pairs of them that stand together, and those that are verbs."""
+
+    stems: frozenset[str]
+    pairs: frozenset[tuple[str, str]]
+    verbs: frozenset[str]
+
+
+@lru_cache(maxsize=64)  # k samples, and each agent's text, are measured beside one source
+def _source(text: str) -> _Source:
+    told = [content(words(sentence)) for sentence in sentences(text)]
+    near = {
+        pair
+        for said in told
+        for i, one in enumerate(said)
+        for other in said[i + 1 : i + 1 + REACH]
+        for pair in ((one, other), (other, one))
+    }
+    verbs = frozenset(word for word, verb in _roles(text) if verb)
+    return _Source(frozenset(word for said in told for word in said), frozenset(near), verbs)
+
+
+def tracing(text: str, source: str) -> float:
+    """The share of neighbouring content words that stand together in the source, in any order, also
+    with a word of its own between them. Idle words of its own are passed over."""
+    known = _source(source)
+    hits = pairs = 0
+    for sentence in sentences(text):
+        said = [w for w in content(words(sentence)) if w in known.stems or w not in IDLE]
+        pairs += max(0, len(said) - 1)
+        places = [i for i, word in enumerate(said) if word in known.stems]
+        hits += sum(
+            j - i <= STEP and (said[i], said[j]) in known.pairs for i, j in pairwise(places)
+        )
+    return hits / (pairs + PRIOR_PAIRS)
+
+
+def idling(text: str, source: str) -> float:
+    """The share of content words that are idle and not the source's."""
+    said, known = content(words(text)), _source(source).stems
+    return sum(word in IDLE and word not in known for word in said) / len(said) if said else 0.0
+
+
+def novel(text: str, source: str) -> float:
+    """The share of content words that are its own and not idle."""
+    said, known = content(words(text)), _source(source).stems
+    return sum(word not in known | IDLE for word in said) / len(said) if said else 0.0
+
+
+def deeds(text: str, source: str) -> float:
+    """The share of content words that say what is done: verbs that the source has as verbs, and
+    those of its own that are not idle."""
+    known, roles = _source(source), list(_roles(text))
+    told = sum(
+        verb and (word in known.verbs or word not in known.stems | IDLE) for word, verb in roles
+    )
+    return told / len(roles) if roles else 0.0
+
+
+def refrain(texts: Sequence[str]) -> float:
+    """The share of runs that come again where all content words count as one: the same sentence
+    with other words in its slots."""
+    runs = [
+        run
+        for text in texts
+        for sentence in sentences(text)
+        for run in grams([w if w in CLASS_OF else GAP for w in words(sentence)], SKELETON)
+    ]
+    return 1.0 - len(set(runs)) / len(runs) if runs else 0.0
+
+
+def kept(text: str, source: str) -> int:
+    """How many verbs of the source the text has as verbs."""
+    known = _source(source)
+    return len({word for word, verb in _roles(text) if verb} & known.verbs)
+
+
+def mixture(text: str, source: str) -> float:
+    """The share of words in sentences that have words of the source and words of their own, as a
+    sentence copied among others about something else has not."""
+    known = _source(source)
+    total = mixed = 0.0
+    for sentence in sentences(text):
+        tokens = words(sentence)
+        said = content(tokens)
+        shared = sum(word in known.stems for word in said) / max(1, len(said))
+        total += len(tokens)
+        mixed += len(tokens) * ramp(tracing(sentence, source), COPIED) * ramp(shared, FOREIGN)
+    return mixed / total if total else 0.0
+
+
+def _roles(text: str) -> Iterator[tuple[str, bool]]:
+    """Each content word's stem, and whether its neighbours or its ending make it a verb."""
+    for sentence in sentences(text):
+        tokens = words(sentence)
+        kinds = [EDGE, EDGE, *map(word_class, tokens), EDGE]
+        for i, word in enumerate(tokens):
+            if word not in CLASS_OF:
+                yield stem(word), _verb(*kinds[i : i + 4])
+
+
+def _verb(early: str, before: str, kind: str, after: str) -> bool:
+    """By its class and those of the two words before it and of the one behind."""
+    if before in NOMINAL:
+        return False
+    behind_noun = before in OPEN and early in BEFORE_NOUN and kind != "-ing"
+    between = before in VERBAL or after in OBJECTS or (before == "be" and after in AFTER_BE)
+    return between or behind_noun or kind in ("-ed", "-ing")
+
+
+@dataclass(frozen=True, slots=True)
+class Sense:
+    """What is asked of one text, or of several that are read as one: nothing at the first number
+    of each span, full at the second. A task gives its own, as a summary stands nearer to its
+    source than a story."""
+
+    mixed: Span
+    idle: Span
+    new: Span
+    done: Span
+    kept: Span
+    again: Span
+
+    def worth(self, source: str, *texts: str) -> float:
+        """How far the texts say something of the source."""
+        text = "\n".join(texts)
+        return (
+            ramp(mixture(text, source), self.mixed)
+            * ramp(idling(text, source), self.idle)
+            * ramp(novel(text, source), self.new)
+            * ramp(deeds(text, source), self.done)
+            * ramp(kept(text, source), self.kept)
+            * ramp(refrain(texts), self.again)
+        )
