@@ -9,7 +9,7 @@ from __future__ import annotations
 from .bounds import Four, PairBounds, Positive, Share, Words
 from .fluency import bonds, fluency, novelty, shape
 from .ramps import Span, opened, plateau, ramp
-from .sense import Sense, deeds, idling, kept, mixture, novel, refrain, tracing
+from .sense import Sense, deeds, echoing, hollowness, idling, kept, mixture, novel, refrain, tracing
 from .text import Text, faults, in_length, jaccard, overlap, pair_soundness, ratio, remark, variety
 from .transitions import transitions
 from .words import content, sentences, stem, words
@@ -26,8 +26,10 @@ __all__ = [
     "bonds",
     "content",
     "deeds",
+    "echoing",
     "faults",
     "fluency",
+    "hollowness",
     "idling",
     "in_length",
     "jaccard",

@@ -26,6 +26,8 @@ COPIED: Span = (0.85, 0.65)
 FOREIGN: Span = (0.0, 0.12)
 """What a single sentence may have of the source: copied at one end, about another thing at the
 other."""
+SAYING: Span = (0.0, 0.15)
+"""Share of content words, deeds and its own, from which a text says something."""
 SKELETON = 4
 """Words of a run of closed-class words and gaps, by which a form letter is known again."""
 GAP = "*"
@@ -37,7 +39,9 @@ OBJECTS = frozenset({"det", "poss", "obj", "to"})
 """Classes before which a verb comes."""
 OPEN = frozenset({"other", "-s", "-ing"})
 BEFORE_NOUN = frozenset({"det", "poss", "of", "and", EDGE})
-"""A word behind one of the open classes, behind one of these, is the verb to a noun."""
+AFTER_NOUN = frozenset({"of", "and", "be", "have", "modal", EDGE})
+"""A word behind one of the open classes, behind one of the first, is the verb to a noun, but before
+one of the last a noun itself."""
 AFTER_BE = frozenset({"prep", "to", EDGE})
 _IDLE = """
 thing things matter matters case cases way ways point points question questions answer answers fact
@@ -48,11 +52,11 @@ say says said tell tells told telling speak speaks spoke spoken speaking talk ta
 asked know knows knew known think thinks thought mean means meant see sees saw seen look looks
 looked find finds found show shows shown learn learns learned read hear heard call called name
 go goes went gone going come comes came coming get gets got make makes made take takes took taken
-give gives gave given put puts bring brings brought keep keeps kept let lets leave leaves left turn
+give gives gave given bring brings brought keep keeps kept let lets leave leaves left turn
 turns turned become becomes became happen happens happened seem seems seemed stay stays stayed
 remain remains remained change changes changed lead leads led follow follows followed deal deals
 dealt concern concerns concerned depend depends depended need needs needed want wants wanted wait
-waited try tries tried help helps helped use used uses work works worked hope hoped expect expected
+waited try tries tried help helps helped work works worked hope hoped expect expected
 count counts counted stand stands stood lie lies lay set hold holds held
 good better best bad worse new old big small little great right wrong true clear simple important
 well alway upon toward thus hence plus whilst amid per via
@@ -113,11 +117,12 @@ def novel(text: str, source: str) -> float:
 
 
 def deeds(text: str, source: str) -> float:
-    """The share of content words that say what is done: verbs that the source has as verbs, and
-    those of its own that are not idle."""
+    """The share of content words that say what is done: verbs, none of them idle, which the source
+    has as verbs or has not."""
     known, roles = _source(source), list(_roles(text))
     told = sum(
-        verb and (word in known.verbs or word not in known.stems | IDLE) for word, verb in roles
+        verb and word not in IDLE and (word in known.verbs or word not in known.stems)
+        for word, verb in roles
     )
     return told / len(roles) if roles else 0.0
 
@@ -132,6 +137,18 @@ def refrain(texts: Sequence[str]) -> float:
         for run in grams([w if w in CLASS_OF else GAP for w in words(sentence)], SKELETON)
     ]
     return 1.0 - len(set(runs)) / len(runs) if runs else 0.0
+
+
+def echoing(text: str, source: str) -> float:
+    """How far it is the source again: its content words stand as there, and it adds none."""
+    return tracing(text, source) - 1.5 * novel(text, source) - 0.5 * idling(text, source)
+
+
+def hollowness(text: str, source: str) -> float:
+    """The share of idle content words, as far as nothing is done in it and none of its words are
+    its own: a carrier around words of the source."""
+    said = deeds(text, source) + novel(text, source)
+    return idling(text, source) * (1.0 - ramp(said, SAYING))
 
 
 def kept(text: str, source: str) -> int:
@@ -168,9 +185,9 @@ def _verb(early: str, before: str, kind: str, after: str) -> bool:
     """By its class and those of the two words before it and of the one behind."""
     if before in NOMINAL:
         return False
-    behind_noun = before in OPEN and early in BEFORE_NOUN and kind != "-ing"
+    behind_noun = before in OPEN and early in BEFORE_NOUN and after not in AFTER_NOUN
     between = before in VERBAL or after in OBJECTS or (before == "be" and after in AFTER_BE)
-    return between or behind_noun or kind in ("-ed", "-ing")
+    return between or (behind_noun and kind != "-ing") or kind in ("-ed", "-ing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +200,8 @@ class Sense:
     idle: Span
     new: Span
     done: Span
-    kept: Span
     again: Span
+    kept: Span = (-1.0, 0.0)
 
     def worth(self, source: str, *texts: str) -> float:
         """How far the texts say something of the source."""

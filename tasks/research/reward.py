@@ -32,8 +32,16 @@ COPIED: prose.Span = (1.0, 0.6)
 """Share of runs of words that stand in the notes, or in the claims."""
 ASKED: prose.Span = (0.9, 0.5)
 """The same of the question's, which an answer need not repeat."""
-VERBATIM = 0.4
-"""What sentences are worth that are taken from the notes word by word."""
+ECHOED: prose.Span = (0.76, 0.73)
+"""How far an answer may be the notes' content words again, whatever stands between them."""
+NOTED: prose.Span = (0.9, 0.8)
+"""The same of claims, which stand nearer to the notes."""
+HOLLOW: prose.Span = (0.17, 0.12)
+"""Share of idle words in a text that says nothing else: a carrier around words of the notes."""
+AGAIN: prose.Span = (0.4, 0.25)
+"""Share of runs that come again with other words in their slots."""
+VERBATIM = 0.2
+"""What sentences are worth that are taken from the notes."""
 TRAPPED = 0.5
 """What key facts are worth in an answer that also states what the notes correct."""
 BARE = 0.3
@@ -58,6 +66,11 @@ class Work:
     def retrieved(self) -> tuple[Note, ...]:
         """The notes that reach the analyst."""
         return retrieved(self.pool, self.named, self.options.picks)
+
+    @cached_property
+    def seen(self) -> str:
+        """All that analyst and writer may have their words from."""
+        return "\n".join([self.problem.prompt, *(note.text for note in self.retrieved)])
 
     @cached_property
     def facts(self) -> tuple[Fact, ...]:
@@ -117,7 +130,7 @@ def parts(work: Work) -> dict[str, float]:
     said = cited.sentences(work.answer)
     covered = fmean(work.covered(said))
     borne = fmean(map(work.support, said)) if said else 0.0
-    sound = soundness(work, work.answer, work.options.max_words)
+    sound = soundness(work, work.answer, work.options.max_words, ECHOED)
     opened = sound * (BARE + (1 - BARE) * covered)
     trapped = TRAPPED if work.trapped() else 1.0
     return {
@@ -142,20 +155,24 @@ def claims(work: Work) -> float:
     said = cited.sentences(work.claims)
     if not said:
         return 0.0
-    sound = soundness(work, work.claims, CLAIM_WORDS)
+    sound = soundness(work, work.claims, CLAIM_WORDS, NOTED)
     return sound * fmean(work.covered(said)) * fmean(map(work.support, said))
 
 
-def soundness(work: Work, text: str, most: int) -> float:
-    """How far a text counts: fluent, no list, not endless, in its own words, not the question."""
-    plain = cited.uncited(text)
+def soundness(work: Work, text: str, most: int, echoed: prose.Span) -> float:
+    """How far a text counts: fluent, no list, not endless, in its own words, not the question, and
+    no carrier around words of the notes."""
+    plain, seen = cited.uncited(text), work.seen
     words = prose.words(plain)
-    own = VERBATIM + (1 - VERBATIM) * prose.ramp(work.copying(text), COPIED)
+    copied = prose.ramp(work.copying(text), COPIED), prose.ramp(prose.echoing(plain, seen), echoed)
+    own = VERBATIM + (1 - VERBATIM) * min(copied)
+    hollow = prose.ramp(prose.hollowness(plain, seen), HOLLOW)
+    again = prose.ramp(prose.refrain([plain]), AGAIN)
     fluent = prose.ramp(prose.fluency(plain, words), FLUENT)
     asked = prose.ramp(work.shared(work.problem.prompt, text), ASKED)
     listed = plain.count(",") + words.count("and")
     told = prose.ramp(listed / max(1, len(words)), LISTED)
-    return fluent * own * asked * told * brevity(text, most)
+    return fluent * own * hollow * again * asked * told * brevity(text, most)
 
 
 def brevity(text: str, most: int) -> float:

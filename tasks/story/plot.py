@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Any
 
 from orchestry import Problem, errors, prose
@@ -14,6 +14,8 @@ BESIDES = 2
 """Content words that a sentence says beside the elements it names, else it only lists them."""
 NAMED = 0.5
 """What a beat is worth whose words stand there, but not together or not in its place."""
+ROW = 3
+"""Words of a beat in a row that are the beat itself."""
 MOST_PARTS = 3
 """Parts that a story is written in at most: each needs a beat."""
 Stems = frozenset[str]
@@ -79,6 +81,16 @@ class Plot:
             found.append(NAMED * most / len(wanted))
         return found
 
+    def named(self, text: str) -> float:
+        """The share of beats that a sentence only names: their key words, or three of their words,
+        with nothing between but closed-class words, as in a slot."""
+        said = [prose.content(prose.words(sentence)) for sentence in prose.sentences(text)]
+        found = [
+            any(_in_a_row(one, stems(beat), stems(keys)) for one in said)
+            for beat, keys in zip(self.beats, self.keys, strict=True)
+        ]
+        return sum(found) / len(found)
+
     def content(self, text: str, share: int = 1) -> float:
         """Elements and beats in the text, 0.4 to 0.6; a part of so many needs its share of the
         elements."""
@@ -86,6 +98,12 @@ class Plot:
         used = min(1.0, (len(self.elements) - len(self.unused(text))) / needed)
         told = self.told(text)
         return 0.4 * used + 0.6 * sum(told) / len(told)
+
+
+def _in_a_row(said: Sequence[str], beat: Stems, keys: Stems) -> bool:
+    """Whether a run of a beat's words has its key words and no other, or three words."""
+    runs = [tuple(run) for held, run in groupby(said, beat.__contains__) if held]
+    return any(len(run) >= ROW or keys == set(run) for run in runs)
 
 
 @lru_cache(maxsize=256)  # a story's sentences are asked for element by element, beat by beat

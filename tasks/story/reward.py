@@ -22,9 +22,20 @@ AGREED: prose.Span = (0.28, 0.4)
 """Neighbouring words that stand together in the premise too: of random ones a quarter do."""
 QUOTED: prose.Span = (0.95, 0.7)
 """Share of the runs of the premise's events that a text repeats, however much it adds."""
+TRACED: prose.Span = (0.55, 0.44)
+"""Share of neighbouring content words that stand together in the premise too."""
+STATED: prose.Span = (0.88, 0.75)
+"""Share of the events' neighbouring content words that stand together in a text."""
+NAMED: prose.Span = (1.0, 0.67)
+"""Share of the events that are only named, in the edited text and the telling."""
+NEW: prose.Span = (0.12, 0.28)
+"""Share of content words that are neither the premise's nor idle."""
+DONE: prose.Span = (0.06, 0.12)
+"""Share of content words that say what is done."""
 RETOLD: prose.Span = (0.1, 0.35)
 RECITED: prose.Span = (0.9, 0.5)
 """The same of the edited story, in the telling."""
+RETRACED: prose.Span = (0.58, 0.45)
 CHANGED: prose.Span = (0.95, 0.6)
 """Share of the edited passage's runs of words that are the draft's: a copy, and a revision."""
 KEPT: prose.Span = (0.15, 0.4)
@@ -52,11 +63,11 @@ class Work:
     @property
     def told(self) -> prose.Text:
         """The telling beside the edited story, which is all that the narrator sees."""
-        return _beside(self.telling, "\n".join(self.edits), RETOLD, RECITED)
+        return _beside(self.telling, "\n".join(self.edits), RETOLD, RECITED, RETRACED)
 
     def passage(self, raw: str) -> prose.Text:
         """A draft or edited text beside the premise."""
-        return _beside(raw, self.problem.prompt, GROUNDED, COPIED)
+        return _beside(raw, self.problem.prompt, GROUNDED, COPIED, TRACED)
 
     def parts(self) -> dict[str, float]:
         """The three parts; a passage or telling that is yet to come is worth 0."""
@@ -78,6 +89,7 @@ class Work:
         return (
             text.soundness
             * self._agreement("\n".join(written[: index + 1]))
+            * self._saying(text.raw)
             * prose.in_length(text, *size)
             * coherence(text.raw, before)
             * prose.ramp(prose.overlap(text.tokens, prose.words(before)), AGAIN)
@@ -94,6 +106,7 @@ class Work:
         return (
             after
             * polish(edited.raw)
+            * self._happening("\n".join(self.edits[: index + 1]))
             * changed(draft.raw, edited.raw)
             * (1.0 - draft.soundness * (1.0 - prose.ramp(kept, KEPT)))
             * prose.ramp(after - before, WORSE)
@@ -109,9 +122,21 @@ class Work:
             * prose.in_length(text, *size)
             * coherence(self.telling)
             * self._agreement(self.telling)
+            * self._saying(self.telling)
+            * self._happening(self.telling)
             * _unquoted(text, self.plot)
             * self.plot.content(self.telling)
         )
+
+    def _saying(self, raw: str) -> float:
+        """How far a text says something in words of its own, and something is done in it."""
+        premise = self.problem.prompt
+        new, done = prose.novel(raw, premise), prose.deeds(raw, premise)
+        return prose.ramp(new, NEW) * prose.ramp(done, DONE)
+
+    def _happening(self, raw: str) -> float:
+        """How far the events of the whole plot are told and not only named."""
+        return prose.ramp(self.plot.named(raw), NAMED)
 
     def _agreement(self, raw: str) -> float:
         """How far neighbouring words belong together after the premise."""
@@ -119,8 +144,10 @@ class Work:
 
 
 @lru_cache(maxsize=32)  # parts, tags and remarks all measure the same few texts
-def _beside(raw: str, source: str, grounded: prose.Span, copied: prose.Span) -> prose.Text:
-    return prose.Text(raw, source, grounded=grounded, copied=copied)
+def _beside(
+    raw: str, source: str, grounded: prose.Span, copied: prose.Span, traced: prose.Span
+) -> prose.Text:
+    return prose.Text(raw, source, grounded=grounded, copied=copied, traced=traced)
 
 
 def changed(draft: str, edited: str) -> float:
@@ -130,4 +157,6 @@ def changed(draft: str, edited: str) -> float:
 
 def _unquoted(text: prose.Text, plot: Plot) -> float:
     """How far a text says the events in other words than the premise."""
-    return prose.ramp(prose.overlap(prose.words(" ".join(plot.beats)), text.tokens), QUOTED)
+    quoted = prose.overlap(prose.words(" ".join(plot.beats)), text.tokens)
+    stated = prose.tracing("\n".join(plot.beats), text.raw)
+    return prose.ramp(quoted, QUOTED) * prose.ramp(stated, STATED)

@@ -20,8 +20,7 @@ SENSE = prose.Sense(
     mixed=(0.4, 0.6),
     idle=(0.4, 0.26),
     new=(0.0, 0.06),
-    done=(0.06, 0.12),
-    kept=(-0.5, 1.0),
+    done=(0.04, 0.08),
     again=(0.45, 0.3),
 )
 """What is asked of a pair read as one text."""

@@ -18,7 +18,6 @@ SENSE = prose.Sense(
     idle=(1.0, 0.5),
     new=(-1.0, 0.0),
     done=(-1.0, 0.0),
-    kept=(-1.0, 0.0),
     again=(1.0, 0.5),
 )
 """Asks for nothing but sentences that are neither copied nor foreign, half of them."""

@@ -307,7 +307,7 @@ def test_verbatim_sentences_earn_less_than_ones_own() -> None:
 
 def test_pasted_claims_lose_the_prose_and_citing_all_loses_more() -> None:
     for key, (ids, claims, answer) in GOLDS.items():
-        assert total(PROBLEMS[key], ids, claims, claims) == pytest.approx(0.9, abs=0.03)
+        assert total(PROBLEMS[key], ids, claims, claims) < 0.93
         every = ", ".join(note.id for note in NOTES.pool(PROBLEMS[key], 10))
         flood = CITED.uncited(answer).replace(".", f" [{every}].")
         assert total(PROBLEMS[key], ids, claims, flood) < 0.75
