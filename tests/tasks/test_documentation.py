@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestry import BaseTask, Problem, Score, Tools
@@ -18,6 +18,7 @@ from orchestry.errors import ConfigError, TaskError
 from orchestry.registry import load_task
 from orchestry.testing import check_task
 from orchestry.types import SPLITS
+from tests.tasks.prying_examples import PRYING, asking
 
 TASK: BaseTask[Any] = load_task("documentation")
 CLAIMS, EXAMPLES, MODULE, REWARD, SECTION, SECTIONS = (
@@ -310,6 +311,44 @@ def test_an_example_may_use_names_of_its_own_and_never_the_modules_data() -> Non
         assert EXAMPLES.allowed(fine, module), fine
     for touching in ("SYMBOLS", "SYMBOLS.append((1, 'J'))", "to_roman.SYMBOLS"):
         assert not EXAMPLES.allowed(touching, module), touching
+
+
+@pytest.mark.parametrize("trick", PRYING)
+async def test_an_example_that_looks_for_the_harness_tells_nothing(
+    trick: str, tools: Tools
+) -> None:
+    assert not any(one.tells for one in await ran("clamp", asking(trick, "clamp"), tools))
+
+
+WORDS = ("clamp", "lerp", "statistics", "sys", "modules", "functools", "json", "type", "str", "dir")
+CALLS = st.recursive(
+    st.sampled_from(WORDS) | st.integers(0, 3).map(str),
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("{0[0]}({0[1]})".format),
+        st.tuples(inner, st.sampled_from(WORDS)).map("{0[0]}.{0[1]}".format),
+        st.tuples(inner, inner).map("[{0[0]}, {0[1]}]".format),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(parts=st.lists(CALLS, min_size=6, max_size=6))
+async def test_an_example_that_does_not_call_its_name_tells_nothing(
+    tools: Tools, parts: list[str]
+) -> None:
+    """Whatever it reads of libraries, of types and of the name itself."""
+    free = [one.replace("clamp(", "len(") for one in parts if "([" not in one]
+    text = "\n".join(["import functools, json, statistics", *free])
+    section = "".join(f">>> {line}\nanything\n" for line in text.split("\n"))
+    assert not any(one.tells for one in await ran("clamp", section, tools))
+
+
+@pytest.mark.parametrize("said", [None, [5, 5], [[("a", "b")], 3], [[(1, "")], [("", "")]], {}])
+def test_what_the_child_says_is_taken_for_what_it_is(said: object) -> None:
+    assert EXAMPLES._said(said, 1) == []
 
 
 async def test_sections_and_evaluations_are_apart(tools: Tools) -> None:
