@@ -80,7 +80,15 @@ class Document:
             * prose.ramp(grounding(text), GROUNDED)
             * prose.ramp(text.copying, COPIED)
             * prose.ramp(self._echoed(name), ECHOED)
+            * self._of_its_own(name)
         )
+
+    def _of_its_own(self, name: Name) -> bool:
+        """Whether a description has a word more than each other one, beside what things are called;
+        sentences with slots that take turns have none."""
+        words = {other: {*prose.content(tokens)} for other, tokens in self._masked.items()}
+        mine = words.pop(name.qualified)
+        return all(mine - other for other in words.values())
 
     def _echoed(self, name: Name) -> float:
         """The share of a description that stands in that of another name as well, whatever the two
@@ -91,13 +99,16 @@ class Document:
 
     @cached_property
     def _masked(self) -> dict[str, list[str]]:
-        """The words of every description, without what the name and its parameters are called."""
+        """The words of every description but those that names, parameters and exceptions are called
+        by, in any inflection: what is left of a sentence with slots is the same for every name."""
+        names = self.module.names
+        called = (one for n in names for one in (n.qualified, *n.params, *n.raises))
+        own = {*map(prose.stem, prose.words(" ".join(called).replace("_", " ")))}
         found = {}
-        for name in self.module.names:
+        for name in names:
             if said := self.sections.get(name.qualified):
-                own = {*prose.words(" ".join((name.qualified.replace("_", " "), *name.params)))}
-                tokens = prose.words(plain(said.description))
-                found[name.qualified] = ["_" if word in own else word for word in tokens]
+                tokens = prose.words(plain(said.description).replace("_", " "))
+                found[name.qualified] = [word for word in tokens if prose.stem(word) not in own]
         return found
 
 

@@ -147,6 +147,22 @@ def entries(name: Any, said: str) -> str:
     return "\n" + "\n".join(f"{param}: {said.format(param)}" for param in name.params)
 
 
+def slots(name: Any, turn: int = 0) -> str:
+    """A sentence that is the same for all names but for what these are called."""
+    words, params = name.short.replace("_", " "), " and ".join(name.params) or "nothing"
+    errors = " or ".join(sorted(name.raises)) or "nothing"
+    said = (
+        f"Return the result of {words} for {params}. It raises {errors} where it has to.",
+        f"This gives back the {words}ed value that {params} make, or raises {errors}.",
+    )
+    return said[turn % 2] + entries(name, "the {} value to be used")
+
+
+def in_turns(problem: Problem) -> Callable[[Any], str]:
+    turns = {name.qualified: i for i, name in enumerate(MODULE.read(problem.prompt).names)}
+    return lambda name: slots(name, turns[name.qualified])
+
+
 TRICKS: dict[str, Callable[[Problem], str]] = {
     "empty": lambda p: "",
     "LGTM": lambda p: "LGTM",
@@ -167,6 +183,14 @@ TRICKS: dict[str, Callable[[Problem], str]] = {
             f"The function {n.short} takes what it is given and returns the {n.short} of it."
             + entries(n, "the {} that is used")
         ),
+    ),
+    "sentences with slots": lambda p: each(p, slots),
+    "sentences with slots in turns": lambda p: each(p, in_turns(p)),
+    "sentences with slots, and the harness": lambda p: each(
+        p, lambda n: f"{slots(n)}\n\n{asking('frames through an imported sys', n.top)}"
+    ),
+    "the harness rewritten": lambda p: each(
+        p, lambda n: f"{slots(n)}\n\n{asking('the harness rewritten', n.top)}"
     ),
     "word salad": lambda p: salad(p, examples=False),
     "over-long": lambda p: each(p, lambda n: "Return the number that is the value of it. " * 60),
