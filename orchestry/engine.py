@@ -29,7 +29,7 @@ from orchestry.registry import bundled, folder_of, load_task
 from orchestry.rollout import count_stages, task_rater
 from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Observer, Plan, Session, Silent
-from orchestry.store import Run, Store, existing, load_run
+from orchestry.store import Run, Store, existing, load_run, read_config
 from orchestry.summary import stop_reason, summarise, unanswered, write_manifest
 from orchestry.trackers import check, open_trackers
 from orchestry.trust import Trust, of_run, remember
