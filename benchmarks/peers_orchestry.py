@@ -39,7 +39,7 @@ def play(heat: Heat) -> int:
         judge=JudgeConfig(enabled=False),
     )
     with tempfile.TemporaryDirectory() as folder:
-        orchestry.train(config, run_dir=Path(folder) / "run")
+        orchestry.train(config, run_dir=Path(folder) / "run", observer=None)
     return 3
 
 

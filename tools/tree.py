@@ -44,7 +44,7 @@ def played() -> EpisodeRecord:
     replay = {"provider": {"name": "recorded", "recording": str(RECORDING)}}
     config = validate(merge(read_config(RECORDING), replay))
     with tempfile.TemporaryDirectory() as folder:
-        best = orchestry.train(config, Path(folder) / "run").best
+        best = orchestry.train(config, Path(folder) / "run", None).best
     assert best is not None
     return best
 
