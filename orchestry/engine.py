@@ -30,7 +30,7 @@ from orchestry.rollout import count_stages, task_rater
 from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Observer, Plan, Session, Silent
 from orchestry.store import Run, Store, existing, load_run, read_config
-from orchestry.summary import stop_reason, summarise, unanswered, write_manifest
+from orchestry.summary import fruitless, stop_reason, summarise, write_manifest
 from orchestry.trackers import check, open_trackers
 from orchestry.trust import Trust, of_run, remember
 from orchestry.types import Problem, Tools
@@ -181,7 +181,8 @@ async def _drive(plan: Plan, folder: Path, watch: Observer, accept: bool) -> Orc
         ground = _ground(plan, store, accept)
         store.write("config.yaml", _own(plan.config, store).to_yaml())
         try:
-            failure = await _play(plan, store, watch, ground) or unanswered(plan)
+            failure = await _play(plan, store, watch, ground)
+            failure = failure or fruitless(plan, store.episodes.values())
             reason = stop_reason(failure)
             store.rewrite()
             summary = summarise(plan, store, reason, time.monotonic() - start)

@@ -6,7 +6,7 @@ import platform
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -25,7 +25,7 @@ from orchestry.errors import (
     reason,
 )
 from orchestry.journal import VERSION
-from orchestry.records import Summary, UsageRecord
+from orchestry.records import EpisodeRecord, Summary, UsageRecord
 from orchestry.session import Plan
 from orchestry.store import Store, to_json
 
@@ -54,16 +54,21 @@ def stop_reason(failure: OrchestryError | None) -> Reason:
     return "interrupted" if isinstance(failure, Interrupted) else "failed"
 
 
-def unanswered(plan: Plan) -> OrchestryError | None:
-    """A run that came to its end without one answer failed, whatever empty answers scored.
+def fruitless(plan: Plan, records: Collection[EpisodeRecord] = ()) -> OrchestryError | None:
+    """A run that came to its end failed all the same, if no call was answered, whatever empty
+    answers scored, or if every episode failed.
 
     Answers from the cache, and those of earlier processes, count.
     """
-    if any(row.calls + row.cache_hits for row in plan.backend.gateway.usage()):
+    if not any(row.calls + row.cache_hits for row in plan.backend.gateway.usage()):
+        what = "not one call was answered"
+    elif records and all(record.failed for record in records):
+        what = f"every episode failed ({len(records)} of {len(records)})"
+    else:
         return None
     return OrchestryError(
-        "not one call was answered, so nothing was measured or learned: mend what the notes above "
-        "name, then begin a new run"
+        f"{what}, so nothing was measured or learned: mend what the notes above name, then begin "
+        "a new run"
     )
 
 

@@ -31,7 +31,7 @@ from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Plan
 from orchestry.signals import heeding
 from orchestry.store import Store
-from orchestry.summary import stop_reason, unanswered
+from orchestry.summary import fruitless, stop_reason
 from orchestry.together import together
 from orchestry.types import Completion, Frozen, Policy, Request, Siblings, Tools
 from orchestry.verdicts import Verdicts
@@ -132,7 +132,7 @@ async def _drive(plan: Plan, folder: Path, watch: Watcher) -> CheckReport:
             watch.asking(len(sets))
             with heeding(lambda: exam.interrupt(folder)):
                 await exam.sit(sets)
-            failure = exam.failure or plan.backend.gateway.verdict() or unanswered(plan)
+            failure = exam.failure or plan.backend.gateway.verdict() or fruitless(plan)
             done = exam.in_order(sets)
             if failure is not None and stop_reason(failure) == "failed":
                 store.journal.append(Stopped(reason="failed", at=time.time()))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -335,8 +336,22 @@ def test_a_run_without_an_answer_has_failed_and_says_the_cause_once(
     result.failed(1, "not one call was answered")
     assert load_run("run").summary.stopped == "failed"
     said = [line for line in result.err.splitlines() if "writer's answer counts as empty" in line]
-    assert len(said) == 2
-    assert "12 times in all" in said[1]
+    assert len(said) == 1
+
+
+def test_a_run_of_which_every_episode_failed_has_failed(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(_: int, body: dict[str, Any]) -> Reply:
+        writer = "write words" in json.dumps(body["system"])
+        return (200, message("fine words")) if writer else (400, b'{"error": {"message": "no"}}')
+
+    with served(answer) as url:
+        paid(monkeypatch, "anthropic", url)
+        one = ("--k-samples", 1, "--set", "search.concurrency=1")
+        result = cli("run", *paid_args("anthropic"), *one, "--run-dir", "run")
+    assert result.code == 1
+    assert "every episode failed (3 of 3), so nothing was measured" in result.last
 
 
 def test_answers_from_the_cache_alone_are_answers(

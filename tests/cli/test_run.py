@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestry.cli.notes import say
+from orchestry.cli.notes import Notes, say
 from tests.cli.support import FAKE, CommandLine
 
 RUN = (sys.executable, "-m", "orchestry", "run", *map(str, FAKE), "--run-dir", "run")
@@ -63,6 +63,19 @@ def test_notes_break_between_words_on_a_terminal_and_stay_whole_in_a_file() -> N
         say(Console(file=out, force_terminal=terminal, width=30, color_system=None), note)
         assert len(out.getvalue().splitlines()) == lines
         assert {"accepted", "0123456789"} <= set(out.getvalue().split())
+
+
+def test_eight_notes_alike_are_one_and_a_count() -> None:
+    out = io.StringIO()
+    notes = Notes(Console(file=out))
+    for number in range(8):
+        notes("the disk is slow")
+        notes(f"update {number}")
+    assert out.getvalue().count("the disk is slow") == 1
+    notes.close()
+    said = out.getvalue().splitlines()
+    assert said[-1] == "· 8 times in all: the disk is slow"
+    assert len(said) == 1 + 8 + 1
 
 
 def test_a_traceback_comes_only_with_verbose(cli: CommandLine) -> None:
