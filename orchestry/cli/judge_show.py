@@ -13,6 +13,8 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -20,16 +22,31 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from orchestry.backends.base import Backend
 from orchestry.cli.notes import Notes, say
 from orchestry.cli.screen import console, facts, framed
 from orchestry.cli.show import ENDINGS, EXIT_CODES
-from orchestry.cli.watch import Spending
 from orchestry.judging.check import CheckReport, Watcher
 from orchestry.judging.measures import Measures, Share, Sheet, measure
 from orchestry.session import Plan
 
 STYLES = {"trustworthy": "bold green", "usable": "green", "unsure": "yellow"}
 """By level of advice; all others are red."""
+
+
+class Spending(ProgressColumn):
+    """Dollars of the cap, answers from the cache, and calls under way."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__()
+        self.backend = backend
+
+    def render(self, task: Task) -> Text:
+        gateway, cap = self.backend.gateway, self.backend.config.budget.usd
+        of = f"/{cap:g}" if cap is not None else ""
+        hits = sum(row.cache_hits for row in gateway.usage())
+        said = f"${gateway.ledger.spent:.3f}{of} {hits} cached {gateway.in_flight} open"
+        return Text(said, style="cyan")
 
 
 class Watch:

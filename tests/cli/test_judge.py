@@ -33,7 +33,7 @@ def test_a_check_of_the_fake_judge(cli: CommandLine, planted: tuple[object, ...]
     assert result.code == 0
     (folder,) = Path("runs").glob("judge-check--planted--*")
     assert {path.name for path in folder.iterdir()} == {
-        *("check.json", "check.yaml", "journal.jsonl", "run.lock")
+        *("check.json", "check.yaml", "journal.head", "journal.jsonl", "run.lock")
     }
     assert "judge fake/fake-1 on planted: done" in result.out
     assert "rated 20" in result.out
