@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 import yaml
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
+from orchestry import yamls
 from orchestry.errors import ConfigError
 from orchestry.explain import explain
 from orchestry.learnconfig import LearnConfig
@@ -345,10 +346,10 @@ def validate(raw: Mapping[str, Any]) -> RunConfig:
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping from disk; raises ConfigError for anything else."""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yamls.load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"config file {path} does not exist: check --config") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         why = " ".join(str(error).split())
         raise ConfigError(f"config file {path} can't be read: {why}: correct it") from None
     if data is None:
@@ -363,8 +364,8 @@ def _parse_set(item: str) -> tuple[str, Any]:
     if not sep or not key:
         raise ConfigError(f"--set takes key=value such as search.k_samples=8, not '{item}'")
     try:
-        return key, yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError):  # ValueError: a date that no calendar has
+        return key, yamls.load(value)
+    except ValueError:
         raise ConfigError(f"--set {key}: '{value}' is no YAML value: quote it") from None
 
 

@@ -7,6 +7,7 @@ whatever happens, what was paid for stands in the journal.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 import time
@@ -22,7 +23,7 @@ from orchestry.baselines import arranged, check_first_state
 from orchestry.behaviors.library import file_of
 from orchestry.changes import changed, check_changes, config_digests, task_digests, worded
 from orchestry.config import RunConfig
-from orchestry.errors import ConfigError, OrchestryError, TaskError
+from orchestry.errors import ConfigError, OrchestryError, TaskError, too_long
 from orchestry.guard import task_boundary
 from orchestry.journal import Opened, Stopped
 from orchestry.registry import bundled, folder_of, load_task
@@ -144,6 +145,8 @@ def new_folder(name: str, root: Path = Path("runs")) -> Path:
 
 def _check_name(folder: Path) -> None:
     """Raises ConfigError for a run directory that can't be one."""
+    if any(len(os.fsencode(part)) > 255 for part in folder.parts):
+        raise too_long(OSError(errno.ENAMETOOLONG, "", max(folder.parts, key=len)))
     place = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), None)
     if place is not None and not place.is_dir():
         raise ConfigError(f"{place} is no directory: choose another --run-dir than {folder}")

@@ -106,6 +106,12 @@ def fault(error: Exception) -> OrchestryError:
     return found
 
 
+def too_long(error: OSError) -> ConfigError:
+    """The one wording for a name that no disk takes, which it does not repeat whole."""
+    name = str(error.filename).rpartition("/")[2][:40]
+    return ConfigError(f"the name {name}... is longer than this disk takes: give a shorter one")
+
+
 def reason(error: BaseException) -> str:
     """What an error says, for a message of ours: its first line, at most 300 characters; of a
     validation error the first field at fault, with what is wrong there."""

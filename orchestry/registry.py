@@ -293,6 +293,9 @@ def _fault(task: type[BaseTask[Any]], name: str) -> str:
     roles = [agent.role for agent in agents]
     if not roles or len(set(roles)) < len(roles):
         return f"has the roles {roles}: name at least one agent, and each role once"
+    odd = [role for role in roles if not role.isprintable() or not 0 < len(role) <= 200]
+    if odd:
+        return f"has the role {odd[0][:40]!a}: name each in 1 to 200 printable characters"
     numbers = [*task.weights.values()]
     usable = all(isinstance(n, int | float) and math.isfinite(n) and n >= 0 for n in numbers)
     if not usable or sum(numbers) <= 0:

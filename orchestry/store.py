@@ -6,6 +6,7 @@ before the journal says `committed`; metrics.jsonl and rewards.csv are made from
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from orchestry import journal
-from orchestry.errors import ConfigError, LockedError, StoreError, reason
+from orchestry import journal, yamls
+from orchestry.errors import ConfigError, LockedError, StoreError, reason, too_long
 from orchestry.journal import Committed, Evaluated, Event, Journal, Learned, RolledBack
 from orchestry.records import EpisodeRecord, Metrics, Summary, rewards_csv
 
@@ -70,6 +70,8 @@ class Store:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise too_long(error) from None
             raise StoreError(
                 f"{self.folder} can't be made ({error.strerror or error}): free space or change "
                 "rights there, or choose another --run-dir; nothing was spent"
@@ -260,8 +262,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The plain data of config.yaml."""
     path = folder / "config.yaml"
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        data = yamls.load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path} can't be read ({' '.join(str(error).split())}): correct it, then go on"
         ) from None

@@ -322,3 +322,13 @@ def test_an_update_that_was_not_taken_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"knows no best update: .*learn.evaluate_every"):
         orchestry.evaluate(run.folder, update="best")
     assert not (run.folder / "evaluations").exists()
+
+
+def test_a_library_of_more_than_a_prompt_takes_is_refused(tmp_path: Path) -> None:
+    """Each text is bounded, and so is their number: a prompt can't be filled from elsewhere."""
+    rules = "".join(f"- {{agent: writer, text: Say {n}., status: accepted}}\n" for n in range(4))
+    path = tmp_path / "library.yaml"
+    path.write_text(f"task: words\nmodel: fake-1\nbehaviors:\n{rules}")
+    with pytest.raises(ConfigError, match=r"4 accepted behaviours for writer, and .*=3 enter"):
+        prepare(config(f"behaviors.from={path}"))
+    prepare(config(f"behaviors.from={path}", "behaviors.max_per_agent=4"))

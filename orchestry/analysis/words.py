@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
+_STEERING = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|\r(?!\n)"
+)
+"""Characters that a terminal acts on: C0 and C1 controls, and those that turn the writing round."""
+
+
+def tame(text: str) -> str:
+    """A text of anybody, as it may reach a terminal: what would steer it is shown as an escape,
+    which JSON reads as the character itself.
+
+    >>> tame("a\\x1b[2Jb\\u202ec\\r\\n\\td")
+    'a\\\\u001b[2Jb\\\\u202ec\\r\\n\\td'
+    """
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
 
 def dollars(value: float) -> str:
     """To a hundredth of a cent."""

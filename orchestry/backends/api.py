@@ -14,7 +14,7 @@ from typing import Any
 from orchestry import journal
 from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Ranked, Update
 from orchestry.behaviors.learner import Learner, Played, State
-from orchestry.behaviors.library import IN_RUN, Library, prompt_diff, read_library, to_yaml
+from orchestry.behaviors.library import IN_RUN, Library, empty, prompt_diff, read_library, to_yaml
 from orchestry.config import RunConfig
 from orchestry.errors import ConfigError
 from orchestry.providers import open_provider, resolve_name
@@ -138,8 +138,9 @@ class ApiBackend(Backend):
         """
         task, model, source = self.config.task, self.provider.model, self.config.behaviors.source
         if source is None:
-            return Library(task=task, model=model)
+            return empty(task, model)
         library = read_library(source)
+        self._check_size(library, source)
         if (library.task, library.model) == (task, model):
             return library.adopted()
         if not self.config.behaviors.enabled:
@@ -148,6 +149,17 @@ class ApiBackend(Backend):
                 f"{model}, so it must be tested before it is used: set behaviors.enabled=true"
             )
         return library.transferred(task, model)
+
+    def _check_size(self, library: Library, source: Path) -> None:
+        """Raises ConfigError for more behaviours than an agent's prompt takes."""
+        most = self.config.behaviors.max_per_agent
+        for agent in sorted({b.agent for b in library.behaviors}):
+            if (count := len(library.accepted(agent))) > most:
+                raise ConfigError(
+                    f"{source} holds {count} accepted behaviours for {agent}, and "
+                    f"behaviors.max_per_agent={most} enter a prompt: retire some there (status: "
+                    f"retired), or set behaviors.max_per_agent, to 20 at most"
+                )
 
     def _keep_roles(self, task: BaseTask[Any]) -> None:
         """Leaves out, with a note, what the library holds for agents that the task lacks."""

@@ -13,7 +13,7 @@ from orchestry import journal
 from orchestry.backends.judging import open_bench, why_off
 from orchestry.backends.settling import settled
 from orchestry.backends.team import team
-from orchestry.behaviors.library import Library
+from orchestry.behaviors.library import Library, empty
 from orchestry.config import RunConfig
 from orchestry.records import EpisodeRecord
 from orchestry.rollout import Member, Rate, Rollout
@@ -86,7 +86,7 @@ class Backend(ABC):
         self.prices = price_table(provider, config)
         self.bench = open_bench(config, provider, self.prices, environ)
         self.config = settled(config, provider, self.bench.provider, judged)
-        self.library = Library(task=config.task, model=provider.model)
+        self.library = empty(config.task, provider.model)
         why = why_off(config, self.bench.provider, judged)
         self.notes: list[str] = [why] if why else []
         self._stack = AsyncExitStack()

@@ -15,6 +15,7 @@ Only `accepted` ones are ever in a prompt. A library is changed by making anothe
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 import unicodedata
 from collections.abc import Collection, Mapping
@@ -26,7 +27,8 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
-from orchestry.errors import ConfigError, reason
+from orchestry import yamls
+from orchestry.errors import ConfigError, reason, too_long
 from orchestry.secrecy import looks_like_key
 from orchestry.types import Frozen
 
@@ -63,7 +65,7 @@ def _plain(text: str) -> str:
 
 
 Text = Annotated[str, Field(max_length=MAX_TEXT), AfterValidator(_plain)]
-Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain)]
+Name = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_plain)]
 Reward = Annotated[float, Field(ge=-1.0, le=1.0, allow_inf_nan=False)]
 
 
@@ -261,6 +263,17 @@ class Library(Frozen):
         return Library(task=self.task, model=self.model, update=self.update, behaviors=behaviors)
 
 
+def empty(task: str, model: str) -> Library:
+    """A library of nothing; raises ConfigError for a name that no library can have."""
+    try:
+        return Library(task=task, model=model)
+    except ValidationError as error:
+        raise ConfigError(
+            f"the name of task {task[:40]!a} or model {model[:40]!a} can't be used "
+            f"({reason(error)}): give another"
+        ) from None
+
+
 def _ordered(behaviors: tuple[Behavior, ...]) -> tuple[Behavior, ...]:
     if len({b.id for b in behaviors}) < len(behaviors):
         raise ValueError("one behaviour stands there twice: remove one of the two")
@@ -373,17 +386,17 @@ def read_library(path: Path) -> Library:
             data = file.read(MAX_FILE + 1)
         if len(data) > MAX_FILE:
             raise ValueError(f"it is larger than {MAX_FILE >> 20} MiB")
-        raw = yaml.safe_load(data.decode("utf-8"))
+        raw = yamls.load(data.decode("utf-8"))
         if not isinstance(raw, dict):
             raise ValueError("it holds no keys and values")
         return Library.model_validate(raw)
     except ValidationError as error:
         why = reason(error).replace("Value error, ", "", 1)
-    except RecursionError:
-        why = "it is nested too deeply"
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise too_long(error) from None
         why = error.strerror or str(error)
         fix = f"give a library's YAML file, such as RUN/{IN_RUN.as_posix()}, or a run that learned"
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         why = " ".join(str(error).split())[:300]
     raise ConfigError(f"{path} is no library of behaviours: {why}: {fix}")

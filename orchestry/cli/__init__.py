@@ -115,7 +115,7 @@ def _follow(argv: list[str]) -> int:
 
 def _report(error: Exception, *, verbose: bool) -> int:
     """One line on stderr, after the traceback where it is wanted; returns the exit code."""
-    from orchestry.errors import OrchestryError, fault
+    from orchestry.errors import OrchestryError, fault, too_long
 
     if verbose:
         import traceback
@@ -127,5 +127,7 @@ def _report(error: Exception, *, verbose: bool) -> int:
             f"{error.filename or 'the output'} can't be written ({error.strerror}): free space "
             "there, then `orchestry resume RUN`; every answer recorded so far is kept"
         )
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        known = too_long(error)
     click.echo(fitted(f"orchestry: {known}", stderr=True), err=True)
     return known.exit_code

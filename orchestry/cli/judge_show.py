@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestry.backends.base import Backend
+from orchestry.cli.console import Console
 from orchestry.cli.notes import Notes, say
 from orchestry.cli.screen import console, facts, framed
 from orchestry.cli.show import ENDINGS, EXIT_CODES

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rich.console import Console
 from rich.text import Text
+
+from orchestry.cli.console import Console
 
 LONGEST = 100
 """Characters of a note by which it is named again."""

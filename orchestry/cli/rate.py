@@ -16,8 +16,7 @@ import click
 from orchestry.cli.options import RUN
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from orchestry.cli.console import Console
     from orchestry.journal import Rated
     from orchestry.ratings import Shown
     from orchestry.records import EpisodeRecord
@@ -109,8 +108,7 @@ def _ask_all(
     folder: Path, *, best: int, worst: int, episode: int | None, node: str | None, **_: None
 ) -> list[Rated]:
     """Asks about one trajectory after another; returns what was recorded."""
-    from rich.console import Console
-
+    from orchestry.cli.console import Console
     from orchestry.ratings import extremes, find
     from orchestry.store import Store
 

@@ -8,8 +8,10 @@ import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.table import Table
+
+    from orchestry.cli.console import Console
 
 UNBOUNDED = 10_000
 """Columns of a file: what is copied from one, such as a command, has no breaks in it."""
@@ -17,7 +19,7 @@ UNBOUNDED = 10_000
 
 def console(*, stderr: bool = False) -> Console:
     """A console on stdout or stderr."""
-    from rich.console import Console
+    from orchestry.cli.console import Console
 
     found = Console(stderr=stderr)
     return found if found.is_terminal else Console(stderr=stderr, width=UNBOUNDED)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.text import Text
 
 from orchestry.analysis.words import counted
+from orchestry.cli.console import Console
 from orchestry.cli.notes import Notes, say
 from orchestry.records import EpisodeRecord
 from orchestry.session import Observer, Plan

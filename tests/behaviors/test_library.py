@@ -262,7 +262,7 @@ KEY = "sk-" + "a1b2c3d4e5f6g7h8"
         ("task: !!python/object:os.system t", "could not determine a constructor"),
         ("task: t\nmodel: m\nversion: 2", "version: Input should be 1"),
         ("task: t\nmodel: m\nextra: 1", "extra: Extra inputs"),
-        ("task: t\nmodel: m\nbehaviors: &a [*a]", "behaviors.0"),
+        ("task: t\nmodel: m\nbehaviors: &a [*a]", "alias lies in its own anchor"),
         ("task: t\nmodel: m\nbehaviors: [{agent: w, text: 5}]", "behaviors.0.text"),
         ("task: t\nmodel: m\nbehaviors: [{agent: w, text: ''}]", "behaviors.0.text"),
         (f"task: t\nmodel: m\nbehaviors: [{{agent: w, text: {'x ' * MAX_TEXT}}}]", "at most 2000"),

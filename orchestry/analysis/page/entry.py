@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
+from orchestry import yamls
 from orchestry.analysis.folded import seconds
 from orchestry.analysis.measures import measured
 from orchestry.analysis.words import duration
@@ -152,10 +153,10 @@ def _behaviors(folder: Path) -> list[dict[str, Any]]:
     """The run's library as it stands on disk; none where it learned none."""
     path = folder / "behaviors" / "library.yaml"
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = yamls.load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         raise StoreError(
             f"{path} can't be read ({' '.join(str(error).split())[:200]}): correct it or restore "
             "it from a copy"
