@@ -111,6 +111,8 @@ def test_any_config_is_read_or_refused_in_words(
 
 def test_the_files_of_a_run_take_no_tag_that_does_not_fit(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: !!bool maybe\n")
-    for read in (lambda: read_config(tmp_path), lambda: read_yaml(tmp_path / "config.yaml")):
-        with pytest.raises(ConfigError, match="tag such as !!bool does not fit"):
-            read()
+    for said in (
+        fault(lambda: read_config(tmp_path)),
+        fault(lambda: read_yaml(tmp_path / "config.yaml")),
+    ):
+        assert "a tag such as !!bool does not fit its value" in said
