@@ -6,6 +6,7 @@ Every key has its line of explanation; `orchestry run --help` points here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -369,9 +370,13 @@ def _parse_set(item: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {key}: '{value}' is no YAML value: quote it") from None
 
 
+_NAME = re.compile(r'(?:^|\.)(?:"([^"]+)"|([^.]*))')
+
+
 def put(target: dict[str, Any], dotted: str, value: Any) -> None:
-    """Sets a dotted key in nested data; raises ConfigError below a plain value."""
-    *path, last = dotted.split(".")
+    """Sets a dotted key in nested data; a name that has dots itself stands in double quotes, such
+    as agents."a.b".model. Raises ConfigError below a plain value."""
+    *path, last = [quoted or bare for quoted, bare in _NAME.findall(dotted)]
     for name in path:
         inner = target.setdefault(name, {})
         if not isinstance(inner, dict):

@@ -178,6 +178,8 @@ class Summary(Frozen):
     """How many sibling sets the judge rated, rated after a repair, and left malformed."""
     updates: int = 0
     """Times that the library of behaviours was brought up to date, or the weights moved."""
+    taught: int | None = None
+    """Backend local: those of them that found something to learn from."""
     dev_rewards: dict[str, float] = Field(default_factory=dict)
     """Backend local: mean rewards on dev `before`, at the `last` evaluation and at the `best`."""
     best_update: int | None = None

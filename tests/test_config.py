@@ -162,3 +162,9 @@ def test_defaults_are_valid_and_frozen() -> None:
     assert config == RunConfig()
     with pytest.raises(ValueError, match="frozen"):
         config.episodes = 3  # type: ignore[misc]
+
+
+def test_a_role_with_dots_is_set_in_quotes() -> None:
+    config = resolve([], ['agents."a.b".max_tokens=9', 'weights."x.y"=2', "agents.c.max_tokens=8"])
+    assert {role: agent.max_tokens for role, agent in config.agents.items()} == {"a.b": 9, "c": 8}
+    assert config.weights == {"x.y": 2}

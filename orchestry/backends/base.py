@@ -102,6 +102,11 @@ class Backend(ABC):
         """Updates taken so far, by earlier processes too."""
 
     @property
+    def taught(self) -> int:
+        """Those of them that found something to learn from."""
+        return self.updates
+
+    @property
     def dev_plays(self) -> int:
         """Plays of dev problems, beside the run's episodes, that are as large as those."""
         return 0

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from orchestry.backends.base import NO_KEYS, Backend, Evaluation, Update
 from orchestry.backends.dev import Dev, chosen
 from orchestry.backends.localconfig import as_chains, model_of, refuse
+from orchestry.backends.taught import empty, leftover
 from orchestry.backends.weights import Weights
 from orchestry.config import RunConfig
 from orchestry.errors import ConfigError, LearnError, StoreError
@@ -91,14 +92,12 @@ class LocalBackend(Backend):
                 "backend local has no judge of its own: name one in judge.provider.name, or set "
                 "judge.enabled=false"
             )
-        if self.every is not None and self.every > config.episodes:
-            self.notes.append(
-                f"nothing is learned: an update takes learn.every={self.every} episodes, the run "
-                f"has {config.episodes}"
-            )
+        if self.every is not None:
+            self.notes += leftover(config.episodes, self.every)
         self._played: dict[int, tuple[Tree[Any], Otherwise | None]] = {}
         """Of the episodes since the last update."""
-        self._updates = 0
+        self._samples = list[int]()
+        """Actions learned from, an update."""
 
     def meet(self, task: BaseTask[Any]) -> None:
         """See Backend; at temperature 0 an agent's answers are all alike."""
@@ -167,7 +166,12 @@ class LocalBackend(Backend):
     @property
     def updates(self) -> int:
         """See Backend."""
-        return self._updates
+        return len(self._samples)
+
+    @property
+    def taught(self) -> int:
+        """See Backend."""
+        return len(self._samples) - self._samples.count(0)
 
     async def open(
         self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
@@ -178,7 +182,7 @@ class LocalBackend(Backend):
         it would have been without the stop, to the last bit.
         """
         learned = [event for event in store.events if isinstance(event, Learned)]
-        self._updates, self._store = len(learned), store
+        self._samples, self._store = [one.state["samples"] for one in learned], store
         await super().open(store, task, rate, on_warn)
         last = self._last(learned)
         self._trainer = await asyncio.to_thread(self._load, task, last, on_warn)
@@ -190,7 +194,7 @@ class LocalBackend(Backend):
         self._lockstep = Lockstep(self._draw)
         self._dev = self._evaluations(task, rate)
         if self.every is not None:
-            self._take_back(self._updates * self.every, on_warn)
+            self._take_back(self.updates * self.every, on_warn)
 
     def _last(self, learned: Sequence[Learned]) -> Path | None:
         """The checkpoint to go on from; raises StoreError where it is damaged."""
@@ -321,16 +325,18 @@ class LocalBackend(Backend):
         best = self._dev.best
         spared = {_checkpoint(best.update * len(block)).name} if best else set[str]()
         await asyncio.to_thread(self._trainer.save, self._store.folder / name, keep, spared)
-        self._updates += 1
+        self._samples.append(done.samples)
         reward = fmean(record.mean_leaf_reward for record in block)
         files = file_digests(self._store.folder / name)
         state = {"checkpoint": name.as_posix(), "files": files, "reward": reward, **done.figures()}
-        note = f"update {self._updates}: mean reward {reward:.3f}, {done.line()}"
-        return Update(state, {}, [note])
+        note = f"update {self.updates}: mean reward {reward:.3f}, {done.line()}"
+        last = self.updates == self.config.episodes // len(block)
+        more = empty(self._samples, reward, self.config.learn.group_size, last)
+        return Update(state, {}, [note, *more])
 
     async def evaluate(self) -> Evaluation | None:
         """See Backend; a run that learns nothing, such as an evaluation, is not evaluated."""
-        return None if self.every is None else await self._dev.evaluate(self._updates)
+        return None if self.every is None else await self._dev.evaluate(self.updates)
 
     async def _learn(self, played: Sequence[tuple[Tree[Any], Otherwise | None]]) -> Learnt:
         """The step itself; a batch of numbers that are none is kept for the user to look at."""
@@ -352,7 +358,7 @@ class LocalBackend(Backend):
         try:
             return await asyncio.to_thread(self._trainer.learn, batch)
         except LearnError as error:
-            name = f"failed-update-{self._updates + 1}.json"
+            name = f"failed-update-{self.updates + 1}.json"
             self._store.write(name, json.dumps(asdict(batch)) + "\n")
             raise LearnError(f"{error}; the batch is {self._store.folder / name}") from error
 

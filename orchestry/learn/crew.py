@@ -14,6 +14,7 @@ from orchestry.errors import ConfigError, LearnError, PromptTooLong
 from orchestry.learn.adapters import Adapters
 from orchestry.learn.base import Base, load_base
 from orchestry.learn.compat import TEMPERATURE, as_comlrl
+from orchestry.learn.finite import explained
 from orchestry.learn.groups import Batch
 from orchestry.learn.logprobs import Packed, completion_logprobs, micro_batches
 from orchestry.learn.magrpo import policy_loss
@@ -99,7 +100,8 @@ class Crew:
         raises PromptTooLong where none has fitted yet.
         """
         prompts = self._prompts(requests, n)
-        drawn = iter(self.answer([prompt for prompt in prompts if prompt], n))
+        with explained([self]):
+            drawn = iter(self.answer([prompt for prompt in prompts if prompt], n))
         return [
             [self._completion(prompt, sample) for sample in next(drawn)]
             if prompt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from orchestry.errors import OrchestryError
+from orchestry.learn.finite import NotFiniteError
 
 HEAD = 256
 """Tokens looked at first. Sorting a whole vocabulary costs 20 times as much, and is needed only
@@ -24,7 +24,7 @@ def pick(
     in nats, are of softmax(logits / temperature) BEFORE that cut: what a gradient can be taken of.
     Temperature 0 takes the likeliest token, with log-probability 0.
 
-    Raises OrchestryError where the logits are not finite.
+    Raises NotFiniteError where the logits are not finite.
     """
     greedy_R = temperature_R == 0  # noqa: N806
     scaled_RV = logits_RV / temperature_R.masked_fill(greedy_R, 1.0)[:, None]  # noqa: N806
@@ -37,11 +37,7 @@ def pick(
     short = (~reached_R).nonzero().squeeze(-1)
     if len(short) > 0:
         if not bool(total_R.isfinite().all()):
-            raise OrchestryError(
-                "local: the model's logits are not finite, so nothing can be drawn: the weights "
-                "have diverged, or the dtype is too narrow: begin another run with an earlier "
-                "checkpoint in learn.from and a lower learn.learning_rate, or another learn.dtype"
-            )
+            raise NotFiniteError("the model's logits are not finite, so nothing can be drawn")
         full = scaled_RV[short].sort(descending=True)
         ids_R[short], _ = _invert(
             full.values, full.indices, total_R[short], top_p_R[short], uniform_R[short]

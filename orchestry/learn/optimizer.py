@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from orchestry.errors import LearnError
+from orchestry.learn.finite import NotFiniteError
 
 MAX_WARM_UP = 100
 
@@ -86,14 +87,13 @@ class TeamOptimizer:
         """Adds a micro-batch's gradient; `loss` is its part of the update's whole loss.
 
         Parts that `policy_loss` was told the whole number of `actions` for add up to the gradient
-        of one big batch. Raises LearnError for a loss that is not finite; no weight has moved.
+        of one big batch. Raises NotFiniteError for a loss that is not finite; no weight has moved.
         """
         value = loss.item()
         if not math.isfinite(value):
             self.drop()
-            raise LearnError(
-                f"the loss of step {self.update + 1} is {value}: no weight has moved by it; look "
-                "into the saved batch, or resume with --set learn.learning_rate=..."
+            raise NotFiniteError(
+                f"the loss of step {self.update + 1} is {value}: no weight has moved by it"
             )
         torch.autograd.backward(loss)
         self._pending += 1
@@ -101,16 +101,15 @@ class TeamOptimizer:
     def step(self) -> Step:
         """Clips and applies what was added, and forgets it.
 
-        Raises LearnError for a gradient that is not finite, before any weight moves.
+        Raises NotFiniteError for a gradient that is not finite, before any weight moves.
         """
         norms = {agents: _norm(mine) for agents, mine in self._policies.items()}
         for agents, norm in norms.items():
             if not math.isfinite(norm):
                 self.drop()
-                raise LearnError(
-                    f"the gradient of {', '.join(agents)} in step {self.update + 1} is {norm}: "
-                    "no weight has moved by it; look into the saved batch, or resume with --set "
-                    "learn.learning_rate=..."
+                raise NotFiniteError(
+                    f"the gradient of {', '.join(agents)} in step {self.update + 1} is {norm}: no "
+                    "weight has moved by it"
                 )
         for agents, mine in self._policies.items():
             _scale(mine, norms[agents], self.max_norm)

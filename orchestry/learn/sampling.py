@@ -102,7 +102,7 @@ class Sampler:
 
         An answer is a function of its prompt, adapter and seed, not of the batch around it, up to
         the rounding of the arithmetic. Dropout is off while it draws. Raises ConfigError for a
-        model that attends otherwise than in full, OrchestryError for logits that aren't finite,
+        model that attends otherwise than in full, NotFiniteError for logits that aren't finite,
         ValueError where a prompt has not n seeds or no tokens.
         """
         rows = [[_row(prompt, seed) for seed in prompt.seeds] for prompt in prompts]

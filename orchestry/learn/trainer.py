@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 
 from orchestry.errors import ConfigError, LearnError, StoreError, reason
 from orchestry.learn.crew import Crew
+from orchestry.learn.finite import explained
 from orchestry.learn.groups import Batch
 from orchestry.learn.memory import MicroBatches, out_of_memory
 from orchestry.learn.optimizer import Step, TeamOptimizer
@@ -122,7 +123,8 @@ class Trainer:
     def _step(self) -> Step:
         """Raises LearnError where memory runs out; the last checkpoint is untouched by it."""
         try:
-            return self.optimizer.step()
+            with explained(self.crews):
+                return self.optimizer.step()
         except Exception as error:
             self.optimizer.drop()
             if not out_of_memory(error):
@@ -140,7 +142,7 @@ class Trainer:
 
         Smaller micro-batches, where memory runs out, add up to the same.
         """
-        with self._training():
+        with explained(self.crews), self._training():
             return self._micro.run(
                 lambda tokens: self._added_up(batch, olds, tokens), self.optimizer.drop
             )

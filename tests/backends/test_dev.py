@@ -27,6 +27,7 @@ from tests.backends.letters import (
     GROUP,
     ROLES,
     TASK,
+    adapters,
     artefacts,
     config,
     learned,
@@ -211,3 +212,12 @@ def test_a_task_without_dev_problems_is_refused(model: str, tmp_path: Path) -> N
     tasks = write_task(tmp_path / "tasks", source)
     with pytest.raises(ConfigError, match="no dev problems to evaluate on: add some, or leave"):
         prepare(config(model, tasks, *SETS))
+
+
+def test_a_resume_may_begin_to_evaluate(model: str, tasks: Path, tmp_path: Path) -> None:
+    """Nothing that is learned depends on it."""
+    whole = orchestry.train(config(model, tasks), tmp_path / "whole")
+    part = orchestry.train(config(model, tasks, "episodes=4"), tmp_path / "part")
+    more = resume(part.folder, {"episodes": 8, "learn": {"evaluate_every": 1}})
+    assert adapters(more.folder) == adapters(whole.folder)
+    assert [e.update for e in more.events if isinstance(e, Evaluated)] == [1, 2]
