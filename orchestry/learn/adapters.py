@@ -117,7 +117,7 @@ class Adapters:
     def _kind(self) -> adapterfiles.Kind:
         return adapterfiles.Kind(
             base=self.base.name,
-            paths=frozenset([self.base.model.name_or_path]),  # as `orchestry export` names it
+            paths=frozenset([str(self.base.model.name_or_path)]),  # as `orchestry export` names it
             rank=self.rank,
             alpha=self.alpha,
             dropout=self.dropout,

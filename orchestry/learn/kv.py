@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
@@ -61,12 +61,12 @@ def joined(parts: Sequence[Cache], width: int) -> Cache:
 
     Takes the parts' layers one by one, so that no more than one layer is there twice.
     """
-    whole, *others = parts
-    for number, layer in enumerate(whole.layers):
-        taken: list[Any] = [layer, *(other.layers[number] for other in others)]
-        layer.keys = _padded([one.keys for one in taken], width)
-        layer.values = _padded([one.values for one in taken], width)
-        for one in taken[1:]:
+    whole = parts[0]
+    for number in range(len(whole.layers)):
+        first, *rest = taken = [cast(Any, part).layers[number] for part in parts]
+        first.keys = _padded([one.keys for one in taken], width)
+        first.values = _padded([one.values for one in taken], width)
+        for one in rest:
             one.keys = one.values = None
     return whole
 
