@@ -28,9 +28,9 @@ STATED: prose.Span = (0.88, 0.75)
 """Share of the events' neighbouring content words that stand together in a text."""
 NAMED: prose.Span = (1.0, 0.67)
 """Share of the events that are only named, in the edited text and the telling."""
-NEW: prose.Span = (0.12, 0.28)
+NEW: prose.Span = (0.12, 0.25)
 """Share of content words that are neither the premise's nor idle."""
-DONE: prose.Span = (0.06, 0.12)
+DONE: prose.Span = (0.05, 0.1)
 """Share of content words that say what is done."""
 RETOLD: prose.Span = (0.1, 0.35)
 RECITED: prose.Span = (0.9, 0.5)
@@ -84,12 +84,12 @@ class Work:
         so far, and with its share of the plot."""
         rounds, text = self.options.rounds, self.passage(written[index])
         size = self.options.min_words // rounds, self.options.max_words // rounds
-        before = "\n".join(self.edits[:index])
+        before, so_far = "\n".join(self.edits[:index]), "\n".join(written[: index + 1])
         plot = self.plot.part(index, rounds)
         return (
             text.soundness
-            * self._agreement("\n".join(written[: index + 1]))
-            * self._saying(text.raw)
+            * self._agreement(so_far)
+            * self._saying(so_far)
             * prose.in_length(text, *size)
             * coherence(text.raw, before)
             * prose.ramp(prose.overlap(text.tokens, prose.words(before)), AGAIN)
@@ -129,10 +129,12 @@ class Work:
         )
 
     def _saying(self, raw: str) -> float:
-        """How far a text says something in words of its own, and something is done in it."""
+        """How far a text says something in words of its own, something is done in it, and the
+        events are not those of the premise again."""
         premise = self.problem.prompt
+        stated = prose.tracing("\n".join(self.plot.beats), raw)
         new, done = prose.novel(raw, premise), prose.deeds(raw, premise)
-        return prose.ramp(new, NEW) * prose.ramp(done, DONE)
+        return prose.ramp(new, NEW) * prose.ramp(done, DONE) * prose.ramp(stated, STATED)
 
     def _happening(self, raw: str) -> float:
         """How far the events of the whole plot are told and not only named."""
@@ -157,6 +159,4 @@ def changed(draft: str, edited: str) -> float:
 
 def _unquoted(text: prose.Text, plot: Plot) -> float:
     """How far a text says the events in other words than the premise."""
-    quoted = prose.overlap(prose.words(" ".join(plot.beats)), text.tokens)
-    stated = prose.tracing("\n".join(plot.beats), text.raw)
-    return prose.ramp(quoted, QUOTED) * prose.ramp(stated, STATED)
+    return prose.ramp(prose.overlap(prose.words(" ".join(plot.beats)), text.tokens), QUOTED)
