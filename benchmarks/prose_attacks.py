@@ -287,6 +287,12 @@ class Recipe:
     slots: str = "nouns"
     shuffled: bool = False
 
+    @property
+    def particular(self) -> bool:
+        """Whether it speaks of something else in particular words, which counting can't tell from
+        an honest writer's own."""
+        return self.base == "harbour" or "padded" in self.moves
+
     def __str__(self) -> str:
         order = " at random" if self.shuffled else ""
         slots = f" of {self.slots}{order}" if self.base in LETTERS else ""

@@ -1,4 +1,4 @@
-"""Form letters for tasks whose texts have parts: a story in three texts, an answer that cites."""
+"""Form letters for the tasks whose texts have parts: stories, and answers that cite."""
 
 from __future__ import annotations
 
