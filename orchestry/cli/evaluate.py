@@ -74,7 +74,7 @@ def command(
 
     began = None
     how = How(split=split, update=update, samples=samples, episodes=episodes, patience_s=patience)
-    how.update(task_path=task_path, trust=trusting(trust))
+    how["task_path"], how["trust"] = task_path, trusting(trust)
     with watching(verbose=verbose) as observer:
         how["observer"] = observer
         if compare:
