@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from .fluency import EDGE, word_class
 from .ramps import Span, ramp
-from .words import CLASS_OF, content, grams, sentences, stem, words
+from .words import CLASS_OF, grams, sentences, stem, words
 
 REACH = 3
 """Content words of a source among which two of them stand together."""
@@ -75,44 +75,64 @@ class _Source:
     verbs: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    """A sentence's words, and the stems of its content words with whether each is a verb."""
+
+    tokens: tuple[str, ...]
+    stems: tuple[str, ...]
+    verbs: tuple[bool, ...]
+
+
+@lru_cache(maxsize=64)  # all measures read the same few texts
+def _read(text: str) -> tuple[_Sentence, ...]:
+    return tuple(_parsed(tuple(words(sentence))) for sentence in sentences(text))
+
+
 @lru_cache(maxsize=64)  # k samples, and each agent's text, are measured beside one source
 def _source(text: str) -> _Source:
-    told = [content(words(sentence)) for sentence in sentences(text)]
+    told = _read(text)
     near = {
         pair
         for said in told
-        for i, one in enumerate(said)
-        for other in said[i + 1 : i + 1 + REACH]
+        for i, one in enumerate(said.stems)
+        for other in said.stems[i + 1 : i + 1 + REACH]
         for pair in ((one, other), (other, one))
     }
-    verbs = frozenset(word for word, verb in _roles(text) if verb)
-    return _Source(frozenset(word for said in told for word in said), frozenset(near), verbs)
+    stems = frozenset(word for said in told for word in said.stems)
+    return _Source(stems, frozenset(near), frozenset(w for w, verb in _roles(text) if verb))
 
 
 def tracing(text: str, source: str) -> float:
     """The share of neighbouring content words that stand together in the source, in any order, also
     with a word of its own between them. Idle words of its own are passed over."""
     known = _source(source)
-    hits = pairs = 0
-    for sentence in sentences(text):
-        said = [w for w in content(words(sentence)) if w in known.stems or w not in IDLE]
-        pairs += max(0, len(said) - 1)
-        places = [i for i, word in enumerate(said) if word in known.stems]
-        hits += sum(
-            j - i <= STEP and (said[i], said[j]) in known.pairs for i, j in pairwise(places)
-        )
+    counts = [_traced(said, known) for said in _read(text)]
+    hits, pairs = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
     return hits / (pairs + PRIOR_PAIRS)
+
+
+def _traced(sentence: _Sentence, known: _Source) -> tuple[int, int]:
+    """Pairs of one sentence that stand together in the source, and all of them."""
+    said = [w for w in sentence.stems if w in known.stems or w not in IDLE]
+    places = [i for i, word in enumerate(said) if word in known.stems]
+    hits = sum(j - i <= STEP and (said[i], said[j]) in known.pairs for i, j in pairwise(places))
+    return hits, max(0, len(said) - 1)
+
+
+def _stems(text: str) -> list[str]:
+    return [word for said in _read(text) for word in said.stems]
 
 
 def idling(text: str, source: str) -> float:
     """The share of content words that are idle and not the source's."""
-    said, known = content(words(text)), _source(source).stems
+    said, known = _stems(text), _source(source).stems
     return sum(word in IDLE and word not in known for word in said) / len(said) if said else 0.0
 
 
 def novel(text: str, source: str) -> float:
     """The share of content words that are its own and not idle."""
-    said, known = content(words(text)), _source(source).stems
+    said, known = _stems(text), _source(source).stems
     return sum(word not in known | IDLE for word in said) / len(said) if said else 0.0
 
 
@@ -133,8 +153,8 @@ def refrain(texts: Sequence[str]) -> float:
     runs = [
         run
         for text in texts
-        for sentence in sentences(text)
-        for run in grams([w if w in CLASS_OF else GAP for w in words(sentence)], SKELETON)
+        for said in _read(text)
+        for run in grams([w if w in CLASS_OF else GAP for w in said.tokens], SKELETON)
     ]
     return 1.0 - len(set(runs)) / len(runs) if runs else 0.0
 
@@ -162,23 +182,25 @@ def mixture(text: str, source: str) -> float:
     sentence copied among others about something else has not."""
     known = _source(source)
     total = mixed = 0.0
-    for sentence in sentences(text):
-        tokens = words(sentence)
-        said = content(tokens)
-        shared = sum(word in known.stems for word in said) / max(1, len(said))
-        total += len(tokens)
-        mixed += len(tokens) * ramp(tracing(sentence, source), COPIED) * ramp(shared, FOREIGN)
+    for said in _read(text):
+        hits, pairs = _traced(said, known)
+        shared = sum(word in known.stems for word in said.stems) / max(1, len(said.stems))
+        own = ramp(hits / (pairs + PRIOR_PAIRS), COPIED)
+        total += len(said.tokens)
+        mixed += len(said.tokens) * own * ramp(shared, FOREIGN)
     return mixed / total if total else 0.0
 
 
 def _roles(text: str) -> Iterator[tuple[str, bool]]:
     """Each content word's stem, and whether its neighbours or its ending make it a verb."""
-    for sentence in sentences(text):
-        tokens = words(sentence)
-        kinds = [EDGE, EDGE, *map(word_class, tokens), EDGE]
-        for i, word in enumerate(tokens):
-            if word not in CLASS_OF:
-                yield stem(word), _verb(*kinds[i : i + 4])
+    return (role for said in _read(text) for role in zip(said.stems, said.verbs, strict=True))
+
+
+def _parsed(tokens: tuple[str, ...]) -> _Sentence:
+    kinds = [EDGE, EDGE, *map(word_class, tokens), EDGE]
+    places = [i for i, word in enumerate(tokens) if word not in CLASS_OF]
+    verbs = tuple(_verb(*kinds[i : i + 4]) for i in places)
+    return _Sentence(tokens, tuple(stem(tokens[i]) for i in places), verbs)
 
 
 def _verb(early: str, before: str, kind: str, after: str) -> bool:
