@@ -80,21 +80,25 @@ class Reference:
 
     others: tuple[str, ...]
     """Other helpers, as code."""
-    wanted: tuple[Values, ...]
-    """What the gold main returned on every test with each of them."""
+    wanted: tuple[tuple[Values, ...], ...]
+    """What each right main returned on every test with each of them; the gold one is the first."""
     expected: tuple[Any, ...]
     stubbed: int
     """The tests that the gold main passes with the best stub in place of aux."""
 
     def agreement(self, found: Sequence[Values]) -> float:
-        """Youden's J of a main's values: the share of those that another helper should change and
-        that are the gold main's, plus the same of those that it should not change, less 1.
+        """With the right main that is the likest."""
+        return max(self._agreement(wanted, found) for wanted in self.wanted)
 
-        1 for the gold main; 0 for one that needs no helper, answers a constant, or only notices
-        that its helper is another.
+    def _agreement(self, wanted: Sequence[Values], found: Sequence[Values]) -> float:
+        """Youden's J of a main's values: the share of those that another helper should change and
+        that are the right main's, plus the same of those that it should not change, less 1.
+
+        1 for that main, and where nothing can be told; 0 for one that needs no helper, answers a
+        constant, or only notices that its helper is another.
         """
         right: dict[bool, list[bool]] = {True: [], False: []}
-        for wants, gots in zip(self.wanted, found, strict=True):
+        for wants, gots in zip(wanted, found, strict=True):
             for want, expected, got in zip(wants, self.expected, gots, strict=True):
                 if want is not None:
                     same = got is not None and compare(want[0], got[0])
@@ -104,7 +108,7 @@ class Reference:
 
 
 _KNOWN: dict[str, Reference] = {}
-"""References by the text of their gold pair: they are asked for with every answer."""
+"""References by what their problem holds: they are asked for with every answer."""
 
 
 def known(problem: Problem) -> bool:
@@ -113,12 +117,13 @@ def known(problem: Problem) -> bool:
 
 
 async def halves(
-    problem: Problem, program: Program, floor: int, tools: Tools
+    problem: Problem, program: Program, passed: float, floor: int, tools: Tools
 ) -> tuple[float, float, list[float]]:
     """How far main works with other helpers, and aux with the gold main; then how far each comes
     without the other: aux in the place of main, and main with stubs. All in [0, 1].
 
-    A constant passes `floor` tests.
+    A constant passes `floor` tests. Where one alone comes as far as the team, which `passed` so
+    much, or aux is none that the gold main can use, main is not tried.
     """
     reference = await _reference(problem, tools)
     below = answers.join_code((program.preamble, program.helper, problem.data["gold_main"]))
@@ -128,39 +133,52 @@ async def halves(
         run_tests(problem, program.text, tools, None, AUX),
         *(run_tests(problem, stubbed[one], tools, BRISK) for one in _STUBS if stubbed),
     )
-    found = await asyncio.gather(
-        *(_values(problem, other, program.main, tools) for other in reference.others),
-    )
     aux = scoring.beyond_chance(below_gold.passed, below_gold.total, reference.stubbed)
     alone = [scoring.beyond_chance(one.passed, one.total, floor) for one in without]
-    return reference.agreement(found), aux, alone
+    if not aux or max(alone) >= passed:
+        return 0.0, aux, alone
+    runs = (_tried(problem, other, program.main, tools) for other in reference.others)
+    return reference.agreement(await asyncio.gather(*runs)), aux, alone
+
+
+async def _tried(problem: Problem, aux: str, main: str, tools: Tools) -> Values:
+    """A main's values with another helper; under the run's own limits where short ones cost any."""
+    values = await _values(problem, aux, main, tools, BRISK)
+    return values if None not in values else await _values(problem, aux, main, tools, None)
 
 
 async def _reference(problem: Problem, tools: Tools) -> Reference:
     gold = Program.of(problem, problem.data["gold_aux"], problem.data["gold_main"])
-    key = f"{problem.id}\n{gold.text}"
+    key = repr(problem.data)
     if key not in _KNOWN:
         tests = problem.data["tests"]
         recorder = _RECORDED.format(name=problem.data["entry_point"], most=MAX_ANSWERS)
-        code = answers.join_code((gold.helper, recorder, gold.main))
+        code = answers.join_code((gold.preamble, gold.helper, recorder, gold.main))
         call = Call(args=([args for args, _ in tests],))
         (given,) = await tools.sandbox.run(code, "recorded", [call])
+        given_by = (gold.preamble, gold.helper)
         others = tuple(
-            answers.join_code((gold.helper, _OTHER.format(answers=given.value, kind=kind)))
+            answers.join_code((*given_by, _OTHER.format(answers=given.value or [], kind=kind)))
             for kind in KINDS
         )
-        wanted, stubs = await asyncio.gather(
-            asyncio.gather(*(_values(problem, other, gold.main, tools) for other in others)),
+        mains = (gold.main, *problem.data.get("other_mains", ()))
+        runs = (_values(problem, one, main, tools, BRISK) for main in mains for one in others)
+        values, stubs = await asyncio.gather(
+            asyncio.gather(*runs),
             asyncio.gather(*(run_tests(problem, code, tools, BRISK) for code in gold.stubbed())),
         )
         expected = tuple(value for _, value in tests)
         stubbed = max(one.passed for one in stubs)
-        _KNOWN[key] = Reference(others, tuple(wanted), expected, stubbed)
+        size = len(others)
+        wanted = tuple(tuple(values[i : i + size]) for i in range(0, len(values), size))
+        _KNOWN[key] = Reference(others, wanted, expected, stubbed)
     return _KNOWN[key]
 
 
-async def _values(problem: Problem, aux: str, main: str, tools: Tools) -> Values:
+async def _values(
+    problem: Problem, aux: str, main: str, tools: Tools, limits: Limits | None
+) -> Values:
     calls = [Call(args=tuple(args)) for args, _ in problem.data["tests"]]
     code = answers.join_code((aux, main))
-    results = await tools.sandbox.run(code, problem.data["entry_point"], calls, BRISK)
+    results = await tools.sandbox.run(code, problem.data["entry_point"], calls, limits)
     return tuple((result.value,) if result.verdict == "value" else None for result in results)

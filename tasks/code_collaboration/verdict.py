@@ -30,7 +30,7 @@ async def judged(problem: Problem, program: Program, tools: Tools) -> Verdict:
     objection = reward.objection(program, name, usage)
     cooperation = 0.0
     if passed and not objection and partners.known(problem):
-        halves = await partners.halves(problem, program, floor, tools)
+        halves = await partners.halves(problem, program, passed, floor, tools)
         cooperation, objection = reward.partnership(passed, *halves)
     elif passed and not objection:
         cooperation, objection = await _cooperation(problem, program, floor, outcome, tools)

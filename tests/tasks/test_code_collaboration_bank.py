@@ -114,7 +114,8 @@ def test_no_problem_is_a_near_copy_of_another() -> None:
 @each
 def test_the_fields_are_whole(problem: Problem) -> None:
     data = problem.data
-    assert {name: type(value) for name, value in data.items()} == KINDS
+    kinds = {name: type(value) for name, value in data.items() if name != "other_mains"}
+    assert kinds == KINDS
     assert problem.id == data["entry_point"]
     assert 1 <= data["grade"] <= 4
     assert data["gold_main"].startswith(data["signature"] + "\n")
@@ -142,6 +143,13 @@ def test_gold_passes_and_stubs_cost_a_quarter(problem: Problem) -> None:
     assert passed(problem, gold, [*tests, problem.data["example"]]) == len(tests) + 1
     for name, stub in STUBS.items():
         assert passed(problem, stub, tests) <= 0.75 * len(tests), name
+
+
+def test_other_mains_are_right_too() -> None:
+    for problem in BANK:
+        for main in problem.data.get("other_mains", ()):
+            other = problem.model_copy(update={"data": {**problem.data, "gold_main": main}})
+            test_gold_passes_and_stubs_cost_a_quarter(other)
 
 
 @each

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestry import Tools
 from orchestry.services.sandbox import open_sandbox
 from orchestry.types import Limits
-from tests.tasks.cubes import CUBE, HEAD, OWN, SUM, TRICKS, parts, scored
+from tests.tasks.cubes import CUBE, HEAD, OWN, PROBLEMS, SUM, TRICKS, parts, scored
 
 REWARD = import_module("orchestry_tasks.code_collaboration.reward")
 
@@ -60,6 +60,39 @@ async def test_a_wrapper_that_aux_packs_for_is_no_cooperation(tools: Tools, body
     assert "solved" in score.tags
     assert score.total == 0.5
     assert "No cooperation: aux is not what the problem asks for" in score.feedback
+
+
+RIGHT_MAINS = {
+    "sum_of_cubes": "memo = {}\n\ndef sum_of_cubes(numbers):\n    for n in numbers:\n"
+    "        memo[n] = memo[n] if n in memo else aux(n)\n    return sum(memo[n] for n in numbers)",
+    "common_divisor": "def common_divisor(numbers):\n    from functools import reduce\n"
+    "    return reduce(aux, numbers) if numbers else 0",
+    "matrix_power": "def matrix_power(matrix, n):\n    if n > 1:\n"
+    "        return aux(matrix_power(matrix, n - 1), matrix)\n    size = range(len(matrix))\n"
+    "    return matrix if n else [[int(i == j) for j in size] for i in size]",
+    "largest_roman": "def largest_roman(numerals):\n    return max(numerals, key=aux, default='')",
+    "first_to_lead": "def first_to_lead(rounds):\n    lead = 0\n    for a, b in rounds:\n"
+    "        lead += aux(b=b, a=a)\n        if abs(lead) > 1:\n"
+    "            return 1 if lead > 0 else 2\n    return 0",
+    "all_positive": "def all_positive(numbers):\n"
+    "    return len([n for n in numbers if aux(n)]) == len(numbers)",
+    "pig_latin": "def pig_latin(text):\n    return ' '.join(map(aux, text.split()))",
+    "armstrong_numbers": "def armstrong_numbers(limit):\n"
+    "    return [n for n in range(limit) if n > 0 and aux(n)]",
+    "merge_bookings": "def merge_bookings(bookings):\n    out = []\n"
+    "    for one in sorted(bookings, key=lambda pair: pair[0]):\n"
+    "        both = out and aux(out[-1], one)\n        if both:\n            out.pop()\n"
+    "        out.append(both or one)\n    return out",
+}
+
+
+@pytest.mark.parametrize("name", RIGHT_MAINS)
+async def test_a_main_that_is_right_in_its_own_way_cooperates_in_full(
+    tools: Tools, name: str
+) -> None:
+    problem = PROBLEMS[name]
+    score = await scored(tools, problem.data["gold_aux"], RIGHT_MAINS[name], problem)
+    assert score.total == 1.0, score.feedback
 
 
 async def test_an_aux_that_lacks_one_case_does_not_make_main_a_partner(tools: Tools) -> None:
