@@ -1,8 +1,8 @@
-"""Each half of a team with other partners: main above other helpers, aux below the gold main.
+"""Each half of a team apart: main with other helpers, aux with the questions of the gold main.
 
 What a main should return with another helper is what the gold main returns with it. A main that
-can do without its helper, or works with its own one only, fails there; so does an aux that does
-not what its problem asks. Only for problems that have a gold pair.
+can do without its helper, or works with its own one only, fails there, and an aux that does not do
+what its problem asks answers wrongly. Only for problems that have a gold pair.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ BRISK = Limits(wall_s=3.0, cpu_s=0.3)
 the run's own limits: a program that needs more of anything is run under those."""
 KINDS = range(3)
 """Other helpers: always wrong, at random, and wrong half of the time."""
-MAX_ANSWERS = 40
+MAX_ASKED = 40
 _STUBS = (0, -2)
 """Of a program's stubs, the one that gives nothing and the one that gives back its argument: a
 main that falls back on its own is found by these."""
 _RECORDED = """\
-_answers = []
+_asked = {{}}
 
 def _recorder(own):
-    def aux(*args, **named):
-        value = own(*args, **named)
-        _answers.append(value)
+    import copy
+    def aux(*args):
+        given = copy.deepcopy(args)
+        value = own(*args)
+        _asked.setdefault(repr(given), (given, copy.deepcopy(value)))
         return value
     return aux
 
@@ -42,9 +44,10 @@ aux = _recorder(aux)
 def recorded(tests):
     for args in tests:
         {name}(*args)
-    return list({{repr(one): one for one in _answers}}.values())[:{most}]
+    whole = list(_asked.values())
+    return whole[:: -(-len(whole) // {most})]
 """
-"""Behind the gold aux: what it answers to the gold main over all tests, each answer once."""
+"""Behind the gold aux: what the gold main asks over all tests and is answered, each once."""
 _OTHER = """\
 def _partner(own, answers, kind):
     import copy, functools, inspect, zlib
@@ -70,6 +73,8 @@ aux = _partner(aux, {answers}, {kind})
 one, always the same."""
 
 
+Asked = tuple[tuple[Any, ...], Any]
+"""Arguments of a call of aux, and its right answer."""
 Values = tuple[tuple[Any] | None, ...]
 """What came of each test; None where that is no value."""
 
@@ -83,8 +88,8 @@ class Reference:
     wanted: tuple[tuple[Values, ...], ...]
     """What each right main returned on every test with each of them; the gold one is the first."""
     expected: tuple[Any, ...]
-    stubbed: int
-    """The tests that the gold main passes with the best stub in place of aux."""
+    asked: tuple[Asked, ...]
+    """What the gold main asks of the gold aux over all tests."""
 
     def agreement(self, found: Sequence[Values]) -> float:
         """With the right main that is the likest."""
@@ -119,26 +124,49 @@ def known(problem: Problem) -> bool:
 async def halves(
     problem: Problem, program: Program, passed: float, floor: int, tools: Tools
 ) -> tuple[float, float, list[float]]:
-    """How far main works with other helpers, and aux with the gold main; then how far each comes
+    """How far main works with other helpers, and aux answers rightly; then how far each comes
     without the other: aux in the place of main, and main with stubs. All in [0, 1].
 
     A constant passes `floor` tests. Where one alone comes as far as the team, which `passed` so
-    much, or aux is none that the gold main can use, main is not tried.
+    much, or aux answers nothing rightly, main is not tried.
     """
     reference = await _reference(problem, tools)
-    below = answers.join_code((program.preamble, program.helper, problem.data["gold_main"]))
     stubbed = program.stubbed()
-    below_gold, *without = await asyncio.gather(
-        run_tests(problem, below, tools),
-        run_tests(problem, program.text, tools, None, AUX),
-        *(run_tests(problem, stubbed[one], tools, BRISK) for one in _STUBS if stubbed),
+    aux, without = await asyncio.gather(
+        _right(problem, program, reference.asked, tools),
+        asyncio.gather(
+            run_tests(problem, program.text, tools, None, AUX),
+            *(run_tests(problem, stubbed[one], tools, BRISK) for one in _STUBS if stubbed),
+        ),
     )
-    aux = scoring.beyond_chance(below_gold.passed, below_gold.total, reference.stubbed)
     alone = [scoring.beyond_chance(one.passed, one.total, floor) for one in without]
     if not aux or max(alone) >= passed:
         return 0.0, aux, alone
     runs = (_tried(problem, other, program.main, tools) for other in reference.others)
     return reference.agreement(await asyncio.gather(*runs)), aux, alone
+
+
+async def _right(problem: Problem, program: Program, asked: Sequence[Asked], tools: Tools) -> float:
+    """The share of what the gold main asks that the helper's aux answers rightly by itself, beyond
+    what a constant answers, or who gives back the question."""
+    helper = answers.join_code((program.preamble, program.helper))
+    calls = [Call(args=args) for args, _ in asked]
+    results = await tools.sandbox.run(helper, AUX, calls)
+    wanted = [_plain(want) for _, want in asked]
+    judged = all(isinstance(want, bool) for want in wanted)  # then only the truth of it is used
+    found = [
+        result.verdict == "value"
+        and compare(want, bool(result.value) if judged else _plain(result.value))
+        for want, result in zip(wanted, results, strict=True)
+    ]
+    given = (_plain(args[0]) if args else None for args, _ in asked)
+    echoed = sum(map(compare, wanted, given))
+    return scoring.beyond_chance(sum(found), len(found), max(echoed, scoring.best_constant(wanted)))
+
+
+def _plain(value: Any) -> Any:
+    """Lists in the place of tuples: a main that unpacks either knows no difference."""
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 async def _tried(problem: Problem, aux: str, main: str, tools: Tools) -> Values:
@@ -152,26 +180,21 @@ async def _reference(problem: Problem, tools: Tools) -> Reference:
     key = repr(problem.data)
     if key not in _KNOWN:
         tests = problem.data["tests"]
-        recorder = _RECORDED.format(name=problem.data["entry_point"], most=MAX_ANSWERS)
+        recorder = _RECORDED.format(name=problem.data["entry_point"], most=MAX_ASKED)
         code = answers.join_code((gold.preamble, gold.helper, recorder, gold.main))
         call = Call(args=([args for args, _ in tests],))
         (given,) = await tools.sandbox.run(code, "recorded", [call])
-        given_by = (gold.preamble, gold.helper)
+        asked: tuple[Asked, ...] = tuple(given.value or ())
+        told = [*{repr(answer): answer for _, answer in asked}.values()]
         others = tuple(
-            answers.join_code((*given_by, _OTHER.format(answers=given.value or [], kind=kind)))
+            answers.join_code((gold.preamble, gold.helper, _OTHER.format(answers=told, kind=kind)))
             for kind in KINDS
         )
         mains = (gold.main, *problem.data.get("other_mains", ()))
         runs = (_values(problem, one, main, tools, BRISK) for main in mains for one in others)
-        values, stubs = await asyncio.gather(
-            asyncio.gather(*runs),
-            asyncio.gather(*(run_tests(problem, code, tools, BRISK) for code in gold.stubbed())),
-        )
-        expected = tuple(value for _, value in tests)
-        stubbed = max(one.passed for one in stubs)
-        size = len(others)
+        values, size = await asyncio.gather(*runs), len(others)
         wanted = tuple(tuple(values[i : i + size]) for i in range(0, len(values), size))
-        _KNOWN[key] = Reference(others, wanted, expected, stubbed)
+        _KNOWN[key] = Reference(others, wanted, tuple(value for _, value in tests), asked)
     return _KNOWN[key]
 
 

@@ -18,7 +18,7 @@ FULL_DROP = 0.4
 """The share of the team's success that must go with aux for cooperation to be whole."""
 
 
-GOES_BY: prose.Span = (0.5, 0.9)
+GOES_BY: prose.Span = (0.7, 0.95)
 """Where a main's agreement with the gold one, both with other helpers, starts to count, and where
 it is whole: a main that lies wherever aux is wrong agrees by luck, more often where it has only
 yes and no to say."""
@@ -64,7 +64,7 @@ def partnership(
     if max(alone) >= quality:
         return 0.0, "the tests pass as well with a stub in place of aux"
     if aux <= 0.0:
-        return 0.0, "aux is not what the problem asks for: a right main fails with it"
+        return 0.0, "aux is not what the problem asks for: its answers are wrong"
     if main <= 0.0:
         return 0.0, "main does not go by what other helpers return"
     halves = (main / quality, GOES_BY), (aux / quality, (0.0, FULL_DROP))
