@@ -36,7 +36,7 @@ def finish(run: Run, *, show_best: bool, as_json: bool) -> int:
         title = f"best: episode {run.best.episode}, {escape(run.best.problem)}"
         framed(where, best(run.best), title, expand=True)
     if not as_json:
-        framed(where, figures(summary), f"{escape(summary.task)}: {_ending(summary)}")
+        framed(where, figures(summary), f"{escape(summary.task)}: {ending(summary)}")
         if summary.prompt_diff:
             learned = counted(summary.accepted, "behaviour")
             framed(where, diff(summary.prompt_diff), f"learned: {learned} in the prompts")
@@ -50,7 +50,8 @@ def figures(summary: Summary) -> Group:
     return Group(facts(*_facts(summary)), Text(), usage_table(summary))
 
 
-def _ending(summary: Summary) -> str:
+def ending(summary: Summary) -> str:
+    """How a run stopped, for a title."""
     if summary.stopped == "done" and summary.updates and summary.taught == 0:
         return "[yellow]done, and nothing was learned[/]"
     return ENDINGS[summary.stopped]

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 import orchestry  # noqa: E402
 from orchestry.backends.taught import empty, leftover  # noqa: E402
-from orchestry.cli.show import summary_panel  # noqa: E402
+from orchestry.cli.show import ending  # noqa: E402
 from orchestry.engine import prepare, resume  # noqa: E402
 from orchestry.errors import LearnError  # noqa: E402
 from orchestry.session import Silent  # noqa: E402
@@ -44,7 +44,7 @@ def test_a_run_without_a_lesson_says_so_first_often_and_last(model: str, tmp_pat
     assert "warning: 3 updates in a row had nothing to learn from" in said
     assert "nothing was learned: none of the 3 updates" in heard.notes[-1]
     assert (run.summary.updates, run.summary.taught) == (3, 0)
-    assert "done, and nothing was learned" in str(summary_panel(run.summary).title)
+    assert "done, and nothing was learned" in ending(run.summary)
     resume(run.folder, {"episodes": 4}, later := Heard())
     assert not any("in this update" in note for note in later.notes)  # which was said before
     assert any("none of the 4 updates" in note for note in later.notes)
@@ -52,7 +52,7 @@ def test_a_run_without_a_lesson_says_so_first_often_and_last(model: str, tmp_pat
 
 def test_a_run_that_learns_is_simply_done(finished: Run) -> None:
     assert finished.summary.taught == finished.summary.updates == 2
-    assert "nothing" not in str(summary_panel(finished.summary).title)
+    assert "nothing" not in ending(finished.summary)
 
 
 @pytest.mark.parametrize(("reward", "fix"), [(0.0, "easier"), (1.0, "harder"), (0.5, "group_size")])

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from orchestry.cli.console import Console
 from orchestry.cli.notes import Notes, say
 from tests.cli.support import FAKE, CommandLine
 
