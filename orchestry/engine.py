@@ -96,7 +96,8 @@ def prepare(
     check(config.trackers, login=need_key)
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
     digests, folder = task_digests(task), folder_of(task)
-    if folder and folder.parent not in (bundled("tasks"), *config.task_path):  # it was in ./tasks
+    known = (bundled("tasks"), *config.task_path)
+    if folder and folder.parent not in [path.resolve() for path in known]:  # it was in ./tasks
         shelves = (*config.task_path, folder.parent)
         config = config.model_copy(update={"task_path": shelves})
     config, task = arranged(config, task)

@@ -58,7 +58,9 @@ def change(**changes: object) -> None:
 def test_a_strangers_task_is_named_and_not_imported(
     cli: CommandLine, run: Path, words: tuple[str, ...]
 ) -> None:
-    cli(*words).failed(2, f"task_path {run / 'shelf'} (its code would be imported)", "--trust")
+    refused = cli(*words)
+    refused.failed(2, f"task_path {run / 'shelf'} (its code would be imported)", "--trust")
+    assert refused.err.count("its code") == 1
     assert not (run / "made").exists()
     cli(*words, "--trust")
     assert (run / "made").exists()
