@@ -366,8 +366,9 @@ def _parse_set(item: str) -> tuple[str, Any]:
         raise ConfigError(f"--set takes key=value such as search.k_samples=8, not '{item}'")
     try:
         return key, yamls.load(value)
-    except ValueError:
-        raise ConfigError(f"--set {key}: '{value}' is no YAML value: quote it") from None
+    except ValueError as error:
+        why = f"--set {key}: '{value}' is no YAML value ({error}): quote it"
+        raise ConfigError(why) from None
 
 
 _NAME = re.compile(r'(?:^|\.)(?:"([^"]+)"|([^.]*))')
