@@ -277,7 +277,7 @@ class Limits(Frozen):
     memory_mb: int = Field(256, ge=64, le=1 << 20)
     """MiB of address space, beside what the interpreter itself maps."""
     output_kb: int = Field(256, ge=1, le=1 << 16)
-    """KiB of one call's value."""
+    """KiB of what all calls of a run return and raise, together; of one call in a test's."""
     processes: int = Field(16, ge=1, le=4096)
     """Threads, the first one included; other processes are never allowed where code is confined."""
     recursion: int = Field(1000, ge=50, le=1_000_000)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+_SIZED = frozenset((list, tuple, dict, set, frozenset))
+
 
 def compare(expected: Any, value: Any, tolerance: float = 1e-9) -> bool:
     """Equality of plain values with exact built-in types, recursively.
@@ -18,9 +20,11 @@ def compare(expected: Any, value: Any, tolerance: float = 1e-9) -> bool:
         return type(value) in (float, int) and _close(expected, value, tolerance)
     if type(value) is not kind:
         return False
+    if kind in _SIZED and len(expected) != len(value):  # before all of a stranger's are looked at
+        return False
     if kind in (list, tuple):
         pairs = zip(expected, value, strict=False)
-        return len(expected) == len(value) and all(compare(a, b, tolerance) for a, b in pairs)
+        return all(compare(a, b, tolerance) for a, b in pairs)
     if kind is dict:
         wanted = {_typed(key): item for key, item in expected.items()}
         found = {_typed(key): item for key, item in value.items()}

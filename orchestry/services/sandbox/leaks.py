@@ -41,17 +41,25 @@ class Redactor:
         ends = (match.end() for match in self._text.finditer(text) if match.start() < limit)
         return self._text.sub(MARK, text[: max((limit, *ends))])
 
-    def value(self, value: Any) -> Any:
-        """A plain value with the strings and bytes in it redacted, at any depth."""
+    def value(self, value: Any, source: bytes = b"\\") -> Any:
+        """A plain value with the strings and bytes in it redacted, at any depth.
+
+        It is not searched if the tagged JSON that it came from tells that no secret is in it.
+        """
+        if b"\\" in source or b'"b"' in source or self._data.search(source):
+            return self._value(value)
+        return value
+
+    def _value(self, value: Any) -> Any:
         kind = type(value)
         if kind is str:
             return self._text.sub(MARK, value)
         if kind is bytes:
             return self._data.sub(MARK.encode(), value)
         if kind is dict:
-            return {self.value(key): self.value(item) for key, item in value.items()}
+            return {self._value(key): self._value(item) for key, item in value.items()}
         if kind in _SEQUENCES:
-            return kind(self.value(item) for item in value)
+            return kind(self._value(item) for item in value)
         return value
 
 

@@ -19,7 +19,7 @@ from orchestry.errors import SandboxError
 from orchestry.services.sandbox.inside import tagged
 from orchestry.services.sandbox.inside.server import ENDED, UNCONFINED
 from orchestry.services.sandbox.leaks import Redactor
-from orchestry.services.sandbox.records import record_room, verdicts
+from orchestry.services.sandbox.records import run_room, verdicts
 from orchestry.services.sandbox.wasi import WASI, WasiWorker
 from orchestry.services.sandbox.worker import Played, Refused, Worker
 from orchestry.types import Call, CallResult, Limits
@@ -167,7 +167,7 @@ class ForkServers:
 
     async def _play(self, jobs: Sequence[dict[str, Any]], calls: int, limits: Limits) -> Played:
         """On the first free server; where that died, once more on a new one."""
-        room = min(_MOST_SAID, calls * record_room(limits))
+        room = min(_MOST_SAID, run_room(calls, limits))
         async with self._slots:
             for _ in range(2):
                 worker = self._idle.pop() if self._idle else await _start(self._level)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterator
-from typing import Any
 
 from orchestry.services.sandbox.inside import tagged, wire
+from orchestry.services.sandbox.inside.candidate import FRAME
 from orchestry.services.sandbox.inside.server import ENDED, FULL, LATE, MUTE
 from orchestry.services.sandbox.leaks import Redactor
 from orchestry.services.sandbox.worker import Played
@@ -17,15 +16,15 @@ from orchestry.types import CallResult, Limits
 _MAX_WHY = 300
 _MAX_TRACE = 2000
 _MAX_LINE = 1 << 31
-_RECORD_BYTES = 1 << 17  # what a record may have besides its value: texts of 4,096 characters
+_TEST_BYTES = 1 << 16  # what a test of ours may say of its first failure: 4,096 characters, escaped
 _KEYS = {"index", "verdict", "value", "why", "line", "trace"}
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _VERDICTS = ("value", "error", "timeout", "memory", "output")
 
 
-def record_room(limits: Limits) -> int:
-    """Bytes of the longest honest record."""
-    return (limits.output_kb << 10) + _RECORD_BYTES
+def run_room(calls: int, limits: Limits) -> int:
+    """Bytes of all that an honest run says: its host reads that many and no more."""
+    return (limits.output_kb << 10) + _TEST_BYTES + calls * (wire.HEAD + FRAME)
 
 
 def verdicts(played: Played, calls: int, limits: Limits, redactor: Redactor) -> list[CallResult]:
@@ -33,31 +32,34 @@ def verdicts(played: Played, calls: int, limits: Limits, redactor: Redactor) -> 
     results: list[CallResult] = []
     why = _post_mortem(played, limits)
     try:
-        for body in _bodies(played.said):
-            if len(results) == calls:  # more records than calls: which are the right ones?
-                raise tagged.Untaggable("more records than calls")
-            if len(body) > record_room(limits):
-                raise tagged.Untaggable("a record that is too long")
-            results.append(_result(tagged.loads_record(body), len(results), limits, redactor))
+        for index, body in enumerate(_bodies(played.said, calls, limits)):
+            results.append(_result(body, index, redactor))
     except tagged.Untaggable as error:
         why = CallResult(verdict="error", why=f"broke the runner's channel: {error}")
-        results = [] if len(results) == calls else results
     return [*results, *([why] * (calls - len(results)))]
 
 
-def _bodies(said: bytes) -> Iterator[bytes]:
-    """The records' contents; the last one may have been cut off."""
-    at = 0
-    while at + wire.HEAD <= len(said):
-        size = int.from_bytes(said[at : at + wire.HEAD], "big")
-        if at + wire.HEAD + size > len(said):
-            return
-        yield said[at + wire.HEAD : at + wire.HEAD + size]
-        at += wire.HEAD + size
+def _bodies(said: bytes, calls: int, limits: Limits) -> list[bytes]:
+    """The records' contents, counted before any is read; the last one may have been cut off.
+
+    Raises Untaggable for more than a run may say.
+    """
+    if len(said) > run_room(calls, limits):
+        raise tagged.Untaggable("more bytes than a run may say")
+    at, found = 0, []
+    while (start := at + wire.HEAD) <= len(said):
+        at = start + int.from_bytes(said[at:start], "big")
+        if at > len(said):
+            break
+        if len(found) == calls:  # which are the right ones?
+            raise tagged.Untaggable("more records than calls")
+        found.append(said[start:at])
+    return found
 
 
-def _result(record: dict[str, Any], index: int, limits: Limits, redactor: Redactor) -> CallResult:
+def _result(body: bytes, index: int, redactor: Redactor) -> CallResult:
     """Raises Untaggable for what the runner would not say."""
+    record = tagged.loads_record(body)
     if record.get("index") != index or record.keys() - _KEYS:
         raise tagged.Untaggable("a record out of order")
     verdict, line = record.get("verdict"), record.get("line")
@@ -73,7 +75,7 @@ def _result(record: dict[str, Any], index: int, limits: Limits, redactor: Redact
     if "value" not in record:
         raise tagged.Untaggable("a record without its value")
     plain = tagged.untag(record["value"])
-    return CallResult(verdict="value", value=redactor.value(plain), why=said)
+    return CallResult(verdict="value", value=redactor.value(plain, body), why=said)
 
 
 def _text(text: str) -> str:

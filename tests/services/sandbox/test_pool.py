@@ -13,15 +13,20 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from orchestry.errors import SandboxError
 from orchestry.services.sandbox import ForkServers, open_sandbox
+from orchestry.services.sandbox.inside import tagged
+from orchestry.services.sandbox.inside.candidate import answer_calls
 from orchestry.services.sandbox.inside.server import UNCONFINED
-from orchestry.services.sandbox.worker import Worker
+from orchestry.services.sandbox.records import run_room
+from orchestry.services.sandbox.worker import Played, Worker
 from orchestry.types import Call, CallResult, Limits
 
 LIMITS = Limits(wall_s=4.0, cpu_s=0.5, memory_mb=256, output_kb=64)
@@ -81,6 +86,80 @@ async def test_a_failure_is_a_verdict(sandbox: ForkServers) -> None:
     for (code, verdict, why), found in zip(FAILURES, results, strict=True):
         assert [result.verdict for result in found] == [verdict] * len(CALLS), code
         assert why in found[0].why, code
+
+
+MANY = [Call(args=(n,)) for n in range(16)]
+BOUND = (64 << 10) + (1 << 16) + 16 * 132 + 4
+"""Bytes: the values' 64 KiB, a test's message, a frame for each of 16 records, the last word."""
+FORGER = """
+import os
+items = b",".join([b'["l",[]]'] * 7000)
+for n in range(SPOKEN):
+    record = b'{"index":%d,"verdict":"value","value":["l",[%b]]}' % (n, items)
+    data = len(record).to_bytes(4, "big") + record
+    while data:
+        data = data[os.write(3, data):]
+def f(x):
+    return 0
+"""
+
+
+async def said(level: int, code: str, calls: Sequence[Call], limits: Limits) -> Played:
+    """What a server passes on of a run."""
+    worker = await Worker.start(level)
+    try:
+        args = [tagged.dumps(call.args) for call in calls]
+        job = {"code": code, "entry_point": "f", "calls": args, **limits.model_dump(), "call_s": 1}
+        return await worker.play([job], limits.wall_s, run_room(len(calls), limits))
+    finally:
+        await worker.close()
+
+
+@pytest.mark.parametrize("code", [FORGER.replace("SPOKEN", "16"), "def f(x): return [[]] * 7000"])
+@pytest.mark.parametrize("level", LEVELS)
+async def test_the_host_reads_no_more_of_a_run_than_its_limit(level: int, code: str) -> None:
+    """However many calls there are: each could have 64 KiB and more, which were all read."""
+    played = await said(level, code, MANY, LIMITS)
+    assert 0 < len(played.said) <= BOUND
+
+
+async def test_what_is_forged_beyond_the_limit_is_worth_nothing(confined: ForkServers) -> None:
+    run = asyncio.create_task(confined.run(FORGER.replace("SPOKEN", "16"), "f", MANY))
+    turns = 0
+    while not run.done():  # the event loop goes on while it is judged
+        await asyncio.sleep(0)
+        turns += 1
+    results = await run
+    assert [result.verdict for result in results] == ["value"] * 2 + ["output"] * 14
+    assert turns > 50
+
+
+async def test_calls_share_the_room_for_what_they_say(confined: ForkServers) -> None:
+    code = "def f(x):\n  if x == 2: raise ValueError('x' * 3000)\n  return 'x' * 30000"
+    results = await confined.run(code, "f", MANY)
+    assert [result.verdict for result in results] == [
+        *("value", "value", "error"),
+        *["output"] * 13,
+    ]
+    assert results[2].why.startswith("ValueError: xxx")
+    assert results[3].why == "said more than 64 KiB in all"
+
+
+@given(st.lists(st.integers(0, 40_000), min_size=1, max_size=8))
+@settings(max_examples=50, deadline=None)
+def test_a_run_says_what_there_is_room_for_and_no_more(sizes: list[int]) -> None:
+    """The records of one run, as its child sends them."""
+    said: list[bytes] = []
+    args = [tagged.dumps((size,)) for size in sizes]
+    code = "def f(size): return 'x' * size"
+    job = {"code": code, "entry_point": "f", "calls": args, "call_s": 60.0, "output_kb": 64}
+    answer_calls(job, said.append)
+    assert sum(4 + len(record) for record in said) <= (64 << 10) + len(sizes) * 132
+    before = 0
+    for size, record in zip(sizes, said, strict=True):
+        fits = tagged.loads_record(record)["verdict"] == "value"
+        assert fits or before + size > (64 << 10) - 128
+        before += len(record)
 
 
 async def test_a_run_that_sleeps_ends_at_its_wall_clock(sandbox: ForkServers) -> None:

@@ -6,11 +6,13 @@ import os
 import signal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestry.services.sandbox.inside import tagged
 from orchestry.services.sandbox.inside.server import ENDED, FULL, LATE
 from orchestry.services.sandbox.leaks import Redactor
-from orchestry.services.sandbox.records import record_room, verdicts
+from orchestry.services.sandbox.records import run_room, verdicts
 from orchestry.services.sandbox.worker import Played
 from orchestry.types import CallResult, Limits
 
@@ -63,7 +65,7 @@ def test_few_items_of_one_hash_are_honest() -> None:
         tagged.dumps_record({"index": 0, "verdict": "error", "why": "", "line": 1 << 40}),
         b'{"index":0,"verdict":"value","value":{"a":7}}',
         b'{"index":0,"verdict":"value","value":' + b"[" * 2000 + b"]" * 2000 + b"}",
-        b" " * record_room(LIMITS) + RIGHT,
+        b" " * run_room(1, LIMITS) + RIGHT,
     ],
 )
 def test_what_the_runner_would_not_say_is_an_error(body: bytes) -> None:
@@ -75,6 +77,40 @@ def test_what_the_runner_would_not_say_is_an_error(body: bytes) -> None:
 def test_more_records_than_calls_make_all_of_them_worthless() -> None:
     second = tagged.dumps_record({"index": 1, "verdict": "value", "value": b"7"})
     assert [result.verdict for result in read(RIGHT, second)] == ["error"]
+
+
+@given(st.lists(st.binary(max_size=12) | st.sampled_from([RIGHT, b'{"index":'])), st.integers(0, 3))
+def test_whatever_is_said_there_is_one_result_a_call(bodies: list[bytes], calls: int) -> None:
+    assert len(read(*bodies, calls=calls)) == calls
+
+
+def test_records_beyond_what_a_run_may_say_are_not_read() -> None:
+    """256 KiB of small lists a call: that many values were built, a second of the host's time."""
+    value = b'["l",[' + b",".join([b'["l",[]]'] * 7000) + b"]]"
+    bodies = [b'{"index":%d,"verdict":"value","value":%b}' % (n, value) for n in range(16)]
+    results = read(*bodies, calls=16)
+    assert {(result.verdict, result.why) for result in results} == {
+        ("error", "broke the runner's channel: more bytes than a run may say")
+    }
+    assert read(bodies[0], calls=16)[0].value == [[]] * 7000
+
+
+@pytest.mark.parametrize(
+    "value", ["a sentinel-1234", {"sentinel-1234": 1}, [("sentinel-1234",)], b"sentinel-1234\0"]
+)
+@pytest.mark.parametrize("escaped", [False, True])
+def test_no_spelling_of_a_value_hides_a_secret(
+    monkeypatch: pytest.MonkeyPatch, value: object, escaped: bool
+) -> None:
+    monkeypatch.setenv("VENDOR_API_KEY", "sentinel-1234")
+    raw = tagged.dumps(value)
+    if escaped:
+        raw = raw.replace(b"sentinel", b"\\u0073entinel").replace(b'"b"', b'"\\u0062"')
+    record = b'{"index":0,"verdict":"value","value":' + raw + b"}"
+    (result,) = read(record)
+    assert result.verdict == "value"
+    assert "[secret]" in str(result.value)
+    assert "sentinel" not in str(result.value)
 
 
 def test_how_a_run_ended_is_the_verdict_on_the_calls_it_left_open() -> None:

@@ -15,15 +15,17 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from orchestry.services.sandbox.inside.tagged import Untaggable, dumps, loads
+from orchestry.services.sandbox.inside.tagged import Untaggable, dumps, dumps_record, loads
 
 NAME = "<candidate>"
 MAX_WHY = 4096  # the host shows less
 MAX_FRAMES = 8
 REARM_S = 0.05
+FRAME = 128
+"""Bytes of each record that do not count: its index, its verdict and a short why."""
 
 Record = dict[str, Any]
-Send = Callable[[Record], None]
+Send = Callable[[bytes], None]
 
 
 class OutOfTime(BaseException):
@@ -34,9 +36,12 @@ def answer_calls(job: dict[str, Any], send: Send) -> None:
     """Every call of the job in order, each with arguments of its own."""
     call_s, output_kb = job["call_s"], job["output_kb"]
     function, failure = load(job["code"], job["entry_point"], call_s)
+    room = output_kb << 10  # for all calls together: the host reads what they say
     for index, args in enumerate(job["calls"]):
-        record = failure or attempt(function, loads(args), call_s, output_kb)
-        send({"index": index, **record})
+        record = failure or attempt(function, loads(args), call_s)
+        data = fitted({"index": index, **record}, room, output_kb)
+        room -= max(0, len(data) - FRAME)
+        send(data)
 
 
 def answer_test(job: dict[str, Any], receive: Callable[[], bytes], send: Send) -> None:
@@ -45,7 +50,19 @@ def answer_test(job: dict[str, Any], receive: Callable[[], bytes], send: Send) -
     function, failure = load(job["code"], job["entry_point"], call_s)
     while True:
         args, named = loads(receive())
-        send(failure or attempt(partial(function, **named), args, call_s, output_kb, kin=True))
+        record = failure or attempt(partial(function, **named), args, call_s, kin=True)
+        send(fitted(record, output_kb << 10, output_kb))
+
+
+def fitted(record: Record, room: int, output_kb: int) -> bytes:
+    """A record as it is sent; one that needs more than `room` says no more than that."""
+    if len(record.get("value", b"")) <= room:
+        data = dumps_record(record)
+        if len(data) <= room + FRAME:
+            return data
+    verdict = "output" if record["verdict"] == "value" else record["verdict"]
+    short = {"verdict": verdict, "why": f"said more than {output_kb} KiB in all"}
+    return dumps_record(short | ({"index": record["index"]} if "index" in record else {}))
 
 
 def load(code: str, entry_point: str, call_s: float) -> tuple[Callable[..., Any], Record | None]:
@@ -66,9 +83,7 @@ def load(code: str, entry_point: str, call_s: float) -> tuple[Callable[..., Any]
     return (found if callable(found) else define), failure or None
 
 
-def attempt(
-    function: Callable[..., Any], args: Any, call_s: float, output_kb: int, *, kin: bool = False
-) -> Record:
+def attempt(function: Callable[..., Any], args: Any, call_s: float, *, kin: bool = False) -> Record:
     """One call: its value as tagged JSON, or why there is none."""
 
     def answer() -> Record:
@@ -77,8 +92,6 @@ def attempt(
             data = dumps(value, kin=kin)
         except Untaggable as error:
             return {"verdict": "error", "why": f"returned what can't be compared: {error}"}
-        if len(data) > output_kb << 10:
-            return {"verdict": "output", "why": f"returned more than {output_kb} KiB"}
         return {"verdict": "value", "value": data}
 
     return timed(answer, call_s)

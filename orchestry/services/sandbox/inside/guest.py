@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import random
 import sys
-from typing import Any
 
 from orchestry.services.sandbox.inside.candidate import answer_calls, answer_test
-from orchestry.services.sandbox.inside.tagged import dumps_record, loads
+from orchestry.services.sandbox.inside.tagged import loads
 from orchestry.services.sandbox.inside.tester import run_test
 from orchestry.services.sandbox.inside.wire import HEAD, framed
 
@@ -51,10 +50,9 @@ def main() -> None:
         send(PEER, args)
         return receive()
 
-    def say(record: dict[str, Any]) -> None:
-        send(PEER if peer else RECORDS, encode(record))
+    def say(record: bytes) -> None:
+        send(PEER if peer else RECORDS, record)
 
-    encode = dumps_record
     for name in [name for name in sys.modules if name.startswith("orchestry")]:
         del sys.modules[name]  # a candidate has no business with them
     job = loads(receive())

@@ -16,6 +16,7 @@ MAX_ALIKE = 16
 """Items of one hash in a set or a dict: each is compared with all of them, so that a stranger's
 set of many would take hours to build."""
 _BIG = 1 << 53
+_SCALARS = frozenset((int, float, str, bool, type(None)))
 _KIN: dict[type, type] = {Counter: dict, OrderedDict: dict, defaultdict: dict}
 """Types of the standard library that equal a plain dict."""
 _SEQUENCES: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "z"}
@@ -113,7 +114,7 @@ def _untag(raw: Any, depth: int) -> Any:
         pairs = [(_untag(k, depth - 1), _untag(v, depth - 1)) for k, v in content]
         _check_hashes([key for key, _ in pairs])
         return dict(pairs)
-    items = [_untag(item, depth - 1) for item in content]
+    items = [item if type(item) in _SCALARS else _untag(item, depth - 1) for item in content]
     if tag in ("s", "z"):
         _check_hashes(items)
     return _MAKERS[tag](items)

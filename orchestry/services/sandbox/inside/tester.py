@@ -15,8 +15,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from orchestry.services.sandbox.inside.candidate import MAX_WHY, Record, heed_timer, timed
-from orchestry.services.sandbox.inside.tagged import dumps, loads_record, untag
+from orchestry.services.sandbox.inside.candidate import MAX_WHY, Record, Send, heed_timer, timed
+from orchestry.services.sandbox.inside.tagged import dumps, dumps_record, loads_record, untag
 
 NAME = "<test>"
 _TALLY = "__orchestry_tally__"
@@ -132,7 +132,7 @@ def _around(
     return ast.fix_missing_locations(ast.copy_location(block, node))
 
 
-def run_test(job: dict[str, Any], ask: Ask, send: Callable[[Record], None]) -> None:
+def run_test(job: dict[str, Any], ask: Ask, send: Send) -> None:
     """One record: how many written asserts held whenever they were run, of how many, and which one
     failed first.
 
@@ -151,7 +151,8 @@ def run_test(job: dict[str, Any], ask: Ask, send: Callable[[Record], None]) -> N
     elif not tally.held and not why:  # a loop over nothing, as a rule: the candidate's doing
         why = "the test came to none of its asserts"
     value = dumps((passed, total))
-    send({"index": 0, "verdict": "value", "value": value, "why": why[:MAX_WHY]})
+    record = {"index": 0, "verdict": "value", "value": value, "why": why[:MAX_WHY]}
+    send(dumps_record(record))
 
 
 def _play(test: str, tally: Tally, counted: _Counted, ask: Ask) -> Record:
