@@ -148,7 +148,7 @@ def test_an_evaluation_that_a_kill_cut_off_is_played_again_and_its_update_stays(
 def test_a_fault_on_a_dev_problem_takes_no_update_back(model: str, tmp_path: Path) -> None:
     """The task breaks after the first evaluation; mended, the run goes on from its update."""
     flag = tmp_path / "broken"
-    line = '        text = "".join(state.said)\n'
+    line = "        return state.problem.prompt\n"  # not an answer's fault, so the run stops
     guard = (
         f"        if 'dev' in state.problem.id and __import__('os').path.exists('{flag}'):\n"
         "            raise ValueError('on dev')\n"
