@@ -19,6 +19,7 @@ SECTIONS = {
     "resume": "Killed and resumed",
     "dry_run": "Dry run against the real cost",
     "footprint": "Start-up and install size",
+    "first": "The first run, beside a busy core",
     "search": "Beam against best-of-n at equal calls",
     "judge": "The judge, planted with noise and bias",
     "prompt_cache": "k samples on a server with a prompt cache",
