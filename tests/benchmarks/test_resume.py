@@ -9,8 +9,9 @@ import pytest
 
 from benchmarks.loopback import Spawned
 from benchmarks.resume import Home, answer_text, audit, play, section
-from orchestry.journal import Answered, Event, Lost, Opened, Reserved, encode
+from orchestry.journal import Answered, Event, Lost, Opened, Reserved
 from orchestry.types import Completion
+from tests.journals import write_journal
 
 ONE, TWO = "a" * 24, "b" * 24
 OPENED = Opened(at=0.0, provider="anthropic", model="m")
@@ -37,9 +38,9 @@ def faults(
     usd: float = 0.003,
     rest: list[Event] | None = None,
 ) -> list[str]:
-    then = b"".join(map(encode, THEN))
-    whole = then + b"".join(map(encode, REST if rest is None else rest))
-    (folder / "journal.jsonl").write_bytes(whole)
+    write_journal(folder, [*THEN, *(REST if rest is None else rest)])
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    then = b"".join(lines[: len(THEN)])
     bill = {"usd": usd, "by_body_hash": {body: [n, n] for body, n in bodies.items()}}
     torn = then + b'{"kind":"rese'
     return audit(folder, torn, {"cost_usd": 0.012}, bill).faults
