@@ -64,9 +64,9 @@ class Meter:
         found = [f"{self.done}/{self.plan.config.episodes}"]
         if self._count:
             found.append(f"reward {self._sum / self._count:.2f} best {self._best:.2f}")
-        found.append(f"{self._pulse.doing or 'asking'} {self._speed():.0f} tok/s")
-        found.append(f"eta {self._eta()}")
         found.append(f"${ledger.spent:.3f}" + (f"/{cap:g}" if cap is not None else ""))
+        found.append(f"eta {self._eta()}")
+        found.append(f"{self._pulse.doing or 'asking'} {self._speed():.0f} tok/s")
         if hits := sum(row.cache_hits for row in self.plan.backend.gateway.usage()):
             found.append(f"{hits} cached")
         found.append(f"{self.plan.backend.gateway.in_flight} open")
@@ -123,8 +123,9 @@ class Watch:
         self._live = (Live if self.console.is_terminal else Lines)(self.console, self._meter)
 
     def committed(self, record: EpisodeRecord) -> None:
-        if self._meter is not None:
+        if self._meter is not None and self._live is not None:
             self._meter.committed(record)
+            self._live.advance()
         if record.failed:
             self.note(f"episode {record.episode} failed and is left out: {record.failed}")
         elif self.verbose:
@@ -150,8 +151,13 @@ class Live:
 
     def __init__(self, console: Console, meter: Meter) -> None:
         self._bar = Progress(BarColumn(bar_width=10), _Line(meter), console=console)
-        self._bar.add_task("episodes", total=meter.plan.config.episodes, completed=meter.done)
+        total = meter.plan.config.episodes
+        self._task = self._bar.add_task("episodes", total=total, completed=meter.done)
         self._bar.start()
+
+    def advance(self) -> None:
+        """One episode more."""
+        self._bar.advance(self._task)
 
     def stop(self) -> None:
         self._bar.stop()
@@ -165,7 +171,6 @@ class _Line(ProgressColumn):
         self._meter = meter
 
     def render(self, task: Task) -> Text:
-        task.completed = self._meter.done
         return Text("  ".join(self._meter.parts()), no_wrap=True, overflow="ellipsis")
 
 
@@ -177,6 +182,9 @@ class Lines:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
         self._thread.start()
+
+    def advance(self) -> None:
+        """Nothing at once: many episodes may end in a second."""
 
     def stop(self) -> None:
         self._over.set()

@@ -26,7 +26,7 @@ def test_a_file_gets_a_first_note_and_lines_as_the_run_goes_on(
     monkeypatch.setattr(watch, "LOOK_S", 0.01)
     lines = cli("run", *FAKE, *SLOW, "--run-dir", "run").err.splitlines()
     assert lines[0] == "· reading the config, loading task and model"
-    form = r"· (\d)/3  (reward .* best .*  )?\w+ \d+ tok/s  eta \d+:\d\d  \$0.000/5  \d+ open"
+    form = r"· (\d)/3  (reward .* best .*  )?\$0.000/5  eta \d+:\d\d  \w+ \d+ tok/s  \d+ open"
     found = [match for line in lines if (match := re.fullmatch(form, line))]
     assert len(found) > 3, lines
     done = [int(match[1]) for match in found]
