@@ -65,8 +65,11 @@ class Meter:
         if self._count:
             found.append(f"reward {self._sum / self._count:.2f} best {self._best:.2f}")
         found.append(f"${ledger.spent:.3f}" + (f"/{cap:g}" if cap is not None else ""))
-        found.append(f"eta {self._eta()}")
-        found.append(f"{self._pulse.doing or 'asking'} {self._speed():.0f} tok/s")
+        if self.plan.backend.gateway.away:
+            found.append("waiting for the server")
+        else:
+            found.append(f"eta {self._eta()}")
+            found.append(f"{self._pulse.doing or 'asking'} {self._speed():.0f} tok/s")
         if hits := sum(row.cache_hits for row in self.plan.backend.gateway.usage()):
             found.append(f"{hits} cached")
         found.append(f"{self.plan.backend.gateway.in_flight} open")

@@ -112,6 +112,11 @@ class Gateway:
         return sum(bool(answer.failed) for answer in self._memo.values())
 
     @property
+    def away(self) -> bool:
+        """Whether a server that calls wait for answers none of them at present."""
+        return any(breaker.away for breaker in self._breakers)
+
+    @property
     def in_doubt(self) -> bool:
         """Whether a call was given up and none answered since: the fault may be a setting's."""
         return any(breaker.doubt for breaker in self._breakers)
