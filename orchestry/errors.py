@@ -108,7 +108,7 @@ def fault(error: Exception) -> OrchestryError:
 
 def too_long(error: OSError) -> ConfigError:
     """The one wording for a name that no disk takes, which it does not repeat whole."""
-    name = str(error.filename).rpartition("/")[2][:40]
+    name = max(str(error.filename).split("/"), key=len)[:40]
     return ConfigError(f"the name {name}... is longer than this disk takes: give a shorter one")
 
 

@@ -18,6 +18,7 @@ from orchestry.errors import TaskFault, reason
 from orchestry.journal import Event, Journal, Scored
 from orchestry.rollout import Rate
 from orchestry.services.sandbox.leaks import Redactor
+from orchestry.services.texts import utf8
 from orchestry.store import Store
 from orchestry.task import BaseTask
 from orchestry.together import together
@@ -145,7 +146,7 @@ def _clean(text: str) -> str:
     text = Redactor(os.environ).text(text, len(text))
     if len(text) > 2 * MOST:
         text = f"{text[:MOST]}\n[...]\n{text[-MOST:]}"
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return utf8(text)
 
 
 def state_key(node: Trajectory[Any]) -> str:

@@ -69,8 +69,8 @@ def check(
     """Ask the configured judge about answers whose worth the task's own tests have settled.
 
     Each problem's answers are shown in an order and in its reverse, each twice. Test problems stay
-    unseen. Exit codes: 0 whatever is found, 2 bad usage, 3 stopped at the budget, 4 the
-    server stayed away, 130 interrupted.
+    unseen. Exit codes: 0 whatever is found, 1 failed, 2 bad usage, 3 stopped at the budget, 4
+    the server stayed away, 130 interrupted.
     """
     from orchestry.cli.options import config_from
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestry.cli.groups import Group
+from orchestry.cli.options import task_path_option
 from orchestry.cli.screen import console, fitted
 
 if TYPE_CHECKING:
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
     from orchestry.task import BaseTask
     from orchestry.testing import Finding
 
-task_path_option = click.option(
-    "--task-path",
-    "task_path",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="A folder of task folders, searched first. May be given again.",
-)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 
 
@@ -158,10 +152,14 @@ def _print_table(tasks: Sequence[TaskLocation]) -> None:
 
 
 def _print_checklist(name: str, findings: Sequence[Finding], verbose: bool) -> None:
+    from rich.text import Text
+
+    where = console()
     for finding in findings:
         mark, colour = ("ok  ", "green") if finding.ok else ("FAIL", "red")
         line = fitted(f"{mark}  {finding.rule}: {finding.detail}", hang=6)
-        click.echo(click.style(mark, fg=colour) + line.removeprefix(mark))
+        coloured = Text.assemble((mark, colour), line.removeprefix(mark))
+        where.print(coloured, soft_wrap=True)
         most = len(finding.cases) if verbose else CASES
         for case in finding.cases[1:most]:
             click.echo(fitted(f"      {case}", hang=8))

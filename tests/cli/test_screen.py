@@ -16,6 +16,7 @@ BOXES = set("─│╭╮╰╯┏┓┃━┡┩└┘├┤")
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 COMMANDS = {
     "tasks": ("tasks", "list"),
+    "check": ("tasks", "check", "tldr"),
     "doctor": ("doctor",),
     "kinds of baseline": ("baselines", "list"),
     "estimate": ("run", *FAKE, "--dry-run"),
@@ -48,6 +49,7 @@ def test_sixty_columns_are_enough(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdout", shown)
     assert cli(*command).code == 0
+    assert "\\u001b" not in shown.getvalue()  # our own colours, taken for a stranger's
     lines = STYLE.sub("", shown.getvalue()).splitlines()
     to_copy = ("orchestry ", "run/report/")
     assert lines

@@ -100,5 +100,5 @@ def test_a_name_that_no_disk_takes_is_one_short_line(
     cli: CommandLine, words: tuple[str, ...]
 ) -> None:
     result = cli(*words)
-    result.failed(2, "the name ", "is longer than this disk takes")
+    result.failed(2, "the name xxx", "is longer than this disk takes")
     assert len(result.last) < 200
