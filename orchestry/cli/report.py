@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestry.cli.options import RUN
-from orchestry.cli.screen import fitted
+from orchestry.cli.screen import console, fitted
 
 if TYPE_CHECKING:
     from orchestry.analysis.experiment import Experiment
@@ -31,13 +31,16 @@ def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> int:
     """
     from orchestry.analysis.experiment import read_experiments
     from orchestry.analysis.report import write
+    from orchestry.analysis.words import counted
+    from orchestry.cli.notes import say
 
-    folder = _folder(runs, out)
+    folder, errors = _folder(runs, out), console(stderr=True)
+    say(errors, f"reading {counted(len(runs), 'run')}, writing the report to {folder}")
     experiments = read_experiments(runs)
     given = [*map(str, runs), *(["--out", str(out)] if out else [])]
     report = write(experiments, folder, shlex.join(["orchestry", "report", *given]))
     if report.undrawn:
-        click.echo(f"· {report.undrawn}", err=True)
+        say(errors, report.undrawn)
     if as_json:
         click.echo(json.dumps(_plain(experiments, report)))
     else:

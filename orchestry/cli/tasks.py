@@ -67,9 +67,12 @@ def check(
     Odd answers are long, deep, cut off, in other bytes, of other agents. In a run, one that the
     task raises on costs its trajectory (0, tag task_error) and not the run.
     """
+    from orchestry.cli.notes import say
     from orchestry.registry import load_task
 
-    task = load_task(name, task_path, warn=lambda text: click.echo(f"warning: {text}", err=True))
+    errors = console(stderr=True)
+    say(errors, f"loading task {name}, then playing it with odd, empty and gold answers")
+    task = load_task(name, task_path, warn=lambda text: say(errors, f"warning: {text}"))
     findings = asyncio.run(_findings(task, allow_unsafe_code))
     ok = all(finding.ok for finding in findings)
     if as_json:
