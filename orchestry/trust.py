@@ -1,9 +1,9 @@
 """Places of others that a config names: code that would be imported, servers that would be sent to.
 
 A place is one's own where the command line of today or the environment names it, where it is
-./tasks, a bundled task, this machine or a vendor, and where this user named or confirmed it before,
-which is remembered in the user's state folder. Whose config it is plays no part, so that nothing
-in a folder from elsewhere can vouch for it.
+./tasks (but not in a run directory), a bundled task, this machine or a vendor, and where this user
+named or confirmed it before, which is remembered in the user's state folder. Whose config it is
+plays no part, so that nothing in a folder from elsewhere can vouch for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Place:
     """What a config reaches outside of itself."""
 
     kind: str
-    """`code`, `server`, `wandb` or `unsafe`."""
+    """`code`, `inside` (code that a run directory holds), `server`, `wandb` or `unsafe`."""
     value: str
     shown: str
     """Its key and value, and what would be done, for a message."""
@@ -122,7 +122,17 @@ def _foreign(config: RunConfig, where: Path, environ: Mapping[str, str]) -> list
 
 
 def _all(config: RunConfig, where: Path) -> list[Place]:
-    return list(_places(config.model_dump(mode="json", by_alias=True), where))
+    named = list(_places(config.model_dump(mode="json", by_alias=True), where))
+    folder, here = where if where.is_dir() else where.parent, _tasks_here()
+    # ./tasks is one's own, but not where one stands in a run directory, which may be another's.
+    held = here.is_dir() and here.is_relative_to(folder.resolve())
+    if held and (folder / "journal.jsonl").exists():
+        named.append(Place("inside", str(here), f"{here} (its code would be imported)"))
+    return named
+
+
+def _tasks_here() -> Path:
+    return (Path.cwd() / "tasks").resolve()
 
 
 def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
@@ -150,8 +160,7 @@ def _at(raw: Mapping[str, Any], dotted: str) -> Any:
 
 def _own(place: Place, environ: Mapping[str, str]) -> bool:
     if place.kind == "code":
-        here = (Path.cwd() / "tasks").resolve()
-        return _ships(place) or Path(place.value).is_relative_to(here)
+        return _ships(place) or Path(place.value).is_relative_to(_tasks_here())
     if place.kind != "server":
         return False
     named = (environ.get(name, "").strip() for name in VARIABLES.values())

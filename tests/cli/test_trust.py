@@ -67,6 +67,20 @@ def test_a_strangers_task_is_named_and_not_imported(
     assert "--trust" not in cli(*words).err, "a confirmed place is remembered"
 
 
+def test_tasks_in_a_strangers_run_are_theirs_where_one_stands_in_it(
+    cli: CommandLine, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(task_path=[])
+    shutil.move("shelf", "run/tasks")
+    monkeypatch.chdir("run")
+    for words in (("resume", "."), ("evaluate", "."), ("run", "--config", "config.yaml")):
+        cli(*words).failed(2, f"{run / 'run' / 'tasks'} (its code would be imported)")
+    assert not (run / "made").exists()
+    assert "--trust" not in cli("evaluate", ".", "--trust").err
+    assert (run / "made").exists()
+    assert "--trust" not in cli("evaluate", ".").err
+
+
 def test_the_own_runs_task_is_no_strangers(cli: CommandLine, run: Path) -> None:
     os.environ["XDG_STATE_HOME"] = str(run / "theirs")  # as the one who made it
     for words in COMMANDS:
