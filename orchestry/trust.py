@@ -79,7 +79,8 @@ def _readdressed(
     url = environ.get(variable, "").strip().rstrip("/")
     if not url or url == asked.base_url:
         return asked
-    note(f"{variable} is another address than the run's, {asked.base_url}: this part asks there")
+    was = asked.base_url or "the vendor's own"
+    note(f"asking at the address in {variable}; so far the run asked at {was}")
     return asked.model_copy(update={"base_url": None})
 
 
@@ -100,10 +101,10 @@ def check(
     if not strange:
         return
     named = f"{where} names {'; '.join(place.shown for place in strange)}"
-    if not (trust(f"{named}. Go on?") if callable(trust) else trust):
+    if not (trust(f"{named}. Do you trust it?") if callable(trust) else trust):
         raise ConfigError(
-            f"{named}: nobody named that on this machine before; where you know it, pass --trust "
-            "(from Python trust=True), which is remembered"
+            f"{named}: you never used that on this machine. If you trust it, pass --trust "
+            "(from Python trust=True); your answer is remembered"
         )
     _remember(strange, environ)
 

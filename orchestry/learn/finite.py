@@ -1,4 +1,4 @@
-"""Numbers that are none: which weights hold them, and what can be done about it."""
+"""Non-finite numbers: which weights hold them, and what can be done about it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def _why(crews: Sequence[Crew]) -> str:
         for name, weight in crew.base.model.named_parameters():
             if not _finite(weight):
                 return (
-                    f"the base {crew.base.name} is damaged, since its {name} holds such numbers: "
+                    f"the base {crew.base.name} is damaged, its {name} holds NaN or infinity: "
                     "fetch it again, or name another in provider.model"
                 )
         for index, role in enumerate(crew.roles):
             if not all(map(_finite, crew.adapters.parameters(index))):
-                return f"the adapter of {role} holds such numbers: {_AGAIN}"
+                return f"the adapter of {role} holds NaN or infinity: {_AGAIN}"
     dtypes = {crew.base.model.dtype for crew in crews} - {torch.float32, torch.float64}
     sizes = [w.detach().abs().max().item() for crew in crews for w in crew.adapters.parameters()]
     told = f"all weights are finite (the adapters' largest number is {max(sizes):.2g})"
