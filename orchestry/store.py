@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -76,6 +77,7 @@ class Store:
                 f"{self.folder} can't be made ({error.strerror or error}): free space or change "
                 "rights there, or choose another --run-dir; nothing was spent"
             ) from None
+        refuse_links(self.folder)
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -255,7 +257,28 @@ def existing(folder: Path) -> Path:
             )
         what = "holds no run" if folder.is_dir() else "does not exist"
         raise ConfigError(f"{folder} {what}: give the directory that `orchestry run` printed")
+    refuse_links(folder)
     return folder
+
+
+def refuse_links(folder: Path) -> None:
+    """Raises ConfigError for a link, device or pipe in a run directory: what is written to the run
+    would be written elsewhere. Those of a tracker are its own.
+    """
+    for place, folders, files in os.walk(folder):
+        names = [*folders, *files]
+        folders[:] = [name for name in folders if (place, name) != (str(folder), "wandb")]
+        for path in (Path(place, name) for name in names):
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:  # a process that writes the run has just replaced it
+                continue
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise ConfigError(
+                    f"{path} is {'a link' if stat.S_ISLNK(mode) else 'no plain file'}, and all of "
+                    "a run lies in its own directory: put a copy of what belongs there in its "
+                    "place, or delete it"
+                )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -333,7 +356,8 @@ def write_atomic(path: Path, content: bytes) -> None:
     """Replaces a file in one step; where the disk refuses (OSError), the old one stays."""
     beside = path.with_name(path.name + ".new")
     try:
-        with beside.open("wb") as file:
+        beside.unlink(missing_ok=True)  # of a process that was killed, or a link to elsewhere
+        with beside.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 from pathlib import Path
@@ -223,3 +224,42 @@ def test_a_run_whose_lock_vanishes_stops_before_its_next_line(
         with Store(tmp_path / "run") as other:  # the second writer that the lock kept out
             assert list(other.episodes) == [0]
     assert files == {file: file.read_bytes() for file in files}
+
+
+# --- links of others ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["journal.head", "journal.jsonl", "config.yaml.new", "summary.json.new", "behaviors", "wandb"],
+)
+def test_a_link_in_a_strangers_run_writes_nothing_elsewhere(
+    finished: Run, tmp_path: Path, name: str
+) -> None:
+    shutil.copytree(finished.folder, tmp_path / "run")
+    mine = tmp_path / "mine"
+    mine.write_text("one line of mine that does not end")
+    (tmp_path / "run" / name).unlink(missing_ok=True)
+    (tmp_path / "run" / name).symlink_to(mine)
+    for read in (load_run, resume, orchestry.evaluate):
+        with pytest.raises(ConfigError, match=rf"{name} is a link, and all of a run"):
+            read(tmp_path / "run")
+    with pytest.raises(ConfigError, match="is a link"), Store(tmp_path / "run"):
+        pass
+    assert mine.read_text() == "one line of mine that does not end"
+
+
+def test_a_pipe_in_a_strangers_run_is_not_waited_for(finished: Run, tmp_path: Path) -> None:
+    shutil.copytree(finished.folder, tmp_path / "run")
+    (tmp_path / "run" / "episodes.jsonl").unlink()
+    os.mkfifo(tmp_path / "run" / "episodes.jsonl")
+    with pytest.raises(ConfigError, match=r"episodes\.jsonl is no plain file"):
+        load_run(tmp_path / "run")
+
+
+def test_a_link_where_a_file_is_prepared_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "config.yaml.new").symlink_to(tmp_path / "mine")
+    write_atomic(tmp_path / "config.yaml", b"theirs")
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "config.yaml").read_text() == "theirs"

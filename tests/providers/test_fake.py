@@ -153,3 +153,8 @@ async def test_latency_is_waited_out_through_the_given_sleep() -> None:
     logs = [math.log(seconds / 2.0) for seconds in slept[1:]]
     assert abs(statistics.mean(logs)) < 0.15
     assert abs(statistics.stdev(logs) - 0.5) < 0.1
+
+
+def test_a_script_without_end_is_not_read() -> None:
+    with pytest.raises(ConfigError, match="the script /dev/null is no file"):
+        fake(script=Path("/dev/null"))
