@@ -27,6 +27,7 @@ from benchmarks.sandbox_ways import (
     BareForks,
     HumanEval,
     Timed,
+    forged,
     late,
     one_core,
     sandboxed,
@@ -42,7 +43,10 @@ LEVELS = (1, 2, 4)
 SLOW_SHARE = 5
 """The slow ways get one run where the fast ones get this many."""
 TIMEOUTS = 5
-"""Timeouts of each endless program."""
+"""Timeouts of each endless program, and runs of the one that forges."""
+PAIRED_ROUNDS = 5
+PAIRED_RUNS = 200
+"""Level 1 beside bare forks."""
 
 Rounds = dict[str, list[Timed]]
 Late = dict[str, dict[str, list[float]]]
@@ -82,6 +86,17 @@ async def on_one_core(rounds: int, runs: int) -> tuple[Rounds, list[str]]:
     return timed, missing
 
 
+async def beside_bare(number: int, runs: int) -> list[tuple[Timed, Timed]]:
+    """A level's runs and as many bare forks right after them, round after round on one core."""
+    with one_core(), BareForks() as bare:
+        async with open_sandbox(LIMITS, number, allow_unsafe=True) as sandbox:
+            await sandboxed(sandbox, runs)
+            bare.forks(runs)
+            return [
+                (await sandboxed(sandbox, runs), bare.forks(runs)[1]) for _ in range(PAIRED_ROUNDS)
+            ]
+
+
 async def lateness(number: int, repeats: int) -> Late:
     """Of the verdicts on what never ends, by way and program."""
     found: Late = {}
@@ -117,12 +132,15 @@ async def measure(repeats: int, runs: int, starts: int, batch: int, busy: float)
     async with open_sandbox(LIMITS, number, allow_unsafe=True) as sandbox:
         await sandboxed(sandbox, max(1, runs // SLOW_SHARE))
         free = await sandboxed(sandbox, repeats * runs)
+        forgers = [await forged(sandbox) for _ in range(TIMEOUTS)]
     return Found(
         rounds=rounds,
+        beside=await beside_bare(number, PAIRED_RUNS),
         free=free,
         first_start_s=first,
         starts_s=times,
         late_s=await lateness(number, TIMEOUTS),
+        forged=forgers,
         batches=await batches(number, batch),
         cores=os.cpu_count() or 1,
         busy=(busy, busy_cores()),

@@ -37,6 +37,16 @@ ENDLESS = {
     "loops and catches BaseException": "    while True:\n        try:\n            while True:\n"
     "                pass\n        except BaseException:\n            pass\n",
 }
+FORGER = f"""
+import os
+items = b",".join([b'["l",[]]'] * 28_000)
+for number in range(16):
+    record = b'{{"index":%d,"verdict":"value","value":["l",[%b]]}}' % (number, items)
+    data = len(record).to_bytes(4, "big") + record
+    while data:
+        data = data[os.write(3, data):]
+{HEAD}    return 0
+"""
 _FRESH = itertools.count()
 _PLAIN = ROOT / "benchmarks" / "plain_run.py"
 _BARE = ROOT / "benchmarks" / "bare_fork.py"
@@ -48,6 +58,8 @@ class Timed:
 
     latencies_s: tuple[float, ...]
     wall_s: float
+    host_s: float = 0.0
+    """CPU seconds of this process meanwhile, where the sandbox ran them."""
 
     @property
     def rate(self) -> float:
@@ -76,9 +88,10 @@ def one_core() -> Iterator[None]:
 
 async def sandboxed(sandbox: Sandbox, runs: int) -> Timed:
     """One run after the other."""
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     latencies = [await _run(sandbox) for _ in range(runs)]
-    return Timed(tuple(latencies), time.perf_counter() - began)
+    wall_s = time.perf_counter() - began
+    return Timed(tuple(latencies), wall_s, time.process_time() - used)
 
 
 async def sandboxed_batch(sandbox: Sandbox, runs: int) -> Timed:
@@ -95,6 +108,41 @@ async def started(level: int | None = None) -> tuple[float, int]:
     async with open_sandbox(LIMITS, level, allow_unsafe=True) as sandbox:
         await _run(sandbox)
         return time.perf_counter() - began, int(sandbox.level.partition(":")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Forged:
+    """What one program that forges big results takes of its host."""
+
+    host_s: float
+    """CPU seconds."""
+    lag_s: float
+    """The longest that the event loop was held up."""
+
+
+async def forged(sandbox: Sandbox) -> Forged:
+    """What judging a program takes that says 256 KiB of small lists for each of 16 calls."""
+    loop = asyncio.create_task(_longest_turn())
+    used = time.process_time()
+    results = await sandbox.run(body(FORGER), NAME, [Call(args=(n,)) for n in range(16)])
+    used = time.process_time() - used
+    loop.cancel()
+    (lag,) = await asyncio.gather(loop)
+    if results[-1].verdict == "value":
+        raise RuntimeError("what was forged beyond the limit counts")
+    return Forged(used, lag)
+
+
+async def _longest_turn() -> float:
+    """Seconds beyond a millisecond, of the event loop's longest turn until this is cancelled."""
+    longest = 0.0
+    try:
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(0.001)
+            longest = max(longest, time.perf_counter() - began - 0.001)
+    except asyncio.CancelledError:
+        return longest
 
 
 async def late(sandbox: Sandbox, endless: str) -> float:

@@ -251,13 +251,15 @@ class Tree(Generic[StateT]):
 Verdict = Literal["value", "error", "timeout", "memory", "output"]
 
 
-class Call(Frozen):
+@dataclass(frozen=True, slots=True)
+class Call:
     """One call of a candidate's function. Arguments are JSON values; tuples and sets survive."""
 
     args: tuple[Any, ...] = ()
 
 
-class CallResult(Frozen):
+@dataclass(frozen=True, slots=True)
+class CallResult:
     """What one sandboxed call came to: its value, or why there is none."""
 
     verdict: Verdict

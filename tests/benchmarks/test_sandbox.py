@@ -27,9 +27,11 @@ from benchmarks.sandbox_ways import (
     ENDLESS,
     LIMITS,
     BareForks,
+    Forged,
     HumanEval,
     Timed,
     body,
+    forged,
     late,
     one_core,
     sandboxed,
@@ -50,10 +52,12 @@ FOUND = Found(
         level(4): [steady(3.0)] * 3,
         BARE: [steady(2.5)] * 3,
     },
+    beside=[(steady(3.3), steady(1.0))] * 3,
     free=steady(3.5),
     first_start_s=0.3,
     starts_s=[0.1, 0.2, 0.9],
     late_s={way: {name: [0.01, 0.02] for name in ENDLESS} for way in (level(1), HUMAN_EVAL)},
+    forged=[Forged(0.1, 0.02), Forged(0.3, 0.01)],
     batches={level(1): steady(3.3, 64)},
     cores=2,
     busy=(0.1, 0.2),
@@ -77,6 +81,8 @@ def test_all_goals_are_met_by_a_fast_sandbox_and_each_is_missed_by_its_own_fault
     spiky = Timed((0.003,) * 98 + (0.1,) * 2, 0.5)
     faults: dict[str, dict[str, Any]] = {
         "runs/s a core": {"rounds": {**rounds, level(1): [Timed((0.0033,) * 100, 0.5)] * 3}},
+        "runs/s over bare forks/s": {"beside": [(steady(3.3), steady(0.9))]},
+        "host CPU of a run, ms": {"beside": [(replace(steady(3.3), host_s=0.2), steady(1.0))]},
         "what confinement adds to a run": {"rounds": {**rounds, level(1): [steady(3.9)] * 3}},
         "p50, ms": {"free": steady(6.0)},
         "p99, ms": {"free": spiky},
@@ -94,6 +100,7 @@ def test_the_report_says_how_quiet_the_machine_was_and_what_is_missing() -> None
     text = report(FOUND)
     assert "0.10 cores busy in the second before and 0.20" in text
     assert "not a quiet machine" not in text
+    assert "0.200 s of the host's CPU and holds up its event loop for 0.015 s" in text
     assert "| level 1 | 303 | 303 to 303 | 3.30 | 3.30 | 300 |" in text
     assert "not a quiet machine" in report(replace(FOUND, busy=(0.1, 1.0)))
     only_4 = replace(FOUND, rounds={level(4): [steady(3.0)]}, missing=["level 1 (forbidden)"])
@@ -111,7 +118,9 @@ async def test_the_sandbox_answers_late_programs_and_batches() -> None:
         assert 0.0 < sum(timed.latencies_s) <= timed.wall_s
         batch = await sandboxed_batch(sandbox, 4)
         assert batch.wall_s < sum(batch.latencies_s) + 1e-3
+        assert timed.host_s > 0.0
         assert await late(sandbox, ENDLESS["sleeps"]) > 0.0
+        assert (await forged(sandbox)).host_s > 0.0
         with pytest.raises(RuntimeError, match="no timeout but error"):
             await late(sandbox, "    raise ValueError\n")
 

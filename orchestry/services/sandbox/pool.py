@@ -6,6 +6,7 @@ import asyncio
 import functools
 import hashlib
 import marshal
+import math
 import os
 import signal
 import sys
@@ -122,7 +123,7 @@ class ForkServers:
         Untaggable for arguments that are no plain data.
         """
         limits = limits or self._limits
-        args = [tagged.dumps(call.args) for call in calls]
+        args = [tagged.pack(call.args) for call in calls]
         job = {"code": code, "entry_point": entry_point, "calls": args, **_bounds(limits)}
         return list(await self._remembered([job], len(calls), limits))
 
@@ -203,7 +204,8 @@ async def _start(level: int) -> Worker | WasiWorker:
 
 @functools.lru_cache(64)
 def _bounds(limits: Limits) -> dict[str, Any]:
-    return {"call_s": limits.cpu_s * _CALL_SHARE, **limits.model_dump()}
+    cpu = {"cpu_s": math.ceil(limits.cpu_s), "call_s": limits.cpu_s * _CALL_SHARE}
+    return limits.model_dump() | cpu
 
 
 def _describe(facts: dict[str, Any]) -> str:

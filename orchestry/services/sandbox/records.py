@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
+from typing import Any
 
 from orchestry.services.sandbox.inside import tagged, wire
 from orchestry.services.sandbox.inside.candidate import FRAME
@@ -30,13 +32,17 @@ def run_room(calls: int, limits: Limits) -> int:
 def verdicts(played: Played, calls: int, limits: Limits, redactor: Redactor) -> list[CallResult]:
     """One result a call: what was said of it, or why nothing was."""
     results: list[CallResult] = []
-    why = _post_mortem(played, limits)
+    broken = ""
     try:
         for index, body in enumerate(_bodies(played.said, calls, limits)):
             results.append(_result(body, index, redactor))
     except tagged.Untaggable as error:
-        why = CallResult(verdict="error", why=f"broke the runner's channel: {error}")
-    return [*results, *([why] * (calls - len(results)))]
+        broken = f"broke the runner's channel: {error}"
+    left = calls - len(results)
+    if left:
+        why = CallResult("error", why=broken) if broken else _post_mortem(played, limits)
+        results += [why] * left
+    return results
 
 
 def _bodies(said: bytes, calls: int, limits: Limits) -> list[bytes]:
@@ -46,7 +52,8 @@ def _bodies(said: bytes, calls: int, limits: Limits) -> list[bytes]:
     """
     if len(said) > run_room(calls, limits):
         raise tagged.Untaggable("more bytes than a run may say")
-    at, found = 0, []
+    at = 0
+    found: list[bytes] = []
     while (start := at + wire.HEAD) <= len(said):
         at = start + int.from_bytes(said[at:start], "big")
         if at > len(said):
@@ -59,7 +66,16 @@ def _bodies(said: bytes, calls: int, limits: Limits) -> list[bytes]:
 
 def _result(body: bytes, index: int, redactor: Redactor) -> CallResult:
     """Raises Untaggable for what the runner would not say."""
-    record = tagged.loads_record(body)
+    start = (tagged.PLAIN % (index, b""))[:-1]
+    if body.startswith(start) and body.endswith(b"}"):  # then its value is all there is to read
+        with contextlib.suppress(tagged.Untaggable):
+            value = tagged.loads(body[len(start) : -1])
+            return CallResult("value", redactor.value(value, body))
+    return _spelled(tagged.loads_record(body), body, index, redactor)
+
+
+def _spelled(record: dict[str, Any], body: bytes, index: int, redactor: Redactor) -> CallResult:
+    """Raises Untaggable for what the runner would not say."""
     if record.get("index") != index or record.keys() - _KEYS:
         raise tagged.Untaggable("a record out of order")
     verdict, line = record.get("verdict"), record.get("line")
@@ -74,8 +90,8 @@ def _result(body: bytes, index: int, redactor: Redactor) -> CallResult:
         return CallResult(verdict=verdict, why=said, trace=shown)
     if "value" not in record:
         raise tagged.Untaggable("a record without its value")
-    plain = tagged.untag(record["value"])
-    return CallResult(verdict="value", value=redactor.value(plain, body), why=said)
+    value = redactor.value(tagged.untag(record["value"]), body)
+    return CallResult(verdict="value", value=value, why=said)
 
 
 def _text(text: str) -> str:

@@ -32,7 +32,10 @@ _ENVIRON = {
 _LOADER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Without these some interpreters do not start; the server forgets them as soon as it has."""
 PACKAGE = "orchestry.services.sandbox.inside"
-_PROGRAM = ("tagged", "wire", "syscalls", "seccomp", "confine", "image", "candidate", "tester")
+_PROGRAM = (
+    *("tagged", "wire", "syscalls", "seccomp", "confine", "image"),
+    *("candidate", "tester", "trial", "server"),
+)
 _START_S = 20.0  # for the interpreter alone, on a machine that is busy with other things
 _GRACE_S = 10.0  # beyond the run's own time, for a server that has no core to itself
 _MAX_GREETING = 1 << 16
@@ -90,7 +93,8 @@ class Worker:
 
         Raises Refused where the level can't be had here, SandboxError where no interpreter starts.
         """
-        hide_process()
+        if level == UNCONFINED:
+            hide_process()
         mine, theirs = socket.socketpair()
         with contextlib.ExitStack() as undo, theirs:
             undo.callback(mine.close)
@@ -151,7 +155,7 @@ def _program() -> bytes:
     """The server's code, compiled under a name that leads nowhere."""
     folder = resources.files(PACKAGE)
     modules = [(PACKAGE, compile("", "<runner>", "exec"))]
-    for name in (*_PROGRAM, "server"):
+    for name in _PROGRAM:
         source = folder.joinpath(f"{name}.py").read_text(encoding="utf-8")
         code = compile(source, "<runner>", "exec", dont_inherit=True)
         modules.append((f"{PACKAGE}.{name}", code))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -108,8 +107,15 @@ async def said(level: int, code: str, calls: Sequence[Call], limits: Limits) -> 
     """What a server passes on of a run."""
     worker = await Worker.start(level)
     try:
-        args = [tagged.dumps(call.args) for call in calls]
-        job = {"code": code, "entry_point": "f", "calls": args, **limits.model_dump(), "call_s": 1}
+        args = [tagged.pack(call.args) for call in calls]
+        job = {
+            "code": code,
+            "entry_point": "f",
+            "calls": args,
+            **limits.model_dump(),
+            "call_s": 1,
+            "cpu_s": 1,
+        }
         return await worker.play([job], limits.wall_s, run_room(len(calls), limits))
     finally:
         await worker.close()
@@ -150,7 +156,7 @@ async def test_calls_share_the_room_for_what_they_say(confined: ForkServers) -> 
 def test_a_run_says_what_there_is_room_for_and_no_more(sizes: list[int]) -> None:
     """The records of one run, as its child sends them."""
     said: list[bytes] = []
-    args = [tagged.dumps((size,)) for size in sizes]
+    args = [tagged.pack((size,)) for size in sizes]
     code = "def f(size): return 'x' * size"
     job = {"code": code, "entry_point": "f", "calls": args, "call_s": 60.0, "output_kb": 64}
     answer_calls(job, said.append)
@@ -226,7 +232,7 @@ async def test_the_traceback_is_the_candidates_own(confined: ForkServers) -> Non
 async def test_a_text_that_no_file_takes_is_mended(confined: ForkServers) -> None:
     (result,) = await confined.run("def f(x): raise ValueError('\\ud800')", "f", ONE)
     assert result.why == "ValueError: \ufffd (line 1)"
-    result.model_dump_json()
+    result.why.encode()
 
 
 async def test_no_run_leaves_flags_to_the_next(confined: ForkServers) -> None:
@@ -286,11 +292,23 @@ async def test_verdicts_repeat_in_another_process() -> None:
     assert found[0].verdict == "value"
 
 
-async def test_the_process_hides_its_environment(confined: ForkServers) -> None:
+@pytest.mark.parametrize("level", [1, UNCONFINED])
+async def test_the_process_hides_its_environment_only_from_what_is_unconfined(level: int) -> None:
+    """Else a debugger or profiler could not attach to a run. A process can't undo it."""
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux has prctl")
-    get_dumpable = 3
-    assert ctypes.CDLL(None).prctl(get_dumpable, 0, 0, 0, 0) == 0
+    program = f"""
+import asyncio, ctypes
+from orchestry.services.sandbox.worker import Worker
+async def main():
+    await (await Worker.start({level})).close()
+    print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))  # PR_GET_DUMPABLE
+asyncio.run(main())
+"""
+    pipe = asyncio.subprocess.PIPE
+    host = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=pipe)
+    said, _ = await host.communicate()
+    assert said.strip() == (b"0" if level == UNCONFINED else b"1")
 
 
 @pytest.mark.parametrize("end", ["return", "raise ValueError"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -27,6 +28,20 @@ def read(*bodies: bytes, calls: int = 1, end: int = ENDED, status: int = 0) -> l
 
 def test_an_honest_record() -> None:
     assert read(RIGHT) == [CallResult(verdict="value", value=7)]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
+)
+CUT = st.sampled_from([b"", b" ", b"}", b',"why":"x"', b',"value":8', b'}{"index":0', b"\xff"])
+
+
+@given(JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=6), CUT)
+def test_the_most_frequent_record_is_read_as_any_other(raw: bytes, more: bytes) -> None:
+    """It is told by its first bytes; with a blank behind the brace it is not."""
+    record = tagged.PLAIN % (0, raw + more)
+    assert repr(read(record)) == repr(read(b"{ " + record[1:]))
 
 
 def colliding(count: int) -> bytes:

@@ -7,6 +7,7 @@ reach all of it, so whoever reads the records takes them as answers of the candi
 from __future__ import annotations
 
 import linecache
+import marshal
 import signal
 import sys
 import traceback
@@ -38,7 +39,7 @@ def answer_calls(job: dict[str, Any], send: Send) -> None:
     function, failure = load(job["code"], job["entry_point"], call_s)
     room = output_kb << 10  # for all calls together: the host reads what they say
     for index, args in enumerate(job["calls"]):
-        record = failure or attempt(function, loads(args), call_s)
+        record = failure or attempt(function, marshal.loads(args), call_s)
         data = fitted({"index": index, **record}, room, output_kb)
         room -= max(0, len(data) - FRAME)
         send(data)
@@ -67,7 +68,6 @@ def fitted(record: Record, room: int, output_kb: int) -> bytes:
 
 def load(code: str, entry_point: str, call_s: float) -> tuple[Callable[..., Any], Record | None]:
     """The candidate's function, or the record that every call gets because there is none."""
-    heed_timer()
     module = sys.modules["candidate"] = ModuleType("candidate")  # as pickle and others expect
     names = vars(module)
     linecache.cache[NAME] = (len(code), None, code.splitlines(keepends=True), NAME)
@@ -114,7 +114,7 @@ def timed(work: Callable[[], Record], call_s: float) -> Record:
 
 
 def heed_timer() -> None:
-    """The CPU timer's end becomes an OutOfTime."""
+    """From here on the CPU timer's end is an OutOfTime, in this process and its forks."""
     signal.signal(signal.SIGPROF, out_of_time)
 
 

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import struct
 from collections.abc import Sequence
+from functools import partial
 
 from orchestry.services.sandbox.inside.syscalls import (
     ALWAYS,
@@ -103,10 +104,11 @@ class Filter:
         self._code = ctypes.create_string_buffer(code, len(code))
         address = ctypes.addressof(self._code)
         self._header = ctypes.create_string_buffer(struct.pack("@HP", len(steps), address))
-        self._prctl = ctypes.CDLL(None, use_errno=True).prctl
-        self._place = ctypes.c_ulong(ctypes.addressof(self._header))
+        given = (_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(self._header), 0, 0)
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        self._install = partial(prctl, *map(ctypes.c_ulong, given))
 
     def install(self) -> None:
         """From here on this process is held by it, for good. Raises OSError where it can't be."""
-        if self._prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_MODE_FILTER), self._place, 0, 0):
+        if self._install():
             raise OSError(ctypes.get_errno(), "seccomp")

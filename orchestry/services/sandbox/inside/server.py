@@ -7,10 +7,8 @@ left and passes on how the child ended; what was said is the host's to read.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import gc
-import linecache
 import marshal
 import math
 import os
@@ -26,14 +24,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
 from orchestry.services.sandbox.inside import image, wire
-from orchestry.services.sandbox.inside.candidate import Send, answer_calls, answer_test
-from orchestry.services.sandbox.inside.tagged import dumps, dumps_record
+from orchestry.services.sandbox.inside.candidate import (
+    Send,
+    answer_calls,
+    answer_test,
+    heed_timer,
+)
+from orchestry.services.sandbox.inside.tagged import dumps
 from orchestry.services.sandbox.inside.tester import run_test
+from orchestry.services.sandbox.inside.trial import holes, rehearse
 
 ORDER = struct.Struct("!dQB")
 """Seconds on the wall clock, bytes that may be said, and how many processes: 1, or 2 for a test."""
@@ -53,11 +57,10 @@ _FIXED = {
 }
 _THREAD_STACK = 1 << 20
 _MOST = 1 << 16
-_QUIET_S = 0.01
+_QUIET_MS = 10
 _LAST_S = 0.1  # beyond the run's own time, for a process that is on its way out
 _LOOK_S = 0.0002
 _BROKEN = 70  # EX_SOFTWARE
-_REHEARSALS = 16  # an interpreter adapts to what it does often
 UNCONFINED = 4
 
 
@@ -73,6 +76,10 @@ class Cell:
     threads can't be counted."""
     lock: Callable[[], None]
     """The last step: from here on the child is held."""
+    cpu_s: int = field(default_factory=lambda: _hard(resource.RLIMIT_CPU))
+    memory: int = field(default_factory=lambda: _hard(resource.RLIMIT_AS))
+    processes: int = field(default_factory=lambda: _hard(resource.RLIMIT_NPROC))
+    """The limits of this process, of those that each run lowers."""
 
 
 def main(level: int) -> NoReturn:
@@ -86,14 +93,16 @@ def main(level: int) -> NoReturn:
     os.environ.clear()
     threading.stack_size(_THREAD_STACK)
     random.seed(0)  # verdicts repeat
+    heed_timer()
     try:
         image.install()
         os.register_at_fork = posix.register_at_fork  # what this program was started without
-        _rehearse()
+        rehearse()
         cell, said = enter(level)
         for which, cap in _FIXED.items():
-            _lower(which, cap)
-        said["why"] = _holes(cell)
+            most = min(cap, _hard(which))
+            resource.setrlimit(which, (most, most))
+        said["why"] = "" if level == UNCONFINED else holes(cell.lock)
     except (OSError, KeyError) as error:
         said = {"why": str(error)}
     wire.send(control, dumps(said))
@@ -120,8 +129,7 @@ def enter(level: int) -> tuple[Cell, dict[str, Any]]:
     filters = [seccomp.Filter(steps(machine)) for steps in (seccomp.for_server, seccomp.for_child)]
 
     def lock() -> None:
-        if level != 1:  # there it is the first process, with which all others end
-            confine.die_with_parent()
+        confine.die_with_parent()
         filters[1].install()
 
     if level == 1:
@@ -131,33 +139,47 @@ def enter(level: int) -> tuple[Cell, dict[str, Any]]:
     confine.powerless(machine)  # first, for only then may anybody use Landlock
     abi = confine.landlock()
     filters[0].install()
-    return Cell(level, base, counted, lock), {"level": level, "machine": machine, "landlock": abi}
+    # At level 1 the server is the first process, with which all others end.
+    locked = filters[1].install if level == 1 else lock
+    return Cell(level, base, counted, locked), {"level": level, "machine": machine, "landlock": abi}
 
 
 def serve(control: int, cell: Cell, wall_s: float, room: int, processes: int) -> None:
-    """One run from start to end: nothing of it is left, whatever happens."""
+    """One run from start to end: nothing of it is left, whatever happens.
+
+    Little is done while a child lives: each page that this process then writes to is copied.
+    """
     mine, theirs = os.pipe()
+    deadline = time.monotonic() + wall_s
+    poll = select.poll()
+    poll.register(control, 0)  # 0: nothing but that the other end is closed
+    poll.register(mine, 0)
     if processes == 1:
-        places = [{RECORDS: theirs}]
+        child, ready = _fork(control, cell, {RECORDS: theirs})
+        children = [child]
     else:  # only the test can say what came of it
         one, other = (end.detach() for end in socket.socketpair())
-        places = [{PEER: one}, {PEER: other, RECORDS: theirs}]
-    children = [_fork(control, cell, kept) for kept in places]
-    for fd in {fd for kept in places for fd in kept.values()}:
-        os.close(fd)
-    deadline = time.monotonic() + wall_s
+        first, ready = _fork(control, cell, {PEER: one})
+        _wait_for(ready)
+        second, ready = _fork(control, cell, {PEER: other, RECORDS: theirs})
+        children = [first, second]
+        os.close(one)
+        os.close(other)
+    os.close(theirs)
     try:
-        end, said = _listen(control, mine, deadline, room)
+        end, said = _listen(poll, control, mine, deadline, room)
     except EOFError:
         _clear(cell, children)
         raise
     os.close(mine)
     if said.endswith(_LAST_WORD):
+        os.close(ready)
         try:
             _reply(control, ENDED, said[: -len(_LAST_WORD)])
         finally:
             _clear(cell, children)
         return
+    _wait_for(ready)
     ended = _wait(children[-1], deadline) if end == ENDED else None
     if end == ENDED and ended is None:
         end = MUTE
@@ -169,8 +191,11 @@ def _reply(control: int, end: int, said: bytes, status: int = 0, cpu_s: float = 
     wire.put(control, REPLY.pack(end, status, cpu_s, len(said)) + said)
 
 
-def _fork(control: int, cell: Cell, kept: dict[int, int]) -> int:
-    """A child that reads its part of the order before anybody else reads on."""
+def _fork(control: int, cell: Cell, kept: dict[int, int]) -> tuple[int, int]:
+    """A child, and what ends as soon as it has read its part of the order.
+
+    Nobody else may read on before.
+    """
     ready, done = os.pipe()
     pid = os.fork()
     if not pid:
@@ -180,9 +205,12 @@ def _fork(control: int, cell: Cell, kept: dict[int, int]) -> int:
         finally:
             os._exit(_BROKEN)
     os.close(done)
+    return pid, ready
+
+
+def _wait_for(ready: int) -> None:
     os.read(ready, 1)
     os.close(ready)
-    return pid
 
 
 def _child(cell: Cell, job: dict[str, Any], kept: dict[int, int]) -> None:
@@ -234,34 +262,43 @@ def _keep(kept: dict[int, int]) -> None:
 
 
 def _restrict(cell: Cell, job: dict[str, Any]) -> None:
-    """The limits of this run."""
+    """The limits of this run; one of this process that is lower stays.
+
+    In as few steps as can be: each child copies every page that they touch.
+    """
+    limit = resource.setrlimit
+    cpu_s, most = job["cpu_s"], cell.cpu_s
     # At the hard limit the kernel kills without a name for it, so the soft one comes first.
-    _lower(resource.RLIMIT_CPU, math.ceil(job["cpu_s"]), 1)
+    limit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1) if cpu_s < most else (most, most))
     if cell.base:
-        _lower(resource.RLIMIT_AS, cell.base + (job["memory_mb"] << 20))
+        size = cell.base + (job["memory_mb"] << 20)
+        size = size if size < cell.memory else cell.memory
+        limit(resource.RLIMIT_AS, (size, size))
     if cell.counted:
-        _lower(resource.RLIMIT_NPROC, job["processes"] + cell.counted)
+        count = job["processes"] + cell.counted
+        count = count if count < cell.processes else cell.processes
+        limit(resource.RLIMIT_NPROC, (count, count))
 
 
-def _lower(which: int, cap: int, above: int = 0) -> None:
-    """Sets a limit for good, the hard one `above` the soft one; one that is lower stays."""
+def _hard(which: int) -> int:
+    """This process's limit, that nobody may raise."""
     hard = resource.getrlimit(which)[1]
-    most = cap + above if hard == resource.RLIM_INFINITY else min(cap + above, hard)
-    resource.setrlimit(which, (min(cap, most), most))
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
-def _listen(control: int, mine: int, deadline: float, room: int) -> tuple[int, bytes]:
+def _listen(
+    poll: select.poll, control: int, mine: int, deadline: float, room: int
+) -> tuple[int, bytes]:
     """What is said until it ends, and how it ended. Raises EOFError where the host is gone.
 
     At first only an end is waited for: most runs are short, and each word would wake this process.
     """
-    poll = select.poll()
-    poll.register(control, 0)  # 0: nothing but that the other end is closed
-    poll.register(mine, 0)
-    _ready(poll, control, min(deadline, time.monotonic() + _QUIET_S))
-    poll.modify(mine, select.POLLIN)
+    found = poll.poll(_QUIET_MS)
+    over = [(mine, select.POLLHUP)] == found
+    if not over:
+        poll.modify(mine, select.POLLIN)
     said = bytearray()
-    while _ready(poll, control, deadline):
+    while over or _ready(poll, control, deadline):
         part = os.read(mine, _MOST)
         said += part
         if not part or said.endswith(_LAST_WORD):
@@ -275,8 +312,9 @@ def _ready(poll: select.poll, control: int, deadline: float) -> bool:
     """Whether something came of the run before the deadline. Raises EOFError: the host is gone."""
     left = math.ceil((deadline - time.monotonic()) * 1000)
     found = poll.poll(left) if left > 0 else []
-    if any(fd == control for fd, _ in found):
-        raise EOFError
+    for fd, _ in found:
+        if fd == control:
+            raise EOFError
     return bool(found)
 
 
@@ -299,9 +337,10 @@ def _clear(cell: Cell, children: list[int]) -> tuple[int, float]:
     """Kills what is left of a run; wait status and CPU seconds of the last one."""
     if cell.level == 1:  # all there is besides this process
         _kill(os.kill, -1)
-    for pid in children if cell.level != 1 else ():
-        _kill(os.killpg, pid)
-        _kill(os.kill, pid)  # before it had a group
+    else:
+        for pid in children:
+            _kill(os.killpg, pid)
+            _kill(os.kill, pid)  # before it had a group
     fcntl.fcntl(0, fcntl.F_SETFL, os.O_RDWR)  # runs share it, and may have set its flags
     status, cpu_s = 0, 0.0
     for pid in children:
@@ -311,72 +350,10 @@ def _clear(cell: Cell, children: list[int]) -> tuple[int, float]:
 
 
 def _kill(how: Callable[[int, int], None], pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    try:  # noqa: SIM105
         how(pid, signal.SIGKILL)
-
-
-def _holes(cell: Cell) -> str:
-    """What a child can do that it must not, as tried; '' where it is confined as it should be."""
-    if cell.level == UNCONFINED:
-        return ""
-    pid = os.fork()
-    if not pid:
-        try:
-            cell.lock()
-            os._exit(1 + _reached())
-        finally:
-            os._exit(_BROKEN)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if code == 1:
-        return ""
-    names = [name for n, name in enumerate(ATTEMPTS) if 0 < code < _BROKEN and (code - 1) >> n & 1]
-    return f"confined code could {', '.join(names) or f'not be started (status {code})'}"
-
-
-def _reached() -> int:
-    """A bit for each attempt that was not refused."""
-    return sum(1 << n for n, attempt in enumerate(ATTEMPTS.values()) if _works(attempt))
-
-
-def _works(attempt: Callable[[], object]) -> bool:
-    try:
-        attempt()
-    except PermissionError:
-        return False
-    return True
-
-
-ATTEMPTS: dict[str, Callable[[], object]] = {
-    "open a file": lambda: os.open("/", os.O_RDONLY),
-    "look for a file": lambda: os.stat("/"),
-    "open a socket": lambda: socket.socket(),
-    "signal its parent": lambda: os.kill(os.getppid(), 0),
-    "become another program": lambda: os.execv("/", ["/"]),
-}
-
-
-def _rehearse() -> None:
-    """Runs a program of our own as a child does, so that no child has to warm up this code.
-
-    What a child writes to is a page that it copies first, and an interpreter writes to its code
-    and its tables as it comes to know them.
-    """
-
-    def say(record: bytes) -> None:
+    except ProcessLookupError:
         pass
-
-    def ask(_: bytes) -> bytes:
-        return dumps_record({"verdict": "value", "value": dumps(1)})
-
-    bounds = {"call_s": 1.0, "output_kb": 1, "entry_point": "f"}
-    calls = [dumps((number,)) for number in range(8)]
-    code = "def f(x):\n    return sum(int(digit) for digit in str(x))\n"
-    test = "def check(f):\n    for x in (1, 2):\n        assert f(x) == x\n"
-    for _ in range(_REHEARSALS):
-        answer_calls({"code": code, "calls": calls, **bounds}, say)
-        run_test({"test": test, **bounds}, ask, say)
-    del sys.modules["candidate"]
-    linecache.clearcache()
 
 
 def _forget() -> None:

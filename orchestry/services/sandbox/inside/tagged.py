@@ -7,6 +7,7 @@ tuple, set, frozenset, dict with any keys, bytes and huge integers stay apart.
 from __future__ import annotations
 
 import json
+import marshal
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,10 @@ MAX_ALIKE = 16
 """Items of one hash in a set or a dict: each is compared with all of them, so that a stranger's
 set of many would take hours to build."""
 _BIG = 1 << 53
+_NO_REFERENCES = 2  # marshal's version that every Python reads, and that keeps no object twice
+PLAIN = b'{"index":%d,"verdict":"value","value":%b}'
+"""The most frequent record: a call's number, and its value."""
+_NAMES = {"index", "verdict", "value"}
 _SCALARS = frozenset((int, float, str, bool, type(None)))
 _KIN: dict[type, type] = {Counter: dict, OrderedDict: dict, defaultdict: dict}
 """Types of the standard library that equal a plain dict."""
@@ -28,6 +33,7 @@ class Untaggable(ValueError):
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
 
 
 def dumps(value: Any, *, kin: bool = False) -> bytes:
@@ -35,7 +41,19 @@ def dumps(value: Any, *, kin: bool = False) -> bytes:
 
     With `kin` the standard library's own kinds of dict pass as dicts.
     """
+    if type(value) is int and -_BIG < value < _BIG:  # the most frequent value of all
+        return b"%d" % value
     return _encode(_tag(value, MAX_DEPTH, _KIN if kin else {})).encode("ascii")
+
+
+def pack(value: Any) -> bytes:
+    """What `marshal.loads` reads in a process that trusts the writer: faster than `loads`.
+
+    Raises Untaggable where `dumps` does.
+    """
+    if type(value) is not tuple or not _SCALARS.issuperset(map(type, value)):
+        _tag(value, MAX_DEPTH, {})
+    return marshal.dumps(value, _NO_REFERENCES)
 
 
 def loads(data: bytes) -> Any:
@@ -46,6 +64,8 @@ def loads(data: bytes) -> Any:
 def dumps_record(record: dict[str, Any]) -> bytes:
     """What is said of a call, as ASCII JSON: plain texts and numbers; `value` is tagged already."""
     value: bytes | None = record.get("value")
+    if record.keys() == _NAMES and record["verdict"] == "value":
+        return PLAIN % (record["index"], value)
     if value is None:
         return _encode(record).encode("ascii")
     rest = {name: item for name, item in record.items() if name != "value"}
@@ -75,7 +95,7 @@ def untag(raw: Any) -> Any:
 
 def _parsed(data: bytes) -> Any:
     try:
-        return json.loads(data)
+        return _decode(str(data, "ascii"))
     except (ValueError, RecursionError) as error:
         raise Untaggable(f"no JSON: {type(error).__name__}") from None
 

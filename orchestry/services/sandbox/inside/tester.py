@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from orchestry.services.sandbox.inside.candidate import MAX_WHY, Record, Send, heed_timer, timed
+from orchestry.services.sandbox.inside.candidate import MAX_WHY, Record, Send, timed
 from orchestry.services.sandbox.inside.tagged import dumps, dumps_record, loads_record, untag
 
 NAME = "<test>"
@@ -138,7 +138,6 @@ def run_test(job: dict[str, Any], ask: Ask, send: Send) -> None:
 
     An assert that the test did not come to counts as failed, unless it is there not to be reached.
     """
-    heed_timer()
     tally, counted = Tally(), _Counted()
     ended = timed(lambda: _play(job["test"], tally, counted, ask), job["call_s"])
     total = counted.written - len(counted.never - tally.held.keys())

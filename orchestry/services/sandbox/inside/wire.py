@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 HEAD = 4
+_AT_ONCE = 1 << 16
 _read, _write = os.read, os.write  # a candidate that patches `os` changes nothing here
 
 
@@ -31,7 +32,11 @@ def receive(fd: int) -> bytes:
 
 def read(fd: int, size: int) -> bytes:
     """Exactly `size` bytes. Raises EOFError where they do not come."""
-    parts = []
+    part = _read(fd, size) if size <= _AT_ONCE else b""
+    if len(part) == size:
+        return part
+    parts = [part]
+    size -= len(part)
     while size:
         part = _read(fd, min(size, 1 << 20))
         if not part:
