@@ -25,6 +25,7 @@ from benchmarks import load, page
 from benchmarks.bill import Options
 from benchmarks.loopback import ROOT, Spawned, spawn
 from benchmarks.peers import ANSWER
+from orchestry.distribution import NAME
 
 CONTESTANTS = ("orchestry", "dspy", "gepa")
 LATENCY_S = 0.1
@@ -204,7 +205,7 @@ def report(rows: dict[Setting, list[Measured]]) -> str:
     )
     return (
         f"{LATENCY_S * 1000:.0f} ms a call (lognormal: that median, sigma "
-        f"{SIGMAS['lognormal']}), {repeats} repeats, medians. Orchestry {version('orchestry')} "
+        f"{SIGMAS['lognormal']}), {repeats} repeats, medians. Orchestry {version(NAME)} "
         f"plays its beam search (k=4, W=2, three agents), DSPy's Evaluate a program of three "
         f"predictors in order, gepa.optimize its own algorithm through its default adapter; "
         f"{pins}; caches off. Wall clock is the run inside its process after a small run for "
