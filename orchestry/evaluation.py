@@ -224,14 +224,15 @@ def _play(config: RunConfig, folder: Path, observer: Observer | None) -> Run:
 
 
 def _compare(plan: Plan, folder: Path, watch: Observer) -> None:
-    """Notes where the run that this folder lies in was played with another version of the task."""
+    """Notes where the run that this folder lies in was played with another version of the task, or
+    on another base."""
     host = folder.parent.parent
     if (
         folder.parent.name not in ("evaluations", "baselines")
         or not (host / "journal.jsonl").is_file()
     ):
         return
-    if found := changed(load_run(host).events, plan.digests):
+    if found := changed(load_run(host).events, {**plan.digests, **plan.backend.digests()}):
         watch.note(
             f"{worded(found)} changed since {host} was played: rewards of then and now are not to "
             "be compared"

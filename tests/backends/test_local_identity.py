@@ -19,6 +19,7 @@ from orchestry.errors import ConfigError, StoreError  # noqa: E402
 from orchestry.export import export  # noqa: E402
 from orchestry.store import Run  # noqa: E402
 from tests.backends.letters import EVERY, config, trainer  # noqa: E402
+from tests.test_engine import Noted  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -173,6 +174,9 @@ def test_another_base_in_the_same_place_is_accepted_only_by_name(
     base = _copied(model, tmp_path / "base")
     run = orchestry.train(config(str(base), tasks, "episodes=4"), tmp_path / "run").folder
     _flipped(base / "model.safetensors")
+    heard = Noted()
+    orchestry.evaluate(run, observer=heard, update=0)
+    assert any(f"base changed since {run} was played" in note for note in heard.notes)
     with pytest.raises(ConfigError, match=r"with other contents of base: .* --accept-changes"):
         resume(run, {"episodes": 2 * EVERY})
     assert resume(run, {"episodes": 2 * EVERY}, accept=True).summary.updates == 2
