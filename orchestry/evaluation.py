@@ -61,7 +61,11 @@ def evaluate(
     servers of others that are not to be trusted.
     """
     source, note = _source(run), (observer or Silent()).note
-    today = {"task_path": [str(path) for path in task_path]} if task_path else {}
+    today: dict[str, Any] = {}
+    if task_path:
+        today["task_path"] = [str(path) for path in task_path]
+    if budget_usd is not None:
+        today["budget"] = {"usd": budget_usd}
     own = of_run(source.folder, today, trust, note)
     learned = chosen(source, update)
     # A folder for each team that the run came to; one that learned nothing has a single one.

@@ -1,4 +1,5 @@
 """Places of others that a config names: code that would be imported, servers that would be sent to.
+A cap above the default and a price below the known one are asked about alike: they spend money.
 
 A place is one's own where the command line of today or the environment names it, where it is
 ./tasks (but not in a run directory), a bundled task, this machine or a vendor, and where this user
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestry.config import ProviderConfig, RunConfig, merge, validate
+from orchestry.config import BudgetConfig, ProviderConfig, RunConfig, merge, validate
 from orchestry.errors import ConfigError
 from orchestry.providers import anthropic, openai
 from orchestry.registry import bundled
+from orchestry.services.prices import FREE, undercuts
 from orchestry.store import read_config
 
 Trust = bool | Callable[[str], bool]
@@ -34,7 +36,8 @@ class Place:
     """What a config reaches outside of itself."""
 
     kind: str
-    """`code`, `inside` (code that a run directory holds), `server`, `wandb` or `unsafe`."""
+    """`code`, `inside` (code that a run directory holds), `server`, `wandb`, `unsafe`, `cap` or
+    `price`."""
     value: str
     shown: str
     """Its key and value, and what would be done, for a message."""
@@ -111,19 +114,23 @@ def check(
 
 def remember(config: RunConfig, where: Path, environ: Mapping[str, str] = os.environ) -> None:
     """Keeps the places of a config that the user asks to be run, for its resumes."""
-    known, there = _remembered(environ), _all(config, where)
+    known, there = _remembered(environ), _all(config, where, environ)
     # ./tasks is of this folder alone, and a resume may come from another.
     kept = [p for p in there if (p.kind == "code" and not _ships(p)) or not _own(p, environ)]
     _remember([place for place in kept if _line(place) not in known], environ)
 
 
 def _foreign(config: RunConfig, where: Path, environ: Mapping[str, str]) -> list[Place]:
-    known, there = _remembered(environ), _all(config, where)
+    known, there = _remembered(environ), _all(config, where, environ)
     return [place for place in there if not _own(place, environ) and _line(place) not in known]
 
 
-def _all(config: RunConfig, where: Path) -> list[Place]:
-    named = list(_places(config.model_dump(mode="json", by_alias=True), where))
+def _all(config: RunConfig, where: Path, environ: Mapping[str, str]) -> list[Place]:
+    named = [
+        place
+        for place in _places(config.model_dump(mode="json", by_alias=True), where)
+        if place.kind not in ("cap", "price") or _spends(place, config, environ)
+    ]
     folder, here = where if where.is_dir() else where.parent, _tasks_here()
     # ./tasks is one's own, but not where one stands in a run directory, which may be another's.
     held = here.is_dir() and here.is_relative_to(folder.resolve())
@@ -134,6 +141,23 @@ def _all(config: RunConfig, where: Path) -> list[Place]:
 
 def _tasks_here() -> Path:
     return (Path.cwd() / "tasks").resolve()
+
+
+def _spends(place: Place, config: RunConfig, environ: Mapping[str, str]) -> bool:
+    """Whether a cap lets more be spent than the default, or a price hides what is spent, at a
+    server that bills."""
+    cap, default, model = config.budget.usd, BudgetConfig().usd, place.value.rpartition(" ")[2]
+    for asked in (config.provider, config.judge.provider or config.provider):
+        variable = VARIABLES.get(asked.name, "")
+        url = asked.base_url or environ.get(variable, "").strip()
+        if asked.name in FREE or _is_here(url):
+            continue
+        if place.kind == "price":
+            if undercuts(asked.name, url, model, config.prices[model]):
+                return True
+        elif cap is None or (default is not None and cap > default):
+            return True
+    return False
 
 
 def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
@@ -150,6 +174,13 @@ def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
     if raw.get("allow_unsafe_code"):
         shown = "allow_unsafe_code (code of models would run unconfined where nothing confines it)"
         yield Place("unsafe", str(where.resolve()), shown)
+    budget = raw.get("budget") or {}
+    if "usd" in budget:
+        shown = f"budget.usd {budget['usd']} (so much might be spent)"
+        yield Place("cap", f"{where.resolve()} {budget['usd']}", shown)
+    for model in raw.get("prices") or {}:
+        shown = f"prices.{model} below the known ones (more would be spent than budget.usd says)"
+        yield Place("price", f"{where.resolve()} {model}", shown)
 
 
 def _at(raw: Mapping[str, Any], dotted: str) -> Any:

@@ -43,7 +43,9 @@ task_path_option = click.option(
     help="Folder of tasks, searched before ./tasks; may be repeated.",
 )
 trust_option = click.option(
-    "--trust", is_flag=True, help="Use the code and servers of others that the config names."
+    "--trust",
+    is_flag=True,
+    help="Use the code, servers, caps and prices that a config of others names.",
 )
 
 

@@ -182,6 +182,17 @@ def _fixed(price: PriceConfig) -> _Rates:
     return _Rates(None, 0.0, price.input / MTOK, cached / MTOK, written / MTOK, price.output / MTOK)
 
 
+def undercuts(provider: str, base_url: str, model: str, price: PriceConfig) -> bool:
+    """Whether a price is below the one that genai-prices knows, or is none at all where it knows
+    none."""
+    said = PriceTable(provider, {model: price}).worst(model, MTOK, MTOK, shared=False)
+    try:
+        known = PriceTable(provider, {}, False, base_url).worst(model, MTOK, MTOK, shared=False)
+    except ConfigError:
+        return not said
+    return said < known
+
+
 def _band(bands: tuple[_Rates, ...], input_tokens: int) -> _Rates:
     return next(b for b in bands if b.last is None or input_tokens <= b.last)
 

@@ -116,6 +116,55 @@ def test_what_would_run_unconfined_is_named_for_each_folder(cli: CommandLine, ru
     cli("resume", "other").failed(2, "allow_unsafe_code")
 
 
+PAID = {"name": "anthropic", "model": "claude-sonnet-5"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"budget": {"usd": 5000.0}}, "budget.usd 5000.0 (so much might be spent)"),
+        ({"budget": {"usd": None}}, "budget.usd None (so much might be spent)"),
+        (
+            {"prices": {"claude-sonnet-5": {"input": 0, "output": 0}}},
+            "prices.claude-sonnet-5 below",
+        ),
+        (
+            {"prices": {"claude-sonnet-5": {"input": 3, "output": 1}}},
+            "prices.claude-sonnet-5 below",
+        ),
+        ({"prices": {"claude-of-tomorrow": {"input": 0, "output": 0}}}, "claude-of-tomorrow below"),
+    ],
+)
+def test_what_a_stranger_would_have_spent_is_named(
+    cli: CommandLine,
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, object],
+    named: str,
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key-of-this-user")
+    shutil.copytree("shelf", "tasks")
+    change(provider=PAID, task_path=[], **changes)
+    for words in COMMANDS:
+        cli(*words).failed(2, named, "--trust")
+    change(provider={"name": "fake", "model": "fake-1"})
+    assert "--trust" not in cli("run", "--config", "run/config.yaml", "--dry-run").err
+
+
+def test_money_of_ones_own_is_not_asked_about(
+    cli: CommandLine, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key-of-this-user")
+    shutil.copytree("shelf", "tasks")
+    dear = {"claude-sonnet-5": {"input": 50, "output": 500}}
+    change(provider=PAID, task_path=[], judge={}, budget={"usd": 5000.0}, prices=dear)
+    where = ("--config", "run/config.yaml", "--dry-run")
+    assert cli("run", *where, "--budget", "5").code == 0
+    assert cli("run", *where, "--budget", "5000").code == 0
+    assert cli("run", *where, "--trust").code == 0
+    assert cli("run", *where).code == 0
+
+
 def test_from_python_it_takes_a_parameter(run: Path) -> None:
     for call in (resume, evaluate):
         with pytest.raises(ConfigError, match=r"from Python trust=True"):
