@@ -121,7 +121,10 @@ def reason(error: BaseException) -> str:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         return f"{place}: {first['msg']}"[:300] if place else first["msg"][:300]
-    return (str(error).splitlines() or ["no message"])[0][:300]
+    try:
+        return (str(error).splitlines() or ["no message"])[0][:300]
+    except Exception:  # a stranger's error that can't be put into words either
+        return "no message"
 
 
 def unknown(kind: str, found: str, known: list[str]) -> str:

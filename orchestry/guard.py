@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +46,11 @@ def task_boundary(
     fault of the task (the sandbox, a stop) passes, also out of a task group of its own."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # libraries panic in errors of their own, such as pyo3's
+        if isinstance(error, asyncio.CancelledError) and _stopped():
+            raise
         ours = _ours(error)
         if isinstance(ours, TaskError):
             raise TaskFault(str(ours)) from error
@@ -65,6 +70,16 @@ def task_boundary(
 def said(fault: TaskFault) -> str:
     """The fault without the task's name and what to do about it, for a check of that task."""
     return str(fault).partition(": ")[2].partition(": `orchestry")[0]
+
+
+def _stopped() -> bool:
+    """Whether this piece of work was cancelled from outside; else what was cancelled is of the
+    task itself, and would end an episode without a word."""
+    try:
+        current = asyncio.current_task()
+    except RuntimeError:  # no loop runs, so nobody stops it
+        return False
+    return current is None or current.cancelling() > 0
 
 
 def _ours(error: BaseException) -> OrchestryError | None:

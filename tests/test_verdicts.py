@@ -153,3 +153,36 @@ async def test_what_is_no_fault_of_the_task_passes_out_of_its_task_groups() -> N
     its_own = pytest.raises(TaskFault, match="evaluate raised ExceptionGroup")
     with its_own, task_boundary(Words(), "evaluate"):
         raise ExceptionGroup("of the task", [ValueError("odd")])
+
+
+class Mute(Exception):
+    """What can't say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise it (pyo3)."""
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError(), Panic("at a byte"), Mute()])
+async def test_whatever_a_task_raises_is_its_fault(raised: BaseException) -> None:
+    named = f"evaluate raised {type(raised).__name__}: "
+    with pytest.raises(TaskFault, match=named), task_boundary(Words(), "evaluate"):
+        raise raised
+
+
+async def test_work_that_is_stopped_meanwhile_is_no_fault_of_the_task() -> None:
+    async def work() -> None:
+        with task_boundary(Words(), "evaluate"):
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    for stop in (KeyboardInterrupt(), GeneratorExit()):
+        with pytest.raises(type(stop)), task_boundary(Words(), "evaluate"):
+            raise stop
