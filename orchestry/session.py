@@ -138,7 +138,7 @@ class Session:
             await self._run([self._evaluate()])
             for update, block in enumerate(self._blocks()):
                 await self._play(block)
-                self._settle()
+                self._settle(block)
                 if self.failure:
                     break
                 if len(block) == self.plan.backend.every and update == self.plan.backend.updates:
@@ -248,7 +248,7 @@ class Session:
         """Whether an episode failed for what may be a setting's fault: then it is not final."""
         return bool(self._waiting[episode].failed) and self.plan.backend.gateway.in_doubt
 
-    def _settle(self) -> None:
+    def _settle(self, block: range) -> None:
         """Commits what is whole, though an earlier episode was cut off, at the end of a block."""
         refused = None if self.failure else self.plan.backend.gateway.verdict()
         if refused is not None:
@@ -258,8 +258,20 @@ class Session:
             self._commit([n for n in whole if not (self.failure and self._doubtful(n))])
             if self.failure is None:
                 self.rate.check(1)
+                self._check_whole(block)
         except (StoreError, TaskFault) as error:
             self._fail(error)
+
+    def _check_whole(self, block: range) -> None:
+        """A task that cancels the work it is part of takes an episode away without a word."""
+        if lost := [number for number in block if number not in self.store.episodes]:
+            self._fail(
+                OrchestryError(
+                    f"{len(lost)} episodes of the block ended without a result (episode {lost[0]} "
+                    "first): the task cancelled the work that it is part of; mend it, then "
+                    f"`orchestry resume {self.store.folder} --accept-changes`"
+                )
+            )
 
     def _commit(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -280,11 +292,16 @@ class Session:
     def _interrupt(self) -> None:
         """First time: paid calls in flight may finish. Second time: they are given up."""
         if self._asked_to_stop:
-            for worker in self._workers:
-                worker.cancel()
+            self._give_up()
             return
         self._asked_to_stop = True
         paid = self.plan.backend.gateway.paid_in_flight
         wait = f"{paid} paid calls in flight may finish; press Ctrl-C again to give them up"
         self.watch.note(f"stopping: {wait}" if paid else "stopping")
         self._fail(Interrupted(f"interrupted: `orchestry resume {self.store.folder}` goes on"))
+        if not paid and not self.plan.backend.in_step:  # whose threads stop of themselves
+            self._give_up()
+
+    def _give_up(self) -> None:
+        for worker in self._workers:
+            worker.cancel()

@@ -71,6 +71,50 @@ def test_calls_that_cost_nothing_are_given_up_at_once(number: signal.Signals) ->
     assert "never retrieved" not in err
 
 
+ODD = """
+import asyncio
+from pathlib import Path
+from orchestry import AgentSpec, Problem, TeamTask
+
+class Odd(TeamTask):
+    name = "odd"
+    agents = (AgentSpec(role="writer"),)
+
+    def problems(self, split):
+        return [Problem(id=f"p{n}", prompt="write", split=split) for n in range(3)]
+
+    async def evaluate(self, state, tools):
+        Path("evaluating").touch()
+        {end}
+        return self.score(quality=1.0)
+"""
+
+
+def odd(end: str) -> tuple[object, ...]:
+    Path("odd").mkdir()
+    Path("odd/task.py").write_text(ODD.replace("{end}", end))
+    return ("run", *FAKE, "--task", "odd", "--task-path", ".", "--run-dir", "run")
+
+
+@pytest.mark.usefixtures("cli")
+def test_a_score_that_never_comes_is_given_up_at_once() -> None:
+    command = [sys.executable, "-m", "orchestry", *map(str, odd("await asyncio.sleep(3600)"))]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while not Path("evaluating").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == 130, err
+    assert "orchestry resume run" in out + err
+
+
+def test_an_episode_that_its_task_cancels_is_missed(cli: CommandLine) -> None:
+    result = cli(*odd("asyncio.current_task().cancel(); await asyncio.sleep(1)"))
+    assert result.code == 1, result
+    assert "ended without a result" in result.last
+
+
 @pytest.mark.usefixtures("cli")
 def test_a_second_interrupt_gives_up_paid_calls_too() -> None:
     over = threading.Event()
