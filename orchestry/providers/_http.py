@@ -37,6 +37,9 @@ _TOO_LONG = {"exceed_context_size_error", "context_length_exceeded"}
 _SAYS_TOO_LONG = re.compile(r"prompt is too long|maximum context length|context window", re.I)
 _OF_THE_ACCOUNT = {401, 402, 403}
 _NO_CREDIT = {"insufficient_quota", "billing_error"}
+_SAYS_NO_CREDIT = re.compile(r"credit balance|usage limits?\b|spend(?:ing)? limit", re.I)
+"""Anthropic says so with a 400 of type invalid_request_error
+(https://platform.claude.com/docs/en/api/errors)."""
 _LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|key|pk)-[\w*.-]{6,}|(?<=Bearer )\S+", re.IGNORECASE)
 
 
@@ -188,6 +191,8 @@ def refused(
     server refused.
     """
     detail, kind = _server_says(body)
+    if status == 400 and _SAYS_NO_CREDIT.search(detail):
+        kind = "billing_error"
     account = status in _OF_THE_ACCOUNT or kind in _NO_CREDIT
     transient = status in _TRANSIENT or status >= 500
     if (advice := headers.get("x-should-retry")) in ("true", "false"):

@@ -79,11 +79,19 @@ async def test_json_that_is_no_answer_was_billed(vendor: str, body: object) -> N
     assert (error.transient, error.billed) == (True, True)
 
 
-@pytest.mark.parametrize("kind", ["insufficient_quota", "billing_error"])
+@pytest.mark.parametrize(
+    ("status", "kind", "said"),
+    [
+        (429, "insufficient_quota", "no credit"),
+        (429, "billing_error", "no credit"),
+        (400, "invalid_request_error", "You have reached your specified API usage limits."),
+        (400, "invalid_request_error", "Your credit balance is too low."),
+    ],
+)
 async def test_an_account_without_credit_is_no_single_requests_fault(
-    vendor: str, kind: str
+    vendor: str, status: int, kind: str, said: str
 ) -> None:
-    raw = reply({"error": {"type": kind, "code": kind, "message": "no credit"}}, 429)
+    raw = reply({"error": {"type": kind, "code": kind, "message": said}}, status)
     async with serving(raw) as server, at(vendor, server.url) as provider:
         error = await failure(provider)
     assert (error.transient, error.refused, error.billed) == (False, False, False)
