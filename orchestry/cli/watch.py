@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.text import Text
 
-from orchestry.analysis.words import counted
+from orchestry.analysis.words import counted, duration
 from orchestry.cli.console import Console
 from orchestry.cli.notes import Notes, say
 from orchestry.records import EpisodeRecord
@@ -84,7 +84,7 @@ class Meter:
         if share <= self._before:
             return "-"
         left = (self._clock() - self._began) * (1 - share) / (share - self._before)
-        return _span(left)
+        return duration(left)
 
     def _speed(self) -> float:
         """Tokens per second over the last WINDOW_S."""
@@ -94,16 +94,6 @@ class Meter:
             seen.popleft()
         then, before = seen[0]
         return (self._pulse.tokens - before) / (now - then) if now > then else 0.0
-
-
-def _span(seconds: float) -> str:
-    """
-    >>> _span(59), _span(754), _span(7322)
-    ('0:59', '12:34', '2:02:02')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 class Watch:

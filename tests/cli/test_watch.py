@@ -26,7 +26,7 @@ def test_a_file_gets_a_first_note_and_lines_as_the_run_goes_on(
     monkeypatch.setattr(watch, "LOOK_S", 0.01)
     lines = cli("run", *FAKE, *SLOW, "--run-dir", "run").err.splitlines()
     assert lines[0] == "· reading the config, loading task and model"
-    form = r"· (\d)/3  (reward .* best .*  )?\$0.000/5  eta \d+:\d\d  \w+ \d+ tok/s  \d+ open"
+    form = r"· (\d)/3  (reward .* best .*  )?\$0.000/5  eta [^$]+ s  \w+ \d+ tok/s  \d+ open"
     found = [match for line in lines if (match := re.fullmatch(form, line))]
     assert len(found) > 3, lines
     done = [int(match[1]) for match in found]
@@ -62,7 +62,7 @@ def test_the_eta_falls_as_calls_are_answered(tmp_path: Path) -> None:
     meter = watch.Meter(plan, 0, clock=lambda: now[0])
     assert meter._eta() == "-"
     now[0], Gateway.pulse.answers, Gateway.pulse.tokens = 10.0, plan.calls // 2, 500
-    assert meter._eta() == "0:30"  # a quarter of two episodes' calls in ten seconds
+    assert meter._eta() == "30 s"  # a quarter of two episodes' calls in ten seconds
     assert meter._speed() == 50.0
 
 
