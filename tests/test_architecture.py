@@ -13,6 +13,7 @@ import pytest
 
 import orchestry
 from orchestry.config import RunConfig, read_yaml, validate
+from orchestry.registry import load_task
 
 ROOT = Path(__file__).parent.parent
 CODE = sorted([*(ROOT / "orchestry").rglob("*.py"), *(ROOT / "tasks").rglob("*.py")])
@@ -126,6 +127,9 @@ def test_the_local_configs_are_those_of_a_run_and_show_defaults(tmp_path: Path) 
         preset = validate(read_yaml(ROOT / "configs" / f"{name}.yaml"))
         assert (preset.backend, preset.provider.model) == ("local", "embedded")
         assert preset.episodes // preset.learn.every >= 5
+    laptop = validate(read_yaml(ROOT / "configs" / "laptop.yaml"))
+    assert laptop.provider.name == "embedded"
+    assert load_task(laptop.task, options=laptop.options).problems("train")
     writing = validate(read_yaml(ROOT / "configs" / "local_writing.yaml"))
     assert (writing.backend, writing.task, writing.episodes // writing.learn.every) == (
         "local",

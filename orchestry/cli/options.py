@@ -110,7 +110,7 @@ _OPTIONS = (
         "file",
         type=click.Path(path_type=Path),
         metavar="FILE|PRESET",
-        help="YAML over the defaults, or a preset: quick_test, local_cpu, local_writing.",
+        help="YAML over the defaults, or a preset: laptop, quick_test, local_cpu, local_writing.",
     ),
     click.option(
         "--set",

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from orchestry import (
     AgentSpec,
+    Frozen,
     Problem,
     Score,
     Split,
@@ -22,6 +23,7 @@ from orchestry import (
 
 from . import reward
 from .flaws import flaws, plain
+from .options import Options
 from .outcome import Outcome, run_tests
 
 BANK = Path(__file__).with_name("problems.jsonl")
@@ -59,9 +61,12 @@ class CodeReview(TeamTask):
         "efficiency": 0.1,
     }
     solved = "solved"
+    options_type: ClassVar[type[Frozen]] = Options
+    options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        return read_problems(BANK, split)
+        hardest = self.options.hardest
+        return [one for one in read_problems(BANK, split) if one.data["grade"] <= hardest]
 
     def observe(self, state: Transcript, agent: str) -> str:
         problem = state.problem

@@ -61,6 +61,14 @@ def test_the_splits_are_fixed() -> None:
         assert hashlib.sha256(ids.encode()).hexdigest()[:16] == PINNED[split], split
 
 
+def test_harder_problems_may_be_left_out() -> None:
+    for split in SPLITS:
+        kept = load_task("code_review", options={"hardest": 2}).problems(split)
+        assert [one for one in TASK.problems(split) if one.data["grade"] <= 2] == kept
+    with pytest.raises(ConfigError, match="hardest"):
+        load_task("code_review", options={"hardest": 0})
+
+
 def test_the_bank_is_large_graded_and_apart() -> None:
     assert len(PROBLEMS) == sum(len(TASK.problems(split)) for split in SPLITS) >= 60
     assert len(TASK.problems("dev")) + len(TASK.problems("test")) >= 40
