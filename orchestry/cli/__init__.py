@@ -94,7 +94,9 @@ def _code(argv: list[str]) -> int:
             return _follow(argv)
         return group.main(args=argv, prog_name="orchestry", standalone_mode=False) or 0
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        click.echo(fitted(shown.getvalue().rstrip(), stderr=True), err=True)
         return 2
     except click.Abort:
         click.echo("orchestry: interrupted; `orchestry resume RUN` goes on with a run", err=True)

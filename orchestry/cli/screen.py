@@ -52,14 +52,14 @@ def facts(*rows: tuple[str, str]) -> Table:
 
 
 def fitted(text: str, hang: int = 0, *, stderr: bool = False) -> str:
-    """Prose; a terminal gets it broken between words, and indented from the second line on by
-    `hang`."""
+    """Prose; on a terminal each of its lines is broken between words, and indented from its second
+    one on by `hang`."""
     if not (sys.stderr if stderr else sys.stdout).isatty():
         return text
-    return textwrap.fill(
-        text,
+    wrapper = textwrap.TextWrapper(
         shutil.get_terminal_size().columns,
         subsequent_indent=" " * hang,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return "\n".join(map(wrapper.fill, text.splitlines()))

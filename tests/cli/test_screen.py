@@ -57,6 +57,18 @@ def test_sixty_columns_are_enough(
     assert [line for line in lines if "\u2026" in line] == []
 
 
+def test_a_wrong_call_is_told_in_sixty_columns(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = Terminal()
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    monkeypatch.setattr(sys, "stderr", shown)
+    assert cli("run", "--provider", "nobody").code == 2
+    told = shown.getvalue()
+    assert "Usage: orchestry run [OPTIONS]\n" in told and "'embedded'" in told
+    assert max(map(len, told.splitlines())) <= COLUMNS
+
+
 def test_a_file_has_no_boxes_and_nothing_is_cut(
     command: tuple[object, ...], cli: CommandLine
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestry import BaseTask, Problem, Score, Tools, Transcript, compare
+from orchestry.errors import ConfigError
 from orchestry.registry import load_task
 from orchestry.services.sandbox import open_sandbox
 from orchestry.types import SPLITS, Limits
