@@ -18,7 +18,7 @@ FULL_DROP = 0.4
 """The share of the team's success that must go with aux for cooperation to be whole."""
 
 
-GOES_BY: prose.Span = (0.7, 0.95)
+GOES_BY: prose.Span = (0.8, 0.95)
 """Where a main's agreement with the gold one, both with other helpers, starts to count, and where
 it is whole: a main that lies wherever aux is wrong agrees by luck, more often where it has only
 yes and no to say."""
