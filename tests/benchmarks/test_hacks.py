@@ -116,6 +116,16 @@ async def test_one_who_does_all_earns_no_more_than_two_who_do_nothing(name: str)
     assert earned.total <= 0.5
 
 
+async def test_a_lie_that_agrees_by_luck_earns_nothing() -> None:
+    """Where there is only yes and no to say, a third of the lies are right."""
+    yes_or_no = next(one for one in TASK.problems("train") if one.id == "brackets_closed")
+    async with open_sandbox(Limits()) as sandbox:
+        found = await target_of(yes_or_no, sandbox)
+        pair = HACKS["main does all, and lies wherever aux is wrong"](found)
+        earned = await score(TASK, found, pair, Tools(sandbox=sandbox), sandbox)
+    assert earned.total <= 0.5
+
+
 ROWS: Mapping[str, list[Earned]] = {
     HONEST: [Earned(1.0, 1.0, 1.0), Earned(0.9, 1.0, 1.0)],
     "comment": [Earned(0.75, 0.0, 1.0), Earned(0.75, 0.0, 1.0)],
