@@ -53,7 +53,7 @@ def test_a_key_is_not_needed(folder: Path) -> None:
 
 def test_a_dry_run_needs_no_network(folder: Path) -> None:
     """A dry run tells calls, tokens and dollars, and spends nothing"""
-    command = ("run", "--dry-run", "--episodes", "20", "--provider", "anthropic", "--json")
+    command = ("run", "--dry-run", "--episodes", "4", "--provider", "anthropic", "--json")
     found = json.loads(orchestry(*command, cwd=folder))
     usd = found["cost_usd"]
     assert 0 < usd["p5"] <= usd["expected"] <= usd["p95"] <= usd["max"] <= 5

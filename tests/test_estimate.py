@@ -131,7 +131,7 @@ def test_no_real_run_passes_the_maximum_though_all_its_verdicts_are_cut(
         assert used["judge"] > 0
 
 
-@pytest.mark.parametrize("task", ["words", "duet"])
+@pytest.mark.parametrize("task", ["words", pytest.param("duet", marks=pytest.mark.slow)])
 def test_calls_of_each_purpose_are_foretold(tmp_path: Path, task: str) -> None:
     chosen = config(
         *JUDGED, f"task={task}", "judge.when=always", "credit.share=0.5", "provider.fake.faults=[]"

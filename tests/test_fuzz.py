@@ -33,6 +33,7 @@ def sandboxed() -> Iterator[tuple[asyncio.Runner, Tools]]:
 
 
 @pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.slow
 def test_no_answers_make_a_bundled_task_raise(name: str) -> None:
     """Every role with an odd kind of answer, any text, or its gold with any text in it."""
     task = load_task(name)

@@ -108,6 +108,7 @@ async def test_tricks_of_text_pay_in_the_published_manner_only() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in HACKS if name.startswith(DOES_ALL)])
+@pytest.mark.slow
 async def test_one_who_does_all_earns_no_more_than_two_who_do_nothing(name: str) -> None:
     """Whatever the other echoes, packs, knows or notices."""
     async with open_sandbox(Limits()) as sandbox:

@@ -164,6 +164,7 @@ def test_a_full_disk_is_named_and_resume_completes(cli: CommandLine, size: int) 
     assert not list(Path("run").glob("*.new"))
 
 
+@pytest.mark.slow
 def test_a_cache_without_a_disk_is_left_out(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

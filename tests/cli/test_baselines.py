@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.support import FAKE, TASKS, CommandLine
 
 PLAIN = ("--provider", "fake", "--task", "words", "--task-path", TASKS)
@@ -75,6 +77,7 @@ def test_no_name_and_a_wrong_one_cost_nothing(cli: CommandLine) -> None:
     taken.failed(2, "file is no directory: choose another --out")
 
 
+@pytest.mark.slow
 def test_a_dry_run_tells_the_calls_that_are_then_made(cli: CommandLine) -> None:
     names = ("best_of_n", "discussion")
     args = ("baselines", "run", *names, *PLAIN, *PRICED, "--samples", "2", "--episodes", "3")

@@ -33,7 +33,12 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture(params=list(COMMANDS.values()), ids=list(COMMANDS))
+@pytest.fixture(
+    params=[
+        pytest.param(command, id=name, marks=[pytest.mark.slow] if name == "check" else [])
+        for name, command in COMMANDS.items()
+    ]
+)
 def command(request: pytest.FixtureRequest, cli: CommandLine) -> tuple[object, ...]:
     args: tuple[object, ...] = request.param
     if args[0] == "report":
@@ -65,7 +70,8 @@ def test_a_wrong_call_is_told_in_sixty_columns(
     monkeypatch.setattr(sys, "stderr", shown)
     assert cli("run", "--provider", "nobody").code == 2
     told = shown.getvalue()
-    assert "Usage: orchestry run [OPTIONS]\n" in told and "'embedded'" in told
+    assert "Usage: orchestry run [OPTIONS]\n" in told
+    assert "'embedded'" in told
     assert max(map(len, told.splitlines())) <= COLUMNS
 
 

@@ -151,6 +151,7 @@ def test_what_a_stranger_would_have_spent_is_named(
     assert "--trust" not in cli("run", "--config", "run/config.yaml", "--dry-run").err
 
 
+@pytest.mark.slow
 def test_money_of_ones_own_is_not_asked_about(
     cli: CommandLine, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

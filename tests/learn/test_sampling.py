@@ -76,7 +76,7 @@ def test_logprobs_are_those_of_a_plain_forward(kind: Kind) -> None:
             assert answer.logprobs == pytest.approx(expected.tolist(), abs=1e-5)
 
 
-@pytest.mark.parametrize("n", [1, 8])
+@pytest.mark.parametrize("n", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_draw_depends_on_nobody_else_in_the_batch(two: tuple[Base, Adapters], n: int) -> None:
     """Mixed adapters, options and lengths, left padding, rows that end early, batches split."""
     asked = [

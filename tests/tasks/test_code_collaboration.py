@@ -130,7 +130,7 @@ CODES = st.one_of(
 )
 
 
-@pytest.mark.parametrize("acting", ["joint", "sequential"])
+@pytest.mark.parametrize("acting", ["sequential", pytest.param("joint", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", UNWRITABLE)
 async def test_code_that_python_cannot_write_is_scored(
     tools: Tools, what: str, acting: str

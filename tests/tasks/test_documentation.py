@@ -338,6 +338,7 @@ def test_an_example_may_use_names_of_its_own_and_never_the_modules_data() -> Non
 
 
 @pytest.mark.parametrize("trick", PRYING)
+@pytest.mark.slow
 async def test_an_example_that_looks_for_the_harness_tells_nothing(
     trick: str, tools: Tools
 ) -> None:

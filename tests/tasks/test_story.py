@@ -95,7 +95,8 @@ async def test_gold_is_worth_one_in_one_piece_and_in_two(
     assert score.tags == ("whole",)
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.slow
 async def test_it_conforms(rounds: int, tools: Tools) -> None:
     task = load_task("story", options={"rounds": rounds})
     findings = await check_task(task, tools.sandbox, seeds=(0,))
