@@ -316,7 +316,8 @@ class Gateway:
         """What stands for an answer that there is none of: an empty one where the prompt was too
         long, so that the episode goes on, else a sample to be left out."""
         why, long = utf8(reason(error)), isinstance(error, PromptTooLong)
-        effect = "counts as empty" if long else "is missing, and its sample left out"
+        lost = "is missing, and its sample left out" if request.purpose == "act" else "is missing"
+        effect = "counts as empty" if long else lost
         if why not in self._told:
             self._told.add(why)
             self._on_warn(f"{request.agent}'s answer {effect}: {why}")
