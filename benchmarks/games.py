@@ -14,10 +14,9 @@ from math import prod
 from typing import ClassVar
 
 from orchestry import AgentSpec, BaseTask, Problem, Score, Split, Tools
-from orchestry.rollout import Member
 from orchestry.search.shapley import shapley
 from orchestry.seeds import derive
-from orchestry.types import Completion, Request
+from orchestry.types import Completion, Member, Request
 
 Actions = tuple[int, ...]
 INTERACTION = 0.7

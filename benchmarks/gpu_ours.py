@@ -18,7 +18,7 @@ from benchmarks.reference_work import (
 )
 from orchestry.learn.trainer import Trainer
 from orchestry.learnconfig import LearnConfig
-from orchestry.rollout import Member
+from orchestry.types import Member
 
 
 def measure(work: Work) -> Measured:

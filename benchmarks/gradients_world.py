@@ -30,12 +30,12 @@ from orchestry.learn.crew import Crew
 from orchestry.learn.lockstep import Lockstep
 from orchestry.learn.trainer import Trainer
 from orchestry.learnconfig import LearnConfig
-from orchestry.rollout import Member, task_rater
+from orchestry.rollout import task_rater
 from orchestry.search.beam import Chains, Joint
 from orchestry.seeds import derive
 from orchestry.services.sandbox import open_sandbox
 from orchestry.together import together
-from orchestry.types import Completion, Limits, Request, Tree
+from orchestry.types import Completion, Limits, Member, Request, Tree
 
 PAD, BEGIN, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 LETTERS = "abcdefghijklm"

@@ -26,13 +26,13 @@ from orchestry.engine import prepare
 from orchestry.journal import Answered, Event, Opened, Stopped
 from orchestry.journal import read as read_journal
 from orchestry.records import UsageRecord
-from orchestry.rollout import Rate, Rollout, task_rater
+from orchestry.rollout import Rollout, task_rater
 from orchestry.search.beam import Chains
 from orchestry.seeds import derive
 from orchestry.services.sandbox import open_sandbox
 from orchestry.store import Store
 from orchestry.task import BaseTask
-from orchestry.types import Frozen, Message, Problem, Request, Tools
+from orchestry.types import Frozen, Message, Problem, Rate, Request, Tools
 from orchestry.verdicts import Verdicts
 
 MAX_LINE = 1 << 24

@@ -24,9 +24,8 @@ from orchestry.learn.magrpo import advantages
 from orchestry.learn.samples import Sample
 from orchestry.learn.trainer import Trainer
 from orchestry.learnconfig import LearnConfig
-from orchestry.rollout import Member
 from orchestry.seeds import derive
-from orchestry.types import Completion, Message, Request
+from orchestry.types import Completion, Member, Message, Request
 
 
 def trainer(model: str, threads: int, compat: bool = True) -> Trainer:

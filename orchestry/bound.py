@@ -22,7 +22,7 @@ from orchestry.baselines import schedule
 from orchestry.errors import OrchestryError, TaskError
 from orchestry.guard import task_boundary
 from orchestry.prior import LONGEST_TOKEN, SHAPES
-from orchestry.rollout import TOLD_CHARS, Rate, Rollout
+from orchestry.rollout import TOLD_CHARS, Rollout
 from orchestry.search import rating
 from orchestry.search.beam import Candidate, Chains, Joint, Schedule
 from orchestry.search.judge import ListwiseJudge
@@ -37,6 +37,7 @@ from orchestry.types import (
     Judge,
     Policy,
     Problem,
+    Rate,
     Request,
     Score,
     Siblings,

@@ -24,10 +24,10 @@ from orchestry.behaviors.library import file_of
 from orchestry.changes import changed, check_changes, config_digests, task_digests, worded
 from orchestry.config import RunConfig
 from orchestry.errors import ConfigError, OrchestryError, TaskError, too_long
-from orchestry.guard import task_boundary
+from orchestry.guard import count_stages, task_boundary
 from orchestry.journal import Opened, Stopped
 from orchestry.registry import bundled, folder_of, load_task
-from orchestry.rollout import count_stages, task_rater
+from orchestry.rollout import task_rater
 from orchestry.services.sandbox import open_sandbox
 from orchestry.session import Observer, Plan, Session, Silent
 from orchestry.store import Run, Store, existing, load_run, read_config

@@ -16,10 +16,21 @@ from typing import Any
 
 from orchestry.errors import TaskError, TaskFault
 from orchestry.guard import said
-from orchestry.rollout import Member, Rate, Rollout, task_rater
+from orchestry.rollout import Rollout, task_rater
 from orchestry.search.beam import Beam
 from orchestry.task import BaseTask
-from orchestry.types import TASK_ERROR, Completion, Part, Problem, Request, Score, Tools, Trajectory
+from orchestry.types import (
+    TASK_ERROR,
+    Completion,
+    Member,
+    Part,
+    Problem,
+    Rate,
+    Request,
+    Score,
+    Tools,
+    Trajectory,
+)
 
 LONG = 200_000
 """Characters of a long answer."""

@@ -1,10 +1,11 @@
-"""What a task's own code raises, as one kind of error: a fault of the task, met on some answer."""
+"""A task's own code, called: what it raises becomes one kind of error, a fault of the task, and
+what has answers already is played to its end."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import isawaitable
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 from orchestry.errors import OrchestryError, TaskError, TaskFault, reason
 from orchestry.task import BaseTask
 from orchestry.types import Problem, Score, Tools
+
+MAX_STAGES = 1000
 
 
 async def evaluated(task: BaseTask[Any], problem: Problem, state: Any, tools: Tools) -> Score:
@@ -65,6 +68,49 @@ def task_boundary(
             f"task {task.name}: {method} raised {type(error).__name__}: {reason(error)} {where}: "
             f"`orchestry tasks check {task.name}` shows the case"
         ) from error
+
+
+def stages(
+    task: BaseTask[Any], problem: Problem, state: Any, answer: Callable[[str], str]
+) -> Iterator[tuple[dict[str, str], Any]]:
+    """What is said in each stage, and the state after it, where each agent's answer is known.
+
+    Raises TaskFault, and TaskError where the task does not end within MAX_STAGES.
+    """
+    for _ in range(MAX_STAGES):
+        with task_boundary(task, "step", problem):
+            texts = {agent: answer(agent) for agent in task.to_act(state)}
+            if not texts:
+                return
+            state = task.step(state, texts)
+        yield texts, state
+    raise endless(task, problem)
+
+
+def count_stages(task: BaseTask[Any], problem: Problem) -> int:
+    """Stages of an episode in which every agent answers with nothing. Raises as `stages` does."""
+    with task_boundary(task, "reset", problem):
+        state = task.reset(problem, 0)
+    count = sum(1 for _ in stages(task, problem, state, lambda agent: ""))
+    if not count:
+        raise TaskError(
+            f"task {task.name}: nobody acts in the first state of problem {problem.id}: let to_act "
+            "name an agent there"
+        )
+    return count
+
+
+def endless(task: BaseTask[Any], problem: Problem) -> TaskError:
+    """What is wrong with a task that goes on for ever."""
+    return TaskError(
+        f"task {task.name} does not end within {MAX_STAGES} stages on problem {problem.id}: "
+        "let to_act return () once the work is over"
+    )
+
+
+def tells(task: BaseTask[Any]) -> bool:
+    """Whether the agents may be told how a state was scored before they act in it."""
+    return type(task).told is not BaseTask.told
 
 
 def said(fault: TaskFault) -> str:

@@ -1,4 +1,4 @@
-"""Plays episodes: the only loop over turns, for every backend and every baseline.
+"""Plays episodes, for every backend and every baseline.
 
 One stage asks every acting agent of every live state for its samples in one batch, applies them,
 scores the children, and lets the schedule say which of them live on.
@@ -7,13 +7,13 @@ scores the children, and lets the schedule say which of them live on.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Generic
 
 from orchestry.errors import TaskError, TaskFault, unknown
-from orchestry.guard import evaluated, task_boundary
+from orchestry.guard import MAX_STAGES, endless, evaluated, task_boundary, tells
 from orchestry.search.beam import Candidate, Schedule
 from orchestry.search.values import apply, back_up
 from orchestry.seeds import derive
@@ -23,9 +23,11 @@ from orchestry.types import (
     Completion,
     Group,
     Judge,
+    Member,
     Message,
     Policy,
     Problem,
+    Rate,
     Request,
     Score,
     Siblings,
@@ -37,24 +39,8 @@ from orchestry.types import (
     Value,
 )
 
-MAX_STAGES = 1000
 TOLD_CHARS = 2000
 """Characters of a score's feedback that a task is told, so that a prompt has a longest form."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One agent as this run asks it: its prompt, its model, and the limits of its answers."""
-
-    role: str
-    system_prompt: str
-    model: str
-    max_tokens: int
-    temperature: float | None = None
-    stop: tuple[str, ...] = ()
-
-
-Rate = Callable[[Sequence[Trajectory[Any]]], Awaitable[list[Score]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,31 +291,6 @@ class Rollout(Generic[StateT]):
         )
 
 
-def tells(task: BaseTask[Any]) -> bool:
-    """Whether the agents may be told how a state was scored before they act in it."""
-    return type(task).told is not BaseTask.told
-
-
-def count_stages(task: BaseTask[Any], problem: Problem) -> int:
-    """Stages of an episode in which every agent answers with nothing.
-
-    Raises TaskError where the task does not end within MAX_STAGES of them.
-    """
-    with task_boundary(task, "step", problem):
-        state = task.reset(problem, 0)
-        for stage in range(MAX_STAGES):
-            actors = task.to_act(state)
-            if not actors and stage == 0:
-                raise TaskError(
-                    f"task {task.name}: nobody acts in the first state of problem {problem.id}: "
-                    "let to_act name an agent there"
-                )
-            if not actors:
-                return stage
-            state = task.step(state, dict.fromkeys(actors, ""))
-    raise endless(task, problem)
-
-
 def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
     """Rates trajectories by the task's own evaluate, checked. Raises TaskFault where it raises,
     gives what no score can be, or had raised before on what led to a trajectory."""
@@ -343,14 +304,6 @@ def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
         return await together(one(node) for node in nodes)
 
     return rate
-
-
-def endless(task: BaseTask[Any], problem: Problem) -> TaskError:
-    """What is wrong with a task that goes on for ever."""
-    return TaskError(
-        f"task {task.name} does not end within {MAX_STAGES} stages on problem {problem.id}: "
-        "let to_act return () once the work is over"
-    )
 
 
 def _whole(

@@ -28,10 +28,10 @@ from orchestry.errors import (
     TaskFault,
     fault,
 )
+from orchestry.guard import count_stages
 from orchestry.journal import Learned, ratings
 from orchestry.records import EpisodeRecord
 from orchestry.replay import give_credit
-from orchestry.rollout import count_stages
 from orchestry.search.episode import episode_record
 from orchestry.seeds import derive, shuffled
 from orchestry.services.ledger import Ledger

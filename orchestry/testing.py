@@ -17,8 +17,7 @@ from typing import Any
 
 from orchestry.errors import SandboxError, TaskFault, reason
 from orchestry.fuzz import fuzz
-from orchestry.guard import evaluated, said
-from orchestry.rollout import MAX_STAGES, tells
+from orchestry.guard import MAX_STAGES, evaluated, said, tells
 from orchestry.task import BaseTask
 from orchestry.types import SPLITS, Problem, Sandbox, Score, Split, Tools
 

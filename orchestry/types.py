@@ -6,7 +6,7 @@ dataclass. Nothing here does input or output, so any layer may import it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -43,6 +43,18 @@ class AgentSpec(Frozen):
     role: str
     goal: str = ""
     system_prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One agent as this run asks it: its prompt, its model, and the limits of its answers."""
+
+    role: str
+    system_prompt: str
+    model: str
+    max_tokens: int
+    temperature: float | None = None
+    stop: tuple[str, ...] = ()
 
 
 class Message(Frozen):
@@ -174,6 +186,10 @@ class Trajectory(Generic[StateT]):
             turns=(*self.turns, *turns),
             score=None,
         )
+
+
+Rate = Callable[[Sequence[Trajectory[Any]]], Awaitable[list[Score]]]
+"""Scores each of some trajectories."""
 
 
 @dataclass(frozen=True, slots=True)

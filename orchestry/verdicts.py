@@ -16,13 +16,12 @@ from typing import Any
 
 from orchestry.errors import TaskFault, reason
 from orchestry.journal import Event, Journal, Scored
-from orchestry.rollout import Rate
 from orchestry.services.sandbox.leaks import Redactor
 from orchestry.services.texts import utf8
 from orchestry.store import Store
 from orchestry.task import BaseTask
 from orchestry.together import together
-from orchestry.types import TASK_ERROR, Part, Score, Trajectory
+from orchestry.types import TASK_ERROR, Part, Rate, Score, Trajectory
 
 FIRST = 8
 """Evaluations that may raise before one of the run succeeds: then the task is broken, and not an

@@ -16,13 +16,13 @@ from orchestry import AgentSpec, Problem, Score, Split, TeamTask, Tools, Transcr
 from orchestry.config import CreditConfig, FakeConfig
 from orchestry.providers.fake import FakeProvider
 from orchestry.replay import Credited, Replays, give_credit
-from orchestry.rollout import Member, Rollout, task_rater
+from orchestry.rollout import Rollout, task_rater
 from orchestry.search.beam import Beam, Chains, Schedule
 from orchestry.search.episode import episode_record
 from orchestry.search.worth import Worths
 from orchestry.seeds import derive
 from orchestry.services.sandbox import open_sandbox
-from orchestry.types import Limits, Policy, Request, Tree
+from orchestry.types import Limits, Member, Policy, Request, Tree
 from tests.services.scripted import Run
 from tests.toys import Duo, Pair, Scripted, Words, team
 

@@ -15,9 +15,10 @@ from orchestry import Problem, Score, Tools, Transcript
 from orchestry.baselines.best_of_n import schedule
 from orchestry.config import CreditConfig
 from orchestry.errors import TaskError
+from orchestry.guard import count_stages
 from orchestry.records import EpisodeRecord
 from orchestry.replay import give_credit
-from orchestry.rollout import TOLD_CHARS, Rollout, count_stages, task_rater
+from orchestry.rollout import TOLD_CHARS, Rollout, task_rater
 from orchestry.search.beam import Beam, Chains, Joint, Schedule
 from orchestry.search.episode import episode_record
 from orchestry.seeds import derive

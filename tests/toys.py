@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from orchestry import AgentSpec, BaseTask, Problem, Score, Split, TeamTask, Tools, Transcript
-from orchestry.rollout import Member
-from orchestry.types import Completion, Request
+from orchestry.types import Completion, Member, Request
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 

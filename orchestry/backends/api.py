@@ -19,12 +19,12 @@ from orchestry.config import RunConfig
 from orchestry.errors import ConfigError
 from orchestry.providers import open_provider, resolve_name
 from orchestry.records import EpisodeRecord
-from orchestry.rollout import Rate, Rollout
+from orchestry.rollout import Rollout
 from orchestry.search.beam import Chains, Schedule
 from orchestry.seeds import derive
 from orchestry.store import Run, Store, write_atomic
 from orchestry.task import BaseTask
-from orchestry.types import Problem
+from orchestry.types import Problem, Rate
 
 START = "behaviors/from.yaml"
 """Where a run keeps the library that it started from."""

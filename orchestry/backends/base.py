@@ -16,7 +16,7 @@ from orchestry.backends.team import team
 from orchestry.behaviors.library import Library, empty
 from orchestry.config import RunConfig
 from orchestry.records import EpisodeRecord
-from orchestry.rollout import Member, Rate, Rollout
+from orchestry.rollout import Rollout
 from orchestry.search.beam import Schedule
 from orchestry.search.calibration import Calibration, calibration, judged_pairs
 from orchestry.search.judge import ListwiseJudge
@@ -24,7 +24,7 @@ from orchestry.services.gateway import Gateway, open_gateway
 from orchestry.services.prices import price_table
 from orchestry.store import Run, Store
 from orchestry.task import BaseTask
-from orchestry.types import Completion, Judge, Policy, Provider, Request, Tree
+from orchestry.types import Completion, Judge, Member, Policy, Provider, Rate, Request, Tree
 
 NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-for-a-dry-run")
 

@@ -29,12 +29,12 @@ from orchestry.learn.base import require_installed
 from orchestry.learn.credit import Otherwise, otherwise
 from orchestry.learn.lockstep import Lockstep
 from orchestry.records import EpisodeRecord
-from orchestry.rollout import Rate, Rollout
+from orchestry.rollout import Rollout
 from orchestry.search.beam import Chains, Schedule
 from orchestry.services.texts import sample_of
 from orchestry.store import Run, Store, refused
 from orchestry.task import BaseTask
-from orchestry.types import Completion, Problem, Request, Tree
+from orchestry.types import Completion, Problem, Rate, Request, Tree
 from orchestry.updates import check_files, checkpoint, file_digests
 
 if TYPE_CHECKING:

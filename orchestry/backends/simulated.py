@@ -30,8 +30,7 @@ from orchestry.prior import (
     output_prior,
 )
 from orchestry.providers._instances import instance
-from orchestry.rollout import Rate
-from orchestry.types import Completion, Part, Request, Score, Trajectory
+from orchestry.types import Completion, Part, Rate, Request, Score, Trajectory
 
 
 @dataclass(slots=True)

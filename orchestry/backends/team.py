@@ -7,9 +7,8 @@ from typing import Any
 from orchestry.behaviors.library import Library
 from orchestry.config import RunConfig
 from orchestry.errors import ConfigError, unknown
-from orchestry.rollout import Member
 from orchestry.task import BaseTask
-from orchestry.types import AgentSpec
+from orchestry.types import AgentSpec, Member
 
 
 def team(task: BaseTask[Any], config: RunConfig, model: str, library: Library) -> dict[str, Member]:

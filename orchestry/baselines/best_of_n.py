@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestry.rollout import count_stages
+from orchestry.guard import count_stages
 from orchestry.search.beam import Beam, Chains
 from orchestry.task import BaseTask
 from orchestry.types import Problem

@@ -7,7 +7,6 @@ the task would show it, and nobody is told how a turn went.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from orchestry.baselines.wrapped import Gathered, Wrapped, played, roles
 
@@ -19,4 +18,4 @@ class Concat(Wrapped):
         return () if self.over(state) else roles(self.agents)
 
     def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
-        return replace(state, inner=played(self.task, state.inner, actions))
+        return played(self.task, state, actions)

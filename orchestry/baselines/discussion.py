@@ -32,4 +32,4 @@ class Discussion(Wrapped):
     def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
         if not state.answers:
             return replace(state, answers=tuple(actions.items()))
-        return replace(state, inner=played(self.task, state.inner, actions))
+        return played(self.task, state, actions)

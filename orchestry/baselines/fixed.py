@@ -52,8 +52,8 @@ class Fixed(Wrapped):
 
     def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
         answers = shared_out(actions[ALONE], self.team)
-        inner = played(self.task, state.inner, answers)
-        return replace(state, inner=inner, answers=tuple(actions.items()))
+        ended = played(self.task, state, answers)
+        return replace(ended, answers=tuple(actions.items()))
 
     async def evaluate(self, state: Gathered, tools: Tools) -> Score:
         """As the task says; an answer without headings is counted, since it may be why."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestry.guard import evaluated
-from orchestry.rollout import MAX_STAGES, endless
+from orchestry.guard import evaluated, stages
 from orchestry.task import BaseTask
 from orchestry.types import AgentSpec, Problem, Score, Split, Tools
 
@@ -74,17 +73,15 @@ class Wrapped(BaseTask[Gathered]):
         return not self.task.to_act(state.inner)
 
 
-def played(task: BaseTask[Any], state: Any, answers: Mapping[str, str]) -> Any:
-    """Where a task comes to if each agent gives its one answer whenever its turn comes.
+def played(task: BaseTask[Any], state: Gathered, answers: Mapping[str, str]) -> Gathered:
+    """Where the task comes to if each agent gives its one answer whenever its turn comes.
 
     Raises TaskError where the task does not end.
     """
-    for _ in range(MAX_STAGES):
-        actors = task.to_act(state)
-        if not actors:
-            return state
-        state = task.step(state, {agent: answers.get(agent, "") for agent in actors})
-    raise endless(task, state.problem)
+    ended = state
+    for _, inner in stages(task, state.problem, state.inner, lambda agent: answers.get(agent, "")):
+        ended = replace(ended, inner=inner)
+    return ended
 
 
 def roles(agents: Sequence[AgentSpec]) -> tuple[str, ...]:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestry.errors import ConfigError, TaskError
-from orchestry.guard import task_boundary
-from orchestry.rollout import MAX_STAGES, Rate, endless
+from orchestry.guard import stages, task_boundary
 from orchestry.seeds import derive, shuffled
 from orchestry.task import BaseTask
 from orchestry.together import together
-from orchestry.types import Completion, Problem, Siblings, Split, Trajectory, Turn
+from orchestry.types import Completion, Problem, Rate, Siblings, Split, Trajectory, Turn
 
 SPLITS: tuple[Split, ...] = ("train", "dev")
 """Test stays unseen."""
@@ -88,22 +87,16 @@ def _play(
     """The play in which every agent says its answer whenever it acts."""
     seed = derive("judge check", problem.id)
     with task_boundary(task, "reset", problem):
-        way: list[Trajectory[Any]] = [
-            Trajectory("0", problem, seed, task.reset(problem, seed)),
-        ]
-    for _ in range(MAX_STAGES):
-        with task_boundary(task, "step", problem):
-            actors = task.to_act(way[-1].state)
-            if not actors:
-                return way
-            said = {agent: _said(task, problem, answers, agent) for agent in actors}
-            state = task.step(way[-1].state, said)
+        way: list[Trajectory[Any]] = [Trajectory("0", problem, seed, task.reset(problem, seed))]
+    for texts, state in stages(
+        task, problem, way[0].state, lambda agent: _said(task, problem, answers, agent)
+    ):
         turns = [
             Turn(agent=agent, messages=(), completion=Completion(text=text, model="graded"))
-            for agent, text in said.items()
+            for agent, text in texts.items()
         ]
         way.append(way[-1].extend(index, state, turns))
-    raise endless(task, problem)
+    return way
 
 
 def _said(task: BaseTask[Any], problem: Problem, answers: Mapping[str, str], agent: str) -> str:

@@ -25,8 +25,8 @@ from orchestry.learn.processes import Processes
 from orchestry.learn.sampling import Beat, Drawn, Prompt, still
 from orchestry.learn.trainer import Learnt, Trainer
 from orchestry.learnconfig import LearnConfig
-from orchestry.rollout import Member
 from orchestry.seeds import derive
+from orchestry.types import Member
 
 _LOAD, _CLOSE = "load", "close"
 

@@ -9,9 +9,8 @@ from orchestry.config import RunConfig, resolve
 from orchestry.journal import Learned
 from orchestry.learnconfig import LearnConfig
 from orchestry.records import EpisodeRecord
-from orchestry.rollout import Member
 from orchestry.store import Run, load_run
-from orchestry.types import Turn
+from orchestry.types import Member, Turn
 
 if TYPE_CHECKING:
     from orchestry.learn.trainer import Trainer

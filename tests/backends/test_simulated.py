@@ -9,9 +9,8 @@ from random import Random
 from orchestry.backends.simulated import Rewards, Simulated
 from orchestry.config import resolve
 from orchestry.engine import prepare
-from orchestry.rollout import Rate
 from orchestry.search import rating
-from orchestry.types import Completion, Message, Problem, Request, Trajectory, Turn
+from orchestry.types import Completion, Message, Problem, Rate, Request, Trajectory, Turn
 
 TASKS = Path(__file__).parents[1] / "fixtures" / "tasks"
 SETS = ("task=words", f"task_path=[{TASKS}]", "provider.name=fake")

@@ -14,7 +14,8 @@ from orchestry.baselines import BASELINES, arranged, check_first_state
 from orchestry.baselines.fixed import ALONE, heading, shared_out
 from orchestry.config import AgentConfig, RunConfig
 from orchestry.errors import ConfigError
-from orchestry.rollout import Rollout, count_stages, task_rater
+from orchestry.guard import count_stages
+from orchestry.rollout import Rollout, task_rater
 from orchestry.search.beam import Chains
 from orchestry.services.sandbox import open_sandbox
 from orchestry.task import BaseTask

@@ -11,8 +11,7 @@ import pytest
 from orchestry import BaseTask, Problem, Score
 from orchestry.errors import ConfigError, TaskError
 from orchestry.judging.sets import GradedSet, graded_set, graded_sets
-from orchestry.rollout import Rate
-from orchestry.types import Part, Trajectory
+from orchestry.types import Part, Rate, Trajectory
 from tests.toys import Duo, Words
 
 Answers = Sequence[Mapping[str, str]]

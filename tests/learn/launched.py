@@ -23,8 +23,7 @@ from orchestry.learn.parallel import follow, load_trainer
 from orchestry.learn.processes import Processes
 from orchestry.learn.samples import Sample
 from orchestry.learnconfig import LearnConfig
-from orchestry.rollout import Member
-from orchestry.types import Completion, Message, Request
+from orchestry.types import Completion, Member, Message, Request
 
 ROLES = ("left", "right")
 PROMPTS = ("a", "say something longer than that", "of three words", "no")

@@ -21,8 +21,11 @@ from orchestry.learn.logprobs import Packed, completion_logprobs  # noqa: E402
 from orchestry.learn.samples import Sample  # noqa: E402
 from orchestry.learn.trainer import Trainer  # noqa: E402
 from orchestry.learnconfig import LearnConfig  # noqa: E402
-from orchestry.rollout import Member  # noqa: E402
-from orchestry.types import Message, Request  # noqa: E402
+from orchestry.types import (  # noqa: E402
+    Member,
+    Message,
+    Request,
+)
 from tests.learn.tiny import CONTEXT, tiny_folder  # noqa: E402
 
 ROLES = ("left", "right")
