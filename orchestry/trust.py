@@ -41,6 +41,8 @@ class Place:
     value: str
     shown: str
     """Its key and value, and what would be done, for a message."""
+    model: str = ""
+    """Whose price it is."""
 
 
 def of_run(
@@ -146,14 +148,14 @@ def _tasks_here() -> Path:
 def _spends(place: Place, config: RunConfig, environ: Mapping[str, str]) -> bool:
     """Whether a cap lets more be spent than the default, or a price hides what is spent, at a
     server that bills."""
-    cap, default, model = config.budget.usd, BudgetConfig().usd, place.value.rpartition(" ")[2]
+    cap, default = config.budget.usd, BudgetConfig().usd
     for asked in (config.provider, config.judge.provider or config.provider):
         variable = VARIABLES.get(asked.name, "")
         url = asked.base_url or environ.get(variable, "").strip()
         if asked.name in FREE or _is_here(url):
             continue
         if place.kind == "price":
-            if undercuts(asked.name, url, model, config.prices[model]):
+            if undercuts(asked.name, url, place.model, config.prices[place.model]):
                 return True
         elif cap is None or (default is not None and cap > default):
             return True
@@ -161,6 +163,9 @@ def _spends(place: Place, config: RunConfig, environ: Mapping[str, str]) -> bool
 
 
 def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
+    if where.name == "config.yaml" and (where.parent / "journal.jsonl").exists():
+        where = where.parent  # a run's own config names what the run does
+    whose = where.resolve()
     for path in raw.get("task_path") or ():
         code = str(Path(path).resolve())
         yield Place("code", code, f"task_path {path} (its code would be imported)")
@@ -173,14 +178,14 @@ def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
         yield Place("wandb", entity, f"trackers.entity {entity} (W&B would be sent the figures)")
     if raw.get("allow_unsafe_code"):
         shown = "allow_unsafe_code (code of models would run unconfined where nothing confines it)"
-        yield Place("unsafe", str(where.resolve()), shown)
+        yield Place("unsafe", str(whose), shown)
     budget = raw.get("budget") or {}
     if "usd" in budget:
-        shown = f"budget.usd {budget['usd']} (so much might be spent)"
-        yield Place("cap", f"{where.resolve()} {budget['usd']}", shown)
+        usd = budget["usd"] if budget["usd"] is None else float(budget["usd"])  # 10 is 10.0
+        yield Place("cap", f"{whose} {usd}", f"budget.usd {usd} (so much might be spent)")
     for model in raw.get("prices") or {}:
         shown = f"prices.{model} below the known ones (more would be spent than budget.usd says)"
-        yield Place("price", f"{where.resolve()} {model}", shown)
+        yield Place("price", f"{whose} {model}", shown, model)
 
 
 def _at(raw: Mapping[str, Any], dotted: str) -> Any:

@@ -29,10 +29,11 @@ class RunPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value) != "last" or Path("last").exists():
             return super().convert(value, param, ctx)
-        journals = list(Path("runs").glob("*/journal.jsonl"))
-        if not journals:
+        journals = Path("runs").glob("*/journal.jsonl")
+        runs = [path for path in journals if path.with_name("config.yaml").is_file()]
+        if not runs:
             self.fail("there is no run in ./runs yet: give a run's directory", param, ctx)
-        return max(journals, key=lambda path: (path.stat().st_mtime_ns, path)).parent
+        return max(runs, key=lambda path: (path.stat().st_mtime_ns, path)).parent
 
 
 RUN = RunPath()

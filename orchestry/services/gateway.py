@@ -26,7 +26,7 @@ from orchestry.errors import (
     reason,
 )
 from orchestry.journal import Answered, Event, Journal
-from orchestry.keys import digest_of_key, request_key
+from orchestry.keys import digest_of_key, place, place_of_key, request_key
 from orchestry.pulse import Pulse
 from orchestry.records import UsageRecord
 from orchestry.seeds import derive
@@ -78,6 +78,8 @@ class Gateway:
         self._memo: dict[str, Completion] = {}
         self._flying: dict[str, asyncio.Future[None]] = {}
         self._told = set[str]()
+        self._answering = set[str]()
+        """Who answered in this run or, by the cache, in an earlier one."""
         self._meter = Meter()
         self.pulse = Pulse()
         kept = [event for event in events if isinstance(event, Answered)]
@@ -122,9 +124,9 @@ class Gateway:
         return any(breaker.doubt for breaker in self._breakers)
 
     def verdict(self) -> ProviderError | None:
-        """Why no failure is to count at the end of a block of work: a provider answered nothing to
-        this process, and no earlier process was left in doubt of it."""
-        silent = (b.doubt for b in self._breakers if b.doubt and not b.answers)
+        """The error to stop with at the end of a block of work: that of a provider which never
+        answered. None where an earlier process already stopped for it."""
+        silent = (b.doubt for b in self._breakers if b.doubt and b.place not in self._answering)
         return None if self._doubted else next(silent, None)
 
     def usage(self) -> tuple[UsageRecord, ...]:
@@ -242,6 +244,7 @@ class Gateway:
         breaker = Breaker(
             provider.name, self._retry, self._rng, self._on_warn, self._clock, self._door.sleep
         )
+        breaker.place = place(provider.name, provider.base_url)
         self._breakers.append(breaker)  # one list, for all gateways beside each other
         return breaker
 
@@ -393,6 +396,8 @@ class Gateway:
         self._meter.add(event)
         self._feel(event)
         self._memo[digest_of_key(event.key)] = event.completion  # whichever address answered
+        if event.source in ("provider", "cache"):
+            self._answering.add(place_of_key(event.key))
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from orchestry import Call, Limits, Problem, Tools, answers, compare, scoring
+from orchestry import Call, Limits, Problem, Tools, answers, compare, errors, scoring
 
 from .outcome import run_tests
 from .program import AUX, Program
@@ -24,6 +24,8 @@ the run's own limits: a program that needs more of anything is run under those."
 KINDS = range(3)
 """Other helpers: always wrong, at random, and wrong half of the time."""
 MAX_ASKED = 40
+TRIES = 3
+"""Of what must not fail: a machine may be busy for a moment."""
 _STUBS = (0, -2)
 """Of a program's stubs, the one that gives nothing and the one that gives back its argument: a
 main that falls back on its own is found by these."""
@@ -180,22 +182,34 @@ async def _reference(problem: Problem, tools: Tools) -> Reference:
     key = repr(problem.data)
     if key not in _KNOWN:
         tests = problem.data["tests"]
-        recorder = _RECORDED.format(name=problem.data["entry_point"], most=MAX_ASKED)
-        code = answers.join_code((gold.preamble, gold.helper, recorder, gold.main))
-        call = Call(args=([args for args, _ in tests],))
-        (given,) = await tools.sandbox.run(code, "recorded", [call])
-        asked: tuple[Asked, ...] = tuple(given.value or ())
+        asked = await _recorded(problem, gold, tools)
         told = [*{repr(answer): answer for _, answer in asked}.values()]
         others = tuple(
             answers.join_code((gold.preamble, gold.helper, _OTHER.format(answers=told, kind=kind)))
             for kind in KINDS
         )
         mains = (gold.main, *problem.data.get("other_mains", ()))
-        runs = (_values(problem, one, main, tools, BRISK) for main in mains for one in others)
+        runs = (_tried(problem, one, main, tools) for main in mains for one in others)
         values, size = await asyncio.gather(*runs), len(others)
         wanted = tuple(tuple(values[i : i + size]) for i in range(0, len(values), size))
         _KNOWN[key] = Reference(others, wanted, tuple(value for _, value in tests), asked)
     return _KNOWN[key]
+
+
+async def _recorded(problem: Problem, gold: Program, tools: Tools) -> tuple[Asked, ...]:
+    """What the gold main asks of the gold aux, and is answered, over all tests.
+
+    Raises TaskError where that gives nothing however often it is run: what is kept for all answers
+    to come must not be the fault of a busy moment.
+    """
+    recorder = _RECORDED.format(name=problem.data["entry_point"], most=MAX_ASKED)
+    code = answers.join_code((gold.preamble, gold.helper, recorder, gold.main))
+    call = Call(args=([args for args, _ in problem.data["tests"]],))
+    for _ in range(TRIES):
+        (given,) = await tools.sandbox.run(code, "recorded", [call])
+        if given.verdict == "value":
+            return tuple(given.value)
+    raise errors.TaskError(f"the gold pair of problem {problem.id} fails here: {given.why}")
 
 
 async def _values(

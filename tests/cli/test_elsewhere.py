@@ -60,6 +60,8 @@ def test_a_project_that_moved_goes_on_in_its_new_place(
 def test_last_is_the_run_that_was_written_last(
     cli: CommandLine, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    Path("runs/judge-check").mkdir(parents=True)
+    Path("runs/judge-check/journal.jsonl").touch()
     assert "there is no run in ./runs yet" in cli("resume", "last").err
     monkeypatch.chdir(project)
     for number, name in enumerate(("two", "three")):

@@ -166,6 +166,32 @@ def test_money_of_ones_own_is_not_asked_about(
     assert cli("run", *where).code == 0
 
 
+def test_a_cap_is_ones_own_however_it_is_written(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    config = validate({"provider": PAID, "budget": {"usd": 10}})
+    with pytest.raises(ConfigError, match=r"budget\.usd 10\.0"):
+        check(config, tmp_path, environ=environ)
+    check(config, tmp_path, typed={"budget": {"usd": 10}}, environ=environ)
+
+
+def test_the_config_of_ones_own_run_is_not_asked_about(tmp_path: Path) -> None:
+    environ, run = {"XDG_STATE_HOME": str(tmp_path / "state")}, tmp_path / "run"
+    config = validate({"provider": PAID, "budget": {"usd": 10}})
+    run.mkdir()
+    (run / "journal.jsonl").touch()
+    remember(config, run, environ)
+    check(config, run / "config.yaml", environ=environ)
+    with pytest.raises(ConfigError, match="--trust"):
+        check(config, tmp_path / "config.yaml", environ=environ)
+
+
+def test_a_model_may_have_a_space_in_its_name(tmp_path: Path) -> None:
+    price = {"my model": {"input": 0, "output": 0}}
+    config = validate({"provider": PAID, "prices": price})
+    with pytest.raises(ConfigError, match=r"prices\.my model below"):
+        check(config, tmp_path, environ={"XDG_STATE_HOME": str(tmp_path / "state")})
+
+
 def test_from_python_it_takes_a_parameter(run: Path) -> None:
     for call in (resume, evaluate):
         with pytest.raises(ConfigError, match=r"from Python trust=True"):

@@ -272,6 +272,25 @@ async def test_one_prompt_that_is_always_refused_is_no_wrong_setting(run: Run) -
     assert all(answer.failed for answer in row)
 
 
+async def test_who_answered_an_earlier_process_is_no_wrong_setting(run: Run) -> None:
+    async def act(request: Request) -> str:
+        if request.messages[0].content == "bad":
+            raise fault(transient=False, refused=True)
+        return ""
+
+    async with run.open(Server(act)) as gateway:
+        await gateway.answer(ask("good"))
+    (run.folder / "other").mkdir()
+    other = Run(run.folder / "other")
+    other.config = run.config  # and so its cache
+    for process in (run, other):
+        async with process.open(Server(act)) as gateway:
+            await gateway.answer(ask("good"))
+            await gateway.answer(ask("bad"))
+            assert gateway.in_doubt
+            assert gateway.verdict() is None
+
+
 async def test_who_was_refused_by_two_processes_is_believed(run: Run) -> None:
     async def act(request: Request) -> str:
         raise fault(transient=False, refused=True)
