@@ -210,8 +210,8 @@ class RetryConfig(Frozen):
     """What happens when an attempt fails for a reason that may pass."""
 
     attempts: int = Field(6, ge=1, le=50)
-    """Attempts a call, the first one included. Those that cost nothing go on while the server
-    answers no other call either: see patience_s."""
+    """Attempts per call, including the first. Free attempts go on as long as the server answers no
+    call at all: see patience_s."""
     billed_attempts: int = Field(3, ge=1, le=50)
     """Attempts a call that may be billed although they fail: an answer that can't be read, one
     that breaks off, a timeout."""

@@ -247,13 +247,13 @@ async def _play(
         for name, text in plan.backend.files().items():
             store.write(name, text)
         write_manifest(store, plan, sandbox.level)
+        watch.started(store.folder, plan, len(store.episodes))
         watch.note(f"sandbox level {sandbox.level}")
         if store.lost:
             watch.note(
                 f"episodes.jsonl lacks {len(store.lost)} finished episodes: they are played again "
                 "from the journal's answers"
             )
-        watch.started(store.folder, plan, len(store.episodes))
         store.mirrors += open_trackers(plan.config, store, plan.backend.every, watch.note)
         failure = await Session(plan, store, watch, rate).play()
         rate.sum_up()

@@ -113,7 +113,7 @@ def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summa
         cost_by_use=_by_use(usage),
         judgements=dict(sorted(judgements.items())),
         updates=plan.backend.updates,
-        taught=plan.backend.taught if plan.config.backend == "local" else None,
+        taught=plan.backend.taught,
         dev_rewards=plan.backend.dev_rewards,
         best_update=plan.backend.best_update,
         accepted=learned.accepted,

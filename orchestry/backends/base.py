@@ -102,9 +102,9 @@ class Backend(ABC):
         """Updates taken so far, by earlier processes too."""
 
     @property
-    def taught(self) -> int:
-        """Those of them that found something to learn from."""
-        return self.updates
+    def taught(self) -> int | None:
+        """Those of them that found something to learn from, where that is counted."""
+        return None
 
     @property
     def dev_plays(self) -> int:

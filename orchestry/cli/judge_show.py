@@ -27,6 +27,7 @@ from orchestry.cli.console import Console
 from orchestry.cli.notes import Notes, say
 from orchestry.cli.screen import console, facts, framed
 from orchestry.cli.show import ENDINGS, EXIT_CODES
+from orchestry.cli.watch import OPENING, Lines, answered, spent
 from orchestry.judging.check import CheckReport, Watcher
 from orchestry.judging.measures import Measures, Share, Sheet, measure
 from orchestry.session import Plan
@@ -43,21 +44,19 @@ class Spending(ProgressColumn):
         self.backend = backend
 
     def render(self, task: Task) -> Text:
-        gateway, cap = self.backend.gateway, self.backend.config.budget.usd
-        of = f"/{cap:g}" if cap is not None else ""
-        hits = sum(row.cache_hits for row in gateway.usage())
-        said = f"${gateway.ledger.spent:.3f}{of} {hits} cached {gateway.in_flight} open"
-        return Text(said, style="cyan")
+        return Text(" ".join((spent(self.backend), *answered(self.backend))), style="cyan")
 
 
 class Watch:
-    """A Watcher that draws on stderr."""
+    """A Watcher that draws on stderr: a bar on a terminal, a line now and again in a file."""
 
     def __init__(self, console: Console, *, verbose: bool) -> None:
         self.console, self.verbose = console, verbose
         self.note = Notes(console)
         self.progress: Progress | None = None
         self._bar = TaskID(0)
+        self._lines: Lines | None = None
+        self._backend: Backend | None = None
 
     def started(self, folder: Path, plan: Plan) -> None:
         provider, config = plan.backend.provider, plan.config
@@ -72,7 +71,26 @@ class Watch:
             console=self.console,
         )
         self._bar = self.progress.add_task("scoring answers", total=config.episodes)
-        self.progress.start()
+        self._backend = plan.backend
+        if self.console.is_terminal:
+            self.progress.start()
+        else:
+            self._lines = Lines(self.console, self)
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is something to tell: as soon as it has begun."""
+        return True
+
+    def parts(self) -> list[str]:
+        """The stage, how far it is, and what was spent."""
+        if self.progress is None or self._backend is None:
+            return []
+        stage = [
+            f"{task.description} {task.completed:.0f}/{task.total:.0f}"
+            for task in self.progress.tasks
+        ]
+        return [*stage, spent(self._backend), *answered(self._backend)]
 
     def scored(self) -> None:
         if self.progress:
@@ -97,6 +115,8 @@ class Watch:
     def close(self) -> None:
         if self.progress:
             self.progress.stop()
+        if self._lines:
+            self._lines.stop()
         self.note.close()
 
 
@@ -104,6 +124,7 @@ class Watch:
 def watching(*, verbose: bool) -> Iterator[Watcher]:
     """A live view for the time of a check."""
     watch = Watch(Console(stderr=True), verbose=verbose)
+    watch.note(OPENING)
     try:
         yield watch
     finally:

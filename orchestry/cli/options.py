@@ -85,7 +85,8 @@ patience = click.option(
     "--patience",
     type=click.FloatRange(0, 86_400),
     metavar="SECONDS",
-    help="Wait so long for a server that is away, then stop, resumable (exit code 4).  [600]",
+    help="How long to wait for a server that is away; then the run stops, resumable (exit code 4). "
+    " [600, or as the run has it]",
 )
 
 _OPTIONS = (

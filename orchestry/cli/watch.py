@@ -12,16 +12,20 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.text import Text
 
 from orchestry.analysis.words import counted, duration
+from orchestry.backends.base import Backend
 from orchestry.cli.console import Console
 from orchestry.cli.notes import Notes, say
 from orchestry.records import EpisodeRecord
 from orchestry.session import Observer, Plan
 
+OPENING = "reading the config, loading task and model"
+"""The first note of what takes its time before it asks anything."""
 WINDOW_S = 20.0
 """Over which tokens per second are taken."""
 EVERY_S = 20.0
@@ -60,20 +64,17 @@ class Meter:
 
     def parts(self) -> list[str]:
         """The line, what matters most first."""
-        ledger, cap = self.plan.backend.gateway.ledger, self.plan.config.budget.usd
+        backend = self.plan.backend
         found = [f"{self.done}/{self.plan.config.episodes}"]
         if self._count:
             found.append(f"reward {self._sum / self._count:.2f} best {self._best:.2f}")
-        found.append(f"${ledger.spent:.3f}" + (f"/{cap:g}" if cap is not None else ""))
-        if self.plan.backend.gateway.away:
+        found.append(spent(backend))
+        if backend.gateway.away:
             found.append("waiting for the server")
         else:
             found.append(f"eta {self._eta()}")
             found.append(f"{self._pulse.doing or 'asking'} {self._speed():.0f} tok/s")
-        if hits := sum(row.cache_hits for row in self.plan.backend.gateway.usage()):
-            found.append(f"{hits} cached")
-        found.append(f"{self.plan.backend.gateway.in_flight} open")
-        return found
+        return found + answered(backend)
 
     def _share(self) -> float:
         """Of the run's calls, how many were answered: the bound is for before any has ended."""
@@ -96,6 +97,18 @@ class Meter:
         return (self._pulse.tokens - before) / (now - then) if now > then else 0.0
 
 
+def spent(backend: Backend) -> str:
+    """Dollars, and the cap."""
+    cap = backend.config.budget.usd
+    return f"${backend.gateway.ledger.spent:.3f}" + (f"/{cap:g}" if cap is not None else "")
+
+
+def answered(backend: Backend) -> list[str]:
+    """Answers that cost nothing again, and calls under way."""
+    hits = sum(row.cache_hits for row in backend.gateway.usage())
+    return [*([f"{hits} cached"] if hits else []), f"{backend.gateway.in_flight} open"]
+
+
 class Watch:
     """An Observer that draws."""
 
@@ -108,6 +121,7 @@ class Watch:
     def started(self, folder: Path, plan: Plan, done: int) -> None:
         provider, config = plan.backend.provider, plan.config
         self._stop()  # of a run before this one
+        self.note.close()
         went_on = f", {counted(done, 'episode')} done before" if done else ""
         self.note(f"{config.task} on {provider.name}/{provider.model} -> {folder}{went_on}")
         if done >= config.episodes:
@@ -167,10 +181,19 @@ class _Line(ProgressColumn):
         return Text("  ".join(self._meter.parts()), no_wrap=True, overflow="ellipsis")
 
 
+class Line(Protocol):
+    """What is shown, as far as there is something to show."""
+
+    @property
+    def answered(self) -> bool: ...
+
+    def parts(self) -> list[str]: ...
+
+
 class Lines:
     """The line in a file: once a first answer is there, and then now and again."""
 
-    def __init__(self, console: Console, meter: Meter) -> None:
+    def __init__(self, console: Console, meter: Line) -> None:
         self._console, self._meter = console, meter
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
@@ -195,7 +218,7 @@ class Lines:
 def watching(*, verbose: bool) -> Iterator[Observer]:
     """A live view for the time of a run."""
     watch = Watch(Console(stderr=True), verbose=verbose)
-    watch.note("reading the config, loading task and model")
+    watch.note(OPENING)
     try:
         yield watch
     finally:

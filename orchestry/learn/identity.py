@@ -48,5 +48,8 @@ def _fetched(name: str) -> Path | None:
     """Where a hub's model lies on this disk."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(name, "config.json")
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except ValueError:  # no hub's name: who loads it says so
+        return None
     return Path(found).parent if isinstance(found, str) else None

@@ -52,8 +52,8 @@ class Processes:
         self.rank, self.count = here.rank, here.processes
         self.local_count = here.local_processes
         self.warn: Callable[[str], None] = self._remember
-        self.beat: Callable[[int], None] = lambda tokens: None  # process 0 alone is watched
         """Where this process's notes go; those of the others follow at the end of their part."""
+        self.beat: Callable[[int], None] = lambda tokens: None  # process 0 alone is watched
         self._notes = list[str]()
         if here.local_processes == here.processes:  # then nothing needs to listen to a network
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")

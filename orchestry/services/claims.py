@@ -50,8 +50,8 @@ class Claims:
         )
 
     def covered(self, left: int) -> bool:
-        """Whether another episode may begin with so much unspent and unreserved. One alone always
-        may: a guess keeps no run from its money.
+        """Whether another episode may begin with so much unspent and unreserved. If no other one
+        runs, it always may: what it is expected to cost may be wrong.
         """
         return not self._used or left - self.older() >= self.expected + self._dearest
 

@@ -17,6 +17,7 @@ import orchestry  # noqa: E402
 from orchestry.engine import prepare, resume  # noqa: E402
 from orchestry.errors import ConfigError, StoreError  # noqa: E402
 from orchestry.export import export  # noqa: E402
+from orchestry.learn import identity  # noqa: E402
 from orchestry.store import Run  # noqa: E402
 from tests.backends.letters import EVERY, config, trainer  # noqa: E402
 from tests.test_engine import Noted  # noqa: E402
@@ -180,3 +181,7 @@ def test_another_base_in_the_same_place_is_accepted_only_by_name(
     with pytest.raises(ConfigError, match=r"with other contents of base: .* --accept-changes"):
         resume(run, {"episodes": 2 * EVERY})
     assert resume(run, {"episodes": 2 * EVERY}, accept=True).summary.updates == 2
+
+
+def test_a_name_that_no_hub_takes_is_left_to_who_loads_it() -> None:
+    assert identity._fetched("no such name") is None

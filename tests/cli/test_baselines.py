@@ -13,6 +13,13 @@ PLAIN = ("--provider", "fake", "--task", "words", "--task-path", TASKS)
 PRICED = ("--set", "prices.fake-1.input=1", "--set", "prices.fake-1.output=5")
 
 
+def test_no_note_of_one_baseline_is_counted_with_the_next(cli: CommandLine) -> None:
+    result = cli("baselines", "run", "fixed", "concat", *PLAIN, "--episodes", 1, "--out", "out")
+    assert result.code == 0
+    assert result.err.count("sandbox level") == 2
+    assert "times in all" not in result.err
+
+
 def test_list_names_every_baseline(cli: CommandLine) -> None:
     names = [line.split()[0] for line in cli("baselines", "list").out.splitlines()]
     assert names == ["fixed", "best_of_n", "concat", "sequential", "discussion"]

@@ -39,6 +39,15 @@ def test_a_check_of_the_fake_judge(cli: CommandLine, planted: tuple[object, ...]
     assert "rated 20" in result.out
     assert "leave the judge off" in " ".join(result.out.replace("\u2502", " ").split())
     assert f"{folder}" in result.err
+    assert result.err.startswith("· reading the config")
+
+
+def test_a_long_check_tells_a_file_how_far_it_is(
+    cli: CommandLine, planted: tuple[object, ...]
+) -> None:
+    slow = ("--set", "provider.fake.latency_s=0.4", "--set", "search.concurrency=1")
+    result = cli(*planted, "--provider", "fake", "--problems", 1, *slow)
+    assert "asking the judge 0/1  $0.000/5" in result.err
 
 
 def test_json_is_one_object_and_the_same_as_on_disk(
