@@ -6,6 +6,7 @@ An export is whole or not there. It changes nothing in the run but for the defau
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -189,13 +190,18 @@ def prompts_of(run: Run) -> dict[str, str]:
 
 
 def _held_out(run: Run, update: int) -> dict[str, float]:
-    """Mean reward by split of the evaluations after that update that were played to their end."""
-    found = {}
-    for path in sorted((run.folder / "evaluations").glob(f"*--update-{update}/summary.json")):
+    """Mean reward by split of the evaluations after that update that were played to their end; of
+    several of a split, that with the most samples."""
+    named = re.compile(rf"(?P<split>\w+)--update-{update}(--samples-(?P<samples>\d+))?")
+    found: dict[str, tuple[int, float]] = {}
+    for path in (run.folder / "evaluations").glob("*/summary.json"):
+        if not (stage := named.fullmatch(path.parent.name)):
+            continue
         summary = Run(path.parent).summary
         if summary.stopped == "done" and summary.mean_trajectory_reward is not None:
-            found[path.parent.name.partition("--")[0]] = summary.mean_trajectory_reward
-    return found
+            one = (int(stage["samples"] or 0), summary.mean_trajectory_reward)
+            found[stage["split"]] = max(one, found.get(stage["split"], one))
+    return {split: mean for split, (_, mean) in sorted(found.items())}
 
 
 def _source(adapter: Adapter, merge: bool, note: Callable[[str], None]) -> str:

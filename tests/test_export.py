@@ -171,7 +171,8 @@ def test_an_earlier_update_and_some_agents_can_be_chosen(run: Run) -> None:
 
 
 def test_evaluations_of_that_update_stand_in_the_readme(run: Run) -> None:
-    evaluated = orchestry.evaluate(run)
+    orchestry.evaluate(run)
+    evaluated = orchestry.evaluate(run, samples=2)
     readme = export(run.folder).folder / "left" / "README.md"
     assert f"mean reward on test, after it: {evaluated.summary.mean_trajectory_reward:.3f}" in (
         readme.read_text()
