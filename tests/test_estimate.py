@@ -174,7 +174,10 @@ def test_learning_has_rows_and_no_maximum_but_the_budget() -> None:
 
 
 @pytest.mark.slow
-def test_calls_of_runs_that_learn_are_foretold(tmp_path: Path) -> None:
+def test_calls_of_runs_that_learn_are_foretold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestry.estimate.SIMULATED_CALLS", 40_000)
     real, expected = Counter[str](), Counter[str]()
     for task in ("words", "relay", "duet"):
         chosen = config(

@@ -128,8 +128,12 @@ def enter(level: int) -> tuple[Cell, dict[str, Any]]:
     machine = platform.machine()
     filters = [seccomp.Filter(steps(machine)) for steps in (seccomp.for_server, seccomp.for_child)]
 
+    server = os.getpid()
+
     def lock() -> None:
         confine.die_with_parent()
+        if os.getppid() != server:  # it died before it could take this process with it
+            os._exit(_BROKEN)
         filters[1].install()
 
     if level == 1:
