@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any, cast
 
 import pytest
 
 from orchestry import Tools
+from orchestry.errors import TaskError
+from orchestry.types import CallResult
 from tests.tasks.cubes import CUBE, CUBES, HEAD, OWN, SUM, parts, scored
 
 OUTCOME = import_module("orchestry_tasks.code_collaboration.outcome")
@@ -107,3 +110,27 @@ async def test_an_exception_passes_no_word_between_the_agents(
     assert "psst" not in first
     assert "First failure in full: " in score.feedback
     assert "line" not in first
+
+
+async def test_a_reference_is_not_taken_from_a_busy_moment(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partners = import_module("orchestry_tasks.code_collaboration.partners")
+    monkeypatch.setattr(partners, "_KNOWN", {})
+    late = [CallResult("timeout", why="no answer in time")]
+
+    class Busy:
+        """A sandbox that is late with what the gold main asks, so many times."""
+
+        def __init__(self, times: int) -> None:
+            self.times = times
+
+        async def run(self, code: str, entry_point: str, *rest: Any) -> list[CallResult]:
+            if entry_point == "recorded" and self.times:
+                self.times -= 1
+                return late
+            return await tools.sandbox.run(code, entry_point, *rest)
+
+    with pytest.raises(TaskError, match="the gold pair of problem sum_of_cubes fails here"):
+        await scored(Tools(sandbox=cast("Any", Busy(3))), CUBE, SUM)
+    assert (await scored(Tools(sandbox=cast("Any", Busy(2))), CUBE, SUM)).total == 1.0
