@@ -45,8 +45,6 @@ class Breaker:
     ) -> None:
         self._name, self._config, self._rng = name, config, rng
         self._say, self._clock, self._sleep = say, clock, sleep
-        self.place = ""
-        """Whose, as in the keys of its answers."""
         self.answers = 0
         """Answers of this process so far."""
         self.doubt: ProviderError | None = None

@@ -73,7 +73,8 @@ class Gateway:
         self._places = Places(self._concurrency)
         self._retry = config.retry
         self._rng = random.Random(derive(config.seed, "retry"))
-        self._breakers: list[Breaker] = []
+        self._breakers: list[tuple[str, Breaker]] = []
+        """With the place that each is of, as in the keys of its answers."""
         self._breaker = self._new_breaker(provider)
         self._memo: dict[str, Completion] = {}
         self._flying: dict[str, asyncio.Future[None]] = {}
@@ -116,17 +117,17 @@ class Gateway:
     @property
     def away(self) -> bool:
         """Whether a server that calls wait for answers none of them at present."""
-        return any(breaker.away for breaker in self._breakers)
+        return any(breaker.away for _, breaker in self._breakers)
 
     @property
     def in_doubt(self) -> bool:
         """Whether a call was given up and none answered since: the fault may be a setting's."""
-        return any(breaker.doubt for breaker in self._breakers)
+        return any(breaker.doubt for _, breaker in self._breakers)
 
     def verdict(self) -> ProviderError | None:
         """The error to stop with at the end of a block of work: that of a provider which never
         answered. None where an earlier process already stopped for it."""
-        silent = (b.doubt for b in self._breakers if b.doubt and b.place not in self._answering)
+        silent = (b.doubt for at, b in self._breakers if b.doubt and at not in self._answering)
         return None if self._doubted else next(silent, None)
 
     def usage(self) -> tuple[UsageRecord, ...]:
@@ -244,8 +245,8 @@ class Gateway:
         breaker = Breaker(
             provider.name, self._retry, self._rng, self._on_warn, self._clock, self._door.sleep
         )
-        breaker.place = place(provider.name, provider.base_url)
-        self._breakers.append(breaker)  # one list, for all gateways beside each other
+        at = place(provider.name, provider.base_url)
+        self._breakers.append((at, breaker))  # one list, for all gateways beside each other
         return breaker
 
     def _known(self, key: str, request: Request) -> Completion | None:

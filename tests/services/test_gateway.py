@@ -195,13 +195,15 @@ async def test_what_no_request_survives_stops_the_run_but_keeps_what_was_paid(
     assert len(server.asked) == 4
 
 
-async def test_a_refused_request_is_one_missing_sample(run: Run) -> None:
-    async def act(request: Request) -> str:
-        if request.messages[0].content == "bad":
-            raise fault(transient=False, refused=True)
-        return ""
+async def refuses_bad(request: Request) -> str:
+    """Answers all prompts but one."""
+    if request.messages[0].content == "bad":
+        raise fault(transient=False, refused=True)
+    return ""
 
-    server = Server(act)
+
+async def test_a_refused_request_is_one_missing_sample(run: Run) -> None:
+    server = Server(refuses_bad)
     async with run.open(server) as gateway:
         (good,), (bad,) = await gateway.sample([ask("good"), ask("bad")], 1)
         ((again,),) = await gateway.sample([ask("bad")], 1)
@@ -257,12 +259,7 @@ async def test_a_wrong_setting_stops_the_run_and_spoils_no_resume(run: Run) -> N
 
 
 async def test_one_prompt_that_is_always_refused_is_no_wrong_setting(run: Run) -> None:
-    async def act(request: Request) -> str:
-        if request.messages[0].content == "bad":
-            raise fault(transient=False, refused=True)
-        return ""
-
-    async with run.open(Server(act)) as gateway:
+    async with run.open(Server(refuses_bad)) as gateway:
         (row,) = await gateway.sample([ask("bad")], 20)
         assert gateway.in_doubt
         assert isinstance(gateway.verdict(), ProviderError), "nothing was ever answered"
@@ -273,18 +270,13 @@ async def test_one_prompt_that_is_always_refused_is_no_wrong_setting(run: Run) -
 
 
 async def test_who_answered_an_earlier_process_is_no_wrong_setting(run: Run) -> None:
-    async def act(request: Request) -> str:
-        if request.messages[0].content == "bad":
-            raise fault(transient=False, refused=True)
-        return ""
-
-    async with run.open(Server(act)) as gateway:
+    async with run.open(Server(refuses_bad)) as gateway:
         await gateway.answer(ask("good"))
     (run.folder / "other").mkdir()
     other = Run(run.folder / "other")
     other.config = run.config  # and so its cache
     for process in (run, other):
-        async with process.open(Server(act)) as gateway:
+        async with process.open(Server(refuses_bad)) as gateway:
             await gateway.answer(ask("good"))
             await gateway.answer(ask("bad"))
             assert gateway.in_doubt
