@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -47,6 +48,21 @@ class Spending(ProgressColumn):
         return Text(" ".join((spent(self.backend), *answered(self.backend))), style="cyan")
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The line for a file: the stage, how far it is, and what was spent."""
+
+    progress: Progress
+    backend: Backend
+    answered: bool = True
+    """There is something to tell as soon as it has begun."""
+
+    def parts(self) -> list[str]:
+        tasks = self.progress.tasks
+        stage = [f"{one.description} {one.completed:.0f}/{one.total:.0f}" for one in tasks]
+        return [*stage, spent(self.backend), *answered(self.backend)]
+
+
 class Watch:
     """A Watcher that draws on stderr: a bar on a terminal, a line now and again in a file."""
 
@@ -56,7 +72,6 @@ class Watch:
         self.progress: Progress | None = None
         self._bar = TaskID(0)
         self._lines: Lines | None = None
-        self._backend: Backend | None = None
 
     def started(self, folder: Path, plan: Plan) -> None:
         provider, config = plan.backend.provider, plan.config
@@ -71,26 +86,10 @@ class Watch:
             console=self.console,
         )
         self._bar = self.progress.add_task("scoring answers", total=config.episodes)
-        self._backend = plan.backend
         if self.console.is_terminal:
             self.progress.start()
         else:
-            self._lines = Lines(self.console, self)
-
-    @property
-    def answered(self) -> bool:
-        """Whether there is something to tell: as soon as it has begun."""
-        return True
-
-    def parts(self) -> list[str]:
-        """The stage, how far it is, and what was spent."""
-        if self.progress is None or self._backend is None:
-            return []
-        stage = [
-            f"{task.description} {task.completed:.0f}/{task.total:.0f}"
-            for task in self.progress.tasks
-        ]
-        return [*stage, spent(self._backend), *answered(self._backend)]
+            self._lines = Lines(self.console, Stage(self.progress, plan.backend))
 
     def scored(self) -> None:
         if self.progress:
