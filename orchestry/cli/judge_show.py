@@ -28,7 +28,7 @@ from orchestry.cli.console import Console
 from orchestry.cli.notes import Notes, say
 from orchestry.cli.screen import console, facts, framed
 from orchestry.cli.show import ENDINGS, EXIT_CODES
-from orchestry.cli.watch import OPENING, Lines, answered, spent
+from orchestry.cli.watch import OPENING, Lines, spent, traffic
 from orchestry.judging.check import CheckReport, Watcher
 from orchestry.judging.measures import Measures, Share, Sheet, measure
 from orchestry.session import Plan
@@ -45,7 +45,7 @@ class Spending(ProgressColumn):
         self.backend = backend
 
     def render(self, task: Task) -> Text:
-        return Text(" ".join((spent(self.backend), *answered(self.backend))), style="cyan")
+        return Text(" ".join((spent(self.backend), *traffic(self.backend))), style="cyan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Stage:
     def parts(self) -> list[str]:
         tasks = self.progress.tasks
         stage = [f"{one.description} {one.completed:.0f}/{one.total:.0f}" for one in tasks]
-        return [*stage, spent(self.backend), *answered(self.backend)]
+        return [*stage, spent(self.backend), *traffic(self.backend)]
 
 
 class Watch:

@@ -74,7 +74,7 @@ class Meter:
         else:
             found.append(f"eta {self._eta()}")
             found.append(f"{self._pulse.doing or 'asking'} {self._speed():.0f} tok/s")
-        return found + answered(backend)
+        return found + traffic(backend)
 
     def _share(self) -> float:
         """Of the run's calls, how many were answered: the bound is for before any has ended."""
@@ -103,7 +103,7 @@ def spent(backend: Backend) -> str:
     return f"${backend.gateway.ledger.spent:.3f}" + (f"/{cap:g}" if cap is not None else "")
 
 
-def answered(backend: Backend) -> list[str]:
+def traffic(backend: Backend) -> list[str]:
     """Answers that cost nothing again, and calls under way."""
     hits = sum(row.cache_hits for row in backend.gateway.usage())
     return [*([f"{hits} cached"] if hits else []), f"{backend.gateway.in_flight} open"]
