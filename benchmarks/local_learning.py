@@ -36,9 +36,10 @@ from orchestry.config import validate
 from orchestry.engine import resume, train
 from orchestry.errors import StoreError
 from orchestry.evaluation import evaluate
+from orchestry.pinned import write_atomic
 from orchestry.registry import load_task
 from orchestry.session import Silent
-from orchestry.store import Run, load_run, write_atomic
+from orchestry.store import Run, load_run
 from orchestry.types import Problem, Split
 
 PLOT = page.ROOT / "docs" / "local_learning.svg"

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from orchestry.cli.notebook import evaluate as evaluate
     from orchestry.cli.notebook import train as train
     from orchestry.config import RunConfig as RunConfig
+    from orchestry.equality import compare as compare
     from orchestry.errors import ConfigError as ConfigError
     from orchestry.errors import OrchestryError as OrchestryError
-    from orchestry.services.sandbox.equality import compare as compare
     from orchestry.store import load_run as load_run
     from orchestry.task import BaseTask as BaseTask
     from orchestry.task import TeamTask as TeamTask
@@ -44,7 +44,7 @@ _HOME = {
     "train": "cli.notebook",
     "evaluate": "cli.notebook",
     "load_run": "store",
-    "compare": "services.sandbox.equality",
+    "compare": "equality",
     "BaseTask": "task",
     "TeamTask": "task",
     "Transcript": "task",

@@ -18,11 +18,11 @@ from math import ceil, floor
 from typing import Any, TypeVar
 
 from orchestry.backends.simulated import simulated_score
-from orchestry.baselines import schedule
 from orchestry.errors import OrchestryError, TaskError
 from orchestry.guard import task_boundary
 from orchestry.prior import LONGEST_TOKEN, SHAPES
 from orchestry.rollout import TOLD_CHARS, Rollout
+from orchestry.schedule import schedule
 from orchestry.search import rating
 from orchestry.search.beam import Candidate, Chains, Joint, Schedule
 from orchestry.search.judge import ListwiseJudge

@@ -11,8 +11,8 @@ from orchestry.config import RunConfig
 from orchestry.digests import folder_digest, text_digest
 from orchestry.errors import ConfigError
 from orchestry.journal import Event, Opened
+from orchestry.pinned import to_json
 from orchestry.registry import folder_of
-from orchestry.store import to_json
 from orchestry.task import BaseTask
 
 RESUMABLE = frozenset(

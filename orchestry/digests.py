@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from orchestry.pinned import cache
-from orchestry.store import write_atomic
+from orchestry.pinned import cache, write_atomic
 
 SMALL = 1 << 20
 """Bytes of a file that is read each time."""

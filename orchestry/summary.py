@@ -25,9 +25,10 @@ from orchestry.errors import (
     reason,
 )
 from orchestry.journal import VERSION
+from orchestry.pinned import to_json
 from orchestry.records import EpisodeRecord, Summary, UsageRecord
 from orchestry.session import Plan
-from orchestry.store import Store, to_json
+from orchestry.store import Store
 
 USES = {"act": "search", "judge": "judge", "credit": "credit"}
 """What a call's purpose counts as in the summary; all others are learning."""

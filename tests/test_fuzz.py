@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orchestry.fuzz import fuzz, kinds, played, put
 from orchestry.registry import load_task
 from orchestry.services.sandbox import open_sandbox
-from orchestry.types import SPLITS, Limits, Request, Tools
+from orchestry.types import SPLITS, Limits, Tools
 
 ROOT = Path(__file__).parent.parent
 BUNDLED = sorted(path.parent.name for path in (ROOT / "tasks").glob("*/task.py"))
@@ -53,11 +53,11 @@ def test_no_answers_make_a_bundled_task_raise(name: str) -> None:
             problem, rng = problems[number], random.Random(number)
             gold = task.gold(problem) or {}
 
-            def answer(request: Request) -> str:
-                kind, text = ways[request.agent]
-                good, prompt = gold.get(request.agent, ""), request.messages[-1].content
+            def answer(role: str, prompt: str) -> str:
+                kind, text = ways[role]
+                good = gold.get(role, "")
                 if text is None:
-                    return odd[request.agent][kind](good, prompt, rng)
+                    return odd[role][kind](good, prompt, rng)
                 return text if kind == "any text" else put(text, good, prompt, rng)
 
             assert runner.run(played(task, tools, problem, 0, answer)) is None

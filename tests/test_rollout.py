@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestry import Problem, Score, Tools, Transcript
-from orchestry.baselines.best_of_n import schedule
 from orchestry.config import CreditConfig
 from orchestry.errors import TaskError
 from orchestry.guard import count_stages
 from orchestry.records import EpisodeRecord
 from orchestry.replay import give_credit
 from orchestry.rollout import TOLD_CHARS, Rollout, task_rater
+from orchestry.schedule import best_of_n
 from orchestry.search.beam import Beam, Chains, Joint, Schedule
 from orchestry.search.episode import episode_record
 from orchestry.seeds import derive
@@ -223,7 +223,7 @@ def test_best_of_n_gets_at_least_the_beams_calls() -> None:
     task, beam = Words(), Beam(k=4, width=2)
     problem = task.problems("train")[0]
     assert count_stages(task, problem) == 3
-    chains = schedule(beam, task, problem)
+    chains = best_of_n(beam, task, problem)
     policy, searched = Scripted(letters), Scripted(letters)
     play(task, chains, policy)
     play(task, beam, searched)

@@ -13,8 +13,9 @@ import orchestry
 from orchestry.engine import resume
 from orchestry.errors import ConfigError, LockedError, StoreError
 from orchestry.journal import HEAD, Committed
+from orchestry.pinned import write_atomic
 from orchestry.records import EpisodeRecord
-from orchestry.store import Run, Store, load_run, write_atomic
+from orchestry.store import Run, Store, load_run
 from tests.test_engine import config
 
 

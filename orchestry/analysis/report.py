@@ -13,7 +13,7 @@ from orchestry.analysis.figures import draw
 from orchestry.analysis.results import results
 from orchestry.analysis.style import undrawn
 from orchestry.errors import StoreError
-from orchestry.store import write_atomic
+from orchestry.pinned import write_atomic
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,13 @@ from orchestry.behaviors.learner import Learner, Played, State
 from orchestry.behaviors.library import IN_RUN, Library, empty, prompt_diff, read_library, to_yaml
 from orchestry.config import RunConfig
 from orchestry.errors import ConfigError
+from orchestry.pinned import write_atomic
 from orchestry.providers import open_provider, resolve_name
 from orchestry.records import EpisodeRecord
 from orchestry.rollout import Rollout
 from orchestry.search.beam import Chains, Schedule
 from orchestry.seeds import derive
-from orchestry.store import Run, Store, write_atomic
+from orchestry.store import Run, Store
 from orchestry.task import BaseTask
 from orchestry.types import Problem, Rate
 

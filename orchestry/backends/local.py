@@ -28,11 +28,12 @@ from orchestry.journal import Evaluated, Learned
 from orchestry.learn.base import require_installed
 from orchestry.learn.credit import Otherwise, otherwise
 from orchestry.learn.lockstep import Lockstep
+from orchestry.pinned import refused
 from orchestry.records import EpisodeRecord
 from orchestry.rollout import Rollout
 from orchestry.search.beam import Chains, Schedule
 from orchestry.services.texts import sample_of
-from orchestry.store import Run, Store, refused
+from orchestry.store import Run, Store
 from orchestry.task import BaseTask
 from orchestry.types import Completion, Problem, Rate, Request, Tree
 from orchestry.updates import check_files, checkpoint, file_digests

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
-from orchestry.baselines import best_of_n
 from orchestry.baselines.concat import Concat
 from orchestry.baselines.discussion import Discussion
 from orchestry.baselines.fixed import ALONE, Fixed
 from orchestry.baselines.sequential import Sequential
 from orchestry.baselines.wrapped import Wrapped
-from orchestry.config import AgentConfig, Arrangement, RunConfig, SearchConfig
+from orchestry.config import AgentConfig, Arrangement, RunConfig
 from orchestry.errors import ConfigError, reason
-from orchestry.search.beam import Beam, Chains, Schedule
 from orchestry.task import BaseTask
 from orchestry.types import Problem
 
@@ -34,18 +32,6 @@ _WRAPPERS: dict[str, Callable[[BaseTask[Any]], Wrapped]] = {
     "sequential": Sequential,
     "discussion": Discussion,
 }
-
-
-def schedule(search: SearchConfig, task: BaseTask[Any], problem: Problem) -> Schedule:
-    """The schedule that `search.strategy` names, sized for this task."""
-    beam = Beam(search.k_samples, search.beam_width, search.exploration, search.joint)
-    if search.strategy == "fixed":
-        return Chains(n=1)
-    if search.strategy == "chains":
-        return Chains(search.k_samples, search.joint)
-    if search.strategy == "best_of_n":
-        return best_of_n.schedule(beam, task, problem)
-    return beam
 
 
 def arranged(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, BaseTask[Any]]:

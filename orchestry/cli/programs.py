@@ -11,9 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestry import scoring
+from orchestry import compare, scoring
 from orchestry.errors import ConfigError, reason
-from orchestry.services.sandbox import compare
 from orchestry.services.sandbox.inside.tagged import Untaggable, dumps
 from orchestry.services.sandbox.leaks import Redactor
 from orchestry.types import Call, CallResult, Limits, Sandbox

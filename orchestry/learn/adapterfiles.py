@@ -18,7 +18,7 @@ from torch import Tensor
 from orchestry.digests import file_digest
 from orchestry.errors import ConfigError, StoreError, reason
 from orchestry.learn.identity import base_digest
-from orchestry.store import to_json
+from orchestry.pinned import to_json
 
 SHARED = "shared"
 """The folder of the one adapter that all agents share."""

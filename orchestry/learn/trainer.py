@@ -21,8 +21,8 @@ from orchestry.learn.memory import MicroBatches, out_of_memory
 from orchestry.learn.optimizer import Step, TeamOptimizer
 from orchestry.learn.sampling import Beat, still
 from orchestry.learnconfig import LearnConfig
+from orchestry.pinned import sync
 from orchestry.seeds import derive
-from orchestry.store import sync
 from orchestry.types import Completion, Member, Request
 from orchestry.updates import OPTIMIZER
 

@@ -16,7 +16,6 @@ from orchestry.search.orders import Order, balanced
 from orchestry.search.ranking import fit
 from orchestry.search.rating import Rating
 from orchestry.search.structured import Malformed
-from orchestry.search.values import undecided
 from orchestry.seeds import derive
 from orchestry.types import (
     AgentSpec,
@@ -160,3 +159,10 @@ def _weights(config: JudgeConfig) -> dict[str, float]:
     weights = {scale: float(getattr(config, scale)) for scale in SCALES}
     total = sum(weights.values())  # above zero, as the config has checked
     return {scale: weight / total for scale, weight in weights.items()}
+
+
+def undecided(siblings: Siblings[Any]) -> bool:
+    """Whether the task's scores leave two siblings tied with whom the episode goes on."""
+    going = [child for child in siblings.children if child.id not in siblings.ended]
+    scores = [child.score.total for child in going if child.score]
+    return len(set(scores)) < len(scores)

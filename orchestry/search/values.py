@@ -11,13 +11,6 @@ from typing import Any
 from orchestry.types import Group, Judgement, Siblings, Source, Tree, Value
 
 
-def undecided(siblings: Siblings[Any]) -> bool:
-    """Whether the task's scores leave two siblings tied with whom the episode goes on."""
-    going = [child for child in siblings.children if child.id not in siblings.ended]
-    scores = [child.score.total for child in going if child.score]
-    return len(set(scores)) < len(scores)
-
-
 def apply(tree: Tree[Any], siblings: Siblings[Any], judgement: Judgement) -> None:
     """Mixes the judge's numbers with the task's scores into the siblings' values.
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestry.baselines import best_of_n
 from orchestry.rollout import Rollout, task_rater
+from orchestry.schedule import best_of_n
 from orchestry.search.beam import Beam, Joint, Schedule
 from orchestry.services.sandbox import open_sandbox
 from orchestry.task import BaseTask
@@ -33,7 +33,7 @@ async def test_best_of_n_gets_what_the_beam_draws(
     task: BaseTask[Any], k: int, width: int, joint: Joint
 ) -> None:
     beam = Beam(k, width, joint=joint)
-    chains = best_of_n.schedule(beam, task, task.problems("train")[0])
+    chains = best_of_n(beam, task, task.problems("train")[0])
     spent, given = await calls(task, beam), await calls(task, chains)
-    a_chain = await calls(task, best_of_n.schedule(Beam(1, 1), task, task.problems("train")[0]))
+    a_chain = await calls(task, best_of_n(Beam(1, 1), task, task.problems("train")[0]))
     assert spent <= given < spent + a_chain

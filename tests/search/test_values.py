@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry.search.values import apply, back_up, group_values, undecided
+from orchestry.search.judge import undecided
+from orchestry.search.values import apply, back_up, group_values
 from orchestry.types import (
     Group,
     Judgement,

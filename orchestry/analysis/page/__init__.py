@@ -16,7 +16,7 @@ from pathlib import Path
 
 from orchestry.analysis.experiment import Experiment
 from orchestry.analysis.page.content import CAP, content
-from orchestry.store import write_atomic
+from orchestry.pinned import write_atomic
 
 SCRIPTS = (
     *("dom.js", "data.js", "chart.js", "compare.js", "run.js", "around.js", "learned.js"),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from orchestry.services.sandbox.equality import compare
 from orchestry.services.sandbox.pool import ForkServers
 from orchestry.types import Limits
 
-__all__ = ["ForkServers", "compare", "open_sandbox"]
+__all__ = ["ForkServers", "open_sandbox"]
 
 
 def open_sandbox(

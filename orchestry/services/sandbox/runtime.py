@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from orchestry.errors import ConfigError, OrchestryError
-from orchestry.pinned import Pinned, cache, progress_bar
+from orchestry.pinned import Pinned, cache, progress_bar, write_atomic
 from orchestry.services.sandbox.stack import PATCH, deepen
-from orchestry.store import write_atomic
 
 if TYPE_CHECKING:
     import wasmtime

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry.services.sandbox import compare
+from orchestry.equality import compare
 from orchestry.services.sandbox.inside import tagged
 
 SCALARS = st.one_of(
