@@ -47,8 +47,8 @@ from benchmarks.planted_prompts import (
     noise_of,
     propose,
 )
-from orchestry.behaviors.trial import level, retire, rule
-from orchestry.seeds import derive
+from orchestry.backends.api.trial import level, retire, rule
+from orchestry.core.seeds import derive
 
 COMMAND = "python -m benchmarks.acceptance --write"
 

@@ -16,12 +16,12 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.planted_prompts import GAIN, NOISES, PROBLEMS, SPREAD, World, new_world
-from orchestry.behaviors.learner import Learner, Played, State
-from orchestry.behaviors.library import Behavior, Library
-from orchestry.config import BehaviorsConfig, RunConfig, SearchConfig
-from orchestry.records import CreditRecord, EpisodeRecord, NodeRecord
-from orchestry.seeds import derive
-from orchestry.types import AgentSpec, Completion, Message, Problem, Request, Turn
+from orchestry.backends.api.learner import Learner, Played, State
+from orchestry.backends.api.library import Behavior, Library
+from orchestry.core.config import BehaviorsConfig, RunConfig, SearchConfig
+from orchestry.core.seeds import derive
+from orchestry.core.types import AgentSpec, Completion, Message, Problem, Request, Turn
+from orchestry.store.records import CreditRecord, EpisodeRecord, NodeRecord
 
 TEAM = tuple(AgentSpec(role=role, goal=role) for role in ("writer", "reviewer", "refactorer"))
 BLAMED = 1

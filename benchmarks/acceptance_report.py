@@ -22,8 +22,8 @@ from benchmarks.planted_prompts import (
     T_PAIRS,
     UPDATES,
 )
-from orchestry.behaviors.learner import BATCH
-from orchestry.config import BehaviorsConfig, RunConfig
+from orchestry.backends.api.learner import BATCH
+from orchestry.core.config import BehaviorsConfig, RunConfig
 
 POWER = 0.8
 SCRIPTS = {

@@ -29,14 +29,14 @@ from typing import Any
 from benchmarks import page
 from benchmarks.bill import Options
 from benchmarks.loopback import FAULTS, Loopback, serve
-from orchestry import journal
-from orchestry.config import RunConfig, validate
-from orchestry.errors import BudgetExceeded, ProviderError
-from orchestry.journal import HEAD, Journal
-from orchestry.providers import open_provider
-from orchestry.services.gateway import Gateway, open_gateway
-from orchestry.services.prices import price_table
-from orchestry.types import Message, Request
+from orchestry.core.config import RunConfig, validate
+from orchestry.core.errors import BudgetExceeded, ProviderError
+from orchestry.core.types import Message, Request
+from orchestry.models.gateway import Gateway, open_gateway
+from orchestry.models.prices import price_table
+from orchestry.models.providers import open_provider
+from orchestry.store import journal
+from orchestry.store.journal import HEAD, Journal
 
 COMMAND = "python -m benchmarks.budget --write"
 MODEL = "claude-sonnet-5"

@@ -28,8 +28,8 @@ import orchestry
 from benchmarks import page
 from benchmarks.bill import Options
 from benchmarks.loopback import Spawned, spawn
-from orchestry.config import RunConfig, validate
-from orchestry.session import Plan, Silent
+from orchestry.core.config import RunConfig, validate
+from orchestry.engine.session import Plan, Silent
 
 COMMAND = "python -m benchmarks.caps --write"
 MODEL, CONCURRENCY, EPISODES = "claude-sonnet-5", 16, 200

@@ -22,15 +22,15 @@ from math import nan, sqrt
 from benchmarks import page
 from benchmarks.games import TEAM, Chances, Moves, Play, named, problem
 from orchestry import Tools
-from orchestry.config import CreditConfig
-from orchestry.replay import Credited, give_credit
-from orchestry.rollout import Rollout, task_rater
-from orchestry.search.beam import Beam
-from orchestry.search.credit import blame
-from orchestry.search.episode import episode_record
-from orchestry.seeds import derive
-from orchestry.services.sandbox import open_sandbox
-from orchestry.types import Limits, Tree
+from orchestry.core.config import CreditConfig
+from orchestry.core.seeds import derive
+from orchestry.core.types import Limits, Tree
+from orchestry.rollout.beam import Beam
+from orchestry.rollout.credit import blame
+from orchestry.rollout.replay import Credited, give_credit
+from orchestry.rollout.rollout import Rollout, task_rater
+from orchestry.rollout.tree import episode_record
+from orchestry.sandbox import open_sandbox
 
 SETTINGS = (
     CreditConfig(method="equal"),

@@ -32,9 +32,9 @@ from typing import Any
 from benchmarks import page
 from benchmarks.bill import Options
 from benchmarks.loopback import ROOT, spawn
-from orchestry.config import RunConfig, validate
-from orchestry.engine import train
-from orchestry.estimate import Dollars, estimate
+from orchestry.core.config import RunConfig, validate
+from orchestry.engine.estimate import Dollars, estimate
+from orchestry.engine.run import train
 
 COMMAND = "python -m benchmarks.dry_run --write"
 TASKS = {

@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import load, page
-from orchestry.store import load_run
+from orchestry.store.run import load_run
 
 COMMAND = "python -m benchmarks.first --write"
 GOAL_S, GOAL_SHARE, QUICK_S = 120.0, 0.8, 60.0

@@ -14,9 +14,9 @@ from math import prod
 from typing import ClassVar
 
 from orchestry import AgentSpec, BaseTask, Problem, Score, Split, Tools
-from orchestry.search.shapley import shapley
-from orchestry.seeds import derive
-from orchestry.types import Completion, Member, Request
+from orchestry.core.seeds import derive
+from orchestry.core.types import Completion, Member, Request
+from orchestry.rollout.shapley import shapley
 
 Actions = tuple[int, ...]
 INTERACTION = 0.7

@@ -33,7 +33,7 @@ def work(model: Path, problems: int, samples: int, tokens: int, threads: int) ->
     from transformers import AutoTokenizer
 
     from orchestry import BaseTask
-    from orchestry.registry import load_task
+    from orchestry.task.registry import load_task
 
     task: BaseTask[Any] = load_task(TASK)
     told = []

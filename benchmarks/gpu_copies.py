@@ -89,7 +89,7 @@ def worths(drawn: Drawn, tokenizer: Any) -> list[torch.Tensor]:
     found = []
     for answers in zip(*drawn.values(), strict=True):
         texts = [tokenizer.batch_decode(ids) for ids in answers]
-        returns_G = torch.tensor([reward(*joint) for joint in zip(*texts, strict=True)])  # noqa: N806
+        returns_G = torch.tensor([reward(*joint) for joint in zip(*texts, strict=True)])
         found.append(returns_G - returns_G.mean())
     return found
 
@@ -98,9 +98,7 @@ def learn(team: dict[str, Agent], drawn: Drawn, advantages: list[torch.Tensor]) 
     """One policy gradient step an agent."""
     for name, agent in team.items():
         agent.model.train()
-        for prompt, ids, advantages_G in zip(  # noqa: N806
-            agent.prompts, drawn[name], advantages, strict=True
-        ):
+        for prompt, ids, advantages_G in zip(agent.prompts, drawn[name], advantages, strict=True):
             whole = torch.cat([prompt.expand(len(ids), -1), ids], dim=1)
             length = ids.shape[1]
             logits = agent.model(whole, logits_to_keep=length + 1, use_cache=False).logits[:, :-1]

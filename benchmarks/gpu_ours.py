@@ -16,9 +16,9 @@ from benchmarks.reference_work import (
     WARM_UP_TOKENS,
     Work,
 )
-from orchestry.learn.trainer import Trainer
-from orchestry.learnconfig import LearnConfig
-from orchestry.types import Member
+from orchestry.backends.local.trainer import Trainer
+from orchestry.core.learn_config import LearnConfig
+from orchestry.core.types import Member
 
 
 def measure(work: Work) -> Measured:

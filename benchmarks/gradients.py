@@ -37,13 +37,13 @@ from benchmarks.gradients_world import (
     problem,
     saved_model,
 )
-from orchestry.learn.crew import Crew
-from orchestry.learn.groups import gather
-from orchestry.learn.logprobs import Packed, completion_logprobs
-from orchestry.learn.sampling import Drawn as Answer
-from orchestry.learn.sampling import Prompt, Sampler
-from orchestry.search.beam import Joint
-from orchestry.seeds import derive
+from orchestry.backends.local.crew import Crew
+from orchestry.backends.local.groups import gather
+from orchestry.backends.local.logprobs import Packed, completion_logprobs
+from orchestry.backends.local.sampling import Drawn as Answer
+from orchestry.backends.local.sampling import Prompt, Sampler
+from orchestry.core.seeds import derive
+from orchestry.rollout.beam import Joint
 
 GROUPS: dict[Joint, dict[int, int]] = {"aligned": {2: 4, 3: 4}, "cross": {2: 3, 3: 2}}
 """Samples an agent, by number of agents; `cross` combines all of them."""

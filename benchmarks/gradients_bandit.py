@@ -20,11 +20,11 @@ from benchmarks.gradients_world import (
     problem,
     saved_model,
 )
-from orchestry.learn.groups import gather
-from orchestry.learn.logprobs import Packed, completion_logprobs
-from orchestry.learn.trainer import Trainer
-from orchestry.seeds import derive
-from orchestry.types import Problem, Tree
+from orchestry.backends.local.groups import gather
+from orchestry.backends.local.logprobs import Packed, completion_logprobs
+from orchestry.backends.local.trainer import Trainer
+from orchestry.core.seeds import derive
+from orchestry.core.types import Problem, Tree
 
 WORTH = ((0.4, 0.2, 0.3), (0.2, 0.5, 0.1), (1.0, 0.2, 0.3))
 """Of each pair of arms. Who leaves (1, 1) alone loses, so it holds who comes near it."""

@@ -31,10 +31,10 @@ from benchmarks.gradients_world import (
     problem,
     saved_model,
 )
-from orchestry.errors import LearnError
-from orchestry.learn.groups import Batch, gather
-from orchestry.learn.trainer import Trainer
-from orchestry.types import Tree
+from orchestry.backends.local.groups import Batch, gather
+from orchestry.backends.local.trainer import Trainer
+from orchestry.core.errors import LearnError
+from orchestry.core.types import Tree
 
 Gradient = list[torch.Tensor]
 DISCOUNT = 0.5

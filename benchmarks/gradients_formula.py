@@ -1,8 +1,8 @@
 """Equations 1 and 2 of MAGRPO (arXiv 2508.04652) written out, and the faults of other trainers.
 
-Nothing of `orchestry.learn` is used: returns and advantages are read off the chains, an agent's
-adapter is multiplied into the weights of a model that transformers loads, and every sample is one
-plain forward pass, alone and whole, with a log_softmax over all its logits.
+Nothing of `orchestry.backends.local` is used: returns and advantages are read off the chains, an
+agent's adapter is multiplied into the weights of a model that transformers loads, and every sample
+is one plain forward pass, alone and whole, with a log_softmax over all its logits.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch.func import functional_call  # noqa: TID253
 from transformers import AutoModelForCausalLM  # noqa: TID253
 
 from benchmarks.gradients_world import END_ID, PAD_ID, ROLES, TEMPERATURE, crew_of, to_float64
-from orchestry.learn.adapters import ATTENTION
-from orchestry.learn.trainer import Trainer
-from orchestry.types import Tree
+from orchestry.backends.local.adapters import ATTENTION
+from orchestry.backends.local.trainer import Trainer
+from orchestry.core.types import Tree
 
 Weights = dict[str, torch.Tensor]
 """Of the layers that adapters act on, by name."""
@@ -44,7 +44,7 @@ class Move:
         return self.agent, self.episode, self.turn
 
 
-def centred(returns_J: Sequence[float]) -> list[float]:  # noqa: N803
+def centred(returns_J: Sequence[float]) -> list[float]:
     """Equation 1."""
     return [value - fmean(returns_J) for value in returns_J]
 
@@ -69,7 +69,7 @@ def written_out(
         for turn in range(len(chains[0])):
             part_of = cross ** (agents - 1) if cross and turn == 0 else 1
             answers += len(chains) / part_of  # of each agent
-            returns_J = [  # noqa: N806
+            returns_J = [
                 sum(discount**later * node.score.total for later, node in enumerate(chain[turn:]))
                 for chain in chains
             ]
@@ -164,7 +164,7 @@ BASELINES: dict[str, Callable[[Sequence[float]], Sequence[float]]] = {
 def normalised(baseline: str) -> Callable[[Sequence[float]], Sequence[float]]:
     """Advantages over any baseline, then centred and divided by their standard deviation."""
 
-    def advantages(returns_J: Sequence[float]) -> Sequence[float]:  # noqa: N803
+    def advantages(returns_J: Sequence[float]) -> Sequence[float]:
         raw = BASELINES[baseline](returns_J)
         deviation = pstdev(raw) + 1e-8
         return [value / deviation for value in centred(raw)]

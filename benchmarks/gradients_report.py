@@ -156,10 +156,10 @@ an agent, answers drawn by the sampler at temperature {TEMPERATURE:g} in real ep
 which end by themselves.
 
 **The whole path.** Episodes, groups, packed log-probabilities, loss and backward pass of \
-`orchestry.learn`, beside autograd of equations 1 and 2 of MAGRPO (arXiv 2508.04652) written out: \
-transformers' own model with B A multiplied into its weights, one sample at a time, log_softmax \
-over all logits. float64, {found.seeds} seeds; the largest relative difference of any tensor of an \
-adapter.
+`orchestry.backends.local`, beside autograd of equations 1 and 2 of MAGRPO (arXiv 2508.04652) \
+written out: transformers' own model with B A multiplied into its weights, one sample at a time, \
+log_softmax over all logits. float64, {found.seeds} seeds; the largest relative difference of any \
+tensor of an adapter.
 
 {_path_table(found)}
 

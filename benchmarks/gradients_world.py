@@ -25,17 +25,17 @@ from transformers import (  # noqa: TID253
 )
 
 from orchestry import AgentSpec, BaseTask, Problem, Score, Split, Tools
-from orchestry.backends.local import InStep
-from orchestry.learn.crew import Crew
-from orchestry.learn.lockstep import Lockstep
-from orchestry.learn.trainer import Trainer
-from orchestry.learnconfig import LearnConfig
-from orchestry.rollout import task_rater
-from orchestry.search.beam import Chains, Joint
-from orchestry.seeds import derive
-from orchestry.services.sandbox import open_sandbox
-from orchestry.together import together
-from orchestry.types import Completion, Limits, Member, Request, Tree
+from orchestry.backends.local.backend import InStep
+from orchestry.backends.local.crew import Crew
+from orchestry.backends.local.lockstep import Lockstep
+from orchestry.backends.local.trainer import Trainer
+from orchestry.core.learn_config import LearnConfig
+from orchestry.core.seeds import derive
+from orchestry.core.together import together
+from orchestry.core.types import Completion, Limits, Member, Request, Tree
+from orchestry.rollout.beam import Chains, Joint
+from orchestry.rollout.rollout import task_rater
+from orchestry.sandbox import open_sandbox
 
 PAD, BEGIN, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 LETTERS = "abcdefghijklm"

@@ -15,9 +15,9 @@ from typing import Any
 from benchmarks import page
 from benchmarks.hacks_bank import HACKS, Pair, Probe, Target, honest
 from orchestry import BaseTask, Problem, Tools
-from orchestry.registry import load_task
-from orchestry.services.sandbox import open_sandbox
-from orchestry.types import SPLITS, Call, Limits, Sandbox
+from orchestry.core.types import SPLITS, Call, Limits, Sandbox
+from orchestry.sandbox import open_sandbox
+from orchestry.task.registry import load_task
 
 HONEST = "honest work (gold)"
 ENOUGH = 0.999

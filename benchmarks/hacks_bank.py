@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestry.types import Problem
+from orchestry.core.types import Problem
 
 Pair = tuple[str, str]
 """The helper's code and main's."""

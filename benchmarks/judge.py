@@ -33,14 +33,14 @@ from benchmarks.planted_judge import (
     qualities,
 )
 from benchmarks.stats import bounds
-from orchestry.config import JudgeConfig
-from orchestry.search import rating
-from orchestry.search.judge import ListwiseJudge
-from orchestry.search.orders import balanced
-from orchestry.search.ranks import spearman
-from orchestry.search.structured import fence_code
-from orchestry.seeds import derive
-from orchestry.types import AgentSpec, Message, Request, Siblings
+from orchestry.core.config import JudgeConfig
+from orchestry.core.seeds import derive
+from orchestry.core.types import AgentSpec, Message, Request, Siblings
+from orchestry.judge import prompt as rating
+from orchestry.judge.judge import ListwiseJudge
+from orchestry.judge.orders import balanced
+from orchestry.judge.ranks import spearman
+from orchestry.judge.structured import fence_code
 
 COMMAND = "python -m benchmarks.judge --write"
 SIZES = (4, 8)

@@ -28,13 +28,13 @@ from typing import Any, Literal
 from benchmarks import learning_report, page
 from benchmarks.learning_host import Optimised, calls_of, optimise
 from benchmarks.overhead import python_of
-from orchestry.behaviors.library import IN_RUN
-from orchestry.config import validate
-from orchestry.engine import resume, train
-from orchestry.errors import StoreError
-from orchestry.registry import load_task
-from orchestry.session import Silent
-from orchestry.store import Run, load_run
+from orchestry.backends.api.library import IN_RUN
+from orchestry.core.config import validate
+from orchestry.core.errors import StoreError
+from orchestry.engine.run import resume, train
+from orchestry.engine.session import Silent
+from orchestry.store.run import Run, load_run
+from orchestry.task.registry import load_task
 
 MAX_TOKENS = 128
 PROVIDER: Mapping[str, Any] = {"name": "embedded"}

@@ -20,20 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.page import ROOT
-from orchestry.backends.api import ApiBackend
-from orchestry.config import RunConfig
-from orchestry.engine import prepare
-from orchestry.journal import Answered, Event, Opened, Stopped
-from orchestry.journal import read as read_journal
-from orchestry.records import UsageRecord
-from orchestry.rollout import Rollout, task_rater
-from orchestry.search.beam import Chains
-from orchestry.seeds import derive
-from orchestry.services.sandbox import open_sandbox
-from orchestry.store import Store
-from orchestry.task import BaseTask
-from orchestry.types import Frozen, Message, Problem, Rate, Request, Tools
-from orchestry.verdicts import Verdicts
+from orchestry.backends.api.backend import ApiBackend
+from orchestry.core.config import RunConfig
+from orchestry.core.seeds import derive
+from orchestry.core.types import Frozen, Message, Problem, Rate, Request, Tools
+from orchestry.engine.run import prepare
+from orchestry.engine.scores import Verdicts
+from orchestry.rollout.beam import Chains
+from orchestry.rollout.rollout import Rollout, task_rater
+from orchestry.sandbox import open_sandbox
+from orchestry.store.journal import Answered, Event, Opened, Stopped
+from orchestry.store.journal import read as read_journal
+from orchestry.store.records import UsageRecord
+from orchestry.store.run import Store
+from orchestry.task.base import BaseTask
 
 MAX_LINE = 1 << 24
 """Bytes of one message."""

@@ -9,9 +9,9 @@ from statistics import fmean
 
 from benchmarks.learning_host import Optimised, calls_of, wall_s
 from benchmarks.stats import Rows, Table, bounds, difference, interval, mean, tabulate
-from orchestry.behaviors.library import IN_RUN, Behavior, Library, read_library
-from orchestry.records import UsageRecord
-from orchestry.store import Run
+from orchestry.backends.api.library import IN_RUN, Behavior, Library, read_library
+from orchestry.store.records import UsageRecord
+from orchestry.store.run import Run
 
 PAIRS = (("on", "off"), ("on", "best_of_n"), ("on", "gepa"), ("gepa", "off"))
 SHORT = 300

@@ -32,15 +32,15 @@ from benchmarks import page
 from benchmarks.hacks import spread
 from benchmarks.local_learning_plot import draw
 from benchmarks.local_learning_report import ARMS, LEARNING, VISITS, Played, Results, report
-from orchestry.config import validate
-from orchestry.engine import resume, train
-from orchestry.errors import StoreError
-from orchestry.evaluation import evaluate
-from orchestry.pinned import write_atomic
-from orchestry.registry import load_task
-from orchestry.session import Silent
-from orchestry.store import Run, load_run
-from orchestry.types import Problem, Split
+from orchestry.core.config import validate
+from orchestry.core.errors import StoreError
+from orchestry.core.files import write_atomic
+from orchestry.core.types import Problem, Split
+from orchestry.engine.evaluate import evaluate
+from orchestry.engine.run import resume, train
+from orchestry.engine.session import Silent
+from orchestry.store.run import Run, load_run
+from orchestry.task.registry import load_task
 
 PLOT = page.ROOT / "docs" / "local_learning.svg"
 

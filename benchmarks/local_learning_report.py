@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.stats import Rows, bounds, difference, interval, mean
-from orchestry.journal import Learned
-from orchestry.records import EpisodeRecord, NodeRecord
-from orchestry.store import Run
+from orchestry.store.journal import Learned
+from orchestry.store.records import EpisodeRecord, NodeRecord
+from orchestry.store.run import Run
 
 LEARNING, CONTROL = ARMS = ("learning", "control")
 VISITS = 5

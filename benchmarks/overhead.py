@@ -25,7 +25,7 @@ from benchmarks import load, page
 from benchmarks.bill import Options
 from benchmarks.loopback import ROOT, Spawned, spawn
 from benchmarks.peers import ANSWER
-from orchestry.distribution import NAME
+from orchestry.core.distribution import NAME
 
 CONTESTANTS = ("orchestry", "dspy", "gepa")
 LATENCY_S = 0.1

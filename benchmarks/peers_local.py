@@ -19,13 +19,13 @@ from benchmarks.reference_work import (
     report,
     reward,
 )
-from orchestry.learn.groups import Batch
-from orchestry.learn.magrpo import advantages
-from orchestry.learn.samples import Sample
-from orchestry.learn.trainer import Trainer
-from orchestry.learnconfig import LearnConfig
-from orchestry.seeds import derive
-from orchestry.types import Completion, Member, Message, Request
+from orchestry.backends.local.groups import Batch
+from orchestry.backends.local.magrpo import advantages
+from orchestry.backends.local.samples import Sample
+from orchestry.backends.local.trainer import Trainer
+from orchestry.core.learn_config import LearnConfig
+from orchestry.core.seeds import derive
+from orchestry.core.types import Completion, Member, Message, Request
 
 
 def trainer(model: str, threads: int, compat: bool = True) -> Trainer:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import orchestry
 from benchmarks.peers import MAX_TOKENS, MODEL, Heat, compete
-from orchestry.config import (
+from orchestry.core.config import (
     CacheConfig,
     JudgeConfig,
     ProviderConfig,

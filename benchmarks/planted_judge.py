@@ -21,10 +21,10 @@ from itertools import permutations
 from statistics import NormalDist, fmean
 from typing import Any
 
-from orchestry.prior import filler
-from orchestry.search import rating
-from orchestry.seeds import derive
-from orchestry.types import Completion, Problem, Request, Siblings, Trajectory, Turn
+from orchestry.core.seeds import derive
+from orchestry.core.types import Completion, Problem, Request, Siblings, Trajectory, Turn
+from orchestry.judge import prompt as rating
+from orchestry.models.prior import filler
 
 FLIPS, FIRST = 0.136, 0.72
 """Shares of pairwise verdicts: changed when asked again, and won by the candidate shown first."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import islice
 from statistics import stdev
 
-from orchestry.behaviors.front import best, front
-from orchestry.seeds import derive
+from orchestry.backends.api.front import best, front
+from orchestry.core.seeds import derive
 
 ALPHA = 0.05
 """Chance of a false acceptance in a run, at most."""
@@ -63,7 +63,7 @@ class World:
     """The dev problems' chances of success under the current prompts, of shape (P,)."""
 
     noise: Noise
-    chances_P: tuple[float, ...]  # noqa: N815
+    chances_P: tuple[float, ...]
 
     def shifted(self, effect: float, spread: float, rng: random.Random) -> tuple[float, ...]:
         """A candidate's chances: noisy shifts, moved until their mean is the effect."""
@@ -81,7 +81,7 @@ class World:
         draw = rng.random
         return sum([draw() < chance for _ in range(self.noise.tests)]) / self.noise.tests
 
-    def pairs(self, candidate_P: Sequence[float], rng: random.Random) -> Iterator[float]:  # noqa: N803
+    def pairs(self, candidate_P: Sequence[float], rng: random.Random) -> Iterator[float]:
         """Paired differences without end, on problems drawn evenly."""
         both = list(zip(candidate_P, self.chances_P, strict=True))
         while True:
@@ -92,7 +92,7 @@ class World:
 @dataclass(frozen=True, slots=True)
 class Candidate:
     effect: float
-    chances_P: tuple[float, ...]  # noqa: N815
+    chances_P: tuple[float, ...]
 
 
 def new_world(noise: Noise, rng: random.Random) -> World:

@@ -61,9 +61,9 @@ def measure(model: str, case: Case, way: str, threads: int) -> dict[str, Any]:
     import torch
 
     from benchmarks.gpu_work import name_of, peak, timed
-    from orchestry.learn.adapters import Adapters
-    from orchestry.learn.base import load_base
-    from orchestry.learn.sampling import PREFILL_TOKENS, Prompt, Sampler
+    from orchestry.backends.local.adapters import Adapters
+    from orchestry.backends.local.base import load_base
+    from orchestry.backends.local.sampling import PREFILL_TOKENS, Prompt, Sampler
 
     torch.set_num_threads(threads)
     base = load_base(model)

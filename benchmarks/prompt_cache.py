@@ -26,10 +26,10 @@ from benchmarks import page
 from benchmarks.bill import MTOK, Bill, Options
 from benchmarks.loopback import serve
 from benchmarks.throughput import gateway_over
-from orchestry.config import RunConfig, validate
-from orchestry.providers import open_provider
-from orchestry.services.gateway import Gateway
-from orchestry.types import Completion, Message, Request
+from orchestry.core.config import RunConfig, validate
+from orchestry.core.types import Completion, Message, Request
+from orchestry.models.gateway import Gateway
+from orchestry.models.providers import open_provider
 
 COMMAND = "python -m benchmarks.prompt_cache --write"
 GOAL = 0.55

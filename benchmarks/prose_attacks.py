@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from orchestry import prose
-from orchestry.prose.words import CLASS_OF
+from orchestry.task import prose
+from orchestry.task.prose.words import CLASS_OF
 
 Move = Callable[[str, Random], str]
 """A text and a seed's draws to another text."""

@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from orchestry.prose.fluency import COUNTS, pairs_of
+from orchestry.task.prose.fluency import COUNTS, pairs_of
 
 BANK = Path(__file__).parents[1] / "tasks" / "tldr" / "problems.jsonl"
 

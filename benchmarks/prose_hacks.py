@@ -12,10 +12,11 @@ from typing import Any
 
 from benchmarks.prose_attacks import MOVES, Recipe, drawn
 from benchmarks.prose_letters import Premise, carried, story
-from orchestry import BaseTask, Problem, prose
-from orchestry.prose.words import CLASS_OF
-from orchestry.registry import load_task
-from orchestry.types import SPLITS
+from orchestry import BaseTask, Problem
+from orchestry.core.types import SPLITS
+from orchestry.task import prose
+from orchestry.task.prose.words import CLASS_OF
+from orchestry.task.registry import load_task
 
 NAMES = ("tldr", "arxiv", "story", "research")
 PAIRS = {"tldr": ((9, 26), (1.9, 2.9)), "arxiv": ((98, 125), (1.33, 1.6))}

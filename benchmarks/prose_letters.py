@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from random import Random
 
 from benchmarks.prose_attacks import MOVES, SWAPS, mapped
-from orchestry import prose
-from orchestry.prose.words import CLASS_OF
+from orchestry.task import prose
+from orchestry.task.prose.words import CLASS_OF
 
 STORIES = {
     "plain": (

@@ -19,7 +19,7 @@ from benchmarks.overhead import python_of
 from benchmarks.reference_report import MODELS, WAYS, Measured, Results, report
 from benchmarks.reference_work import AGENTS, Step, Work
 from orchestry import BaseTask
-from orchestry.registry import load_task
+from orchestry.task.registry import load_task
 
 PROBLEMS = 2
 """An update: what the reference waits for by default."""
@@ -71,7 +71,7 @@ def endless(source: Path, folder: Path) -> None:
 
 def sources(folder: Path) -> dict[str, Path]:
     """Both models as they are, by name."""
-    from orchestry.learn.base import load_base
+    from orchestry.backends.local.base import load_base
 
     embedded = load_base()
     tiny(folder / "tiny", embedded.tokenizer)

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 
 from benchmarks.peers_local import trainer
 from benchmarks.reference_work import AGENTS, MICRO_TOKENS
-from orchestry.learn.base import Base
-from orchestry.learn.groups import Batch
-from orchestry.learn.magrpo import advantages
-from orchestry.learn.samples import Sample
+from orchestry.backends.local.base import Base
+from orchestry.backends.local.groups import Batch
+from orchestry.backends.local.magrpo import advantages
+from orchestry.backends.local.samples import Sample
 
 SIZES = (7, 24, 1, 15)
 """Tokens of the answers to each prompt."""

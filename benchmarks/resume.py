@@ -34,8 +34,8 @@ from benchmarks import page
 from benchmarks.bill import Options
 from benchmarks.loopback import ROOT, Spawned, spawn
 from benchmarks.wire import filler
-from orchestry import journal
-from orchestry.journal import Answered, Lost, Reserved
+from orchestry.store import journal
+from orchestry.store.journal import Answered, Lost, Reserved
 
 COMMAND = "python -m benchmarks.resume --write"
 OPTIONS = Options(latency_s=0.03, input_usd=2.0, output_usd=10.0)

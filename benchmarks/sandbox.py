@@ -36,8 +36,8 @@ from benchmarks.sandbox_ways import (
     subprocess_late,
     subprocesses,
 )
-from orchestry.errors import SandboxError
-from orchestry.services.sandbox import open_sandbox
+from orchestry.core.errors import SandboxError
+from orchestry.sandbox import open_sandbox
 
 LEVELS = (1, 2, 4)
 SLOW_SHARE = 5

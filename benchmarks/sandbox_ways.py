@@ -22,9 +22,10 @@ from typing import Any, Self
 
 from benchmarks.overhead import python_of
 from benchmarks.page import ROOT
-from orchestry.services.sandbox import compare, open_sandbox
-from orchestry.services.sandbox.inside import image
-from orchestry.types import Call, Limits, Sandbox
+from orchestry import compare
+from orchestry.core.types import Call, Limits, Sandbox
+from orchestry.sandbox import open_sandbox
+from orchestry.sandbox.inside import image
 
 LIMITS = Limits()
 LATE = Limits(wall_s=0.5, cpu_s=60.0)

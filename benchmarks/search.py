@@ -17,10 +17,10 @@ from typing import Any
 
 from benchmarks import page
 from benchmarks.stats import Rows, bounds, difference, interval, mean, tabulate
-from orchestry.config import validate
-from orchestry.engine import resume, train
-from orchestry.registry import load_task
-from orchestry.store import Run
+from orchestry.core.config import validate
+from orchestry.engine.run import resume, train
+from orchestry.store.run import Run
+from orchestry.task.registry import load_task
 
 STRATEGIES = {
     "beam": "beam (k=4, W=2)",

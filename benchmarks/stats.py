@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from orchestry.analysis import stats
-from orchestry.records import EpisodeRecord
-from orchestry.store import Run
+from orchestry.report import stats
+from orchestry.store.records import EpisodeRecord
+from orchestry.store.run import Run
 
 Rows = dict[str, list[float]]
 """By problem, one figure a seed."""

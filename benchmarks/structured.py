@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from orchestry.providers._instances import instance
+from orchestry.models.instances import instance
 
 _CLAUDE_REFUSES = {
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),

@@ -23,12 +23,12 @@ from typing import Any
 from benchmarks import load, page
 from benchmarks.bill import Options
 from benchmarks.loopback import spawn
-from orchestry.config import RunConfig, validate
-from orchestry.journal import Journal
-from orchestry.providers import open_provider
-from orchestry.services.gateway import Gateway, open_gateway
-from orchestry.services.prices import price_table
-from orchestry.types import Completion, Message, Policy, Provider, Request
+from orchestry.core.config import RunConfig, validate
+from orchestry.core.types import Completion, Message, Policy, Provider, Request
+from orchestry.models.gateway import Gateway, open_gateway
+from orchestry.models.prices import price_table
+from orchestry.models.providers import open_provider
+from orchestry.store.journal import Journal
 
 COMMAND = "python -m benchmarks.throughput --write"
 MODEL = "claude-haiku-5-5"

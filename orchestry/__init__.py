@@ -10,55 +10,74 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestry import errors as errors
-    from orchestry.answers import extract_code as extract_code
-    from orchestry.answers import parse_code as parse_code
     from orchestry.cli.notebook import evaluate as evaluate
     from orchestry.cli.notebook import train as train
-    from orchestry.config import RunConfig as RunConfig
-    from orchestry.equality import compare as compare
-    from orchestry.errors import ConfigError as ConfigError
-    from orchestry.errors import OrchestryError as OrchestryError
-    from orchestry.store import load_run as load_run
-    from orchestry.task import BaseTask as BaseTask
-    from orchestry.task import TeamTask as TeamTask
-    from orchestry.task import Transcript as Transcript
-    from orchestry.task import read_problems as read_problems
-    from orchestry.types import AgentSpec as AgentSpec
-    from orchestry.types import Call as Call
-    from orchestry.types import Frozen as Frozen
-    from orchestry.types import Limits as Limits
-    from orchestry.types import Problem as Problem
-    from orchestry.types import Score as Score
-    from orchestry.types import Split as Split
-    from orchestry.types import Tools as Tools
+    from orchestry.core import errors as errors
+    from orchestry.core.config import RunConfig as RunConfig
+    from orchestry.core.errors import ConfigError as ConfigError
+    from orchestry.core.errors import OrchestryError as OrchestryError
+    from orchestry.core.types import AgentSpec as AgentSpec
+    from orchestry.core.types import Call as Call
+    from orchestry.core.types import Frozen as Frozen
+    from orchestry.core.types import Limits as Limits
+    from orchestry.core.types import Problem as Problem
+    from orchestry.core.types import Score as Score
+    from orchestry.core.types import Split as Split
+    from orchestry.core.types import Tools as Tools
+    from orchestry.store.run import load_run as load_run
+    from orchestry.task import datasets as datasets
+    from orchestry.task import prose as prose
+    from orchestry.task.base import BaseTask as BaseTask
+    from orchestry.task.base import TeamTask as TeamTask
+    from orchestry.task.base import Transcript as Transcript
+    from orchestry.task.base import read_problems as read_problems
+    from orchestry.task.code import best_constant as best_constant
+    from orchestry.task.code import beyond_chance as beyond_chance
+    from orchestry.task.code import compare as compare
+    from orchestry.task.code import dump_code as dump_code
+    from orchestry.task.code import extract_code as extract_code
+    from orchestry.task.code import join_code as join_code
+    from orchestry.task.code import parse_code as parse_code
+    from orchestry.task.code import shorten as shorten
+    from orchestry.task.code import show_call as show_call
+    from orchestry.task.code import show_value as show_value
+    from orchestry.task.code import unparse_code as unparse_code
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "extract_code": "answers",
-    "parse_code": "answers",
-    "RunConfig": "config",
-    "ConfigError": "errors",
-    "OrchestryError": "errors",
-    "train": "cli.notebook",
+    "beyond_chance": "task.code",
+    "best_constant": "task.code",
+    "compare": "task.code",
+    "dump_code": "task.code",
+    "extract_code": "task.code",
+    "join_code": "task.code",
+    "parse_code": "task.code",
+    "shorten": "task.code",
+    "show_call": "task.code",
+    "show_value": "task.code",
+    "unparse_code": "task.code",
+    "RunConfig": "core.config",
+    "ConfigError": "core.errors",
+    "OrchestryError": "core.errors",
     "evaluate": "cli.notebook",
-    "load_run": "store",
-    "compare": "equality",
-    "BaseTask": "task",
-    "TeamTask": "task",
-    "Transcript": "task",
-    "read_problems": "task",
-    "AgentSpec": "types",
-    "Call": "types",
-    "Frozen": "types",
-    "Limits": "types",
-    "Problem": "types",
-    "Score": "types",
-    "Split": "types",
-    "Tools": "types",
+    "train": "cli.notebook",
+    "load_run": "store.run",
+    "BaseTask": "task.base",
+    "TeamTask": "task.base",
+    "Transcript": "task.base",
+    "read_problems": "task.base",
+    "AgentSpec": "core.types",
+    "Call": "core.types",
+    "Frozen": "core.types",
+    "Limits": "core.types",
+    "Problem": "core.types",
+    "Score": "core.types",
+    "Split": "core.types",
+    "Tools": "core.types",
 }
-__all__ = sorted([*_HOME, "errors"])  # noqa: PLE0605
+_MODULES = {"errors": "core", "datasets": "task", "prose": "task"}
+__all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605
 
 
 def __dir__() -> list[str]:
@@ -67,8 +86,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("orchestry.errors")
+    if name in _MODULES:
+        return import_module(f"orchestry.{_MODULES[name]}.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'orchestry' has no attribute '{name}'")
     return getattr(import_module(f"orchestry.{_HOME[name]}"), name)

@@ -24,7 +24,7 @@ def _places_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _few_simulations() -> None:
     """How near a dry run comes to the truth is measured in benchmarks/; here it is to be quick."""
-    from orchestry import estimate
+    from orchestry.engine import estimate
 
     estimate.SIMULATED_CALLS = 2_000
 

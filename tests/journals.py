@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestry import journal
-from orchestry.journal import HEAD, Event
+from orchestry.store import journal
+from orchestry.store.journal import HEAD, Event
 
 
 def write_journal(folder: Path, events: list[Event]) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import orchestry
-from orchestry.config import RunConfig, read_yaml, validate
-from orchestry.registry import load_task
+from orchestry.core.config import RunConfig, read_yaml, validate
+from orchestry.task.registry import load_task
 
 ROOT = Path(__file__).parent.parent
 CODE = sorted([*(ROOT / "orchestry").rglob("*.py"), *(ROOT / "tasks").rglob("*.py")])
@@ -46,8 +46,17 @@ def test_the_command_line_starts_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_the_house_has_twelve_rooms_at_most() -> None:
+    rooms = [
+        path.name for path in (ROOT / "orchestry").iterdir() if (path / "__init__.py").exists()
+    ]
+    assert len(rooms) <= 12
+    files = {path.name for path in (ROOT / "orchestry").iterdir() if path.is_file()}
+    assert files == {"__init__.py", "__main__.py", "py.typed"}  # what Python looks for there
+
+
 def test_the_facade_is_small_and_whole() -> None:
-    assert len(orchestry.__all__) <= 22
+    assert len(orchestry.__all__) <= 34
     for name in orchestry.__all__:
         assert getattr(orchestry, name) is not None
     assert dir(orchestry) == sorted([*orchestry.__all__, "__version__"])
@@ -60,13 +69,17 @@ def test_the_facade_shows_its_names_without_importing_them() -> None:
         "print([name for name in sys.modules if name.startswith('orchestry.')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['orchestry.errors']"
+    assert done.stdout.strip() == "['orchestry.core', 'orchestry.core.errors']"
 
 
 @pytest.mark.parametrize("path", TASKS, ids=names(TASKS))
 def test_tasks_import_only_the_facade(path: Path) -> None:
     assert [name for name in imported(path) if name.startswith("orchestry.")] == []
     assert [name for name in imported(path) if name.partition(".")[0] == "tasks"] == []
+    tree = ast.parse(path.read_bytes())
+    froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    taken = {name.name for node in froms if node.module == "orchestry" for name in node.names}
+    assert taken <= {*orchestry.__all__}
 
 
 def test_nothing_imports_tasks() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from orchestry import AgentSpec, BaseTask, Problem, Score, Split, TeamTask, Tools, Transcript
-from orchestry.types import Completion, Member, Request
+from orchestry.core.types import Completion, Member, Request
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from orchestry.config import RunConfig
-from orchestry.types import Frozen
+from orchestry.core.config import RunConfig
+from orchestry.core.types import Frozen
 
 Schema = Mapping[str, Any]
 PLACEHOLDERS = {"agents": "ROLE", "prices": "MODEL"}

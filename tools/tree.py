@@ -14,9 +14,9 @@ from html import escape
 from pathlib import Path
 
 import orchestry
-from orchestry.config import merge, validate
-from orchestry.records import EpisodeRecord, NodeRecord
-from orchestry.store import read_config
+from orchestry.core.config import merge, validate
+from orchestry.store.records import EpisodeRecord, NodeRecord
+from orchestry.store.run import read_config
 from tools import put
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from orchestry.backends.api import ApiBackend
+from orchestry.backends.api.backend import ApiBackend
 from orchestry.backends.base import Backend
-from orchestry.backends.local import LocalBackend
-from orchestry.config import RunConfig
-from orchestry.errors import ConfigError
-from orchestry.launch import launched
-from orchestry.task import BaseTask
+from orchestry.backends.local.backend import LocalBackend
+from orchestry.core.config import RunConfig
+from orchestry.core.errors import ConfigError
+from orchestry.core.launch import launched
+from orchestry.task.base import BaseTask
 
 BACKENDS: dict[str, type[ApiBackend | LocalBackend]] = {"api": ApiBackend, "local": LocalBackend}
 
@@ -40,6 +40,7 @@ def open_backend(
     if here.rank:
         raise ConfigError(
             f"process {here.rank} of a launch follows process 0 and runs nothing of its own: start "
-            "`accelerate launch -m orchestry run`, or call orchestry.learn.parallel.follow() in it"
+            "`accelerate launch -m orchestry run`, or call "
+            "orchestry.backends.local.parallel.follow() in it"
         )
     return BACKENDS[config.backend](config, task, environ, need_key)

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestry import journal
+from orchestry.backends.api.library import Library, empty
 from orchestry.backends.judging import open_bench, why_off
 from orchestry.backends.settling import settled
 from orchestry.backends.team import team
-from orchestry.behaviors.library import Library, empty
-from orchestry.config import RunConfig
-from orchestry.records import EpisodeRecord
-from orchestry.rollout import Rollout
-from orchestry.search.beam import Schedule
-from orchestry.search.calibration import Calibration, calibration, judged_pairs
-from orchestry.search.judge import ListwiseJudge
-from orchestry.services.gateway import Gateway, open_gateway
-from orchestry.services.prices import price_table
-from orchestry.store import Run, Store
-from orchestry.task import BaseTask
-from orchestry.types import Completion, Judge, Member, Policy, Provider, Rate, Request, Tree
+from orchestry.core.config import RunConfig
+from orchestry.core.types import Completion, Judge, Member, Policy, Provider, Rate, Request, Tree
+from orchestry.judge.calibration import Calibration, calibration, judged_pairs
+from orchestry.judge.judge import ListwiseJudge
+from orchestry.models.gateway import Gateway, open_gateway
+from orchestry.models.prices import price_table
+from orchestry.rollout.beam import Schedule
+from orchestry.rollout.rollout import Rollout
+from orchestry.store import journal
+from orchestry.store.records import EpisodeRecord
+from orchestry.store.run import Run, Store
+from orchestry.task.base import BaseTask
 
 NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-for-a-dry-run")
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from orchestry.behaviors.front import best, front
-from orchestry.behaviors.learner import BATCH, DOUBT
-from orchestry.behaviors.library import Library
-from orchestry.behaviors.trial import level, retire, rule
-from orchestry.config import BehaviorsConfig
-from orchestry.prior import MOST_LIFT
-from orchestry.types import Group
+from orchestry.backends.api.front import best, front
+from orchestry.backends.api.learner import BATCH, DOUBT
+from orchestry.backends.api.library import Library
+from orchestry.backends.api.trial import level, retire, rule
+from orchestry.core.config import BehaviorsConfig
+from orchestry.core.types import Group
+from orchestry.models.prior import MOST_LIFT
 
 NO_GAINS: Mapping[str, float] = {}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestry.config import ProviderConfig, RunConfig
-from orchestry.providers import open_provider
-from orchestry.services.prices import PriceTable, price_table
-from orchestry.types import Provider
+from orchestry.core.config import ProviderConfig, RunConfig
+from orchestry.core.types import Provider
+from orchestry.models.prices import PriceTable, price_table
+from orchestry.models.providers import open_provider
 
 NOISE = (
     "judge off: ratings of the embedded 135M model are noise (judge.enabled=true asks it anyway)"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestry.backends.judging import able
-from orchestry.config import PROVIDERS, CreditConfig, JudgeConfig, ProviderConfig, RunConfig
-from orchestry.errors import ConfigError
-from orchestry.providers.openai import is_vendor
-from orchestry.types import Provider
+from orchestry.core.config import PROVIDERS, CreditConfig, JudgeConfig, ProviderConfig, RunConfig
+from orchestry.core.errors import ConfigError
+from orchestry.core.types import Provider
+from orchestry.models.openai import is_vendor
 
 SHARE = 0.1
 """Calls for replays where behaviours are learned, as a share of an episode's."""

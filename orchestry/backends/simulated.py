@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestry.backends.base import Backend
-from orchestry.prior import (
+from orchestry.core.types import Completion, Part, Rate, Request, Score, Trajectory
+from orchestry.models.instances import instance
+from orchestry.models.prior import (
     AGENT_SIGMA,
     BYTES_PER_TOKEN,
     INPUT_SIGMA,
@@ -29,8 +31,6 @@ from orchestry.prior import (
     filler,
     output_prior,
 )
-from orchestry.providers._instances import instance
-from orchestry.types import Completion, Part, Rate, Request, Score, Trajectory
 
 
 @dataclass(slots=True)

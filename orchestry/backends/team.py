@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestry.behaviors.library import Library
-from orchestry.config import RunConfig
-from orchestry.errors import ConfigError, unknown
-from orchestry.task import BaseTask
-from orchestry.types import AgentSpec, Member
+from orchestry.backends.api.library import Library
+from orchestry.core.config import RunConfig
+from orchestry.core.errors import ConfigError, unknown
+from orchestry.core.types import AgentSpec, Member
+from orchestry.task.base import BaseTask
 
 
 def team(task: BaseTask[Any], config: RunConfig, model: str, library: Library) -> dict[str, Member]:

@@ -18,7 +18,7 @@ from orchestry import __version__
 from orchestry.cli.groups import Group
 from orchestry.cli.screen import fitted
 from orchestry.cli.streams import Lenient
-from orchestry.launch import launched
+from orchestry.core.launch import launched
 
 COMMANDS = {
     "run": "Search or train on a task; writes a run directory.",
@@ -37,7 +37,7 @@ COMMANDS = {
 
 
 LAUNCHED = ("run", "resume", "evaluate", "baselines")
-"""Commands that several processes can share: see orchestry/learn/parallel.py."""
+"""Commands that several processes can share: see orchestry/backends/local/parallel.py."""
 ALONE = {"--dry-run", "--help", "-h", "list"}
 """With these, they load no weights."""
 
@@ -109,7 +109,7 @@ def _follow(argv: list[str]) -> int:
     """Any process of a launch but the first, which alone reads, writes and says something."""
     if argv[:1] and argv[0] in LAUNCHED and not ALONE.intersection(argv):
         with suppress(ImportError):  # the first process says what is not installed
-            from orchestry.learn.parallel import follow
+            from orchestry.backends.local.parallel import follow
 
             follow()
     return 0
@@ -117,7 +117,7 @@ def _follow(argv: list[str]) -> int:
 
 def _report(error: Exception, *, verbose: bool) -> int:
     """One line on stderr, after the traceback where it is wanted; returns the exit code."""
-    from orchestry.errors import OrchestryError, fault, too_long
+    from orchestry.core.errors import OrchestryError, fault, too_long
 
     if verbose:
         import traceback

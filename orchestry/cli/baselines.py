@@ -12,12 +12,12 @@ import click
 from orchestry.cli.groups import Group
 from orchestry.cli.options import RUN, config_from, run_options, trusting
 from orchestry.cli.screen import fitted
-from orchestry.types import SPLITS, Split
+from orchestry.core.types import SPLITS, Split
 
 if TYPE_CHECKING:
-    from orchestry.config import RunConfig
-    from orchestry.evaluation import Baselines
-    from orchestry.records import Summary
+    from orchestry.core.config import RunConfig
+    from orchestry.engine.evaluate import Baselines
+    from orchestry.store.records import Summary
 
 OF_RUN = ("budget", "patience", "episodes", "allow_unsafe_code")
 """Flags that go with --of: all else is the run's."""
@@ -31,7 +31,7 @@ def command() -> None:
 @command.command("list")
 def list_baselines() -> None:
     """Name the baselines, each in a line."""
-    from orchestry.baselines import BASELINES
+    from orchestry.task.arrangements import BASELINES
 
     for name, text in BASELINES.items():
         click.echo(fitted(f"{name:12}{text}", hang=12))
@@ -78,8 +78,8 @@ def run_baselines(
     Every problem is played once, --episodes N takes the first N. --budget caps all of them
     together. A second call goes on where the first stopped.
     """
-    from orchestry.baselines import BASELINES
-    from orchestry.evaluation import Baselines
+    from orchestry.engine.evaluate import Baselines
+    from orchestry.task.arrangements import BASELINES
 
     if not names:
         raise click.UsageError(f"name baselines, or all: {', '.join(BASELINES)}")
@@ -93,8 +93,8 @@ def run_baselines(
 
 
 def _root(config: RunConfig, source: Path | None, out: Path | None) -> Path:
-    from orchestry.engine import new_folder
-    from orchestry.errors import ConfigError
+    from orchestry.core.errors import ConfigError
+    from orchestry.engine.run import new_folder
 
     if source and out:
         raise click.UsageError("--of RUN keeps the results in the run: leave --out")
@@ -108,11 +108,11 @@ def _root(config: RunConfig, source: Path | None, out: Path | None) -> Path:
 def _of_run(source: Path, flags: dict[str, Any]) -> RunConfig:
     """The run's config, with the flags that may go with it; raises ConfigError for others."""
     from orchestry.cli.options import FLAGS
-    from orchestry.config import settings_of, validate
-    from orchestry.errors import ConfigError
-    from orchestry.evaluation import differing
-    from orchestry.store import existing, read_config
-    from orchestry.trust import of_run
+    from orchestry.core.config import settings_of, validate
+    from orchestry.core.errors import ConfigError
+    from orchestry.engine.evaluate import differing
+    from orchestry.engine.trust import of_run
+    from orchestry.store.run import existing, read_config
 
     trust = trusting(flags.pop("trust"))
     given = [name for name, value in flags.items() if value not in (None, ())]  # 0 is a seed
@@ -145,10 +145,10 @@ def _note(text: str) -> None:
 
 
 def _play(asked: Baselines, root: Path, *, verbose: bool, as_json: bool) -> int:
-    from orchestry.analysis.measures import Measures, measured
     from orchestry.cli.compare import shown
     from orchestry.cli.show import EXIT_CODES
     from orchestry.cli.watch import watching
+    from orchestry.report.measures import Measures, measured
 
     found: dict[str, Measures | None] = {}
     code = 0
@@ -177,7 +177,7 @@ def _unfinished(name: str, summary: Summary, left: Sequence[str]) -> str:
 
 def _estimate(asked: Baselines, *, as_json: bool) -> None:
     """What each would cost: nothing is sent, nothing written."""
-    from orchestry.estimate import estimate
+    from orchestry.engine.estimate import estimate
 
     found = {name: estimate(config) for name, config in asked.configs().items()}
     if as_json:

@@ -14,7 +14,7 @@ from orchestry.cli.options import RUN
 from orchestry.cli.screen import console, facts
 
 if TYPE_CHECKING:
-    from orchestry.behaviors.library import Behavior, Evidence, Library
+    from orchestry.backends.api.library import Behavior, Evidence, Library
 
 SUFFIXES = (".yaml", ".yml")
 STYLES = {"accepted": "green", "trial": "yellow", "candidate": "yellow"}
@@ -81,8 +81,8 @@ def diff(before: Path, after: Path | None, as_json: bool) -> None:
 
 def _libraries(where: Path | None) -> dict[Path, Library]:
     """The libraries by file; raises ConfigError where there is none."""
-    from orchestry.behaviors.library import read_library
-    from orchestry.errors import ConfigError
+    from orchestry.backends.api.library import read_library
+    from orchestry.core.errors import ConfigError
 
     paths = _default_files() if where is None else _files(where)
     if not paths:
@@ -95,15 +95,15 @@ def _libraries(where: Path | None) -> dict[Path, Library]:
 
 
 def _default_files() -> list[Path]:
-    from orchestry.behaviors.library import IN_RUN
+    from orchestry.backends.api.library import IN_RUN
 
     runs = sorted(Path("runs").glob(f"*/{IN_RUN}"), key=lambda path: path.stat().st_mtime)
     return [*_yaml_files(Path("behaviors")), *runs[-1:]]
 
 
 def _files(where: Path) -> list[Path]:
-    from orchestry.behaviors.library import IN_RUN
-    from orchestry.errors import ConfigError
+    from orchestry.backends.api.library import IN_RUN
+    from orchestry.core.errors import ConfigError
 
     if (where / "journal.jsonl").exists() or (where / IN_RUN).exists():
         return [where / IN_RUN] if (where / IN_RUN).exists() else []
@@ -120,7 +120,7 @@ def _yaml_files(folder: Path) -> list[Path]:
 
 def _found(id: str, libraries: dict[Path, Library]) -> tuple[Path, Behavior]:
     """The one behaviour whose id begins so; of several files that have it, the last."""
-    from orchestry.errors import ConfigError, unknown
+    from orchestry.core.errors import ConfigError, unknown
 
     everything = {b.id: (path, b) for path, one in libraries.items() for b in one.behaviors}
     if not everything:
@@ -137,7 +137,7 @@ def _found(id: str, libraries: dict[Path, Library]) -> tuple[Path, Behavior]:
 
 def _one(where: Path) -> Library:
     """The library of a file or a run."""
-    from orchestry.errors import ConfigError
+    from orchestry.core.errors import ConfigError
 
     libraries = _libraries(where)
     if len(libraries) > 1:
@@ -148,10 +148,10 @@ def _one(where: Path) -> Library:
 
 def _run_diff(folder: Path) -> str:
     """The agents' prompts as the run asked them, without what it learned and with it."""
-    from orchestry.behaviors.library import HEADING, Library, prompt_diff
-    from orchestry.errors import ConfigError
-    from orchestry.export import prompts_of
-    from orchestry.store import load_run
+    from orchestry.backends.api.library import HEADING, Library, prompt_diff
+    from orchestry.core.errors import ConfigError
+    from orchestry.engine.export import prompts_of
+    from orchestry.store.run import load_run
 
     if folder.is_file():
         raise ConfigError(
@@ -167,7 +167,7 @@ def _run_diff(folder: Path) -> str:
 
 def _library_diff(before: Path, after: Path) -> str:
     """What two libraries add to prompts; whose prompts these are is not asked."""
-    from orchestry.behaviors.library import prompt_diff
+    from orchestry.backends.api.library import prompt_diff
 
     one, other = _one(before), _one(after)
     agents = sorted({b.agent for library in (one, other) for b in library.behaviors})
@@ -186,7 +186,7 @@ def _print_library(path: Path, library: Library) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from orchestry.analysis.words import plain
+    from orchestry.report.words import plain
 
     where = console()
     head = f"{path}: task {library.task}, model {library.model}, after update {library.update}"
@@ -203,7 +203,7 @@ def _print_library(path: Path, library: Library) -> None:
 
 def _tests(behavior: Behavior) -> Iterator[str]:
     """What its trial found, the last test since, and why it has its status."""
-    from orchestry.analysis.words import plain
+    from orchestry.report.words import plain
 
     yield str(behavior.evidence or "not tried yet")
     if behavior.retest:
@@ -215,7 +215,7 @@ def _tests(behavior: Behavior) -> Iterator[str]:
 def _print_behavior(path: Path, behavior: Behavior) -> None:
     from rich.text import Text
 
-    from orchestry.analysis.words import plain
+    from orchestry.report.words import plain
 
     where = console()
     where.print(facts(*((name, plain(value)) for name, value in _facts(path, behavior))))
@@ -262,7 +262,7 @@ def _spent(evidence: Evidence) -> list[tuple[str, str]]:
 def _print_diff(text: str) -> None:
     from rich.text import Text
 
-    from orchestry.analysis.words import plain
+    from orchestry.report.words import plain
 
     styles = {"+": "green", "-": "red", "@": "cyan"}
     where = console()

@@ -9,11 +9,11 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from orchestry.analysis.measures import Measures, gain, measured
-from orchestry.analysis.stats import FEWEST, Interval
 from orchestry.cli.screen import console
 from orchestry.cli.show import EXIT_CODES, finish
-from orchestry.store import Run
+from orchestry.report.measures import Measures, gain, measured
+from orchestry.report.stats import FEWEST, Interval
+from orchestry.store.run import Run
 
 Part = list[tuple[str, list[str]]]
 """Columns that stay beside each other: a heading, and a cell for each name."""

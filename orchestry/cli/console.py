@@ -8,7 +8,7 @@ from typing import IO, cast
 from rich import console
 from rich.segment import Segment
 
-from orchestry.analysis.words import tame
+from orchestry.report.words import tame
 
 
 class Console(console.Console):

@@ -17,8 +17,8 @@ import click
 
 from orchestry import __version__
 from orchestry.cli.screen import console
-from orchestry.distribution import NAME, install, namesakes
-from orchestry.errors import OrchestryError
+from orchestry.core.distribution import NAME, install, namesakes
+from orchestry.core.errors import OrchestryError
 
 Mark = Literal["ok", "absent", "bad"]
 SDKS = {"anthropic": "anthropic", "openai": "openai", "xllamacpp": "embedded"}
@@ -109,7 +109,7 @@ def _address(variable: str, url: str) -> Check:
 
 
 def _weights() -> Check:
-    from orchestry.models import fetch_weights, weights_path
+    from orchestry.models.weights import fetch_weights, weights_path
 
     try:
         path = weights_path()
@@ -127,14 +127,14 @@ def _weights() -> Check:
 
 
 def _prices() -> Check:
-    from orchestry.services.prices import PriceTable
+    from orchestry.models.prices import PriceTable
 
     return Check("prices", "ok", f"genai-prices {PriceTable('anthropic', {}).version}")
 
 
 async def _sandbox() -> Check:
-    from orchestry.services.sandbox import open_sandbox
-    from orchestry.types import Call, Limits
+    from orchestry.core.types import Call, Limits
+    from orchestry.sandbox import open_sandbox
 
     try:
         async with open_sandbox(Limits()) as sandbox:
@@ -147,7 +147,7 @@ async def _sandbox() -> Check:
 
 
 def _tasks() -> Check:
-    from orchestry.registry import find_tasks
+    from orchestry.task.registry import find_tasks
 
     try:
         found = find_tasks((), Path.cwd())
@@ -157,7 +157,7 @@ def _tasks() -> Check:
 
 
 def _disks() -> Iterator[Check]:
-    from orchestry.services.cache import default_folder
+    from orchestry.models.cache import default_folder
 
     for name, folder in (("run directories", Path("runs")), ("user cache", default_folder())):
         place = next(

@@ -8,11 +8,11 @@ from typing import Any
 import click
 from rich.table import Table
 
-from orchestry.analysis.words import counted
 from orchestry.cli.notes import Notes
 from orchestry.cli.screen import console
-from orchestry.config import RunConfig
-from orchestry.estimate import Estimate, estimate
+from orchestry.core.config import RunConfig
+from orchestry.engine.estimate import Estimate, estimate
+from orchestry.report.words import counted
 
 
 def show(config: RunConfig, *, as_json: bool) -> None:

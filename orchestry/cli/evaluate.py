@@ -9,10 +9,10 @@ import click
 
 from orchestry.cli.options import RUN, task_path_option, trust_option, trusting, which_update
 from orchestry.cli.options import patience as patience_option
-from orchestry.types import SPLITS, Split
+from orchestry.core.types import SPLITS, Split
 
 if TYPE_CHECKING:
-    from orchestry.updates import Which
+    from orchestry.store.checkpoints import Which
 
 
 @click.command(name="evaluate")
@@ -70,7 +70,7 @@ def command(
     from orchestry.cli.compare import beside
     from orchestry.cli.show import finish
     from orchestry.cli.watch import watching
-    from orchestry.evaluation import How, compared, evaluate
+    from orchestry.engine.evaluate import How, compared, evaluate
 
     began = None
     how = How(split=split, update=update, samples=samples, episodes=episodes, patience_s=patience)

@@ -11,8 +11,8 @@ import click
 from orchestry.cli.options import RUN, which_update
 
 if TYPE_CHECKING:
-    from orchestry.export import Exported
-    from orchestry.updates import Which
+    from orchestry.engine.export import Exported
+    from orchestry.store.checkpoints import Which
 
 
 @click.command(name="export")
@@ -49,7 +49,7 @@ def command(
     """
     from orchestry.cli.notes import Notes
     from orchestry.cli.screen import console
-    from orchestry.export import export
+    from orchestry.engine.export import export
 
     found = export(
         run,

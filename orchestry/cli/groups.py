@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from orchestry.errors import unknown
+from orchestry.core.errors import unknown
 
 
 class Group(click.Group):

@@ -10,10 +10,10 @@ import click
 from orchestry.cli.groups import Group
 from orchestry.cli.options import patience, task_path_option, trust_option
 from orchestry.cli.screen import console, fitted
-from orchestry.config import PROVIDERS, RunConfig
+from orchestry.core.config import PROVIDERS, RunConfig
 
 if TYPE_CHECKING:
-    from orchestry.judging.forecast import Forecast
+    from orchestry.engine.judge_forecast import Forecast
 
 DEFAULT_PROBLEMS = 12
 
@@ -77,13 +77,13 @@ def check(
     config = asked_of(config_from(**flags), provider, model)
     if dry_run:
         from orchestry.cli.notes import Notes
-        from orchestry.judging.forecast import forecast
+        from orchestry.engine.judge_forecast import forecast
 
         found = forecast(config, problems, Notes(console(stderr=True)))
         click.echo(found.model_dump_json() if as_json else _forecast(found))
         return 0
     from orchestry.cli.judge_show import finish, watching
-    from orchestry.judging.check import check as run_check
+    from orchestry.engine.judge_check import check as run_check
 
     with watching(verbose=verbose) as watch:
         report = run_check(config, problems, run_dir, watch)
@@ -103,7 +103,7 @@ def asked_of(config: RunConfig, provider: str | None, model: str | None) -> RunC
 
 
 def _forecast(found: Forecast) -> str:
-    from orchestry.analysis.words import counted
+    from orchestry.report.words import counted
 
     cap = "no budget" if found.budget_usd is None else f"of the budget of ${found.budget_usd:g}"
     problems, calls = counted(found.problems, "problem"), counted(found.calls, "call")

@@ -29,9 +29,9 @@ from orchestry.cli.notes import Notes, say
 from orchestry.cli.screen import console, facts, framed
 from orchestry.cli.show import ENDINGS, EXIT_CODES
 from orchestry.cli.watch import OPENING, Lines, spent, traffic
-from orchestry.judging.check import CheckReport, Watcher
-from orchestry.judging.measures import Measures, Share, Sheet, measure
-from orchestry.session import Plan
+from orchestry.engine.judge_check import CheckReport, Watcher
+from orchestry.engine.session import Plan
+from orchestry.judge.measures import Measures, Share, Sheet, measure
 
 STYLES = {"trustworthy": "bold green", "usable": "green", "unsure": "yellow"}
 """By level of advice; all others are red."""

@@ -7,9 +7,10 @@ from functools import wraps
 from inspect import signature
 from typing import ParamSpec
 
-from orchestry import engine, evaluation
 from orchestry.cli.watch import watching
-from orchestry.store import Run
+from orchestry.engine import evaluate as evaluation
+from orchestry.engine import run as engine
+from orchestry.store.run import Run
 
 P = ParamSpec("P")
 

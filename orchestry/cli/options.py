@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from orchestry.config import BACKENDS, PROVIDERS, RunConfig, put, resolve, settings_of
-from orchestry.errors import ConfigError, unknown
+from orchestry.core.config import BACKENDS, PROVIDERS, RunConfig, put, resolve, settings_of
+from orchestry.core.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
-    from orchestry.trust import Trust
+    from orchestry.engine.trust import Trust
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -154,7 +154,7 @@ def config_from(
     backend = resolve(chosen, sets, given).backend
     config = resolve([*_backend_file(backend), *chosen], sets, given)
     if file and chosen == [file] and not file.resolve().is_relative_to(Path("configs").resolve()):
-        from orchestry.trust import check
+        from orchestry.engine.trust import check
 
         check(config, file, trusting(trust), typed(sets, given))
     return config
@@ -191,6 +191,6 @@ def _shipped(name: str) -> list[Path]:
 
 
 def _configs() -> tuple[Path, Path]:
-    from orchestry.registry import bundled
+    from orchestry.task.registry import bundled
 
     return Path("configs"), bundled("configs")

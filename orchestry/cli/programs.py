@@ -11,11 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestry import compare, scoring
-from orchestry.errors import ConfigError, reason
-from orchestry.services.sandbox.inside.tagged import Untaggable, dumps
-from orchestry.services.sandbox.leaks import Redactor
-from orchestry.types import Call, CallResult, Limits, Sandbox
+from orchestry import compare
+from orchestry.core.errors import ConfigError, reason
+from orchestry.core.types import Call, CallResult, Limits, Sandbox
+from orchestry.sandbox.inside.tagged import Untaggable, dumps
+from orchestry.sandbox.leaks import Redactor
+from orchestry.task.code import shorten, show_value
 
 GRAVITY = ("timeout", "memory", "error", "fail", "pass")
 """A program's verdict is the gravest of its calls'."""
@@ -29,7 +30,7 @@ _KEYS: dict[str, tuple[type, ...]] = {
 _NAMES = {str: "a string", int: "an integer", list: "a list"}
 _MAX_SHOWN = 80
 _MAX_WHY = 400
-_shown = partial(scoring.shown, most=_MAX_SHOWN)
+_shown = partial(show_value, most=_MAX_SHOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,5 +144,5 @@ def _why(program: Program, results: Sequence[CallResult], index: int) -> str:
     if result.verdict == "value":
         got = _shown(redactor.value(result.value))
         end = f" returned {got}, expected {_shown(redactor.value(expected))}"
-    text = f"test {index + 1}: {program.entry_point}({scoring.cut(given, 2 * _MAX_SHOWN)}){end}"
+    text = f"test {index + 1}: {program.entry_point}({shorten(given, 2 * _MAX_SHOWN)}){end}"
     return redactor.text(" ".join(text.split()), _MAX_WHY)

@@ -17,10 +17,10 @@ from orchestry.cli.options import RUN
 
 if TYPE_CHECKING:
     from orchestry.cli.console import Console
-    from orchestry.journal import Rated
-    from orchestry.ratings import Shown
-    from orchestry.records import EpisodeRecord
-    from orchestry.store import Store
+    from orchestry.judge.ratings import Shown
+    from orchestry.store.journal import Rated
+    from orchestry.store.records import EpisodeRecord
+    from orchestry.store.run import Store
 
 _UNHEARD = (
     "there is no terminal to ask in: give --episode N --rating X to record a rating, or --show to "
@@ -49,7 +49,7 @@ def command(run: Path, show: bool, as_json: bool, **asked: Any) -> int:
     So that they can't sway you, reward, feedback, credit and the judge's number are shown only
     after your rating, and best and worst come shuffled; of each kind at most one a problem.
     """
-    from orchestry.store import existing
+    from orchestry.store.run import existing
 
     folder = existing(run)
     _check(show, **asked)
@@ -73,7 +73,7 @@ def _check(
     comment: str | None,
 ) -> None:
     """Raises ConfigError for options that contradict each other, or that need a terminal."""
-    from orchestry.errors import ConfigError
+    from orchestry.core.errors import ConfigError
 
     if show and (episode, node, rating, comment) != (None,) * 4:
         raise ConfigError("--show asks and records nothing: leave the other options out")
@@ -95,8 +95,8 @@ def _check(
 def _record_one(
     folder: Path, *, episode: int, node: str | None, rating: str, comment: str | None, **_: int
 ) -> Rated:
-    from orchestry.ratings import find, read_rating
-    from orchestry.store import Store
+    from orchestry.judge.ratings import find, read_rating
+    from orchestry.store.run import Store
 
     number = read_rating(rating)
     with Store(folder) as store:
@@ -109,8 +109,8 @@ def _ask_all(
 ) -> list[Rated]:
     """Asks about one trajectory after another; returns what was recorded."""
     from orchestry.cli.console import Console
-    from orchestry.ratings import extremes, find
-    from orchestry.store import Store
+    from orchestry.judge.ratings import extremes, find
+    from orchestry.store.run import Store
 
     with Store(folder) as store:
         records = _episodes(folder)
@@ -124,8 +124,8 @@ def _ask_all(
 
 
 def _episodes(folder: Path) -> Sequence[EpisodeRecord]:
-    from orchestry.errors import ConfigError
-    from orchestry.store import load_run
+    from orchestry.core.errors import ConfigError
+    from orchestry.store.run import load_run
 
     records = load_run(folder).episodes
     if not records:
@@ -138,7 +138,7 @@ def _episodes(folder: Path) -> Sequence[EpisodeRecord]:
 def _dialogue(store: Store, chosen: Sequence[Shown], console: Console) -> list[Rated]:
     """Shows the work, asks, and only then shows the numbers."""
     from orchestry.cli.rate_view import numbers_panel, work_panel
-    from orchestry.errors import Interrupted
+    from orchestry.core.errors import Interrupted
 
     recorded: list[Rated] = []
     try:
@@ -164,9 +164,9 @@ def _dialogue(store: Store, chosen: Sequence[Shown], console: Console) -> list[R
 
 def _ask_rating(store: Store, shown: Shown, console: Console) -> float | Literal["skip", "stop"]:
     """A rating in [0, 1]; anything that is none is asked for again."""
-    from orchestry.errors import ConfigError
-    from orchestry.journal import last_words
-    from orchestry.ratings import TOP, read_rating
+    from orchestry.core.errors import ConfigError
+    from orchestry.judge.ratings import TOP, read_rating
+    from orchestry.store.journal import last_words
 
     before = last_words(store.events).get(shown.key)
     skips = f"keeps your {before.rating * TOP:g}" if before else "skips"
@@ -193,7 +193,7 @@ def _line(console: Console, prompt: str) -> str:
 
 def _record(store: Store, shown: Shown, rating: float, comment: str) -> Rated:
     """Puts a rating on the disk."""
-    from orchestry.ratings import rated
+    from orchestry.judge.ratings import rated
 
     event = rated(shown, rating, comment, time.time())
     store.journal.append(event)
@@ -205,9 +205,9 @@ def _report(folder: Path, recorded: Sequence[Rated], *, show: bool, as_json: boo
     """What was recorded, and the agreement over all that was ever rated in this run."""
     from orchestry.cli.rate_view import agreement_table, ratings_table
     from orchestry.cli.screen import console, framed
-    from orchestry.journal import last_words
-    from orchestry.search.calibration import agreement, calibration, judged_pairs, reward_pairs
-    from orchestry.store import load_run
+    from orchestry.judge.calibration import agreement, calibration, judged_pairs, reward_pairs
+    from orchestry.store.journal import last_words
+    from orchestry.store.run import load_run
 
     run = load_run(folder)
     said = last_words(run.events)

@@ -9,11 +9,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from orchestry.analysis.words import plain
-from orchestry.journal import Rated
-from orchestry.ratings import Shown
-from orchestry.records import EpisodeRecord, NodeRecord
-from orchestry.search.calibration import PRIOR, Agreement, Calibration, judged, reward
+from orchestry.judge.calibration import PRIOR, Agreement, Calibration, judged, reward
+from orchestry.judge.ratings import Shown
+from orchestry.report.words import plain
+from orchestry.store.journal import Rated
+from orchestry.store.records import EpisodeRecord, NodeRecord
 
 
 def work_panel(shown: Shown, title: str) -> Panel:

@@ -13,8 +13,8 @@ from orchestry.cli.options import RUN
 from orchestry.cli.screen import console, fitted
 
 if TYPE_CHECKING:
-    from orchestry.analysis.experiment import Experiment
-    from orchestry.analysis.report import Report
+    from orchestry.report.experiment import Experiment
+    from orchestry.report.report import Report
 
 
 @click.command(name="report")
@@ -29,10 +29,10 @@ def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> int:
     Nothing is played or asked. A run may be unfinished or partly damaged: the report says what is
     missing. A second call writes the report anew.
     """
-    from orchestry.analysis.experiment import read_experiments
-    from orchestry.analysis.report import write
-    from orchestry.analysis.words import counted
     from orchestry.cli.notes import say
+    from orchestry.report.experiment import read_experiments
+    from orchestry.report.report import write
+    from orchestry.report.words import counted
 
     folder, errors = _folder(runs, out), console(stderr=True)
     say(errors, f"reading {counted(len(runs), 'run')}, writing the report to {folder}")
@@ -50,7 +50,7 @@ def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> int:
 
 def _folder(runs: tuple[Path, ...], out: Path | None) -> Path:
     """Where the report goes; raises ConfigError."""
-    from orchestry.errors import ConfigError
+    from orchestry.core.errors import ConfigError
 
     if out is None and len(runs) > 1:
         raise ConfigError(
@@ -64,8 +64,8 @@ def _folder(runs: tuple[Path, ...], out: Path | None) -> Path:
 
 def _show(experiments: tuple[Experiment, ...], report: Report) -> None:
     """The heads of the report, and where it lies."""
-    from orchestry.analysis.headline import summary
-    from orchestry.analysis.words import plain
+    from orchestry.report.headline import summary
+    from orchestry.report.words import plain
 
     for name, sentences in summary(experiments):
         click.echo(plain(name))
@@ -77,7 +77,7 @@ def _show(experiments: tuple[Experiment, ...], report: Report) -> None:
 
 
 def _plain(experiments: tuple[Experiment, ...], report: Report) -> dict[str, object]:
-    from orchestry.analysis.headline import summary
+    from orchestry.report.headline import summary
 
     return {
         "folder": str(report.folder),

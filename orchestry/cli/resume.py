@@ -53,8 +53,8 @@ def command(
     """
     from orchestry.cli.show import finish
     from orchestry.cli.watch import watching
-    from orchestry.config import settings_of
-    from orchestry.engine import resume
+    from orchestry.core.config import settings_of
+    from orchestry.engine.run import resume
 
     changes: dict[str, Any] = settings_of(sets)
     if budget is not None:

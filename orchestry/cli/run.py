@@ -34,7 +34,7 @@ def command(
     they passed a test: judge.*, credit.* and behaviors.*, explained in docs/learning.md; --dry-run
     shows what they cost, judge.enabled=false and behaviors.enabled=false do without.
 
-    Every config key has its line in orchestry/config.py; `--set key=value` reaches all of them.
+    Every config key has its line in orchestry/core/config.py; `--set key=value` reaches them all.
     Exit codes: 0 done, 1 failed, 2 bad usage, 3 stopped at the budget, 4 stopped because the
     server stayed away, 130 interrupted.
     """
@@ -46,7 +46,7 @@ def command(
         return 0
     from orchestry.cli.show import finish
     from orchestry.cli.watch import watching
-    from orchestry.engine import train
+    from orchestry.engine.run import train
 
     with watching(verbose=verbose) as observer:
         run = train(config, run_dir, observer)

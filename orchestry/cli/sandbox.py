@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from orchestry.cli.groups import Group
 from orchestry.cli.programs import Program, judge, read
-from orchestry.errors import ConfigError, reason
-from orchestry.services.sandbox import open_sandbox
-from orchestry.types import Limits, Sandbox
+from orchestry.core.errors import ConfigError, reason
+from orchestry.core.types import Limits, Sandbox
+from orchestry.sandbox import open_sandbox
 
 WINDOW = 128
 """Programs in memory at once, those whose verdict waits for an earlier one included."""

@@ -10,11 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from orchestry.analysis.headline import updated
-from orchestry.analysis.words import counted, plain
 from orchestry.cli.screen import console, facts, framed
-from orchestry.records import CreditRecord, EpisodeRecord, NodeRecord, Summary
-from orchestry.store import Run
+from orchestry.report.headline import updated
+from orchestry.report.words import counted, plain
+from orchestry.store.records import CreditRecord, EpisodeRecord, NodeRecord, Summary
+from orchestry.store.run import Run
 
 EXIT_CODES = {"done": 0, "failed": 1, "budget": 3, "away": 4, "interrupted": 130}
 ENDINGS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, TextIO
 
-from orchestry.analysis.words import tame
+from orchestry.report.words import tame
 
 
 class Lenient:

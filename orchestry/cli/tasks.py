@@ -16,9 +16,9 @@ from orchestry.cli.options import task_path_option
 from orchestry.cli.screen import console, fitted
 
 if TYPE_CHECKING:
-    from orchestry.registry import TaskLocation
-    from orchestry.task import BaseTask
-    from orchestry.testing import Finding
+    from orchestry.task.base import BaseTask
+    from orchestry.task.check import Finding
+    from orchestry.task.registry import TaskLocation
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 
@@ -42,7 +42,7 @@ def command() -> None:
 @json_option
 def list_tasks(task_path: Sequence[Path], as_json: bool) -> None:
     """Show every task that can be run from here. Imports none of them."""
-    from orchestry.registry import find_tasks
+    from orchestry.task.registry import find_tasks
 
     tasks = list(find_tasks(task_path, Path.cwd()).values())
     if as_json:
@@ -68,7 +68,7 @@ def check(
     task raises on costs its trajectory (0, tag task_error) and not the run.
     """
     from orchestry.cli.notes import say
-    from orchestry.registry import load_task
+    from orchestry.task.registry import load_task
 
     errors = console(stderr=True)
     say(errors, f"loading task {name}, then playing it with odd, empty and gold answers")
@@ -100,8 +100,8 @@ def check(
 def new(name: str, parent: Path, force: bool) -> None:
     """Write a small task that works: change its problems, then its reward."""
     from orchestry.cli.skeleton import write_task
-    from orchestry.errors import ConfigError
-    from orchestry.registry import find_tasks
+    from orchestry.core.errors import ConfigError
+    from orchestry.task.registry import find_tasks
 
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ConfigError(f"'{name}' can't name a task: use letters, digits and _, as in my_task")
@@ -121,9 +121,9 @@ def new(name: str, parent: Path, force: bool) -> None:
 
 
 async def _findings(task: BaseTask[Any], unsafe: bool) -> list[Finding]:
-    from orchestry.services.sandbox import open_sandbox
-    from orchestry.testing import check_task
-    from orchestry.types import Limits
+    from orchestry.core.types import Limits
+    from orchestry.sandbox import open_sandbox
+    from orchestry.task.check import check_task
 
     async with open_sandbox(Limits(), allow_unsafe=unsafe) as sandbox:
         return await check_task(task, sandbox)

@@ -17,12 +17,12 @@ from typing import Protocol
 from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.text import Text
 
-from orchestry.analysis.words import counted, duration
 from orchestry.backends.base import Backend
 from orchestry.cli.console import Console
 from orchestry.cli.notes import Notes, say
-from orchestry.records import EpisodeRecord
-from orchestry.session import Observer, Plan
+from orchestry.engine.session import Observer, Plan
+from orchestry.report.words import counted, duration
+from orchestry.store.records import EpisodeRecord
 
 OPENING = "reading the config, loading task and model"
 """The first note of what takes its time before it asks anything."""

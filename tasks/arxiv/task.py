@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from orchestry import BaseTask, Frozen, Problem, Score, Split, Tools, rows
+from orchestry import BaseTask, Frozen, Problem, Score, Split, Tools, datasets
 
 from . import prompts, reward
 from .options import Options
 
 BANK = Path(__file__).with_name("problems.jsonl")
-HUB = rows.Texts(hub="OpenMLRL/arXiv_abstract", field="abstract_text", prefix="arxiv")
+HUB = datasets.Texts(hub="OpenMLRL/arXiv_abstract", field="abstract_text", prefix="arxiv")
 BACKGROUND, METHOD = prompts.BACKGROUND.role, prompts.METHOD.role
 
 
@@ -39,7 +39,7 @@ class Arxiv(BaseTask[Paragraphs]):
 
     def problems(self, split: Split) -> Sequence[Problem]:
         if self.options.bank == "own":
-            return rows.own(self.options.path or BANK, split, ["arxiv"])
+            return datasets.own(self.options.path or BANK, split, ["arxiv"])
         return HUB.problems(self.options.path, self.options.rows, split)
 
     def reset(self, problem: Problem, seed: int) -> Paragraphs:

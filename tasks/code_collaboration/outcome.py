@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from orchestry import Call, Limits, Problem, Tools, compare, parse_code, scoring
+from orchestry import (
+    Call,
+    Limits,
+    Problem,
+    Tools,
+    best_constant,
+    compare,
+    parse_code,
+    shorten,
+    show_call,
+    show_value,
+)
 
 CONSTANTS = ("None", "True", "False", "0", "''", "[]")
 """What a data set's own test is tried with to see how far a constant answer comes."""
@@ -69,9 +80,9 @@ async def run_tests(
     for (args, expected), result in zip(tests, results, strict=True):
         if result.verdict == "value" and compare(expected, result.value):
             continue
-        call = scoring.called(name, args)
+        call = show_call(name, args)
         if result.verdict == "value":
-            failures.append((f"{call} wrongly returned {scoring.shown(result.value)}", ""))
+            failures.append((f"{call} wrongly returned {show_value(result.value)}", ""))
         else:
             told = plain(result.verdict, result.why)
             failures.append((f"{call} failed: {told}", _first_line(result.why)))
@@ -88,7 +99,7 @@ async def chance(problem: Problem, tools: Tools) -> int:
         codes = [f"def {name}(*args, **named):\n    return {value}\n" for value in CONSTANTS]
         tried = await asyncio.gather(*(_run_check(problem, code, name, tools) for code in codes))
         return max(outcome.passed for outcome in tried)
-    return scoring.best_constant([expected for _, expected in problem.data["tests"]])
+    return best_constant([expected for _, expected in problem.data["tests"]])
 
 
 async def _run_check(
@@ -116,7 +127,7 @@ def unasserted(name: str, why: str) -> str:
     for end in islice(ends, _TRIED):
         call = why[start : end + 1]
         if parse_code(call) is not None:
-            return f"{scoring.cut(name + call.removeprefix(_CANDIDATE.rstrip('(')))} {went}"
+            return f"{shorten(name + call.removeprefix(_CANDIDATE.rstrip('(')))} {went}"
     return f"{name} {went}"
 
 
@@ -140,4 +151,4 @@ def _named(why: str, errors: Mapping[str, str]) -> str:
 
 def _first_line(why: str) -> str:
     """What went wrong, without the traceback: it would show one agent's code to the other."""
-    return why.strip().partition("\n")[0][: scoring.MAX_SHOWN]
+    return why.strip().partition("\n")[0][:120]

@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from orchestry import Call, Limits, Problem, Tools, answers, compare, errors, scoring
+from orchestry import (
+    Call,
+    Limits,
+    Problem,
+    Tools,
+    best_constant,
+    beyond_chance,
+    compare,
+    errors,
+    join_code,
+)
 
 from .outcome import run_tests
 from .program import AUX, Program
@@ -141,7 +151,7 @@ async def halves(
             *(run_tests(problem, stubbed[one], tools, BRISK) for one in _STUBS if stubbed),
         ),
     )
-    alone = [scoring.beyond_chance(one.passed, one.total, floor) for one in without]
+    alone = [beyond_chance(one.passed, one.total, floor) for one in without]
     if not aux or max(alone) >= passed:
         return 0.0, aux, alone
     runs = (_tried(problem, other, program.main, tools) for other in reference.others)
@@ -151,7 +161,7 @@ async def halves(
 async def _right(problem: Problem, program: Program, asked: Sequence[Asked], tools: Tools) -> float:
     """The share of what the gold main asks that the helper's aux answers rightly by itself, beyond
     what a constant answers, or who gives back the question."""
-    helper = answers.join_code((program.preamble, program.helper))
+    helper = join_code((program.preamble, program.helper))
     calls = [Call(args=args) for args, _ in asked]
     results = await tools.sandbox.run(helper, AUX, calls)
     wanted = [_plain(want) for _, want in asked]
@@ -163,7 +173,7 @@ async def _right(problem: Problem, program: Program, asked: Sequence[Asked], too
     ]
     given = (_plain(args[0]) if args else None for args, _ in asked)
     echoed = sum(map(compare, wanted, given))
-    return scoring.beyond_chance(sum(found), len(found), max(echoed, scoring.best_constant(wanted)))
+    return beyond_chance(sum(found), len(found), max(echoed, best_constant(wanted)))
 
 
 def _plain(value: Any) -> Any:
@@ -185,7 +195,7 @@ async def _reference(problem: Problem, tools: Tools) -> Reference:
         asked = await _recorded(problem, gold, tools)
         told = [*{repr(answer): answer for _, answer in asked}.values()]
         others = tuple(
-            answers.join_code((gold.preamble, gold.helper, _OTHER.format(answers=told, kind=kind)))
+            join_code((gold.preamble, gold.helper, _OTHER.format(answers=told, kind=kind)))
             for kind in KINDS
         )
         mains = (gold.main, *problem.data.get("other_mains", ()))
@@ -203,7 +213,7 @@ async def _recorded(problem: Problem, gold: Program, tools: Tools) -> tuple[Aske
     to come must not be the fault of a busy moment.
     """
     recorder = _RECORDED.format(name=problem.data["entry_point"], most=MAX_ASKED)
-    code = answers.join_code((gold.preamble, gold.helper, recorder, gold.main))
+    code = join_code((gold.preamble, gold.helper, recorder, gold.main))
     call = Call(args=([args for args, _ in problem.data["tests"]],))
     for _ in range(TRIES):
         (given,) = await tools.sandbox.run(code, "recorded", [call])
@@ -216,6 +226,6 @@ async def _values(
     problem: Problem, aux: str, main: str, tools: Tools, limits: Limits | None
 ) -> Values:
     calls = [Call(args=tuple(args)) for args, _ in problem.data["tests"]]
-    code = answers.join_code((aux, main))
+    code = join_code((aux, main))
     results = await tools.sandbox.run(code, problem.data["entry_point"], calls, limits)
     return tuple((result.value,) if result.verdict == "value" else None for result in results)

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orchestry import Problem, answers, parse_code
+from orchestry import Problem, dump_code, join_code, parse_code, unparse_code
 
 AUX = "aux"
 _ANY = ast.arguments([], [], ast.arg("args"), [], [], ast.arg("named"), [])
@@ -52,7 +52,7 @@ class Program:
     @property
     def text(self) -> str:
         """One module: the problem's own lines, the helper's code, main's code."""
-        return answers.join_code((self.preamble, self.helper, self.main))
+        return join_code((self.preamble, self.helper, self.main))
 
     def stubbed(self) -> list[str]:
         """The program with other functions in place of aux; none where the helper defines none.
@@ -61,11 +61,11 @@ class Program:
         and parameters of the function that they replace.
         """
         parameters = defined(self.helper, AUX)
-        written = answers.unparse_code(parameters) if parameters else None
+        written = unparse_code(parameters) if parameters else None
         if parameters is None or written is None:
             return []
         return [
-            answers.join_code((self.preamble, self.helper, stub, self.main))
+            join_code((self.preamble, self.helper, stub, self.main))
             for stub in _stubs(parameters, written)
         ]
 
@@ -80,7 +80,7 @@ def defined(code: str, name: str) -> ast.arguments | None:
     tree = parse_code(code)
     bound = (_bound(node, name) for node in _statements(tree or ast.Module([], [])))
     found = next((parameters for parameters in bound if parameters), None)
-    return found if found and answers.unparse_code(found) is not None else None
+    return found if found and unparse_code(found) is not None else None
 
 
 def without_promise(code: str, shown: str = "") -> str:
@@ -93,7 +93,7 @@ def without_promise(code: str, shown: str = "") -> str:
     lines = code.split("\n")
     for node in reversed(tree.body if tree else []):
         if isinstance(node, ast.FunctionDef) and node.name == AUX:
-            same = real is not None and answers.dump_code(node) == (answers.dump_code(real) or "")
+            same = real is not None and dump_code(node) == (dump_code(real) or "")
             if same or all(map(_says_nothing, node.body)):
                 del lines[node.lineno - 1 : node.end_lineno]
     return "\n".join(lines).strip("\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestry import Problem, Score, scoring
+from orchestry import Problem, Score, show_call
 
 from .options import Feedback
 
@@ -31,7 +31,7 @@ def for_main(problem: Problem, helper: str | None = None) -> str:
     example = ""
     if "example" in data:
         args, expected = data["example"]
-        example = f"\nExample: {scoring.called(data['entry_point'], args)} returns {expected!r}."
+        example = f"\nExample: {show_call(data['entry_point'], args)} returns {expected!r}."
     promised = f"# already defined\n{data['aux_signature']} ..."
     if helper is not None:
         promised = f"# already defined\n{helper[:MAX_HELPER_CHARS] or '# no code'}"

@@ -1,7 +1,7 @@
 """HumanEval and CoopHumanEval as problems of this task, from their hub or from a local copy.
 
-HumanEval: Chen et al. 2021, arXiv:2107.03374, 164 rows. CoopHumanEval: Liu et al. 2025,
-arXiv:2508.04652, 82 rows. Loading parses code and never runs it.
+HumanEval: Chen et al. 2021, arXiv:2107.03374, 164 datasets. CoopHumanEval: Liu et al. 2025,
+arXiv:2508.04652, 82 datasets. Loading parses code and never runs it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from orchestry import Problem, Split, errors, rows
+from orchestry import Problem, Split, datasets, errors
 
 HUB = {"humaneval": "openai/openai_humaneval", "coophumaneval": "OpenMLRL/CoopHumanEval"}
 GRADE = 3  # the middle of 1 to 5: neither data set says how hard a problem is
@@ -52,7 +52,7 @@ def problems(bank: str, path: Path | None, split: Split) -> Sequence[Problem]:
 @lru_cache(maxsize=4)  # a run asks for its splits over and over
 def _all(bank: str, path: Path | None) -> tuple[Problem, ...]:
     found: dict[str, Problem] = {}
-    for where, row in rows.rows(HUB[bank], path):
+    for where, row in datasets.rows(HUB[bank], path):
         problem = _problem(bank, where, row)
         if problem.id in found:
             raise errors.TaskError(f"{where}: a second row of the id '{problem.id}': drop one")
@@ -92,7 +92,7 @@ def _problem(bank: str, where: str, row: Any) -> Problem:
         id=clean,
         prompt=description,
         data={**data, "reference": reference} if reference else data,
-        split=rows.split_of(clean),
+        split=datasets.split_of(clean),
     )
 
 

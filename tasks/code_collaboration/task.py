@@ -15,8 +15,8 @@ from orchestry import (
     Score,
     Split,
     Tools,
+    datasets,
     extract_code,
-    rows,
 )
 
 from . import prompts, sources
@@ -78,7 +78,7 @@ class CodeCollaboration(BaseTask[Work]):
 
     def problems(self, split: Split) -> Sequence[Problem]:
         if self.options.bank == "own":
-            return rows.own(self.options.path or BANK, split, sources.HUB)
+            return datasets.own(self.options.path or BANK, split, sources.HUB)
         return sources.problems(self.options.bank, self.options.path, split)
 
     def reset(self, problem: Problem, seed: int) -> Work:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from orchestry import Limits, Problem, Tools, scoring
+from orchestry import Limits, Problem, Tools, beyond_chance
 
 from . import partners, reward
 from .outcome import Outcome, chance, run_tests
@@ -25,7 +25,7 @@ async def judged(problem: Problem, program: Program, tools: Tools) -> Verdict:
         outcome, floor = await asyncio.gather(
             run_tests(problem, program.text, tools), chance(problem, tools)
         )
-    passed = scoring.beyond_chance(outcome.passed, outcome.total, floor)
+    passed = beyond_chance(outcome.passed, outcome.total, floor)
     usage = usage_of(program.main, name)
     objection = reward.objection(program, name, usage)
     cooperation = 0.0
@@ -57,7 +57,7 @@ async def _cooperation(
     honest, *others = await _played(problem, program, tools, partners.BRISK)
     if honest.passed < outcome.passed:
         honest, *others = await _played(problem, program, tools, None)
-    whole, *rest = (scoring.beyond_chance(o.passed, o.total, floor) for o in (honest, *others))
+    whole, *rest = (beyond_chance(o.passed, o.total, floor) for o in (honest, *others))
     earned = reward.cooperation(whole, rest)
     if earned:
         return earned, ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestry import Call, Problem, Tools, compare, scoring
+from orchestry import Call, Problem, Tools, compare, show_call, show_value
 
 _SHOWN_FAILURES = 2
 
@@ -40,8 +40,8 @@ async def run_tests(problem: Problem, code: str, tools: Tools) -> Outcome:
     for (args, expected), result in zip(tests, results, strict=True):
         passed.append(result.verdict == "value" and compare(expected, result.value))
         if not passed[-1]:
-            call = scoring.called(name, args)
-            found = f"returned {scoring.shown(result.value)}"
+            call = show_call(name, args)
+            found = f"returned {show_value(result.value)}"
             found = found if result.verdict == "value" else f"failed: {result.why}"
-            failures.append(f"{call} {found}, expected {scoring.shown(expected)}.")
+            failures.append(f"{call} {found}, expected {show_value(expected)}.")
     return Outcome(code, tuple(passed), tuple(failures))

@@ -1,6 +1,6 @@
 """Two of the reward's three parts, each a number in [0, 1]. Pure; the tests have already been run.
 
-The third, quality, is the share of tests passed beyond chance (`scoring.beyond_chance`): what the
+The third, quality, is the share of tests passed beyond chance (`beyond_chance`): what the
 best constant answer would pass counts for nothing, so `return True` is worth 0 and not a half.
 """
 
@@ -10,7 +10,7 @@ import ast
 import keyword
 import re
 
-from orchestry import answers, parse_code
+from orchestry import dump_code, parse_code
 
 FREE_SIZE, WORTHLESS_SIZE = 1.5, 5.0
 """Size relative to the reference up to which code is brief, and from which brevity is 0."""
@@ -88,7 +88,7 @@ def _weight(node: ast.AST) -> int:
 
 def _differ(old: str, new: str) -> bool:
     """Whether two codes differ in more than layout and comments."""
-    before, after = (tree and answers.dump_code(tree) for tree in map(parse_code, (old, new)))
+    before, after = (tree and dump_code(tree) for tree in map(parse_code, (old, new)))
     if before is None or after is None:
         return old.strip() != new.strip()
     return before != after

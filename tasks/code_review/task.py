@@ -16,9 +16,11 @@ from orchestry import (
     TeamTask,
     Tools,
     Transcript,
+    best_constant,
+    beyond_chance,
     extract_code,
     read_problems,
-    scoring,
+    show_call,
 )
 
 from . import reward
@@ -86,9 +88,9 @@ class CodeReview(TeamTask):
         )
         spoken = bool(state.by("refactorer"))
         last = final if spoken else draft
-        floor = scoring.best_constant([expected for _, expected in problem.data["tests"]])
+        floor = best_constant([expected for _, expected in problem.data["tests"]])
         before, after = (
-            scoring.beyond_chance(sum(outcome.passed), len(outcome.passed), floor)
+            beyond_chance(sum(outcome.passed), len(outcome.passed), floor)
             for outcome in (draft, last)
         )
         review = state.last("reviewer")
@@ -125,7 +127,7 @@ def _delivered(code: str) -> Mapping[str, str]:
 def _ask(problem: Problem) -> str:
     """The problem with its one example, which is none of the tests."""
     args, expected = problem.data["example"]
-    call = scoring.called(problem.data["entry_point"], args)
+    call = show_call(problem.data["entry_point"], args)
     return f"{problem.prompt}\nExample: {call} returns {expected!r}."
 
 

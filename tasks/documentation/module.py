@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from orchestry import answers, parse_code
+from orchestry import parse_code, unparse_code
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _PLAIN = ("int", "float", "str", "bool", "list", "tuple", "set", "dict")
@@ -120,7 +120,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 def _text(node: ast.AST) -> str:
     """A part of the module as it would be written; '' for what can't be."""
-    return answers.unparse_code(node) or ""
+    return unparse_code(node) or ""
 
 
 def _is_text(node: ast.stmt) -> bool:

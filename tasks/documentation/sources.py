@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from orchestry import Problem, Split, errors, parse_code, rows
+from orchestry import Problem, Split, datasets, errors, parse_code
 
 from .module import imports, read, stripped
 
@@ -50,4 +50,4 @@ def _problem(path: Path, folder: Path, max_lines: int) -> Problem | None:
     if len(bare.splitlines()) > max_lines or not read(bare).names:
         return None
     name = path.relative_to(folder).as_posix()
-    return Problem(id=name, prompt=bare, split=rows.split_of(name))
+    return Problem(id=name, prompt=bare, split=datasets.split_of(name))

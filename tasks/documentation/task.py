@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from orchestry import Frozen, Problem, Score, Split, TeamTask, Tools, Transcript, rows
+from orchestry import Frozen, Problem, Score, Split, TeamTask, Tools, Transcript, datasets
 
 from . import examples, prompts, remarks, reward, samples, sources
 from .module import read
@@ -40,7 +40,7 @@ class Documentation(TeamTask):
         path = self.options.path
         if path is not None and path.expanduser().is_dir():
             return sources.problems(path, self.options.max_lines, split)
-        return rows.own(path or BANK, split, ())
+        return datasets.own(path or BANK, split, ())
 
     def observe(self, state: Transcript, agent: str) -> str:
         module = read(state.problem.prompt)

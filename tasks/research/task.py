@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from orchestry import Frozen, Problem, Score, Split, TeamTask, Tools, Transcript, rows
+from orchestry import Frozen, Problem, Score, Split, TeamTask, Tools, Transcript, datasets
 
 from . import cited, prompts, remarks, reward
 from .notes import pool
@@ -38,7 +38,7 @@ class Research(TeamTask):
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        return rows.own(self.options.path or BANK, split, ())
+        return datasets.own(self.options.path or BANK, split, ())
 
     def observe(self, state: Transcript, agent: str) -> str:
         question, work = state.problem.prompt, self._work(state)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from orchestry import rows
+from orchestry import datasets
 
 _POST = re.compile(
     r"\A\s*(?:SUBREDDIT:[^\n]*\s+)?(?:TITLE:(?P<title>[^\n]*)\s+)?(?:POST:)?(?P<post>.*?)"
@@ -24,4 +24,4 @@ def post(text: str) -> str:
     return "\n".join(part.strip() for part in parts if part and part.strip())
 
 
-POSTS = rows.Texts(hub="trl-lib/tldr", field="prompt", prefix="tldr", cleaned=post)
+POSTS = datasets.Texts(hub="trl-lib/tldr", field="prompt", prefix="tldr", cleaned=post)

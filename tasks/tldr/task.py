@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from orchestry import BaseTask, Frozen, Problem, Score, Split, Tools, rows
+from orchestry import BaseTask, Frozen, Problem, Score, Split, Tools, datasets
 
 from . import prompts, reward, sources
 from .options import Options
@@ -46,7 +46,7 @@ class Tldr(BaseTask[Summaries]):
 
     def problems(self, split: Split) -> Sequence[Problem]:
         if self.options.bank == "own":
-            return rows.own(self.options.path or BANK, split, ["tldr"])
+            return datasets.own(self.options.path or BANK, split, ["tldr"])
         return sources.POSTS.problems(self.options.path, self.options.rows, split)
 
     def reset(self, problem: Problem, seed: int) -> Summaries:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 import orchestry
-from orchestry.store import Run
+from orchestry.store.run import Run
 from tests.backends.letters import TASK, config, write_task
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a tiny model."""
-    from tests.learn.tiny import tiny_folder
+    from tests.backends.local.tiny import tiny_folder
 
     return str(tiny_folder(tmp_path_factory.mktemp("models") / "tiny"))
 

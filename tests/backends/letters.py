@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestry.config import RunConfig, resolve
-from orchestry.journal import Learned
-from orchestry.learnconfig import LearnConfig
-from orchestry.records import EpisodeRecord
-from orchestry.store import Run, load_run
-from orchestry.types import Member, Turn
+from orchestry.core.config import RunConfig, resolve
+from orchestry.core.learn_config import LearnConfig
+from orchestry.core.types import Member, Turn
+from orchestry.store.journal import Learned
+from orchestry.store.records import EpisodeRecord
+from orchestry.store.run import Run, load_run
 
 if TYPE_CHECKING:
-    from orchestry.learn.trainer import Trainer
+    from orchestry.backends.local.trainer import Trainer
 
 ROLES = ("left", "right")
 EVERY, GROUP = 4, 4
@@ -114,7 +114,7 @@ def turns(episode: EpisodeRecord) -> list[Turn]:
 
 def trainer(model: str, checkpoint: Path | None = None, alpha: int = 8) -> Trainer:
     """The team of the runs here, fresh or from a checkpoint."""
-    from orchestry.learn.trainer import Trainer
+    from orchestry.backends.local.trainer import Trainer
 
     chosen = LearnConfig.model_validate({"threads": 1, "rank": 4, "alpha": alpha})
     team = {role: Member(role, role[0], model, 8, temperature=0.8) for role in ROLES}
@@ -128,7 +128,7 @@ def surprise(made: Trainer, episode: EpisodeRecord) -> float:
     """The largest gap between the log-probabilities recorded and those of these weights."""
     import torch
 
-    from orchestry.learn.logprobs import Packed, completion_logprobs
+    from orchestry.backends.local.logprobs import Packed, completion_logprobs
 
     gaps, (crew,) = [], made.crews
     for turn in turns(episode):

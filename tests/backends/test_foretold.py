@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestry.backends.api.learner import BATCH
+from orchestry.backends.api.library import Behavior, Library
 from orchestry.backends.foretold import Chain, Walk
-from orchestry.behaviors.learner import BATCH
-from orchestry.behaviors.library import Behavior, Library
-from orchestry.config import BehaviorsConfig
+from orchestry.core.config import BehaviorsConfig
 
 LINE = Chain((("writer",), ("reviewer",), ("refactorer",)))
 DUET = Chain((("left", "right"), ("left", "right")))

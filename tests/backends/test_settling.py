@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestry.config import resolve
-from orchestry.engine import prepare
-from orchestry.session import Plan
+from orchestry.core.config import resolve
+from orchestry.engine.run import prepare
+from orchestry.engine.session import Plan
 
 KEYS = {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k"}
 SERVER = (

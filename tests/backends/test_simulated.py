@@ -7,10 +7,10 @@ from pathlib import Path
 from random import Random
 
 from orchestry.backends.simulated import Rewards, Simulated
-from orchestry.config import resolve
-from orchestry.engine import prepare
-from orchestry.search import rating
-from orchestry.types import Completion, Message, Problem, Rate, Request, Trajectory, Turn
+from orchestry.core.config import resolve
+from orchestry.core.types import Completion, Message, Problem, Rate, Request, Trajectory, Turn
+from orchestry.engine.run import prepare
+from orchestry.judge import prompt as rating
 
 TASKS = Path(__file__).parents[1] / "fixtures" / "tasks"
 SETS = ("task=words", f"task_path=[{TASKS}]", "provider.name=fake")

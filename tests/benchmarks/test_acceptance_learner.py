@@ -21,8 +21,8 @@ from benchmarks.acceptance_learner import (
     summary,
 )
 from benchmarks.planted_prompts import NOISES, PROBLEMS, new_world
-from orchestry.behaviors.learner import cost
-from orchestry.behaviors.library import Behavior, Library
+from orchestry.backends.api.learner import cost
+from orchestry.backends.api.library import Behavior, Library
 
 
 def test_a_large_gain_is_found_and_a_run_repeats() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import chain
 from orchestry.cli import group
-from orchestry.store import load_run
-from tests.test_engine import BASE
+from orchestry.store.run import load_run
+from tests.engine.test_run import BASE
 
 SMALL = chain.Experiment(
     "small",

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.credit import SETTINGS, blame_table, correlation, credit_table, ranks, verdict
 from benchmarks.games import Game, faulty, interacting, named
-from orchestry.config import CreditConfig
+from orchestry.core.config import CreditConfig
 
 
 @pytest.mark.parametrize("joint", [True, False])

@@ -17,7 +17,7 @@ from benchmarks.dry_run import (
     section,
     served,
 )
-from orchestry.estimate import Dollars, estimate
+from orchestry.engine.estimate import Dollars, estimate
 
 
 @pytest.mark.slow

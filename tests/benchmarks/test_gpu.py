@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from benchmarks import gpu, gpu_copies  # noqa: E402
-from benchmarks.gpu_work import SHAPES, Measured, make  # noqa: E402
-from benchmarks.page import SECTIONS  # noqa: E402
-from benchmarks.reference_work import AGENTS  # noqa: E402
+from benchmarks import gpu, gpu_copies
+from benchmarks.gpu_work import SHAPES, Measured, make
+from benchmarks.page import SECTIONS
+from benchmarks.reference_work import AGENTS
 
 ONE = Measured("CPU", 2.0, 1.0, 128, 2**30, 400)
 

@@ -10,18 +10,18 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from benchmarks.gradients import compare, draws  # noqa: E402
-from benchmarks.gradients_bandit import play  # noqa: E402
-from benchmarks.gradients_faults import planted  # noqa: E402
-from benchmarks.gradients_formula import BASELINES, normalised, written_out  # noqa: E402
-from benchmarks.gradients_world import (  # noqa: E402
+from benchmarks.gradients import compare, draws
+from benchmarks.gradients_bandit import play
+from benchmarks.gradients_faults import planted
+from benchmarks.gradients_formula import BASELINES, normalised, written_out
+from benchmarks.gradients_world import (
     new_trainer,
     played,
     problem,
     saved_model,
 )
-from orchestry.search.beam import Joint  # noqa: E402
-from orchestry.types import Tree  # noqa: E402
+from orchestry.core.types import Tree
+from orchestry.rollout.beam import Joint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -21,9 +21,9 @@ from benchmarks.hacks import (
 from benchmarks.hacks_bank import HACKS, Target, honest
 from benchmarks.published_reward import pass_rate, published
 from orchestry import BaseTask, Problem, Tools
-from orchestry.registry import load_task
-from orchestry.services.sandbox import open_sandbox
-from orchestry.types import SPLITS, Limits
+from orchestry.core.types import SPLITS, Limits
+from orchestry.sandbox import open_sandbox
+from orchestry.task.registry import load_task
 
 TASK: BaseTask[Any] = load_task("code_collaboration")
 PROBLEMS = [problem for split in SPLITS for problem in TASK.problems(split)]

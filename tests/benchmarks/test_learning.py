@@ -13,10 +13,10 @@ from benchmarks.learning import ARMS, Bench, results
 from benchmarks.learning_host import Optimised, calls_of, optimise, wall_s
 from benchmarks.learning_report import report
 from benchmarks.page import ROOT
-from orchestry.behaviors.library import IN_RUN, Behavior, Evidence, read_library, to_yaml
-from orchestry.config import RunConfig, validate
-from orchestry.journal import Answered, Event, Opened, Stopped
-from orchestry.store import load_run
+from orchestry.backends.api.library import IN_RUN, Behavior, Evidence, read_library, to_yaml
+from orchestry.core.config import RunConfig, validate
+from orchestry.store.journal import Answered, Event, Opened, Stopped
+from orchestry.store.run import load_run
 
 GEPA = ROOT / ".envs" / "gepa" / "bin" / "python"
 CODE = "```python\ndef is_even(n):\n    return n % 2 == 0\n```"

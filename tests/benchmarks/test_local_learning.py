@@ -11,7 +11,7 @@ from benchmarks.local_learning import LEARN, SETTINGS, Bench, Setting
 from benchmarks.local_learning_plot import draw
 from benchmarks.local_learning_report import ARMS, VISITS, Results, by_problem, earned, report
 from benchmarks.stats import mean
-from orchestry.config import validate
+from orchestry.core.config import validate
 
 SETTING = Setting("code_collaboration", 2, {"max_tokens": 8}, {"every": 2}, grade=1)
 
@@ -20,7 +20,7 @@ SETTING = Setting("code_collaboration", 2, {"max_tokens": 8}, {"every": 2}, grad
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny model whose context takes the tasks' prompts, byte by byte."""
     pytest.importorskip("torch")
-    from tests.learn.tiny import tiny_model, tiny_tokenizer
+    from tests.backends.local.tiny import tiny_model, tiny_tokenizer
 
     folder, tiny = tmp_path_factory.mktemp("model"), tiny_model()
     tiny.config.max_position_embeddings = 4096

@@ -110,7 +110,7 @@ def test_peak_memory_only_grows() -> None:
 def test_contestants_do_the_same_work(way: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from benchmarks.reference import endless, play, tiny, work
-    from tests.learn.tiny import tiny_tokenizer
+    from tests.backends.local.tiny import tiny_tokenizer
 
     if way != "ours" and not REFERENCE.exists():
         pytest.skip(".envs/comlrl is made by the benchmarks")
@@ -130,7 +130,7 @@ def test_contestants_do_the_same_work(way: str, tmp_path: Path) -> None:
 def test_gradients_are_the_references(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from benchmarks.reference import gradients
-    from tests.learn.tiny import tiny_folder
+    from tests.backends.local.tiny import tiny_folder
 
     found = gradients(tiny_folder(tmp_path / "tiny"), tmp_path / "case")
     assert found["compat"] < 1e-5

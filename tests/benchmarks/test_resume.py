@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.loopback import Spawned
 from benchmarks.resume import Home, answer_text, audit, play, section
-from orchestry.journal import Answered, Event, Lost, Opened, Reserved
-from orchestry.types import Completion
+from orchestry.core.types import Completion
+from orchestry.store.journal import Answered, Event, Lost, Opened, Reserved
 from tests.journals import write_journal
 
 ONE, TWO = "a" * 24, "b" * 24

@@ -39,7 +39,7 @@ from benchmarks.sandbox_ways import (
     started,
     subprocesses,
 )
-from orchestry.services.sandbox import open_sandbox
+from orchestry.sandbox import open_sandbox
 
 
 def steady(latency_ms: float, runs: int = 100) -> Timed:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from orchestry.journal import Answered, Opened, encode, read
-from orchestry.store import load_run
+from orchestry.store.journal import Answered, Opened, encode, read
+from orchestry.store.run import load_run
 from tests.cli.support import FAKE, CommandLine, Reply, chat, message, served, stream
-from tests.test_engine import artefacts
+from tests.engine.test_run import artefacts
 
 TASK = """
 from tests.fixtures.tasks.words.task import Words as Base

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from orchestry.journal import Answered
-from orchestry.store import Run
+from orchestry.store.journal import Answered
+from orchestry.store.run import Run
 from tests.cli.support import FAKE, TASKS, CommandLine, chat, served
 
 HERE = tuple(word for word in FAKE if word not in ("--task-path", TASKS))

@@ -25,7 +25,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The settings of a local run on a tiny model."""
     pytest.importorskip("peft")
     from tests.backends.letters import TASK, settings, write_task
-    from tests.learn.tiny import tiny_folder
+    from tests.backends.local.tiny import tiny_folder
 
     folder = tmp_path_factory.mktemp("local")
     tasks = write_task(folder / "tasks", TASK)

@@ -1,4 +1,4 @@
-"""`orchestry export`, as a user calls it; what it writes is tested in tests/test_export.py."""
+"""`orchestry export`, as a user calls it; tests/engine/test_export.py tests what it writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_is_no_run_is_named(cli: CommandLine) -> None:
 def test_a_local_run_is_exported(cli: CommandLine, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("peft")
-    from tests.learn.tiny import tiny_folder
+    from tests.backends.local.tiny import tiny_folder
 
     model, threads = str(tiny_folder(tmp_path / "tiny")), torch.get_num_threads()
     sets = [

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.support import FAKE, TASKS, CommandLine
-from tests.judging.planted import good, judging, plant
+from tests.engine.planted import good, judging, plant
 
 ZERO = [
     part

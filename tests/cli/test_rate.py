@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from orchestry import load_run
-from orchestry.journal import Rated, ratings
-from orchestry.ratings import extremes
-from orchestry.store import Store
+from orchestry.judge.ratings import extremes
+from orchestry.store.journal import Rated, ratings
+from orchestry.store.run import Store
 from tests.cli.support import FAKE, CommandLine
 from tests.journals import keep_events
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from orchestry.journal import Lost, Reserved, read
-from orchestry.store import Store
+from orchestry.store.journal import Lost, Reserved, read
+from orchestry.store.run import Store
 from tests.cli.support import FAKE, CommandLine, Reply, chat, served
-from tests.test_engine import artefacts
+from tests.engine.test_run import artefacts
 
 SLOW = ("--set", "provider.fake.latency_s=0.04", "--set", "search.episodes_in_flight=2")
 PRICED = ("--set", "prices.fake-1.input=1", "--set", "prices.fake-1.output=5")

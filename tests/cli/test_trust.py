@@ -12,12 +12,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry.config import validate
-from orchestry.engine import resume
-from orchestry.errors import ConfigError
-from orchestry.evaluation import evaluate
-from orchestry.registry import _forget
-from orchestry.trust import check, remember
+from orchestry.core.config import validate
+from orchestry.core.errors import ConfigError
+from orchestry.engine.evaluate import evaluate
+from orchestry.engine.run import resume
+from orchestry.engine.trust import check, remember
+from orchestry.task.registry import _forget
 from tests.cli.support import FAKE, TASKS, CommandLine
 
 COMMANDS = (

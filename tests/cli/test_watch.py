@@ -12,7 +12,7 @@ import pytest
 
 import orchestry
 from orchestry.cli import watch
-from orchestry.session import Silent
+from orchestry.engine.session import Silent
 from tests.cli.support import FAKE, TASKS, CommandLine
 
 CONFIG = {"task": "words", "task_path": [str(TASKS)], "provider": {"name": "fake"}, "episodes": 2}
@@ -49,8 +49,8 @@ def test_python_shows_the_same_unless_told_who_watches(
 
 
 def test_the_eta_falls_as_calls_are_answered(tmp_path: Path) -> None:
-    from orchestry.engine import prepare
-    from orchestry.pulse import Pulse
+    from orchestry.engine.run import prepare
+    from orchestry.models.pulse import Pulse
 
     plan = prepare(orchestry.RunConfig.model_validate(CONFIG))
 

@@ -10,8 +10,8 @@ import nbformat
 import pytest
 
 import orchestry
-from orchestry.journal import Learned
-from tests.learn.tiny import tiny_folder
+from orchestry.store.journal import Learned
+from tests.backends.local.tiny import tiny_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "notebooks" / "magrpo_training.ipynb"

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from orchestry import Tools
-from orchestry.services.sandbox import open_sandbox
-from orchestry.types import Limits
+from orchestry.core.types import Limits
+from orchestry.sandbox import open_sandbox
 
 
 @pytest.fixture

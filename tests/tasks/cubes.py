@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from orchestry import BaseTask, Problem, Score, Tools
-from orchestry.registry import load_task
-from orchestry.types import SPLITS
+from orchestry.core.types import SPLITS
+from orchestry.task.registry import load_task
 
 TASK: BaseTask[Any] = load_task("code_collaboration")
 PROBLEMS = {problem.id: problem for split in SPLITS for problem in TASK.problems(split)}

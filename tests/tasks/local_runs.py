@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import orchestry
-from orchestry.config import resolve
-from orchestry.store import Run
+from orchestry.core.config import resolve
+from orchestry.store.run import Run
 
 ROOM = 4096
 """Tokens, here bytes, that the model takes; its positions are rotary, so it needs no training."""
@@ -15,7 +15,7 @@ ROOM = 4096
 
 def learned_run(folder: Path, *sets: str) -> Run:
     """Four episodes of groups of two, two updates, answers of 16 bytes."""
-    from tests.learn.tiny import tiny_folder
+    from tests.backends.local.tiny import tiny_folder
 
     model = tiny_folder(folder / "tiny")
     described = json.loads((model / "config.json").read_text())

@@ -6,9 +6,9 @@ import random
 import re
 from collections.abc import Sequence
 
-from orchestry import prose
-from orchestry.prose.fluency import word_class
-from orchestry.prose.words import CLASS_OF
+from orchestry.task import prose
+from orchestry.task.prose.fluency import word_class
+from orchestry.task.prose.words import CLASS_OF
 
 _WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?")
 

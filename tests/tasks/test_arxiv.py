@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestry import BaseTask, Problem, Tools, prose
-from orchestry.errors import ConfigError
-from orchestry.prose.words import CLASS_OF
-from orchestry.registry import load_task
-from orchestry.testing import check_task
-from orchestry.types import SPLITS
+from orchestry import BaseTask, Problem, Tools
+from orchestry.core.errors import ConfigError
+from orchestry.core.types import SPLITS
+from orchestry.task import prose
+from orchestry.task.check import check_task
+from orchestry.task.prose.words import CLASS_OF
+from orchestry.task.registry import load_task
 from tests.tasks.salads import in_sentences, refilled, shuffled, thinned
 
 TASK: BaseTask[object] = load_task("arxiv")

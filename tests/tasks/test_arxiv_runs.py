@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import orchestry
-from orchestry.config import RunConfig, resolve
-from orchestry.errors import TaskError
-from orchestry.registry import load_task
-from orchestry.store import Run
-from orchestry.types import SPLITS
+from orchestry.core.config import RunConfig, resolve
+from orchestry.core.errors import TaskError
+from orchestry.core.types import SPLITS
+from orchestry.store.run import Run
+from orchestry.task.registry import load_task
 from tests.tasks.local_runs import learned_run
 
 TASK = load_task("arxiv")

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestry import Problem, Tools
-from orchestry.errors import ConfigError
-from orchestry.registry import load_task
-from orchestry.testing import HOSTILE, check_task
-from orchestry.types import SPLITS
+from orchestry.core.errors import ConfigError
+from orchestry.core.types import SPLITS
+from orchestry.task.check import HOSTILE, check_task
+from orchestry.task.registry import load_task
 from tests.tasks.cubes import (
     CUBE,
     CUBES,

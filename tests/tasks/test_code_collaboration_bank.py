@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from orchestry import Problem, compare, read_problems
-from orchestry.types import SPLITS
+from orchestry.core.types import SPLITS
 
 TASKS = Path(__file__).parents[2] / "tasks"
 BY_SPLIT = {s: read_problems(TASKS / "code_collaboration" / "problems.jsonl", s) for s in SPLITS}

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import orchestry
-from orchestry.config import RunConfig, resolve
-from orchestry.engine import prepare, resume
-from orchestry.estimate import Estimate, estimate
-from orchestry.journal import Answered, Reserved
-from orchestry.session import Silent
-from orchestry.store import Run
-from tests.providers.loopback import Server, reply, serving
+from orchestry.core.config import RunConfig, resolve
+from orchestry.engine.estimate import Estimate, estimate
+from orchestry.engine.run import prepare, resume
+from orchestry.engine.session import Silent
+from orchestry.store.journal import Answered, Reserved
+from orchestry.store.run import Run
+from tests.models.loopback import Server, reply, serving
 from tests.tasks.test_code_collaboration_runs import MAINS
 
 PROBLEMS = Path(__file__).parents[2] / "tasks" / "code_collaboration" / "problems.jsonl"

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from orchestry import Tools
-from orchestry.errors import TaskError
-from orchestry.types import CallResult
+from orchestry.core.errors import TaskError
+from orchestry.core.types import CallResult
 from tests.tasks.cubes import CUBE, CUBES, HEAD, OWN, SUM, parts, scored
 
 OUTCOME = import_module("orchestry_tasks.code_collaboration.outcome")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from orchestry.registry import load_task
+from orchestry.task.registry import load_task
 
 load_task("code_collaboration")  # makes the package that its module is loaded from
 PRYING = import_module("orchestry_tasks.code_collaboration.prying")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import orchestry
-from orchestry.config import RunConfig, resolve
-from orchestry.engine import resume
-from orchestry.estimate import estimate
-from orchestry.journal import Answered, Reserved, read
-from orchestry.store import Run
+from orchestry.core.config import RunConfig, resolve
+from orchestry.engine.estimate import estimate
+from orchestry.engine.run import resume
+from orchestry.store.journal import Answered, Reserved, read
+from orchestry.store.run import Run
 
 HELPERS = ("def aux(n):\n    return n ** 3", "def aux(n):\n    return n", "I can't.")
 MAINS = (

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestry import parse_code
-from orchestry.registry import load_task
+from orchestry.task.registry import load_task
 from tests.tasks.cooperation_programs import COORDINATOR, DECORATOR, FALLBACK, FILTER, NONE
 
 load_task("code_collaboration")  # makes the package that its modules load below

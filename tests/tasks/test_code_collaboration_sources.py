@@ -22,10 +22,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestry import Problem
-from orchestry.errors import ConfigError, TaskError
-from orchestry.registry import load_task
-from orchestry.rows import split_of
-from orchestry.types import SPLITS
+from orchestry.core.errors import ConfigError, TaskError
+from orchestry.core.types import SPLITS
+from orchestry.task.datasets import split_of
+from orchestry.task.registry import load_task
 
 load_task("code_collaboration")
 SOURCES = import_module("orchestry_tasks.code_collaboration.sources")
@@ -230,7 +230,7 @@ def test_broken_copies_are_named(tmp_path: Path) -> None:
 def test_a_hub_out_of_reach_is_told(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     code = (
-        "from orchestry.registry import load_task; from importlib import import_module\n"
+        "from orchestry.task.registry import load_task; from importlib import import_module\n"
         "load_task('code_collaboration')\n"
         "sources = import_module('orchestry_tasks.code_collaboration.sources')\n"
         "sources.problems('coophumaneval', None, 'train')"
@@ -241,7 +241,8 @@ def test_a_hub_out_of_reach_is_told(tmp_path: Path) -> None:
     )
     last = done.stderr.strip().rpartition("\n")[2]
     assert last.startswith(
-        "orchestry.errors.ConfigError: OpenMLRL/CoopHumanEval can't be fetched (ConnectionError: "
+        "orchestry.core.errors.ConfigError: OpenMLRL/CoopHumanEval can't be fetched "
+        "(ConnectionError: "
     )
     assert last.endswith(": go online, or name a local copy in options.path")
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestry import Tools
-from orchestry.services.sandbox import open_sandbox
-from orchestry.types import Limits
+from orchestry.core.types import Limits
+from orchestry.sandbox import open_sandbox
 from tests.tasks.cubes import CUBE, HEAD, OWN, PROBLEMS, SUM, TRICKS, parts, scored
 
 REWARD = import_module("orchestry_tasks.code_collaboration.reward")

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestry import BaseTask, Problem, Score, Tools, Transcript, compare
-from orchestry.errors import ConfigError
-from orchestry.registry import load_task
-from orchestry.services.sandbox import open_sandbox
-from orchestry.types import SPLITS, Limits
+from orchestry.core.errors import ConfigError
+from orchestry.core.types import SPLITS, Limits
+from orchestry.sandbox import open_sandbox
+from orchestry.task.registry import load_task
 
 TASK: BaseTask[Transcript] = load_task("code_review")
 REWARD = import_module("orchestry_tasks.code_review.reward")

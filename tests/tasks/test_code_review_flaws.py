@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestry import BaseTask, Problem, Tools, Transcript
-from orchestry.registry import load_task
-from orchestry.services.sandbox import open_sandbox
-from orchestry.types import Limits, Split
+from orchestry.core.types import Limits, Split
+from orchestry.sandbox import open_sandbox
+from orchestry.task.registry import load_task
 
 TASK: BaseTask[Transcript] = load_task("code_review")
 FLAWS = import_module("orchestry_tasks.code_review.flaws")

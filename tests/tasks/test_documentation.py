@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestry import BaseTask, Problem, Score, Tools
-from orchestry.errors import ConfigError, TaskError
-from orchestry.registry import load_task
-from orchestry.testing import check_task
-from orchestry.types import SPLITS
+from orchestry.core.errors import ConfigError, TaskError
+from orchestry.core.types import SPLITS
+from orchestry.task.check import check_task
+from orchestry.task.registry import load_task
 from tests.tasks.prying_examples import PRYING, asking
 
 TASK: BaseTask[Any] = load_task("documentation")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import orchestry
-from orchestry.config import resolve
-from orchestry.registry import load_task
-from orchestry.store import Run
+from orchestry.core.config import resolve
+from orchestry.store.run import Run
+from orchestry.task.registry import load_task
 
 PRICED = ("prices.fake-1.input=1", "prices.fake-1.output=5", "behaviors.enabled=false")
 BASE = ("provider.name=fake", "episodes=2", "search.k_samples=4")
@@ -68,7 +68,7 @@ def test_a_run_on_a_folder_of_ones_own(tmp_path: Path) -> None:
 def test_weights_learn_from_it(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("peft")
-    from tests.learn.tiny import tiny_folder
+    from tests.backends.local.tiny import tiny_folder
 
     model = tiny_folder(tmp_path / "model")
     shape = json.loads((model / "config.json").read_text())

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestry import BaseTask, Problem, Score, Tools
-from orchestry.errors import ConfigError
-from orchestry.registry import load_task
-from orchestry.testing import check_task
-from orchestry.types import SPLITS
+from orchestry.core.errors import ConfigError
+from orchestry.core.types import SPLITS
+from orchestry.task.check import check_task
+from orchestry.task.registry import load_task
 
 TASK: BaseTask[Any] = load_task("research")
 CITED, NOTES, REWARD = (

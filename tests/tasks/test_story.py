@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestry import Problem, Score, Tools, Transcript, prose
-from orchestry.errors import ConfigError, TaskError
-from orchestry.prose.words import CLASS_OF
-from orchestry.registry import load_task
-from orchestry.task import BaseTask
-from orchestry.testing import check_task
-from orchestry.types import SPLITS
+from orchestry import Problem, Score, Tools, Transcript
+from orchestry.core.errors import ConfigError, TaskError
+from orchestry.core.types import SPLITS
+from orchestry.task import prose
+from orchestry.task.base import BaseTask
+from orchestry.task.check import check_task
+from orchestry.task.prose.words import CLASS_OF
+from orchestry.task.registry import load_task
 from tests.tasks.salads import in_sentences, refilled, shuffled, thinned
 
 TASK: BaseTask[Transcript] = load_task("story")

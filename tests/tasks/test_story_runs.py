@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import orchestry
-from orchestry.config import resolve
-from orchestry.registry import load_task
-from orchestry.store import Run
+from orchestry.core.config import resolve
+from orchestry.store.run import Run
+from orchestry.task.registry import load_task
 from tests.tasks.local_runs import learned_run
 
 TASK = load_task("story")

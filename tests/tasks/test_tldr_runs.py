@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import orchestry
-from orchestry.config import RunConfig, resolve
-from orchestry.registry import load_task
-from orchestry.store import Run
+from orchestry.core.config import RunConfig, resolve
+from orchestry.store.run import Run
+from orchestry.task.registry import load_task
 
 TASK = load_task("tldr")
 PROBLEM = next(p for p in TASK.problems("train") if TASK.gold(p))

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from orchestry import Problem
-from orchestry.errors import ConfigError, TaskError
-from orchestry.registry import load_task
-from orchestry.rows import split_of
-from orchestry.types import SPLITS
+from orchestry.core.errors import ConfigError, TaskError
+from orchestry.core.types import SPLITS
+from orchestry.task.datasets import split_of
+from orchestry.task.registry import load_task
 
 load_task("tldr")
 SOURCES = import_module("orchestry_tasks.tldr.sources")

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from orchestry.cli import COMMANDS, group, main
-from orchestry.config import settings_of, validate
+from orchestry.core.config import settings_of, validate
 from tools.reference import commands
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from orchestry.cli import main
-from orchestry.errors import OrchestryError
+from orchestry.core.errors import OrchestryError
 from tools.keys import sections
 from tools.reference import COMMAND, PAGE, commands, page
 

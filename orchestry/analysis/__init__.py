@@ -1,1 +1,0 @@
-"""What runs came to, for people: reads run directories, never the engine."""

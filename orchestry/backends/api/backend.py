@@ -1,0 +1,246 @@
+"""The api backend: a team of prompts over a served model, asked through the gateway.
+
+It learns by rewriting the prompts: an update tries behaviours on dev, and those that help enter
+the agents' system prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestry.backends.api.learner import Learner, Played, State
+from orchestry.backends.api.library import (
+    IN_RUN,
+    Library,
+    empty,
+    prompt_diff,
+    read_library,
+    to_yaml,
+)
+from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Ranked, Update
+from orchestry.core.config import RunConfig
+from orchestry.core.errors import ConfigError
+from orchestry.core.files import write_atomic
+from orchestry.core.seeds import derive
+from orchestry.core.types import Problem, Rate
+from orchestry.models.providers import open_provider, resolve_name
+from orchestry.rollout.beam import Chains, Schedule
+from orchestry.rollout.rollout import Rollout
+from orchestry.store import journal
+from orchestry.store.records import EpisodeRecord
+from orchestry.store.run import Run, Store
+from orchestry.task.base import BaseTask
+
+START = "behaviors/from.yaml"
+"""Where a run keeps the library that it started from."""
+
+
+class ApiBackend(Backend):
+    """Prompts over a provider, and the library of behaviours in them."""
+
+    learner: Learner | None = None
+
+    def __init__(
+        self, config: RunConfig, task: BaseTask[Any], environ: Mapping[str, str], need_key: bool
+    ) -> None:
+        config, notes = _with_dev(config, task)
+        name, note = resolve_name(config.provider, environ)
+        named = config.provider.model_copy(update={"name": name})
+        if not need_key:
+            environ = {**NO_KEYS, **environ}
+        provider = open_provider(named, config.seed, environ)
+        config = config.model_copy(update={"provider": named})
+        super().__init__(config, provider, task.judged, environ)
+        self.notes = [*notes, *([note] if note else []), *self.notes]
+        self.library = self._first_library()
+
+    @property
+    def every(self) -> int | None:
+        """See Backend."""
+        return self.config.behaviors.every if self.config.behaviors.enabled else None
+
+    @property
+    def updates(self) -> int:
+        """See Backend."""
+        return len(self.learner.states) - 1 if self.learner else 0
+
+    async def open(
+        self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
+    ) -> None:
+        """See Backend."""
+        await super().open(store, task, rate, on_warn)
+        if self.config.behaviors.enabled:
+            self.learner = self._new_learner(task, rate, store.events)
+
+    def meet(self, task: BaseTask[Any]) -> None:
+        """See Backend."""
+        super().meet(task)
+        self._keep_roles(task)
+
+    def rollout(
+        self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
+    ) -> Rollout[Any]:
+        """See Backend: with the library of that episode's block."""
+        library = self.library
+        if self.learner is not None and self.every is not None:
+            library = self.learner.states[episode // self.every].library
+        return Rollout(
+            task=task,
+            team=self.team(task, library),
+            policy=Ranked(self.gateway, episode),
+            rate=rate,
+            schedule=schedule,
+            judge=self._judge(episode),
+        )
+
+    async def update(
+        self,
+        block: Sequence[EpisodeRecord],
+        ratings: Mapping[tuple[int, str], float],
+        again: Sequence[EpisodeRecord] = (),
+    ) -> Update:
+        """See Backend: behaviours are distilled and tested on dev."""
+        assert self.learner is not None, "only a backend that learns is asked to"
+        notes = await self.learner.update(block, ratings, again)
+        state = self.learner.states[-1].model_dump(mode="json")
+        return Update(state, self.files(), notes)
+
+    @classmethod
+    def as_left(cls, source: Run, learned: journal.Learned | None, folder: Path) -> dict[str, Any]:
+        """See Backend: the library of that update, or the one that the run began with."""
+        library: Path | None = folder / START
+        if learned is None:
+            library = _began_with(source)
+        elif not (folder / START).exists():
+            (folder / START).parent.mkdir(parents=True, exist_ok=True)
+            text = to_yaml(State.model_validate(learned.state).library)
+            write_atomic(folder / START, text.encode("utf-8"))
+        return {"behaviors": {"enabled": False, "from": library and str(library)}}
+
+    def files(self) -> dict[str, str]:
+        """See Backend: the library in use."""
+        if self.learner is None and not self.library.behaviors:
+            return {}
+        return {IN_RUN.as_posix(): to_yaml(self._latest)}
+
+    def prompt_change(self, task: BaseTask[Any]) -> PromptChange:
+        """What stands in the prompts now, beside what the task itself says."""
+        library = self._latest
+        bare = Library(task=library.task, model=library.model)
+        accepted = sum(len(library.accepted(spec.role)) for spec in task.agents)
+        return PromptChange(accepted, prompt_diff(bare, library, self._prompts(task)))
+
+    @property
+    def _latest(self) -> Library:
+        return self.learner.states[-1].library if self.learner else self.library
+
+    def _prompts(self, task: BaseTask[Any]) -> dict[str, str]:
+        return {spec.role: self.config.system_prompt(spec) for spec in task.agents}
+
+    def _first_library(self) -> Library:
+        """Empty, or the one of `behaviors.from`: of this task and model as it is, else all of it
+        to be tested first; raises ConfigError for one that would be used untested.
+        """
+        task, model, source = self.config.task, self.provider.model, self.config.behaviors.source
+        if source is None:
+            return empty(task, model)
+        library = read_library(source)
+        self._check_size(library, source)
+        if (library.task, library.model) == (task, model):
+            return library.adopted()
+        if not self.config.behaviors.enabled:
+            raise ConfigError(
+                f"{source} was learned on {library.task} with {library.model}, not on {task} with "
+                f"{model}, so it must be tested before it is used: set behaviors.enabled=true"
+            )
+        return library.transferred(task, model)
+
+    def _check_size(self, library: Library, source: Path) -> None:
+        """Raises ConfigError for more behaviours than an agent's prompt takes."""
+        most = self.config.behaviors.max_per_agent
+        for agent in sorted({b.agent for b in library.behaviors}):
+            if (count := len(library.accepted(agent))) > most:
+                raise ConfigError(
+                    f"{source} holds {count} accepted behaviours for {agent}, and "
+                    f"behaviors.max_per_agent={most} enter a prompt: retire some there (status: "
+                    f"retired), or set behaviors.max_per_agent, to 20 at most"
+                )
+
+    def _keep_roles(self, task: BaseTask[Any]) -> None:
+        """Leaves out, with a note, what the library holds for agents that the task lacks."""
+        roles = {spec.role for spec in task.agents}
+        strangers = sorted({b.agent for b in self.library.behaviors} - roles)
+        if strangers:
+            self.library = self.library.of(roles)
+            self.notes.append(
+                f"behaviors.from has behaviours for {', '.join(strangers)}, whom task {task.name} "
+                f"lacks (it has {', '.join(sorted(roles))}): they are left out"
+            )
+
+    def _new_learner(
+        self, task: BaseTask[Any], rate: Rate, events: Sequence[journal.Event]
+    ) -> Learner:
+        """Dev draws also depend on the library at the start: what was accepted on some draws is
+        not tested on them again."""
+        learned = [event for event in events if isinstance(event, journal.Learned)]
+        return Learner(
+            self.config.behaviors,
+            derive(self.config.seed, *(b.id for b in self.library.behaviors)),
+            task.agents,
+            prompts=self._prompts(task),
+            dev=task.problems("dev"),
+            arena=_Dev(self, task, rate),
+            policy=self._critic,
+            model=self.bench.provider.model,
+            max_tokens=self.config.judge.max_tokens,
+            states=[State(library=self.library), *(State.model_validate(e.state) for e in learned)],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Dev:
+    """Plays dev problems without search, so that a library is tested on what it does alone."""
+
+    backend: ApiBackend
+    task: BaseTask[Any]
+    rate: Rate
+
+    async def play(self, library: Library, problem: Problem, seed: int) -> Played:
+        rollout = Rollout(
+            task=self.task,
+            team=self.backend.team(self.task, library),
+            policy=self.backend.gateway,
+            rate=self.rate,
+            schedule=Chains(1),
+            purpose="trial",
+        )
+        tree = await rollout.play(problem, seed)
+        if not tree.leaves:
+            return Played(None, ())
+        leaf = tree.trajectories[tree.leaves[0]]
+        return Played(tree.values[leaf.id].number, leaf.turns)
+
+
+def _with_dev(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, list[str]]:
+    """Switches learning off, where nobody asked for it, for a task that has nothing to test on."""
+    if config.behaviors.enabled is False or task.problems("dev"):
+        return config, []
+    lacks = f"task {config.task} has no dev problems, on which behaviours are tested"
+    if config.behaviors.enabled:
+        raise ConfigError(f"{lacks}: add some, or set behaviors.enabled=false")
+    off = config.behaviors.model_copy(update={"enabled": False})
+    return config.model_copy(update={"behaviors": off}), [f"{lacks}: nothing is learned"]
+
+
+def _began_with(run: Run) -> Path | None:
+    """The library in a run's prompts before its first update; that of another task or model was
+    to be tested first, and not in use."""
+    path = run.folder / START
+    if not path.exists():
+        return None
+    library = read_library(path)
+    opened = next(event for event in run.events if isinstance(event, journal.Opened))
+    return path if (library.task, library.model) == (run.config["task"], opened.model) else None

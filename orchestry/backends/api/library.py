@@ -1,0 +1,402 @@
+"""The library: what a team has learned, as a value and as a readable YAML file.
+
+A behaviour is a short text for one agent's system prompt. Its status says where it stands:
+
+- `candidate`: distilled and perhaps screened, but not tried yet; also each one of another run.
+- `trial`: its paired trial against the prompts of the day is under way.
+- `accepted`: it won its trial, and stands in the prompt.
+- `rejected`: it lost its trial, or showed no gain in the pairs that a trial may take.
+- `retired`: it was accepted once, then stopped helping or gave way to a better one.
+- `merged`: it says what another one says, which its note names; it is never tried.
+
+Only `accepted` ones are ever in a prompt. A library is changed by making another.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import re
+import unicodedata
+from collections.abc import Collection, Mapping
+from hashlib import blake2b
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
+
+from orchestry.core import yamls
+from orchestry.core.errors import ConfigError, reason, too_long
+from orchestry.core.secrecy import looks_like_key
+from orchestry.core.types import Frozen
+
+Kind = Literal["rule", "example"]
+Status = Literal["accepted", "trial", "candidate", "rejected", "retired", "merged"]
+STATUSES: tuple[str, ...] = get_args(Status)
+MAX_TEXT = 2000
+"""Characters of one behaviour, or of a note on it."""
+MAX_BEHAVIORS = 5000
+MAX_FILE = 16 << 20
+"""Bytes of a library's file."""
+NEAR = 0.6
+"""Jaccard index from which two texts are near-duplicates. In pairs of rules written for code
+review, rewordings came to 0.68 to 0.86, and different rules on one subject to 0.09 to 0.45."""
+IN_RUN = Path("behaviors", "library.yaml")
+"""Where a run keeps its library."""
+_STEERING = ("Cc", "Cf")
+"""Unicode categories that may steer a terminal, or hide what a text says: controls, formats."""
+_HARMLESS = "\n\t\u200c\u200d"
+"""Of these also the joiners, without which some scripts and emoji can't be written."""
+HEADING = "## Learned from earlier episodes"
+_NEGATIONS = {
+    *("no", "not", "never", "none", "nothing", "neither", "nor", "without", "avoid", "cannot")
+}
+
+
+def _plain(text: str) -> str:
+    """Refuses what may neither reach a terminal nor a file."""
+    if looks_like_key(text):
+        raise ValueError("holds what looks like an API key: remove it")
+    if any(unicodedata.category(char) in _STEERING for char in text if char not in _HARMLESS):
+        raise ValueError("holds a control or an invisible character: remove it")
+    return text
+
+
+Text = Annotated[str, Field(max_length=MAX_TEXT), AfterValidator(_plain)]
+Name = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_plain)]
+Reward = Annotated[float, Field(ge=-1.0, le=1.0, allow_inf_nan=False)]
+
+
+class Evidence(Frozen):
+    """What a paired trial on dev showed so far; rewards are in [0, 1], so lifts in [-1, 1]."""
+
+    pairs: int = Field(0, ge=0)
+    """Dev episodes played with and without the behaviour under common seeds."""
+    lift: Reward = 0.0
+    """Mean reward with it less mean reward without it."""
+    low: Reward = -1.0
+    """Lower end of the lift's interval."""
+    high: Reward = 1.0
+    e_value: float = Field(1.0, ge=0.0, allow_inf_nan=False)
+    """Evidence against `no gain`: at least 1/level accepts. In a retest, against `no harm`, where
+    1/level retires."""
+    level: float = Field(0.0, ge=0.0, le=1.0)
+    """Chance of a false acceptance that this trial was given; 0 before it began."""
+    update: int = Field(0, ge=0)
+    """The update at which the trial last went on."""
+    episodes: tuple[int, ...] = ()
+    """Train episodes that it was distilled from."""
+    calls: int = Field(0, ge=0)
+    """Calls that its trial took."""
+    usd: float = Field(0.0, ge=0.0, allow_inf_nan=False)
+
+    def __str__(self) -> str:
+        """In points, hundredths of the reward.
+
+        The interval is two-sided and holds wherever the trial stops, so it is wider than what the
+        verdict needs: the e-value decides, and stands beside the one that does.
+        """
+        if not self.pairs:
+            return "not tried yet"
+        low, high = 100 * self.low, 100 * self.high
+        pairs = f"{self.pairs} pair" if self.pairs == 1 else f"{self.pairs} pairs"
+        lift = f"{100 * self.lift:+.1f} points [{low:+.1f}, {high:+.1f}] on {pairs}"
+        decided = f", e-value {self.e_value:.4g} ({self.needed:.4g} decides)"
+        return lift + decided if self.level else lift
+
+    @property
+    def needed(self) -> float:
+        """The e-value that decides the trial; infinite before it began."""
+        return 1.0 / self.level if self.level else float("inf")
+
+
+class Behavior(Frozen):
+    """One text for one agent. `id` follows from agent, kind and text, and may be left out."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    id: str = ""
+    agent: Name
+    kind: Kind = "rule"
+    text: Annotated[Text, Field(min_length=1)]
+    why: Text = ""
+    """What it is meant to put right, in the words of whoever wrote it."""
+    status: Status = "candidate"
+    born: int = Field(0, ge=0)
+    """Number of the update that made it."""
+    evidence: Evidence | None = None
+    retest: Evidence | None = None
+    """What was found when it was tested again, once accepted."""
+    screened: Mapping[str, Reward] = Field(default_factory=dict)
+    """Mean gain by dev problem when it was screened."""
+    note: Text = ""
+    """Why it has its status, where that needs saying."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _identify(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping) or not isinstance(raw.get("text"), str):
+            return raw
+        id = behavior_id(str(raw.get("agent")), str(raw.get("kind", "rule")), raw["text"])
+        if raw.get("id", id) != id:
+            raise ValueError(
+                f"id {str(raw['id'])[:20]!r} belongs to another text (this one's is {id}): an "
+                "edited behaviour is a new one, so remove its id, evidence and status"
+            )
+        return {**raw, "id": id}
+
+    @property
+    def tested(self) -> int:
+        """The update at which it was tested last."""
+        return max(e.update if e else 0 for e in (self.evidence, self.retest))
+
+
+def behavior_id(agent: str, kind: str, text: str) -> str:
+    """8 hex digits over what a behaviour says to whom."""
+    whole = "\x1f".join((agent, kind, text)).encode("utf-8", "replace")
+    return blake2b(whole, digest_size=4).hexdigest()
+
+
+class Library(Frozen):
+    """All behaviours of a run, accepted ones first, else in the order they came."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    version: Literal[1] = 1
+    task: Name
+    model: Name
+    """The model that the evidence is about."""
+    update: int = Field(0, ge=0)
+    """Updates made so far."""
+    behaviors: Annotated[
+        tuple[Behavior, ...], Field(max_length=MAX_BEHAVIORS), AfterValidator(lambda b: _ordered(b))
+    ] = ()
+
+    def accepted(self, agent: str) -> tuple[Behavior, ...]:
+        """What stands in the agent's prompt, in its order there."""
+        return tuple(b for b in self.behaviors if b.agent == agent and b.status == "accepted")
+
+    def prompt(self, agent: str, base: str) -> str:
+        """The agent's system prompt: `base`, then what was learned; `base` where nothing was."""
+        learned = self.accepted(agent)
+        if not learned:
+            return base
+        rules = [_bullet(b.text) for b in learned if b.kind == "rule"]
+        examples = [_example(b.text) for b in learned if b.kind == "example"]
+        return "\n\n".join(filter(None, (base, HEADING, "\n".join(rules), *examples)))
+
+    def find(self, id: str) -> Behavior | None:
+        """The behaviour of that id."""
+        return next((b for b in self.behaviors if b.id == id), None)
+
+    def put(self, behavior: Behavior) -> Library:
+        """With this behaviour in the place of the one of its id, else as the last."""
+        if self.find(behavior.id) is None:
+            return self._with((*self.behaviors, behavior))
+        return self._with(tuple(behavior if b.id == behavior.id else b for b in self.behaviors))
+
+    def near(self, agent: str, text: str) -> Behavior | None:
+        """The agent's behaviour that says nearly the same, the nearest of several.
+
+        Merged ones don't count: what is near to them is compared with what they stand for.
+        """
+        scored = [
+            (similarity(b.text, text), -place, b)
+            for place, b in enumerate(self.behaviors)
+            if b.agent == agent and b.status != "merged"
+        ]
+        best = max(scored, default=None, key=lambda item: item[:2])
+        return best[2] if best and best[0] >= NEAR else None
+
+    def accept(self, behavior: Behavior, max_per_agent: int) -> Library:
+        """With this behaviour in the prompt; in a full prompt the least lift gives way to it."""
+        others = [b for b in self.accepted(behavior.agent) if b.id != behavior.id]
+        by_lift = sorted(others, key=_lift)
+        library = self
+        for b in by_lift[: max(0, len(others) + 1 - max_per_agent)]:
+            changed = {"status": "retired", "note": f"gave way to {behavior.id}"}
+            library = library.put(b.model_copy(update=changed))
+        return library.put(behavior.model_copy(update={"status": "accepted"}))
+
+    def adopted(self) -> Library:
+        """The start of another run of the same task and model: accepted ones stay accepted.
+
+        Numbers of updates are the new run's own, and a trial that was open begins anew.
+        """
+        kept = []
+        for b in self.behaviors:
+            changes: dict[str, Any] = {"born": 0}
+            if b.status == "trial":
+                changes |= {"status": "candidate", "evidence": None, "screened": {}}
+            elif b.evidence:
+                changes["evidence"] = b.evidence.model_copy(update={"update": 0})
+            if b.retest:
+                changes["retest"] = b.retest.model_copy(update={"update": 0})
+            kept.append(b.model_copy(update=changes))
+        return Library(task=self.task, model=self.model, behaviors=tuple(kept))
+
+    def of(self, agents: Collection[str]) -> Library:
+        """Only what is for these agents."""
+        return self._with(tuple(b for b in self.behaviors if b.agent in agents))
+
+    def transferred(self, task: str, model: str) -> Library:
+        """What was accepted here, as candidates of a run on another task, or with another model.
+
+        Evidence stays behind: it says nothing about that run.
+        """
+        moved = tuple(
+            Behavior(
+                agent=b.agent,
+                kind=b.kind,
+                text=b.text,
+                why=b.why,
+                note=f"from {self.task} with {self.model}",
+            )
+            for b in self.behaviors
+            if b.status == "accepted"
+        )
+        return Library(task=task, model=model, behaviors=moved)
+
+    def _with(self, behaviors: tuple[Behavior, ...]) -> Library:
+        return Library(task=self.task, model=self.model, update=self.update, behaviors=behaviors)
+
+
+def empty(task: str, model: str) -> Library:
+    """A library of nothing; raises ConfigError for a name that no library can have."""
+    try:
+        return Library(task=task, model=model)
+    except ValidationError as error:
+        raise ConfigError(
+            f"the name of task {task[:40]!a} or model {model[:40]!a} can't be used "
+            f"({reason(error)}): give another"
+        ) from None
+
+
+def _ordered(behaviors: tuple[Behavior, ...]) -> tuple[Behavior, ...]:
+    if len({b.id for b in behaviors}) < len(behaviors):
+        raise ValueError("one behaviour stands there twice: remove one of the two")
+    return tuple(sorted(behaviors, key=lambda b: STATUSES.index(b.status)))
+
+
+def _lift(behavior: Behavior) -> tuple[float, int, str]:
+    lift = behavior.evidence.lift if behavior.evidence else float("-inf")
+    return lift, behavior.born, behavior.id
+
+
+def _bullet(text: str) -> str:
+    return "- " + text.strip().replace("\n", "\n  ")
+
+
+def _example(text: str) -> str:
+    """In tags that the text can't end: its own ones of that name are no tags any more."""
+    inside = re.sub(r"<(?=[\s/]*example\b)", "&lt;", text.strip(), flags=re.IGNORECASE)
+    return f"An example of good work, on another problem:\n<example>\n{inside}\n</example>"
+
+
+def similarity(one: str, other: str) -> float:
+    """Jaccard index of two texts' words and word pairs, in [0, 1]; symmetric.
+
+    0 where only one of them says no: a rule and its opposite differ by hardly a word.
+    """
+    words, others = _words(one), _words(other)
+    if _negated(words) != _negated(others):
+        return 0.0
+    shingles, more = _shingles(words), _shingles(others)
+    union = len(shingles | more)
+    return len(shingles & more) / union if union else 1.0
+
+
+def _words(text: str) -> list[str]:
+    text = text.casefold().replace("\u2019", "'").replace("'s ", " ")
+    return re.findall(r"[\w']+", text.replace("n't", " not"))
+
+
+def _negated(words: list[str]) -> bool:
+    return not _NEGATIONS.isdisjoint(words)
+
+
+def _shingles(words: list[str]) -> set[tuple[str, ...]]:
+    return {(word,) for word in words} | set(pairwise(words))
+
+
+def prompt_diff(before: Library, after: Library, prompts: Mapping[str, str]) -> str:
+    """What one library's system prompts are to another's: a unified diff, '' for no change.
+
+    `prompts` has each agent's own prompt, by role.
+    """
+    lines = list[str]()
+    for agent, base in prompts.items():
+        old, new = (library.prompt(agent, base).splitlines() for library in (before, after))
+        lines += difflib.unified_diff(
+            old, new, f"{agent} (before)", f"{agent} (after)", lineterm=""
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+# --- the file -----------------------------------------------------------------------------------
+
+
+class _Dumper(yaml.SafeDumper):
+    """Multi-line texts as blocks, which a person can read."""
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _block)
+
+
+def to_yaml(library: Library) -> str:
+    """A file that `read_library` takes back and a person can read, accepted behaviours first."""
+    head = "# What the team learned; `orchestry behaviors show ID` shows one, and\n"
+    head += "# `orchestry run --set behaviors.from=THIS_FILE` starts a run from it.\n"
+    plain = library.model_dump(mode="json", exclude={"behaviors"})
+    if not library.behaviors:
+        return head + _dump({**plain, "behaviors": []})
+    items = [
+        f"\n# {b.status}: {b.evidence or 'not tried yet'}\n"
+        + _dump([b.model_dump(mode="json", exclude_defaults=True)])
+        for b in library.behaviors
+    ]
+    return head + _dump(plain) + "behaviors:\n" + "".join(items)
+
+
+def _dump(data: Any) -> str:
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
+
+
+def file_of(place: Path) -> Path:
+    """The library's file, where `place` may also be a run directory."""
+    return place / IN_RUN if place.is_dir() else place
+
+
+def read_library(path: Path) -> Library:
+    """The library in a file, or of a run directory.
+
+    Raises ConfigError that names the file and what is wrong with it.
+    """
+    fix = "correct the file"
+    try:
+        path = file_of(path)
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE + 1)
+        if len(data) > MAX_FILE:
+            raise ValueError(f"it is larger than {MAX_FILE >> 20} MiB")
+        raw = yamls.load(data.decode("utf-8"))
+        if not isinstance(raw, dict):
+            raise ValueError("it holds no keys and values")
+        return Library.model_validate(raw)
+    except ValidationError as error:
+        why = reason(error).replace("Value error, ", "", 1)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise too_long(error) from None
+        why = error.strerror or str(error)
+        fix = f"give a library's YAML file, such as RUN/{IN_RUN.as_posix()}, or a run that learned"
+    except ValueError as error:
+        why = " ".join(str(error).split())[:300]
+    raise ConfigError(f"{path} is no library of behaviours: {why}: {fix}")

@@ -1,0 +1,346 @@
+"""N LoRA adapters on one frozen base; each row of a batch says which of them it uses.
+
+LoRA as in arXiv 2106.09685, eq. 3: h = W x + (alpha / r) B A x, with A drawn and B zero at first.
+The base keeps its modules and its parameters: the low-rank part joins in forward hooks, so that
+one copy of the weights serves all agents, and row -1 is the bare base bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from orchestry.backends.local import adapterfiles
+from orchestry.backends.local.adapterfiles import SHARED
+from orchestry.backends.local.base import Base, quiet
+from orchestry.core.errors import ConfigError
+from orchestry.core.seeds import derive
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+_PREFIX = "base_model.model."
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """One linear layer of the base, (in) to (out), with its low-rank part an adapter."""
+
+    name: str
+    linear: nn.Linear
+    down: tuple[nn.Parameter, ...]
+    """A: (r, in) an adapter."""
+    up: tuple[nn.Parameter, ...]
+    """B: (out, r) an adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which rows of a batch use which adapter."""
+
+    spans: tuple[tuple[int, int, int | None], ...]
+    """(adapter, first row, row after the last) in the order of the sorted batch."""
+    rows: int | None
+    """Rows of the batch; None: any number."""
+    order: Tensor | None
+    """(R,): sorts the rows by adapter; None: each adapter's rows are neighbours already."""
+    inverse: Tensor | None
+    seed: int
+    """Of the dropout masks, so that a recomputation in the backward pass draws the same ones."""
+    cast: dict[tuple[str, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Pairs in the base's precision, made once for all tokens that this plan draws."""
+
+    def pair(self, site: _Site, adapter: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """A and B of an adapter as the base computes; where they learn, by way of the gradient."""
+        if torch.is_grad_enabled() or site.down[adapter].dtype == dtype:
+            return site.down[adapter].to(dtype), site.up[adapter].to(dtype)
+        key = site.name, adapter
+        if key not in self.cast:
+            self.cast[key] = site.down[adapter].to(dtype), site.up[adapter].to(dtype)
+        return self.cast[key]
+
+
+class Adapters:
+    """One LoRA adapter an agent, or one for all, on every target linear of a frozen base.
+
+    Weights are trained in float32 at least, and used in the base's precision. The adapters follow
+    the base's mode: dropout on their input acts after `model.train()` only. The model runs inside
+    `rows` only: outside it raises RuntimeError, since which adapter is meant is not known.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        agents: Sequence[str],
+        *,
+        rank: int = 16,
+        alpha: int = 32,
+        dropout: float = 0.05,
+        targets: Sequence[str] = ATTENTION,
+        seed: int = 0,
+        shared: bool = False,
+    ) -> None:
+        """Draws A kaiming-uniform as peft does, a function of `seed` and the agent's name.
+
+        `targets` are last parts of module names. `shared`: all agents train one adapter. Raises
+        ConfigError where the base has no such linear layer, or wears adapters already.
+        """
+        if getattr(base.model, "_orchestry_adapters", False):
+            raise ConfigError(f"the base {base.name} wears adapters already: load it a second time")
+        self.base = base
+        self.agents = tuple(agents)
+        self.rank, self.alpha, self.dropout = rank, alpha, dropout
+        self.targets = tuple(targets)
+        self.shared = shared
+        self._folders = (SHARED,) if shared else tuple(map(_folder, self.agents))
+        base.model.requires_grad_(False)
+        self._sites = self._attach(seed)
+        self._plan: _Plan | None = None
+        self.reseed(seed)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Each agent's folder in a checkpoint; the same one for all where they share an adapter."""
+        return self._folders * len(self.agents) if self.shared else self._folders
+
+    @property
+    def _kind(self) -> adapterfiles.Kind:
+        return adapterfiles.Kind(
+            base=self.base.name,
+            paths=frozenset([str(self.base.model.name_or_path)]),  # as `orchestry export` names it
+            rank=self.rank,
+            alpha=self.alpha,
+            dropout=self.dropout,
+            targets=self.targets,
+        )
+
+    @property
+    def scaling(self) -> float:
+        """What B A x is multiplied with."""
+        return self.alpha / self.rank
+
+    def parameters(self, agent: int | None = None) -> list[nn.Parameter]:
+        """A and B of one agent, a pair a target in the order of the modules; None: of all agents.
+
+        Where agents share an adapter each has the same ones, and all together have them once.
+        """
+        numbers = range(len(self._folders)) if agent is None else [self._number(agent)]
+        return [
+            weight
+            for number in numbers
+            for site in self._sites
+            for weight in (site.down[number], site.up[number])
+        ]
+
+    def rows(self, index_R: int | Sequence[int] | Tensor) -> AbstractContextManager[None]:
+        """In this context the model's batch row i uses the adapter of agent `index_R[i]`.
+
+        -1 is the bare base; a plain int holds for a batch of any size. Gradient checkpointing of
+        the model is made to remember the rows: its recomputation may run after the context.
+        """
+        if torch.is_grad_enabled() and self.base.model.training:
+            self._remember_rows()
+        return _Using(self, self._planned(index_R))
+
+    def reseed(self, seed: int) -> None:
+        """From here on dropout masks are a function of `seed` and the count of `rows` calls."""
+        self._seed, self._draws = seed, 0
+
+    def save(self, folder: Path) -> None:
+        """One folder an agent, named after it, that peft's `from_pretrained` loads."""
+        for number, name in enumerate(self._folders):
+            weights = {key: weight.detach() for key, weight in self._named(number)}
+            adapterfiles.write(folder / name, self._kind, weights)
+
+    def load(self, folder: Path, any_base: bool = False) -> None:
+        """What `save` or peft wrote; all adapters or, with an error, none of them.
+
+        Raises StoreError where a folder can't be read or is damaged, and ConfigError where an
+        adapter was made for another base (by content; with `any_base` that is not asked), or with
+        other settings than these.
+        """
+        found = []
+        for number, name in enumerate(self._folders):
+            shapes = {key: tuple(weight.shape) for key, weight in self._named(number)}
+            found.append(adapterfiles.read(folder / name, self._kind, shapes, any_base))
+        with torch.no_grad():
+            for number, tensors in enumerate(found):
+                for key, weight in self._named(number):
+                    weight.copy_(tensors[key])
+
+    def merged(self, agent: int) -> dict[str, Tensor]:
+        """The base's state with the agent's adapter added to its weights; the base stays as it is.
+
+        Raises ConfigError where the base is quantized: sums of its codes mean nothing.
+        """
+        number = self._number(agent)
+        state: dict[str, Tensor] = self.base.model.state_dict()
+        for site in self._sites:
+            weight = site.linear.weight
+            if not weight.is_floating_point():
+                raise ConfigError(
+                    f"the base {self.base.name} is quantized, so no adapter can be merged into it: "
+                    "load it without quantize, or, where its own files are quantized, export the "
+                    "adapters without --merge"
+                )
+            delta = site.up[number].detach() @ site.down[number].detach() * self.scaling
+            state[f"{site.name}.weight"] = (weight + delta).to(weight.dtype)
+        return state
+
+    def export(self, agent: int, folder: Path) -> None:
+        """An ordinary model folder: base with the agent's adapter merged, and the tokenizer."""
+        with quiet():
+            self.base.model.save_pretrained(folder, state_dict=self.merged(agent))
+        self.base.tokenizer.save_pretrained(folder)
+
+    def _attach(self, seed: int) -> tuple[_Site, ...]:
+        model = self.base.model
+        found = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear) and name.rpartition(".")[2] in self.targets
+        }
+        absent = set(self.targets) - {name.rpartition(".")[2] for name in found}
+        if absent:
+            known = {n.rpartition(".")[2] for n, m in model.named_modules() if type(m) is nn.Linear}
+            raise ConfigError(
+                f"the base {self.base.name} has no linear layer {', '.join(sorted(absent))}: name "
+                f"LoRA's targets among {', '.join(sorted(known)) or 'none'}"
+            )
+        generators = [torch.Generator().manual_seed(derive(seed, name)) for name in self._folders]
+        sites = tuple(self._site(name, linear, generators) for name, linear in found.items())
+        for number, site in enumerate(sites):
+            site.linear.register_forward_hook(partial(self._join, number))
+        object.__setattr__(model, "_orchestry_adapters", True)
+        return sites
+
+    def _site(self, name: str, linear: nn.Linear, generators: list[torch.Generator]) -> _Site:
+        place: dict[str, Any] = {
+            "device": self.base.model.device,
+            "dtype": torch.promote_types(self.base.model.dtype, torch.float32),
+        }
+        downs, ups = [], []
+        for generator in generators:  # drawn on the CPU, so that every device starts the same
+            drawn = torch.empty(self.rank, linear.in_features)
+            nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator)
+            downs.append(nn.Parameter(drawn.to(**place)))
+            ups.append(nn.Parameter(torch.zeros(linear.out_features, self.rank, **place)))
+        return _Site(name, linear, tuple(downs), tuple(ups))
+
+    def _number(self, agent: int) -> int:
+        """The adapter of an agent; -1 stays -1."""
+        if not -1 <= agent < len(self.agents):
+            raise IndexError(f"agent {agent} of {len(self.agents)}")
+        return min(agent, 0) if self.shared else agent
+
+    def _planned(self, index_R: int | Sequence[int] | Tensor) -> _Plan:
+        seed = 0
+        if self.dropout and self.base.model.training:
+            seed = derive(self._seed, self._draws)
+            self._draws += 1
+        if isinstance(index_R, int):
+            return _Plan(((self._number(index_R), 0, None),), None, None, None, seed)
+        given: Iterable[int] = index_R.tolist() if isinstance(index_R, Tensor) else index_R
+        numbers = [self._number(agent) for agent in given]
+        spans = _spans(numbers)
+        if len(spans) == len(set(numbers)):
+            return _Plan(spans, len(numbers), None, None, seed)
+        order = sorted(range(len(numbers)), key=numbers.__getitem__)
+        order_R = torch.tensor(order, device=self.base.model.device)
+        spans = _spans(sorted(numbers))
+        return _Plan(spans, len(numbers), order_R, torch.argsort(order_R), seed)
+
+    def _join(
+        self, number: int, linear: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+    ) -> Tensor | None:
+        """The forward hook of one site: adds the low-rank part to what the base's layer gave."""
+        plan, x = self._plan, inputs[0]
+        if plan is None:
+            raise RuntimeError("the model ran outside Adapters.rows: rows(-1) is the bare base")
+        if plan.rows not in (None, len(x)):
+            raise RuntimeError(f"Adapters.rows got {plan.rows} rows for a batch of {len(x)}")
+        if all(adapter < 0 for adapter, _, _ in plan.spans):
+            return None
+        if self.dropout and linear.training:
+            x = self._dropped(x, derive(plan.seed, number))
+        delta = self._delta(self._sites[number], plan, x)
+        return torch.add(output, delta, alpha=self.scaling)
+
+    def _delta(self, site: _Site, plan: _Plan, x: Tensor) -> Tensor:
+        """B A x, (R, ..., out), of each row's own adapter; zeros where it has none."""
+        if plan.order is not None:
+            x = x.index_select(0, plan.order)
+        parts = []
+        for adapter, first, end in plan.spans:
+            part = x[first:end]
+            if adapter < 0:
+                parts.append(part.new_zeros(*part.shape[:-1], site.linear.out_features))
+                continue
+            down, up = plan.pair(site, adapter, x.dtype)
+            parts.append(functional.linear(functional.linear(part, down), up))
+        delta = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return delta if plan.inverse is None else delta.index_select(0, plan.inverse)
+
+    def _dropped(self, x: Tensor, seed: int) -> Tensor:
+        generator = torch.Generator(x.device).manual_seed(seed)
+        kept = torch.empty_like(x).bernoulli_(1 - self.dropout, generator=generator)
+        return x * kept.div_(1 - self.dropout)
+
+    def _remember_rows(self) -> None:
+        """Has checkpointed layers recompute with the plan of their forward pass."""
+        for module in self.base.model.modules():
+            if getattr(module, "gradient_checkpointing", False):
+                wrapped: Any = partial(checkpoint, use_reentrant=False, context_fn=self._contexts)
+                module._gradient_checkpointing_func = wrapped
+
+    def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Of a checkpointed layer's forward pass, and of its recomputation."""
+        return nullcontext(), _Using(self, self._plan)
+
+    def _named(self, number: int) -> list[tuple[str, nn.Parameter]]:
+        """The weights of an adapter under the names that peft gives them."""
+        return [
+            (f"{_PREFIX}{site.name}.lora_{letter}.weight", weight)
+            for site in self._sites
+            for letter, weight in (("A", site.down[number]), ("B", site.up[number]))
+        ]
+
+
+class _Using(AbstractContextManager[None]):
+    """Adapters with a plan; may be entered again, as each recomputation does."""
+
+    def __init__(self, adapters: Adapters, plan: _Plan | None) -> None:
+        self._adapters, self._inner = adapters, plan
+        self._outer: list[_Plan | None] = []
+
+    def __enter__(self) -> None:
+        self._outer.append(self._adapters._plan)
+        self._adapters._plan = self._inner
+
+    def __exit__(self, *exc: object) -> None:
+        self._adapters._plan = self._outer.pop()
+
+
+def _spans(numbers: list[int]) -> tuple[tuple[int, int, int | None], ...]:
+    """(adapter, first, end) of each run of equal numbers."""
+    spans, first = [], 0
+    for adapter, run in groupby(numbers):
+        end = first + len(list(run))
+        spans.append((adapter, first, end))
+        first = end
+    return tuple(spans)
+
+
+def _folder(agent: str) -> str:
+    """An agent's name as one folder's name, on any file system."""
+    return quote(agent, safe=" ").replace(".", "%2E")

@@ -1,0 +1,389 @@
+"""The local backend: one LoRA agent a role on weights of this machine, trained by MAGRPO gradients.
+
+Task, reward, rollout and journal are those of every run. What differs: the team's own weights
+answer, all episodes of an update in step, and an update is one step down the policy gradient.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from orchestry.backends.base import NO_KEYS, Backend, Evaluation, Update
+from orchestry.backends.local.base import require_installed
+from orchestry.backends.local.config import as_chains, model_of, refuse
+from orchestry.backends.local.credit import Otherwise, otherwise
+from orchestry.backends.local.dev import Dev, chosen
+from orchestry.backends.local.lockstep import Lockstep
+from orchestry.backends.local.taught import empty, leftover
+from orchestry.backends.local.weights import Weights
+from orchestry.core.config import RunConfig
+from orchestry.core.errors import ConfigError, LearnError, StoreError
+from orchestry.core.files import refused
+from orchestry.core.texts import sample_of
+from orchestry.core.types import Completion, Problem, Rate, Request, Tree
+from orchestry.rollout.beam import Chains, Schedule
+from orchestry.rollout.rollout import Rollout
+from orchestry.store.checkpoints import check_files, checkpoint, file_digests
+from orchestry.store.journal import Evaluated, Learned
+from orchestry.store.records import EpisodeRecord
+from orchestry.store.run import Run, Store
+from orchestry.task.base import BaseTask
+
+if TYPE_CHECKING:
+    from orchestry.backends.local.trainer import Learnt, Trainer
+
+START = "start"
+"""In the run: the adapters of `learn.from`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InStep(Rollout[Any]):
+    """A rollout in step with the others of its update."""
+
+    lockstep: Lockstep
+
+    async def play(self, problem: Problem, seed: int) -> Tree[Any]:
+        """See Rollout.play."""
+        with self.lockstep.playing():
+            return await Rollout.play(self, problem, seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning(InStep):
+    """One that is learned from: its tree is kept, with the replays that credits are made of."""
+
+    keep: Callable[[Tree[Any], Otherwise | None], None]
+    replays: bool
+
+    async def play(self, problem: Problem, seed: int) -> Tree[Any]:
+        """See Rollout.play."""
+        with self.lockstep.playing():
+            tree = await Rollout.play(self, problem, seed)
+            self.keep(tree, await otherwise(self, tree) if self.replays else None)
+        return tree
+
+
+class LocalBackend(Backend):
+    """A team of adapters on one base. Built: checked, nothing loaded. `open`: it can play."""
+
+    provider: Weights
+    in_step = True
+
+    def __init__(
+        self, config: RunConfig, task: BaseTask[Any], environ: Mapping[str, str], need_key: bool
+    ) -> None:
+        require_installed()
+        refuse(config)
+        if not need_key:
+            environ = {**NO_KEYS, **environ}
+        # What else is in a batch of vLLM's changes the last bits.
+        provider = Weights(model_of(config), deterministic=config.learn.vllm_url is None)
+        super().__init__(as_chains(config), provider, task.judged, environ)
+        if self.config.judge.enabled and not self.bench.own:
+            raise ConfigError(
+                "backend local has no judge of its own: name one in judge.provider.name, or set "
+                "judge.enabled=false"
+            )
+        if self.every is not None:
+            self.notes += leftover(config.episodes, self.every)
+        self._played: dict[int, tuple[Tree[Any], Otherwise | None]] = {}
+        """Of the episodes since the last update."""
+        self._samples = list[int]()
+        """Actions learned from, an update."""
+
+    def meet(self, task: BaseTask[Any]) -> None:
+        """See Backend; at temperature 0 an agent's answers are all alike."""
+        super().meet(task)
+        settings = self.config.learn
+        self._models = {role: member.model for role, member in self.team(task).items()}
+        self._dev_problems = min(settings.evaluate_problems, len(task.problems("dev")))
+        if settings.evaluate_every and not self._dev_problems:
+            raise ConfigError(
+                f"task {task.name} has no dev problems to evaluate on: add some, or leave "
+                "learn.evaluate_every"
+            )
+        cold = [role for role, member in self.team(task).items() if member.temperature == 0]
+        if cold and self.every is not None:
+            raise ConfigError(
+                f"{', '.join(cold)} would answer at temperature 0, and learns only from answers "
+                "that differ: set it above 0, or learn.enabled=false"
+            )
+
+    def begin(self) -> None:
+        """See Backend: the adapters to start from."""
+        source, file = self.config.learn.source, "adapter_config.json"
+        if source is None or any(source.glob(f"*/{file}")):
+            return
+        near = [*source.glob(f"checkpoints/*/*/{file}"), *source.glob(f"*/*/{file}")]
+        near += source.glob(file)
+        what = "holds no adapters" if source.is_dir() else "is no folder here"
+        raise ConfigError(
+            f"learn.from: {source} {what}: give a checkpoint, with a folder an agent, such as "
+            f"{max(near).parent.parent if near else 'RUN/checkpoints/000020'}"
+        )
+
+    def digests(self) -> dict[str, str]:
+        """See Backend: the base, or each agent's where they differ (a hub's that is not fetched yet
+        has none)."""
+        from orchestry.backends.local.identity import base_digest
+
+        found = {f"base of {role}": base_digest(model) for role, model in self._models.items()}
+        if len(set(self._models.values())) == 1:
+            found = {"base": next(iter(found.values()))}
+        return {name: digest for name, digest in found.items() if digest is not None}
+
+    @property
+    def every(self) -> int | None:
+        """See Backend."""
+        return self.config.learn.every if self.config.learn.enabled else None
+
+    @property
+    def dev_plays(self) -> int:
+        """See Backend."""
+        settings, held_out = self.config.learn, self._dev_problems
+        if not settings.evaluate_every or self.every is None:
+            return 0
+        return held_out * (1 + self.config.episodes // self.every // settings.evaluate_every)
+
+    @property
+    def dev_rewards(self) -> dict[str, float]:
+        """See Backend."""
+        return self._dev.rewards
+
+    @property
+    def best_update(self) -> int | None:
+        """See Backend."""
+        return self._dev.best.update if self._dev.best else None
+
+    @property
+    def updates(self) -> int:
+        """See Backend."""
+        return len(self._samples)
+
+    @property
+    def taught(self) -> int:
+        """See Backend."""
+        return len(self._samples) - self._samples.count(0)
+
+    async def open(
+        self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
+    ) -> None:
+        """Loads the weights, and the adapters as the last update left them.
+
+        Episodes since that update are played again, all together: what a batch holds is then what
+        it would have been without the stop, to the last bit.
+        """
+        learned = [event for event in store.events if isinstance(event, Learned)]
+        self._samples, self._store = [one.state["samples"] for one in learned], store
+        await super().open(store, task, rate, on_warn)
+        last = self._last(learned)
+        self._trainer = await asyncio.to_thread(self._load, task, last, on_warn)
+        self._stack.callback(self._trainer.close)
+        self._keep_start(store)
+        base = self._trainer.crews[0].base
+        self.provider.device, self.provider.sha256 = str(base.device), base.sha256
+        self.provider.deterministic &= base.device.type == "cpu"  # a GPU's sums have no order
+        self._lockstep = Lockstep(self._draw)
+        self._dev = self._evaluations(task, rate)
+        if self.every is not None:
+            self._take_back(self.updates * self.every, on_warn)
+
+    def _last(self, learned: Sequence[Learned]) -> Path | None:
+        """The checkpoint to go on from; raises StoreError where it is damaged."""
+        if not learned:
+            return None
+        folder = self._store.folder
+        there = [one.state["checkpoint"] for one in learned[:-1]]
+        kept = [str(folder / name) for name in there if (folder / name).is_dir()]
+        other = f", or begin another run with learn.from={kept[-1]}" if kept else ""
+        check_files(folder, learned[-1], f"restore it from a copy{other}")
+        return folder / str(learned[-1].state["checkpoint"])
+
+    def _take_back(self, first: int, on_warn: Callable[[str], None]) -> None:
+        """Episodes since the last update, where there are some and they aren't the run's last."""
+        store, asked = self._store, self.config.episodes
+        if lost := [episode for episode in store.lost if episode < first]:
+            raise StoreError(
+                f"{store.folder / 'episodes.jsonl'} lacks episode {min(lost)}, and the weights "
+                "that played it are gone: restore the file from a copy"
+            )
+        since = {episode for episode in store.episodes.keys() | store.lost if episode >= first}
+        if not since or (asked - first < self.config.learn.every and len(since) == asked - first):
+            return
+        on_warn(f"{len(since)} episodes since the last update are played again, all together")
+        store.roll_back(first, time.time())
+
+    def _load(
+        self, task: BaseTask[Any], last: Path | None, on_warn: Callable[[str], None]
+    ) -> Trainer:
+        from orchestry.backends.local.parallel import load_trainer
+
+        settings = self.config.learn
+        updates = self.config.episodes // settings.every
+        trainer = load_trainer(
+            self.team(task), settings, updates, self.config.seed, on_warn, self._beat
+        )
+        if last is not None:
+            trainer.resume(last)
+        elif settings.source is not None:
+            kept = self._store.folder / START
+            own = bool(self._store.events) and kept.is_dir()
+            trainer.start_from(kept if own else settings.source, any_base=own)
+        return trainer
+
+    def _beat(self, tokens: int) -> None:
+        """From the thread that computes: so many tokens were drawn. Ends it at an interrupt."""
+        self.gateway.pulse.tokens += tokens
+        self.gateway.check_door()
+
+    def _keep_start(self, store: Store) -> None:
+        """Saves what a run starts from in the run: another run's checkpoints may be pruned."""
+        source, kept = self.config.learn.source, store.folder / START
+        if source is None or store.events or self.every is None:
+            return
+        part = kept.with_name(kept.name + ".part")
+        try:
+            for old in (part, kept):  # of a process that never came to its first event
+                shutil.rmtree(old, ignore_errors=True)
+            for crew in self._trainer.crews:
+                crew.adapters.save(part)
+            part.replace(kept)
+        except OSError as error:
+            raise refused(kept, error) from None
+
+    @classmethod
+    def as_left(cls, source: Run, learned: Learned | None, folder: Path) -> dict[str, Any]:
+        """See Backend: the adapters of that update, or those that the run began with."""
+        changes: dict[str, Any] = {"enabled": False}
+        if learned is not None:
+            changes["from"] = str(checkpoint(source, learned).absolute())
+        elif (source.folder / START).is_dir():
+            changes["from"] = str((source.folder / START).absolute())
+        return {"learn": changes}
+
+    def rollout(
+        self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
+    ) -> Rollout[Any]:
+        """How that episode is played: by the weights that the updates before it left."""
+        how: dict[str, Any] = {
+            "task": task,
+            "team": self.team(task),
+            "policy": self._lockstep,
+            "rate": rate,
+            "schedule": schedule,
+            "judge": self._judge(episode),
+            "lockstep": self._lockstep,
+        }
+        if self.every is None:
+            return InStep(**how)
+        return Learning(**how, keep=partial(self._keep, episode), replays=self._replays)
+
+    async def replay(self, rollout: Rollout[Any], tree: Tree[Any]) -> None:
+        """See Backend."""
+        if self._replays:
+            await otherwise(rollout, tree)
+
+    @property
+    def _replays(self) -> bool:
+        return self.every is not None and self.config.learn.credit == "replay"
+
+    def _keep(self, episode: int, tree: Tree[Any], credits: Otherwise | None) -> None:
+        self._played[episode] = tree, credits
+
+    async def _draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
+        """One batch from the weights, into journal and books."""
+        self.gateway.check_door()
+        self.gateway.pulse.doing = "drawing"
+        began = time.monotonic()
+        answers = await asyncio.to_thread(self._trainer.draw, requests, n)
+        seconds = (time.monotonic() - began) / max(1, n * len(requests))
+        for request, samples in zip(requests, answers, strict=True):
+            for index, completion in enumerate(samples):
+                self.gateway.note(sample_of(request, index), completion, seconds)
+        return answers
+
+    async def update(
+        self,
+        block: Sequence[EpisodeRecord],
+        ratings: Mapping[tuple[int, str], float],
+        again: Sequence[EpisodeRecord] = (),
+    ) -> Update:
+        """One MAGRPO step from the episodes since the last one, saved before it counts.
+
+        Raises LearnError for numbers that are none: nothing of it is saved but the batch.
+        """
+        done = await self._learn([self._played.pop(record.episode) for record in block])
+        name, keep = _checkpoint(block[-1].episode + 1), self.config.learn.keep
+        best = self._dev.best
+        spared = {_checkpoint(best.update * len(block)).name} if best else set[str]()
+        await asyncio.to_thread(self._trainer.save, self._store.folder / name, keep, spared)
+        self._samples.append(done.samples)
+        reward = fmean(record.mean_leaf_reward for record in block)
+        files = file_digests(self._store.folder / name)
+        state = {"checkpoint": name.as_posix(), "files": files, "reward": reward, **done.figures()}
+        note = f"update {self.updates}: mean reward {reward:.3f}, {done.line()}"
+        last = self.updates == self.config.episodes // len(block)
+        more = empty(self._samples, reward, self.config.learn.group_size, last)
+        return Update(state, {}, [note, *more])
+
+    async def evaluate(self) -> Evaluation | None:
+        """See Backend; a run that learns nothing, such as an evaluation, is not evaluated."""
+        return None if self.every is None else await self._dev.evaluate(self.updates)
+
+    async def _learn(self, played: Sequence[tuple[Tree[Any], Otherwise | None]]) -> Learnt:
+        """The step itself; a batch of numbers that are none is kept for the user to look at."""
+        from orchestry.backends.local.groups import gather
+
+        settings = self.config.learn
+        credits = [found for _, found in played if found is not None]
+        batch = gather(
+            [tree for tree, _ in played],
+            joint=self.config.search.joint,
+            rewards=settings.rewards,
+            discount=settings.discount,
+            grouping=settings.grouping,
+            baseline=settings.baseline,
+            normalise=settings.normalise or settings.comlrl_compat,
+            skip=not (settings.kl or settings.comlrl_compat),
+            credits=credits if self._replays else None,
+        )
+        try:
+            return await asyncio.to_thread(self._trainer.learn, batch)
+        except LearnError as error:
+            name = f"failed-update-{self.updates + 1}.json"
+            self._store.write(name, json.dumps(asdict(batch)) + "\n")
+            raise LearnError(f"{error}; the batch is {self._store.folder / name}") from error
+
+    def _evaluations(self, task: BaseTask[Any], rate: Rate) -> Dev:
+        """Dev problems are played as episodes are, without judge; their trees are forgotten."""
+        settings = self.config.learn
+        rollout = InStep(
+            task=task,
+            team=self.team(task),
+            policy=self._lockstep,
+            rate=rate,
+            schedule=Chains(settings.group_size, self.config.search.joint),
+            purpose="dev",
+            lockstep=self._lockstep,
+        )
+        return Dev(
+            rollout,
+            chosen(task.problems("dev"), settings.evaluate_problems, self.config.seed),
+            self.config.seed,
+            settings.evaluate_every,
+            [event for event in self._store.events if isinstance(event, Evaluated)],
+        )
+
+
+def _checkpoint(episodes: int) -> Path:
+    """Of the team that learned from so many episodes, in the run directory."""
+    return Path("checkpoints", f"{episodes:06d}")

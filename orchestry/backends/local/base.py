@@ -1,0 +1,395 @@
+"""A base model, frozen, with its tokenizer: what the agents' adapters sit on.
+
+torch and transformers are imported when a base is loaded, so that an installation without them
+gets one clear error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from filelock import FileLock
+
+from orchestry.backends.local.device import device_of, plain_attention
+from orchestry.backends.local.quantize import Quantize, hush, keep_gradients, quantized
+from orchestry.core.distribution import install
+from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, reason
+from orchestry.core.files import Progress, cache
+from orchestry.core.types import Message
+from orchestry.models import weights as models
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+EMBEDDED = "embedded"
+Dtype = Literal["auto", "float32", "bfloat16"]
+_NEEDS = ("torch", "transformers", "peft", "safetensors", "gguf")
+_FIX = install("local")
+_FORMAT = 2
+"""Of the converted folder: raised when a new version must not read an old one's."""
+_SUMS = "checksums.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A causal language model whose weights no longer change, in evaluation mode."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    """With an EOS, a padding token and left padding."""
+    name: str
+    """As adapters trained on it name it."""
+    sha256: str | None = None
+    """Of the file that the weights come from, where it is known."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.device
+
+    @property
+    def context(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return int(self.model.config.max_position_embeddings)
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end an answer: the tokenizer's EOS, and those the model's authors add."""
+        config = self.model.generation_config
+        more = config.eos_token_id if config is not None else None
+        ids = more if isinstance(more, list) else [more]
+        return frozenset(i for i in (self.tokenizer.eos_token_id, *ids) if isinstance(i, int))
+
+    def render(self, messages: Sequence[Message], max_tokens: int = 0) -> tuple[int, ...]:
+        """Token ids of a chat by the model's template, up to where its answer begins.
+
+        Thinking is off where the template knows it. A control token's name in a message is taken
+        apart, so that no agent can end its turn in another agent's prompt. Raises PromptTooLong
+        where the prompt and an answer of `max_tokens` tokens pass the context, and ConfigError
+        where the template refuses the messages, for instance a system message.
+        """
+        from jinja2 import TemplateError
+
+        try:
+            ids: Any = self.tokenizer.apply_chat_template(
+                [{"role": m.role, "content": self._without_controls(m.content)} for m in messages],
+                add_generation_prompt=True,
+                return_dict=False,
+                enable_thinking=False,
+            )
+        except TemplateError as error:
+            raise ConfigError(
+                f"the chat template of {self.name} refuses these messages ({reason(error)}): "
+                "choose a model whose template takes them"
+            ) from None
+        if len(ids) + max_tokens > self.context:
+            raise PromptTooLong(
+                f"the prompt has {len(ids):,} tokens, and with {max_tokens:,} for the answer that "
+                f"passes the {self.context:,} of {self.name}: lower max_tokens, shorten the prompt,"
+                " or choose a model with a longer context"
+            )
+        return tuple(ids)
+
+    def _without_controls(self, text: str) -> str:
+        for name in self.tokenizer.all_special_tokens:
+            text = text.replace(name, f"{name[:1]} {name[1:]}")
+        return text
+
+
+def load_base(
+    name: str = EMBEDDED,
+    dtype: Dtype = "auto",
+    quantize: Quantize | None = None,
+    device: str = "auto",
+    *,
+    progress: Progress | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Base:
+    """A base by name: "embedded", the folder of a model, or a model hub's id.
+
+    `device` auto is CUDA where there is one; `dtype` auto is bfloat16 there and float32 on a CPU.
+    `quantize` is by bitsandbytes. Only safetensors are read, since other files may run
+    code. The embedded model is fetched and converted at its first use, which `progress` follows.
+    Raises ConfigError where something is missing or the model can't serve, and OrchestryError
+    where the embedded model can't be had.
+    """
+    hush()
+    require_local()
+    place = device_of(device)
+    plain_attention()
+    precision = _dtype(dtype, place)
+    options: dict[str, Any] = {"dtype": precision}
+    if quantize is not None:
+        options |= quantized(quantize, place, precision)
+    source = loadable(name, progress, environ)
+    _check_found(name, source)
+    tokenizer = _tokenizer(name, source)
+    model: Any = _model(name, source, options)  # whose methods transformers wraps untyped
+    if quantize is None:
+        with _loading(name):
+            model.to(place)
+    keep_gradients(model)  # also of a base that was saved in 4 bits
+    model.requires_grad_(False)
+    model.eval()
+    _never_drops(model)
+    if not isinstance(getattr(model.config, "max_position_embeddings", None), int):
+        raise ConfigError(
+            f"the config of {name} does not say how long its context is: set "
+            "max_position_embeddings in its config.json"
+        )
+    return Base(model, tokenizer, name, models.SHA256 if name == EMBEDDED else None)
+
+
+def require_installed() -> None:
+    """Raises ConfigError where a package of the extra `local` is missing; imports none of them."""
+    missing = [name for name in _NEEDS if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the local regime needs {', '.join(missing)}, not installed here: {_FIX}"
+        )
+
+
+def _never_drops(model: Any) -> None:
+    """The base's own dropout would make the policy that learns another one than the one that drew,
+    and its masks come from no seed of ours."""
+    from torch import nn
+
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+
+
+def loadable(
+    name: str, progress: Progress | None = None, environ: Mapping[str, str] = os.environ
+) -> str:
+    """What transformers loads as the base of that name: a folder's full path or a hub's id.
+
+    Raises as load_base does; the embedded model is converted where it has not been yet.
+    """
+    if name != EMBEDDED:
+        return source_of(name)
+    folder = cache(environ) / "converted" / f"{models.MODEL}-{models.SHA256}-v{_FORMAT}"
+    return str(converted(folder, lambda: models.fetch_weights(progress, environ)))
+
+
+def require_local() -> None:
+    """Raises ConfigError where a package of the extra `local` can't be imported."""
+    require_installed()
+    for package in _NEEDS:
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise ConfigError(
+                f"the local regime needs {package}, which can't be imported here "
+                f"({reason(error)}): {_FIX}"
+            ) from None
+
+
+def converted(folder: Path, fetch: Callable[[], Path]) -> Path:
+    """`folder` with the GGUF's model as transformers saves it, made at the first call.
+
+    In float32: of SmolLM2's Q4_1 weights 79 % are not exact in bfloat16, and the embedded provider
+    serves the exact ones. Whole or not there at all; processes that come at the same time wait
+    for the one that converts. Raises OrchestryError where it can't be written or is damaged.
+    """
+    if not folder.is_dir():
+        require_local()
+        gguf = fetch()
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(f"{folder}.lock"):
+                if not folder.is_dir():  # another process may have been first
+                    _convert(gguf, folder)
+        except OSError as error:
+            raise OrchestryError(
+                f"the converted model can't be written to {folder.parent} ({reason(error)}): make "
+                "room there, or set XDG_CACHE_HOME to another folder"
+            ) from None
+    try:
+        sums = json.loads((folder / _SUMS).read_text(encoding="utf-8"))
+        sound = bool(sums) and all(_checksum(folder / file) == sums[file] for file in sums)
+    except (OSError, ValueError):
+        sound = False
+    if not sound:
+        raise OrchestryError(
+            f"{folder} is damaged: delete it, so that the model is converted again"
+        )
+    return folder
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, GgufConfig
+
+    loader: Any = AutoModelForCausalLM
+    with (
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix="convert-") as temporary,
+        redirect_stderr(StringIO()),  # a bar that transformers has no switch for
+        quiet(),
+    ):
+        model = loader.from_pretrained(
+            gguf.parent,
+            gguf_file=gguf.name,
+            dtype=torch.float32,
+            quantization_config=GgufConfig(dequantize=True),
+        )
+        part = Path(temporary) / folder.name
+        model.save_pretrained(part)
+        _converted_tokenizer(gguf).save_pretrained(part)
+        sums = {file.name: _checksum(file) for file in sorted(part.iterdir())}
+        (part / _SUMS).write_text(json.dumps(sums), encoding="utf-8")
+        part.replace(folder)
+
+
+def _converted_tokenizer(gguf: Path) -> PreTrainedTokenizerBase:
+    """The GGUF's tokenizer; transformers 5.23 forgets that SmolLM's takes digits one by one."""
+    from gguf import GGUFReader
+    from tokenizers import pre_tokenizers
+    from transformers import AutoTokenizer
+
+    loader: Any = AutoTokenizer
+    tokenizer: Any = loader.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    splits: Any = GGUFReader(gguf).get_field("tokenizer.ggml.pre")
+    if splits is not None and splits.contents() == "smollm":
+        words = tokenizer.backend_tokenizer
+        words.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), words.pre_tokenizer]
+        )
+    return cast("PreTrainedTokenizerBase", tokenizer)
+
+
+def _checksum(file: Path) -> int:
+    """CRC-32: finds what a crash or a disk broke, at a third of SHA-256's time."""
+    value = 0
+    with file.open("rb") as source:
+        while chunk := source.read(1 << 20):
+            value = zlib.crc32(chunk, value)
+    return value
+
+
+def _dtype(dtype: Dtype, place: torch.device) -> torch.dtype:
+    import torch
+
+    if dtype == "auto":
+        return torch.bfloat16 if place.type == "cuda" else torch.float32
+    return torch.bfloat16 if dtype == "bfloat16" else torch.float32
+
+
+def source_of(name: str) -> str:
+    """A folder's full path, or any other name as it is; raises ConfigError for no folder."""
+    if name == EMBEDDED:
+        return name
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return str(path.absolute())
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ConfigError(
+            f"the model '{name}' is no folder here: correct the path, or name a model hub's id, or "
+            f"'{EMBEDDED}'"
+        )
+    return name
+
+
+def _check_found(name: str, source: str) -> None:
+    """Asks for the smallest file first, so that a hub that is out of reach is waited for once."""
+    from transformers import AutoConfig
+
+    loader: Any = AutoConfig
+    with _loading(name):
+        loader.from_pretrained(source)
+
+
+def _tokenizer(name: str, source: str) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer
+
+    loader: Any = AutoTokenizer
+    with _loading(name):
+        tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(source)
+    if tokenizer.chat_template is None:
+        raise ConfigError(
+            f"the model {name} has no chat template: choose one that was tuned to follow "
+            "instructions, or put a chat_template.jinja into its folder"
+        )
+    if tokenizer.eos_token_id is None:
+        raise ConfigError(
+            f"the tokenizer of {name} names no end-of-sequence token, so no answer could end: set "
+            "eos_token in its tokenizer_config.json"
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token does
+    tokenizer.padding_side = "left"
+    # A prompt that is too long is our own error, in `render`.
+    tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+    return tokenizer
+
+
+def _model(name: str, source: str, options: dict[str, Any]) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
+    loader: Any = AutoModelForCausalLM
+    with _loading(name):
+        model: PreTrainedModel
+        model, info = loader.from_pretrained(
+            source,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
+        )
+    if missing := sorted(info["missing_keys"]):  # transformers would leave them random
+        raise ConfigError(
+            f"the files of {name} lack {len(missing)} of its weights, {missing[0]} the first: "
+            "fetch it again"
+        )
+    return model
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Without bars, and what transformers raises as one line of ours."""
+    from safetensors import SafetensorError
+
+    from orchestry.backends.local.memory import fitting
+
+    try:
+        with quiet(), fitting(f"the weights of {name}"):
+            yield
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
+        raise ConfigError(
+            f"the model '{name}' can't be loaded ({reason(error)}): name a folder with a model of "
+            f"transformers, a model hub's id (with the network it needs), or '{EMBEDDED}'"
+        ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' progress bars, which it draws even where no terminal is, and without
+    the lines of a hub that is asked again and again: the error says that it was not reached."""
+    from transformers.utils import logging as untyped
+
+    progress: Any = untyped
+    shown, hub = progress.is_progress_bar_enabled(), logging.getLogger("huggingface_hub")
+    level = hub.level
+    progress.disable_progress_bar()
+    hub.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        hub.setLevel(level)
+        if shown:
+            progress.enable_progress_bar()

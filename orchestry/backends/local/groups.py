@@ -1,0 +1,254 @@
+"""From finished episodes to what an update learns from: actions, their groups and advantages.
+
+A group is the actions that are compared with each other. `turn` (the default, MAGRPO) compares what
+one agent did in one stage of all chains of a problem. `history` compares only actions drawn in the
+very same history: the agent-and-turn-wise groups of AT-GRPO (arXiv 2510.11062), whose samples share
+their prompt. Independent chains seldom meet in a later stage, and an action alone in its group
+learns nothing; AT-GRPO draws k samples in every state, which is a beam of width 1, and rates them
+at once (`discount=0`). `agent` compares all that one agent did in a problem, in whatever stage:
+with `rewards="final"` and `normalise=True` it is the agent-wise normalisation of Dr. MAS (arXiv
+2602.08847, section 4.2: mean and standard deviation of R over all steps at which the agent acts).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum, isfinite
+from typing import Any, Literal
+
+from orchestry.backends.local.credit import Otherwise
+from orchestry.backends.local.magrpo import Baseline, action_returns, advantages, returns
+from orchestry.backends.local.samples import Sample
+from orchestry.core.errors import LearnError
+from orchestry.core.types import Group, Tokens, Trajectory, Tree, Turn
+from orchestry.rollout.beam import Joint
+
+Rewards = Literal["turns", "final"]
+Grouping = Literal["turn", "history", "agent"]
+History = tuple[str, tuple[int, ...]]
+"""An agent and the prompt it saw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The actions of some episodes that move a weight, and how many there were in all."""
+
+    samples: tuple[Sample, ...]
+    actions: Mapping[str, int]
+    """All actions by agent: what the mean of equation 2 is taken over, those left out included."""
+
+    @property
+    def skipped(self) -> int:
+        """Actions whose advantage is exactly zero, so that they need no forward pass."""
+        return sum(self.actions.values()) - len(self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What one agent did in one state, and its return: over all joint actions it is part of."""
+
+    agent: str
+    stage: int
+    state: str
+    """Which it led to; under `cross` the first of those."""
+    tokens: Tokens
+    worth: float
+
+
+def gather(
+    trees: Sequence[Tree[Any]],
+    *,
+    joint: Joint = "aligned",
+    rewards: Rewards = "turns",
+    discount: float = 1.0,
+    grouping: Grouping = "turn",
+    baseline: Baseline = "mean",
+    normalise: bool = False,
+    skip: bool = True,
+    credits: Sequence[Otherwise] | None = None,
+) -> Batch:
+    """The actions of finished episodes, played by Chains(k) with the same `joint`.
+
+    Args:
+        rewards: `turns` counts the task's score after each stage (the paper's multi-turn), `final`
+            only that at the end. Tasks that score the work so far count early work often by
+            `turns`.
+        discount: of a reward one stage later.
+        grouping: what is compared, within one episode: see the module.
+        baseline, normalise: as in `magrpo.advantages`.
+        skip: leaves out actions of zero advantage; a KL term needs them kept.
+        credits: by `credit.otherwise`, one a tree; an action's advantage is then its own, whatever
+            grouping, baseline and normalise say.
+
+    Samples have one number `group` for equal agent and prompt, over all episodes. Under `cross` an
+    action's return is the mean over the joint actions of its stage that it is part of, taken before
+    the baseline, so that leave-one-out leaves out all that holds the action.
+
+    Raises LearnError where an answer has no tokens, a score is missing or not finite, siblings
+    were collapsed, joint actions are not as `joint` says, or a pruned tree's returns are unknown.
+    """
+    samples, numbers = list[Sample](), dict[History, int]()
+    actions: Counter[str] = Counter()
+    for number, tree in enumerate(trees):
+        drawn = _actions(tree, joint, _worths(tree, rewards, discount))
+        found = (
+            _compared(drawn, grouping, baseline, normalise)
+            if credits is None
+            else _credited(drawn, credits[number])
+        )
+        actions.update(action.agent for action, _ in found)
+        for action, advantage in found:
+            if skip and advantage == 0.0:
+                continue
+            history = (action.agent, action.tokens.prompt_ids)
+            samples.append(
+                Sample(
+                    agent=action.agent,
+                    prompt_ids=action.tokens.prompt_ids,
+                    ids=action.tokens.ids,
+                    logprobs=action.tokens.logprobs,
+                    advantage=advantage,
+                    group=numbers.setdefault(history, len(numbers)),
+                )
+            )
+    return Batch(samples=tuple(samples), actions=dict(actions))
+
+
+def _compared(
+    drawn: Sequence[Action], grouping: Grouping, baseline: Baseline, normalise: bool
+) -> list[tuple[Action, float]]:
+    """The actions of one episode in the order of play, each with its advantage."""
+    groups: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for index, action in enumerate(drawn):
+        key: dict[Grouping, tuple[Any, ...]] = {
+            "turn": (action.agent, action.stage),
+            "history": (action.agent, action.stage, action.tokens.prompt_ids),
+            "agent": (action.agent,),
+        }
+        groups[key[grouping]].append(index)
+    found = [0.0] * len(drawn)
+    for indices in groups.values():
+        returns_G = [drawn[index].worth for index in indices]
+        advantages_G = advantages(returns_G, baseline=baseline, normalise=normalise)
+        for index, advantage in zip(indices, advantages_G, strict=True):
+            found[index] = advantage
+    return list(zip(drawn, found, strict=True))
+
+
+def _credited(drawn: Sequence[Action], otherwise: Otherwise) -> list[tuple[Action, float]]:
+    """The actions of one episode, each beside what had come of it otherwise; equal scores differ
+    by exactly 0.0."""
+    found = list[tuple[Action, float]]()
+    for action in drawn:
+        others = otherwise[action.state, action.agent]
+        found.append((action, fsum(action.worth - other for other in others) / len(others)))
+    return found
+
+
+def _worths(tree: Tree[Any], rewards: Rewards, discount: float) -> dict[str, float]:
+    """The return of each state that was reached: the mean over the chains through it."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    parents = {node.parent for node in tree.trajectories.values()}
+    for end in tree.trajectories.values():
+        if end.id in parents:
+            continue
+        if end.id not in tree.leaves and (rewards == "final" or discount):
+            raise LearnError(
+                f"state {end.id} of problem {end.problem.id} was pruned, so its return is unknown: "
+                "learn from independent chains, or from each stage's own score (rewards='turns', "
+                "discount=0)"
+            )
+        chain = _chain(tree, end)
+        scores_T = [_score(node) for node in chain]
+        if rewards == "final":
+            scores_T = [0.0] * (len(chain) - 1) + scores_T[-1:]
+        for node, worth in zip(chain, returns(scores_T, discount), strict=True):
+            found[node.id].append(worth)
+    return {id: fsum(each) / len(each) for id, each in found.items()}
+
+
+def _chain(tree: Tree[Any], end: Trajectory[Any]) -> list[Trajectory[Any]]:
+    """The states after each stage that led to an end, in order of play; not the first state."""
+    chain, node = list[Trajectory[Any]](), end
+    while node.parent is not None:
+        chain.append(node)
+        node = tree.trajectories[node.parent]
+    return chain[::-1]
+
+
+def _score(node: Trajectory[Any]) -> float:
+    total = node.score.total if node.score else None
+    if total is None or not isfinite(total):
+        found = "no score" if total is None else f"a score of {total}"
+        raise LearnError(
+            f"state {node.id} of problem {node.problem.id} has {found}: evaluate must give every "
+            "reachable state a finite one"
+        )
+    return total
+
+
+def _actions(tree: Tree[Any], joint: Joint, worths: Mapping[str, float]) -> list[Action]:
+    """Every action that was drawn, once, in the order of play; none where a prompt was too long."""
+    found = list[Action]()
+    for group in tree.groups:
+        children = [tree.trajectories[id] for id in group.children]
+        problem, stage = children[0].problem.id, len(_chain(tree, children[0]))
+        place = f"state {group.parent} of problem {problem}"
+        if len(set(group.children)) < len(children):
+            raise LearnError(
+                f"siblings below {place} were collapsed, so answers are missing: learn from a "
+                "schedule with collapse=False"
+            )
+        returns_J = [worths[child.id] for child in children]
+        found += [
+            Action(turn.agent, stage, state, _tokens(turn, place), worth)
+            for turn, state, worth in _moves(group, children, returns_J, joint, place)
+            if turn.completion.stop != "too_long"  # which no policy drew
+        ]
+    return found
+
+
+def _moves(
+    group: Group,
+    children: Sequence[Trajectory[Any]],
+    returns_J: Sequence[float],
+    joint: Joint,
+    place: str,
+) -> Iterator[tuple[Turn, str, float]]:
+    """Each agent's actions in one state, in sample order, with the next state and the return."""
+    agents = len(group.agents)
+    turns_J = [child.turns[-agents:] for child in children]
+    if joint == "aligned":
+        for agent in range(agents):
+            for turns, child, worth in zip(turns_J, children, returns_J, strict=True):
+                yield turns[agent], child.id, worth
+        return
+    mixed = f"the joint actions in {place} are not `cross`: name the one they were drawn with"
+    try:
+        worths_N_G = action_returns(returns_J, agents)
+    except ValueError:
+        raise LearnError(mixed) from None
+    for agent, worth_G in enumerate(worths_N_G):
+        block = len(worth_G) ** (agents - 1 - agent)
+        drawn = [turns_J[action * block][agent] for action in range(len(worth_G))]
+        if any(turns[agent] != drawn[j // block % len(drawn)] for j, turns in enumerate(turns_J)):
+            raise LearnError(mixed)
+        firsts = [children[action * block].id for action in range(len(worth_G))]
+        yield from zip(drawn, firsts, worth_G, strict=True)
+
+
+def _tokens(turn: Turn, place: str) -> Tokens:
+    tokens = turn.completion.tokens
+    if tokens is None or not tokens.ids:
+        raise LearnError(
+            f"the answer of {turn.agent} in {place} has no tokens: gradients need a policy that "
+            "records what it draws (backend local)"
+        )
+    if len(tokens.ids) != len(tokens.logprobs):
+        raise LearnError(
+            f"the answer of {turn.agent} in {place} has {len(tokens.ids)} tokens but "
+            f"{len(tokens.logprobs)} log-probabilities: the policy must record one a token"
+        )
+    return tokens

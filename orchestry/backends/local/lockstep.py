@@ -1,0 +1,73 @@
+"""A policy that waits until every episode in play has asked, and answers all of them in one batch.
+
+So a stage of all episodes of an update is drawn at once, and what is in a batch depends on the
+episodes alone, not on how long their rewards took: a run that goes on after a kill draws the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from orchestry.core.types import Completion, Request
+
+Draw = Callable[[Sequence[Request], int], Awaitable[list[list[Completion]]]]
+"""`n` samples of every request, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    requests: Sequence[Request]
+    n: int
+    answer: asyncio.Future[list[list[Completion]]]
+
+
+class Lockstep:
+    """A Policy over `draw`; every episode plays inside `playing()`."""
+
+    def __init__(self, draw: Draw) -> None:
+        self._draw = draw
+        self._playing = 0
+        self._asked = list[_Asked]()
+        self._batch: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """An episode, from its first request to its end: until then the others wait for it."""
+        self._playing += 1
+        try:
+            yield
+        finally:
+            self._playing -= 1
+            self._check()
+
+    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
+        """See Policy. Raises what `draw` raises."""
+        loop = asyncio.get_running_loop()
+        mine = _Asked(requests, n, loop.create_future())
+        self._asked.append(mine)
+        loop.call_soon(self._check)  # episodes that begin in this very moment come first
+        return await mine.answer
+
+    def _check(self) -> None:
+        self._asked = [one for one in self._asked if not one.answer.done()]  # less those given up
+        if self._asked and len(self._asked) >= self._playing:
+            asked, self._asked = self._asked, []
+            self._batch = asyncio.get_running_loop().create_task(self._answer(asked))
+
+    async def _answer(self, asked: list[_Asked]) -> None:
+        asked.sort(key=lambda one: [request.seed for request in one.requests])
+        try:
+            for n in sorted({one.n for one in asked}):
+                together = [one for one in asked if one.n == n]
+                found = await self._draw([r for one in together for r in one.requests], n)
+                answers = iter(found)
+                for one in together:
+                    if not one.answer.done():
+                        one.answer.set_result([next(answers) for _ in one.requests])
+        except Exception as error:
+            for one in asked:
+                if not one.answer.done():
+                    one.answer.set_exception(error)

@@ -1,0 +1,247 @@
+"""Log-probabilities of answers, with gradients: what a policy gradient is taken of.
+
+A row holds one prompt and, packed behind it, all its answers, each of which attends to the prompt
+and to itself only; so the prompt is computed once for G answers in training too. Only the hidden
+states that predict an answer's token meet the vocabulary, in chunks whose logits are computed again
+for the gradient and never kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from orchestry.backends.local.masks import additive, aligned, check_attention
+from orchestry.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from orchestry.backends.local.adapters import Adapters
+    from orchestry.backends.local.base import Base
+
+CHUNK = 1 << 25
+"""Logits held at once: 128 MiB in float32, for any vocabulary."""
+RESCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+"""Config keys of models that change the logits after the last linear layer."""
+_Function: Any = torch.autograd.Function  # its methods have no types
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One row: a prompt, and answers to it, all of one agent."""
+
+    agent_index: int
+    prompt_ids: tuple[int, ...]
+    completions: tuple[tuple[int, ...], ...]
+    """The ids of each answer, none empty, with its end token where it has one."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens computed: an answer's last one is predicted but never read."""
+        return len(self.prompt_ids) + sum(len(ids) - 1 for ids in self.completions)
+
+
+def completion_logprobs(
+    base: Base, adapters: Adapters, groups: Sequence[Packed], temperature: float
+) -> list[torch.Tensor]:
+    """One tensor (T,) an answer, group after group: nats of its T tokens, its end token included.
+
+    They are of softmax(logits / temperature), the policy that drew the answers where the sampler
+    had the same temperature and no top-p. All groups go through the model as one batch, padded to
+    the longest: `micro_batches` bounds it. Gradients reach the adapters only.
+
+    Raises ConfigError for a temperature of 0 (such a policy has no gradient) and for models that
+    attend otherwise than in full or change their logits after the last layer; ValueError for an
+    empty prompt or answer.
+    """
+    if temperature <= 0:
+        raise ConfigError(
+            f"local: a temperature of {temperature} was found, at which a policy has no gradient: "
+            "set a temperature above 0, such as 0.8"
+        )
+    if any(not group.prompt_ids or not all(group.completions) for group in groups):
+        raise ValueError("every prompt and every answer needs at least one token")
+    if not any(group.completions for group in groups):
+        return []
+    model: Any = base.model
+    check_attention(model, max(group.tokens for group in groups))
+    head = _head(model)
+    rows = _Rows.of(groups, model.device)
+    with adapters.rows([group.agent_index for group in groups]):
+        hidden_BLH = model.get_decoder()(  # noqa: N806
+            input_ids=rows.ids_BL,
+            attention_mask=rows.mask(model.dtype),
+            position_ids=rows.positions_BL,
+            use_cache=False,
+        ).last_hidden_state
+    hidden_PH = hidden_BLH.flatten(0, 1)[rows.sources_P]  # noqa: N806
+    logprobs_P = token_logprobs(hidden_PH, head.weight, head.bias, rows.targets_P, temperature)
+    lengths = [len(ids) for group in groups for ids in group.completions]
+    return list(torch.split(logprobs_P, lengths))
+
+
+def micro_batches(groups: Sequence[Packed], max_tokens: int) -> Iterator[list[Packed]]:
+    """The groups in batches of at most `max_tokens`, padding included: rows x longest row.
+
+    A group too long for a batch is split, so that its prompt is computed again for the rest of its
+    answers; one prompt and answer longer than `max_tokens` come alone. The answers keep their
+    order, so the log-probabilities of the batches follow each other as those of `groups` would.
+    """
+    batch: list[Packed] = []
+    longest = 0
+    for group in groups:
+        for part in _parts(group, max_tokens):
+            longest = max(longest, part.tokens)
+            if batch and longest * (len(batch) + 1) > max_tokens:
+                yield batch
+                batch, longest = [], part.tokens
+            batch.append(part)
+    if batch:
+        yield batch
+
+
+def _parts(group: Packed, max_tokens: int) -> Iterator[Packed]:
+    """The group with as many answers at a time as fit."""
+    part: tuple[tuple[int, ...], ...] = ()
+    for ids in group.completions:
+        if part and replace(group, completions=(*part, ids)).tokens > max_tokens:
+            yield replace(group, completions=part)
+            part = ()
+        part = (*part, ids)
+    if part:
+        yield replace(group, completions=part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The groups as tensors: B rows, right-padded to L; P predicted tokens in all."""
+
+    ids_BL: torch.Tensor  # noqa: N815
+    positions_BL: torch.Tensor  # noqa: N815
+    parts_BL: torch.Tensor  # noqa: N815
+    """0: the prompt; 1 to G: that answer; -1: padding."""
+    sources_P: torch.Tensor
+    """Where in (B x L) the state is that predicts each token."""
+    targets_P: torch.Tensor
+
+    @classmethod
+    def of(cls, groups: Sequence[Packed], device: torch.device) -> _Rows:
+        width = max(group.tokens for group in groups)
+        ids, positions, parts = [], [], []
+        sources: list[int] = []
+        for row, group in enumerate(groups):
+            prompt, answers = len(group.prompt_ids), group.completions
+            pad = width - group.tokens
+            ids.append([*group.prompt_ids, *(i for answer in answers for i in answer[:-1])])
+            ids[-1] += [group.prompt_ids[0]] * pad
+            positions.append([*range(prompt)])
+            parts.append([0] * prompt)
+            starts = accumulate((len(answer) - 1 for answer in answers), initial=prompt)
+            for number, (start, answer) in enumerate(zip(starts, answers, strict=False), 1):
+                read = len(answer) - 1
+                positions[-1] += range(prompt, prompt + read)
+                parts[-1] += [number] * read
+                # The prompt's last token predicts the first of every answer.
+                sources += [row * width + prompt - 1]
+                sources += range(row * width + start, row * width + start + read)
+            positions[-1] += [0] * pad
+            parts[-1] += [-1] * pad
+        targets = [i for group in groups for answer in group.completions for i in answer]
+        tensors = (torch.tensor(x, device=device) for x in (ids, positions, parts))
+        return cls(*tensors, *(torch.tensor(x, device=device) for x in (sources, targets)))
+
+    def mask(self, dtype: torch.dtype) -> torch.Tensor:
+        """(B, 1, L, L), additive: each token sees what is before it in the prompt and its part.
+
+        Padding sees padding, so that no row of scores is empty; nothing sees it.
+        """
+        width = self.ids_BL.shape[1]
+        queries, keys = self.parts_BL[:, :, None], self.parts_BL[:, None, :]
+        causal = torch.ones(width, width, dtype=torch.bool, device=self.ids_BL.device).tril()
+        seen = causal & ((keys == 0) & (queries >= 0) | (keys == queries))
+        return aligned(additive(seen, dtype))[:, None]
+
+
+def token_logprobs(
+    hidden_PH: torch.Tensor,  # noqa: N803
+    weight_VH: torch.Tensor,  # noqa: N803
+    bias_V: torch.Tensor | None,
+    ids_P: torch.Tensor,
+    temperature: float,
+    chunk: int = CHUNK,
+) -> torch.Tensor:
+    """log softmax((hidden @ weight.T + bias) / temperature) at `ids`, shape (P,), in nats.
+
+    Holds at most `chunk` logits at a time, in forward and backward. The gradient is of the hidden
+    states only: weight and bias must be frozen. At least float32 after the product.
+    """
+    if weight_VH.requires_grad or (bias_V is not None and bias_V.requires_grad):
+        raise ValueError("the output layer must be frozen: no gradient of it is computed")
+    result: torch.Tensor = _TokenLogprobs.apply(
+        hidden_PH, weight_VH, bias_V, ids_P, temperature, max(1, chunk // weight_VH.shape[0])
+    )
+    return result
+
+
+class _TokenLogprobs(_Function):  # type: ignore[misc]
+    """Saves hidden states and one number a token; logits are computed again in backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_PH: torch.Tensor,  # noqa: N803
+        weight_VH: torch.Tensor,  # noqa: N803
+        bias_V: torch.Tensor | None,
+        ids_P: torch.Tensor,
+        temperature: float,
+        rows: int,
+    ) -> torch.Tensor:
+        chosen, totals = [], []
+        for hidden, ids in zip(torch.split(hidden_PH, rows), torch.split(ids_P, rows), strict=True):
+            logits = _logits(hidden, weight_VH, bias_V, temperature)
+            totals.append(logits.logsumexp(-1))
+            chosen.append(logits.gather(-1, ids[:, None]).squeeze(-1))
+        total_P = torch.cat(totals)
+        ctx.save_for_backward(hidden_PH, weight_VH, bias_V, ids_P, total_P)
+        ctx.temperature, ctx.rows = temperature, rows
+        return torch.cat(chosen) - total_P
+
+    @staticmethod
+    def backward(ctx: Any, grad_P: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """d logprob / d logits = (one-hot - softmax) / temperature."""
+        hidden_PH, weight_VH, bias_V, ids_P, total_P = ctx.saved_tensors  # noqa: N806
+        found = []
+        pieces = (torch.split(x, ctx.rows) for x in (hidden_PH, ids_P, total_P, grad_P))
+        for hidden, ids, total, grad in zip(*pieces, strict=True):
+            slope = _logits(hidden, weight_VH, bias_V, ctx.temperature)
+            slope = slope.sub_(total[:, None]).exp_().neg_()
+            slope.scatter_add_(-1, ids[:, None], torch.ones_like(total)[:, None])
+            slope.mul_((grad / ctx.temperature)[:, None])
+            found.append(slope.to(hidden.dtype) @ weight_VH)
+        return torch.cat(found), None, None, None, None, None
+
+
+def _logits(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float
+) -> torch.Tensor:
+    """Scaled logits in a tensor of their own."""
+    logits = torch.nn.functional.linear(hidden, weight, bias)
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    return logits.to(exact).div_(temperature)
+
+
+def _head(model: Any) -> Any:
+    """The model's last layer, tied to its embeddings or not, where nothing follows it."""
+    after = [name for name in RESCALED if getattr(model.config, name, None) not in (None, 1.0)]
+    head = model.get_output_embeddings()
+    if after or not isinstance(head, torch.nn.Linear):
+        found = ", ".join(after) or f"an output layer of type {type(head).__name__}"
+        raise ConfigError(
+            f"local: {model.config.model_type} has {found}, and log-probabilities are computed "
+            "from a plain last linear layer: choose another model, or leave the output layer out "
+            "of learn.targets"
+        )
+    return head

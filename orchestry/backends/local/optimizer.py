@@ -1,0 +1,194 @@
+"""One AdamW for a team: warm-up, clipping, accumulation; nothing moves by a number that is none.
+
+Each agent is a policy of its own, as in MAGRPO, so gradients are clipped an agent at a time: by
+their overall norm, one agent's spike would shrink the other agents' steps, and the step of an
+agent would depend on how many others there are. Agents that share all their parameters are one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from orchestry.backends.local.finite import NotFiniteError
+from orchestry.core.errors import LearnError
+
+MAX_WARM_UP = 100
+
+
+def warm_up(updates: int) -> int:
+    """Updates of warm-up in a run of so many: 10 % of them, at most MAX_WARM_UP."""
+    return min(MAX_WARM_UP, updates // 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one update did."""
+
+    update: int
+    """Counted from 1."""
+    rate: float
+    """The learning rate it was made at."""
+    norms: Mapping[str, float]
+    """Each agent's gradient norm before clipping; 0.0 where it had nothing to learn."""
+
+
+class TeamOptimizer:
+    """AdamW over the parameters of N agents.
+
+    `backward` once a micro-batch, `step` once an update. The learning rate rises linearly over the
+    warm-up, from rate / warm_up in the first update to `rate`, and stays. An agent whose gradient
+    is missing or exactly zero is left as it is, its moments too: momentum alone moves nobody.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Sequence[Parameter]],
+        *,
+        rate: float,
+        updates: int,
+        max_norm: float = 1.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """`parameters` by agent: leaf tensors, which no two agents share, or all of them.
+
+        `updates` is how many the whole run will make. Raises ValueError where two agents share
+        some parameters and not others.
+        """
+        self.rate, self.warm_up, self.max_norm = rate, warm_up(updates), max_norm
+        self.update = 0
+        """Updates made."""
+        self._pending = 0
+        self._policies = _policies(parameters)
+        self._adamw = torch.optim.AdamW(
+            [{"params": list(mine)} for mine in self._policies.values()],
+            lr=rate,
+            weight_decay=weight_decay,
+        )
+
+    @property
+    def size(self) -> int:
+        """Numbers that are learned."""
+        groups = self._adamw.param_groups
+        return sum(each.numel() for group in groups for each in group["params"])
+
+    @property
+    def next_rate(self) -> float:
+        """The learning rate of the next update."""
+        return self.rate * min(1.0, (self.update + 1) / max(1, self.warm_up))
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds a micro-batch's gradient; `loss` is its part of the update's whole loss.
+
+        Parts that `policy_loss` was told the whole number of `actions` for add up to the gradient
+        of one big batch. Raises NotFiniteError for a loss that is not finite; no weight has moved.
+        """
+        value = loss.item()
+        if not math.isfinite(value):
+            self.drop()
+            raise NotFiniteError(
+                f"the loss of step {self.update + 1} is {value}: no weight has moved by it"
+            )
+        torch.autograd.backward(loss)
+        self._pending += 1
+
+    def step(self) -> Step:
+        """Clips and applies what was added, and forgets it.
+
+        Raises NotFiniteError for a gradient that is not finite, before any weight moves.
+        """
+        norms = {agents: _norm(mine) for agents, mine in self._policies.items()}
+        for agents, norm in norms.items():
+            if not math.isfinite(norm):
+                self.drop()
+                raise NotFiniteError(
+                    f"the gradient of {', '.join(agents)} in step {self.update + 1} is {norm}: no "
+                    "weight has moved by it"
+                )
+        for agents, mine in self._policies.items():
+            _scale(mine, norms[agents], self.max_norm)
+        rate = self.next_rate
+        for group in self._adamw.param_groups:
+            group["lr"] = rate
+        self._adamw.step()
+        self.drop()
+        self.update += 1
+        by_agent = {agent: norm for agents, norm in norms.items() for agent in agents}
+        return Step(update=self.update, rate=rate, norms=by_agent)
+
+    def drop(self) -> None:
+        """Forgets what was added since the last step."""
+        self._adamw.zero_grad(set_to_none=True)
+        self._pending = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run needs to go on exactly as if it had not stopped, beside the parameters.
+
+        Raises ValueError between `backward` and `step`: gradients are not saved.
+        """
+        if self._pending:
+            raise ValueError("an update is under way: save after step() or drop()")
+        return {
+            "update": self.update,
+            "warm_up": self.warm_up,
+            "agents": self._agents(),
+            "adamw": self._adamw.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a saved state, with its warm-up, so that a run which is made longer does not
+        begin to warm up again; rate and clipping stay those of this object.
+
+        Raises LearnError where it is the state of another team, or of parameters of other shapes.
+        """
+        if state["agents"] != self._agents():
+            names = "; ".join(name for name, _ in state["agents"])
+            raise LearnError(
+                f"the optimizer's state is of agents {names} with other parameters than "
+                f"{'; '.join(name for name, _ in self._agents())} have now: resume with the config "
+                "that the run was started with"
+            )
+        self.drop()
+        self._adamw.load_state_dict(state["adamw"])
+        self.update, self.warm_up = int(state["update"]), int(state["warm_up"])
+
+    def _agents(self) -> list[tuple[str, list[list[int]]]]:
+        """Who owns what: names, and the shapes of the parameters in order."""
+        return [
+            (", ".join(agents), [list(p.shape) for p in mine])
+            for agents, mine in self._policies.items()
+        ]
+
+
+def _policies(
+    parameters: Mapping[str, Sequence[Parameter]],
+) -> dict[tuple[str, ...], list[Parameter]]:
+    """Parameters by the agents that own them, agents with the same ones taken together."""
+    owners: dict[tuple[int, ...], list[str]] = {}
+    for agent, mine in parameters.items():
+        owners.setdefault(tuple(id(parameter) for parameter in mine), []).append(agent)
+    seen = [one for ids in owners for one in ids]
+    if len(set(seen)) < len(seen):
+        raise ValueError("two agents share some of their parameters: share all of them, or none")
+    return {tuple(agents): list(parameters[agents[0]]) for agents in owners.values()}
+
+
+def _norm(parameters: Sequence[Parameter]) -> float:
+    """The norm of a gradient, summed in float64; 0.0 where there is none."""
+    squares = [p.grad.double().square().sum() for p in parameters if p.grad is not None]
+    return math.sqrt(torch.stack(squares).sum().item()) if squares else 0.0
+
+
+def _scale(parameters: Sequence[Parameter], norm: float, max_norm: float) -> None:
+    """Shortens a gradient to `max_norm`; one without length is taken away, so that AdamW skips."""
+    for parameter in parameters:
+        if norm == 0.0:
+            parameter.grad = None
+        elif norm > max_norm and parameter.grad is not None:
+            parameter.grad.mul_(max_norm / norm)

@@ -1,0 +1,371 @@
+"""Draws answers from the base with its adapters: many prompts, agents and samples in one batch.
+
+A loop of its own instead of transformers' generate: each distinct prompt is computed once for all
+its samples, rows of different adapters, temperatures and lengths share a batch and leave it as
+they end, and every sample has its own seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from orchestry.backends.local.endings import Ending, Endings
+from orchestry.backends.local.kv import joined, roomy_cache
+from orchestry.backends.local.masks import additive, aligned, check_attention
+from orchestry.backends.local.memory import out_of_memory, release
+from orchestry.backends.local.nucleus import pick
+from orchestry.core.errors import LearnError, reason
+
+if TYPE_CHECKING:
+    from orchestry.backends.local.adapters import Adapters
+    from orchestry.backends.local.base import Base
+
+MAX_ROWS = 256
+"""Rows decoded at once. Keys and values take rows x tokens x layers x 4 x KV width bytes (bf16)."""
+PREFILL_TOKENS = 4096
+"""Of one pass over prompts: its masks are at most PREFILL_TOKENS ** 2 / 2 numbers, and a prompt
+alone needs none (python -m benchmarks.prefill)."""
+WASTE = 8
+"""Ended rows are dropped as soon as one row in this many has ended."""
+
+
+Beat = Callable[[int], None]
+"""Told of so many tokens more, between two computations; what it raises ends the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What one agent is asked, and how to draw its answers."""
+
+    agent_index: int
+    """The row's adapter; -1: the bare base."""
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    temperature: float
+    """0: the likeliest token each time."""
+    top_p: float
+    stop: tuple[str, ...]
+    """Non-empty strings."""
+    seeds: tuple[int, ...]
+    """One a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One answer. `ids` go up to the end token or the token that completed a stop string."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Nats, one a token, of softmax(logits / temperature) before top-p; 0 at temperature 0."""
+    text: str
+    """Without special tokens, cut before the stop string."""
+    stop: Ending
+
+
+def still(tokens: int) -> None:
+    """Nobody counts, and nobody interrupts."""
+
+
+class Sampler:
+    """The team's policy as weights: a base, its adapters, and the decode loop.
+
+    The model must attend by sdpa or eager. At most `max_rows` samples are decoded at a time.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        adapters: Adapters,
+        max_rows: int = MAX_ROWS,
+        warn: Callable[[str], None] = lambda text: None,
+        beat: Beat = still,
+        prefill_tokens: int = PREFILL_TOKENS,
+    ) -> None:
+        """`warn` hears of it when memory runs out, and fewer rows are decoded from then on.
+        `prefill_tokens`: of a pass over several prompts, padding included; a longer prompt has a
+        pass of its own."""
+        self._warn, self._beat = warn, beat
+        self._prefill_tokens = prefill_tokens
+        self._model: Any = base.model
+        self._adapters = adapters
+        self._endings = Endings(base.tokenizer, base.eos_ids)
+        self._max_rows = max_rows
+
+    def draw(self, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
+        """`n` answers a prompt, in order; sample j is drawn by `seeds[j]`.
+
+        An answer is a function of its prompt, adapter and seed, not of the batch around it, up to
+        the rounding of the arithmetic. Dropout is off while it draws. Raises ConfigError for a
+        model that attends otherwise than in full, NotFiniteError for logits that aren't finite,
+        ValueError where a prompt has not n seeds or no tokens.
+        """
+        rows = [[_row(prompt, seed) for seed in prompt.seeds] for prompt in prompts]
+        if any(len(prompt.seeds) != n or not prompt.prompt_ids for prompt in prompts):
+            raise ValueError(f"every prompt needs tokens, and a seed for each of its {n} samples")
+        # Like lengths together: a shorter prompt is padded to the longest of its batch.
+        flat = sorted((row for group in rows for row in group), key=lambda row: -row.length)
+        with torch.inference_mode(), evaluating(self._model):
+            while flat:
+                flat = flat[self._decoded(flat) :]
+        return [[self._drawn(row) for row in group] for group in rows]
+
+    def _decoded(self, flat: list[_Row]) -> int:
+        """How many of the first rows are drawn now: as many as fit."""
+        rows = flat[: self._max_rows]
+        try:
+            self._decode(rows)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            why = reason(error)
+        else:
+            return len(rows)
+        for row in rows:
+            row.restart()
+        self._halve(len(rows), why)  # out here, since the error holds on to all that was computed
+        return 0
+
+    def _halve(self, rows: int, why: str) -> None:
+        """Raises LearnError where one row is too many already."""
+        if rows == 1:
+            raise LearnError(
+                f"one answer does not fit into memory ({why}): free some and resume, or begin "
+                "another run with less sampling.max_tokens, a smaller base or learn.quantize=nf4"
+            )
+        self._max_rows = rows // 2
+        self._warn(f"out of memory: from now on {self._max_rows} answers are drawn at a time")
+        release()
+
+    def _decode(self, rows: list[_Row]) -> None:
+        """Draws all of the rows' tokens."""
+        # One agent's rows side by side, so that adapters meet runs of rows.
+        rows = sorted(rows, key=lambda row: row.prompt.agent_index)
+        check_attention(self._model, max(row.length + row.prompt.max_tokens for row in rows))
+        prefix = _Prefix.of(rows, self._model, self._adapters, self._prefill_tokens)
+        batch = _Batch(rows, prefix, self._model)
+        ids = batch.record(prefix.logits_BV[prefix.owner_R], self._endings)
+        while (kept_R := batch.compact()) is not None:
+            ids = ids[kept_R]
+            with self._adapters.rows([row.prompt.agent_index for row in batch.rows]):
+                while not batch.wasteful():
+                    self._beat(len(batch.rows))
+                    ids = batch.record(batch.forward(ids), self._endings)
+
+    def _drawn(self, row: _Row) -> Drawn:
+        assert row.ending is not None
+        text = self._endings.text(row.ids, row.prompt.stop)
+        return Drawn(tuple(row.ids), tuple(row.logprobs), text, row.ending)
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """One sample as it grows."""
+
+    prompt: Prompt
+    uniforms: list[float]
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    ending: Ending | None = None
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt.prompt_ids)
+
+    def restart(self) -> None:
+        """Forgets what was drawn; the same uniforms draw it again."""
+        self.ids, self.logprobs, self.ending = [], [], None
+
+
+def _row(prompt: Prompt, seed: int) -> _Row:
+    stream = random.Random(seed)
+    return _Row(prompt, [stream.random() for _ in range(prompt.max_tokens)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """The B distinct prompts of a batch, and which of them each row has."""
+
+    lengths_B: torch.Tensor
+    owner_R: torch.Tensor
+    logits_BV: torch.Tensor  # noqa: N815
+    """After each prompt."""
+    width: int
+    """Of the cache: the longest prompt's."""
+    cache: Any
+    """Filled, left-padded to that width."""
+
+    @classmethod
+    def of(cls, rows: list[_Row], model: Any, adapters: Adapters, most: int) -> _Prefix:
+        """Computed in passes of at most `most` tokens, padding included, or of one prompt."""
+        keys = [(row.prompt.agent_index, row.prompt.prompt_ids) for row in rows]
+        distinct = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        prompts, width = list(distinct), max(len(ids) for _, ids in distinct)
+        caches, logits = list[Any](), list[torch.Tensor]()
+        for part in _passes(prompts, most):
+            caches.append(roomy_cache())
+            with adapters.rows([agent for agent, _ in part]):
+                logits.append(_prefill([ids for _, ids in part], model, caches[-1]))
+        return cls(
+            torch.tensor([len(ids) for _, ids in prompts], device=model.device),
+            torch.tensor([distinct[key] for key in keys], device=model.device),
+            torch.cat(logits),
+            width,
+            joined(caches, width) if len(caches) > 1 else caches[0],
+        )
+
+
+def _passes(
+    prompts: list[tuple[int, tuple[int, ...]]], most: int
+) -> Iterator[list[tuple[int, tuple[int, ...]]]]:
+    """Neighbours that, padded to the longest of them, hold at most `most` tokens together."""
+    part, width = list[tuple[int, tuple[int, ...]]](), 0
+    for prompt in prompts:
+        wider = max(width, len(prompt[1]))
+        if part and (len(part) + 1) * wider > most:
+            yield part
+            part, wider = [], len(prompt[1])
+        part.append(prompt)
+        width = wider
+    yield part
+
+
+def _prefill(prompts: list[tuple[int, ...]], model: Any, cache: Any) -> torch.Tensor:
+    """Fills an empty cache in one pass; the logits (B, V) after each prompt."""
+    width, device = max(map(len, prompts)), model.device
+    padded = [[ids[0]] * (width - len(ids)) + list(ids) for ids in prompts]
+    pad_B = torch.tensor([width - len(ids) for ids in prompts], device=device)
+    column_P = torch.arange(width, device=device)
+    real_BP = column_P >= pad_B[:, None]  # noqa: N806
+    output = model(
+        input_ids=torch.tensor(padded, device=device),
+        attention_mask=None if bool(real_BP.all()) else _causal(real_BP, model.dtype),
+        position_ids=(column_P - pad_B[:, None]).clamp(min=0),
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    logits: torch.Tensor = output.logits[:, -1]
+    return logits
+
+
+def _causal(real_BP: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:  # noqa: N803
+    """(B, 1, P, P): each token sees those before it; padding sees padding, so that no row of scores
+    is empty, and nothing sees it."""
+    width = real_BP.shape[1]
+    causal_PP = torch.ones(width, width, dtype=torch.bool, device=real_BP.device).tril()  # noqa: N806
+    seen = causal_PP & (real_BP[:, None, :] | ~real_BP[:, :, None])
+    return aligned(additive(seen, dtype))[:, None]
+
+
+class _Batch:
+    """The rows still decoded together, with one line a row in every tensor."""
+
+    def __init__(self, rows: list[_Row], prefix: _Prefix, model: Any) -> None:
+        self.rows = rows
+        self._model = model
+        self._cache = prefix.cache
+        self._line_R = prefix.owner_R
+        """Each row's line in the cache: its prompt's, until the first compaction."""
+        self._length_R = prefix.lengths_B[prefix.owner_R]
+        self._width = prefix.width
+        self._mask_RK: torch.Tensor | None = None
+        self._ended = 0
+        self._step = 0
+        options = [(row.prompt.temperature, row.prompt.top_p) for row in rows]
+        steps = max(len(row.uniforms) for row in rows)
+        uniforms = [row.uniforms + [0.0] * (steps - len(row.uniforms)) for row in rows]
+        # At least float32: over a vocabulary, probabilities in half precision do not add up.
+        self._dtype = torch.promote_types(model.dtype, torch.float32)
+        self._temperature_R, self._top_p_R = self._tensor(options).unbind(-1)
+        self._uniform_RT = self._tensor(uniforms)
+
+    def _tensor(self, numbers: Sequence[Sequence[float]]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=self._dtype, device=self._model.device)
+
+    def record(self, logits_RV: torch.Tensor, endings: Endings) -> torch.Tensor:  # noqa: N803
+        """Draws and keeps one token a row; their ids (R,), of ended rows without meaning."""
+        uniform_R = self._uniform_RT[:, self._step]
+        ids_R, logprobs_R = pick(
+            logits_RV.to(self._dtype), self._temperature_R, self._top_p_R, uniform_R
+        )
+        self._step += 1
+        # All that a step brings over, beside `pick`'s look at whether its head sufficed.
+        drawn = torch.stack((ids_R.to(logprobs_R.dtype), logprobs_R)).tolist()
+        for row, token, logprob in zip(self.rows, *drawn, strict=True):
+            if row.ending is None:
+                row.ids.append(int(token))
+                row.logprobs.append(logprob)
+                row.ending = endings.of(row.ids, row.prompt.max_tokens, row.prompt.stop)
+                self._ended += row.ending is not None
+        return ids_R
+
+    def forward(self, ids_R: torch.Tensor) -> torch.Tensor:
+        """The logits (R, V) after one more token a row."""
+        self._width += 1
+        mask = None if self._mask_RK is None else self._mask_RK[:, None, None, : self._width]
+        output = self._model(
+            input_ids=ids_R[:, None],
+            attention_mask=mask,
+            position_ids=self._length_R[:, None],
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self._length_R = self._length_R + 1
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+    def wasteful(self) -> bool:
+        """Whether dropping the ended rows pays for the copy of the others' keys and values."""
+        return self._ended * WASTE >= len(self.rows)
+
+    def compact(self) -> torch.Tensor | None:
+        """Drops ended rows, and the padding that no other row needs.
+
+        The places of the rows that are left, among those before; None where all have ended.
+        """
+        alive = [place for place, row in enumerate(self.rows) if row.ending is None]
+        if not alive:
+            return None
+        index_R = torch.tensor(alive, device=self._length_R.device)
+        self.rows = [self.rows[place] for place in alive]
+        self._ended = 0
+        self._length_R = self._length_R[index_R]
+        self._temperature_R = self._temperature_R[index_R]
+        self._top_p_R = self._top_p_R[index_R]
+        self._uniform_RT = self._uniform_RT[index_R]
+        pads = (self._width - self._length_R).tolist()
+        for layer in self._cache.layers:
+            layer.select(self._line_R[index_R], min(pads))
+        self._line_R = torch.arange(len(alive), device=index_R.device)
+        self._width -= min(pads)
+        self._mask_RK = self._mask([pad - min(pads) for pad in pads])
+        return index_R
+
+    def _mask(self, pads: list[int]) -> torch.Tensor | None:
+        """(R, K): hides the padding before each row, for all tokens to come; None without any."""
+        if not any(pads):
+            return None
+        to_come = max(row.prompt.max_tokens - len(row.ids) for row in self.rows)
+        # Kernels on a GPU want rows aligned to 8 numbers.
+        columns = -(-(self._width + to_come) // 8) * 8
+        device = self._length_R.device
+        pad_R1 = torch.tensor(pads, device=device)[:, None]  # noqa: N806
+        return additive(torch.arange(columns, device=device) >= pad_R1, self._model.dtype)
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Dropout is off within; the mode that was comes back."""
+    before = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(before)

@@ -1,0 +1,276 @@
+"""Draws answers from a running vLLM server instead of from the weights of this process.
+
+One request a sample, since vLLM seeds the samples of one request by consecutive numbers; its
+prefix cache computes a prompt once all the same. Prompts go and answers come as token ids, end
+token included, so no text is tokenized twice. A repeated run draws the same as far as vLLM does:
+only with its batch invariance, on the same GPU and version (its docs/usage/reproducibility.md).
+
+Adapters are loaded under names made of their contents, before each draw where the server lacks one
+(it was started anew, say): vLLM keeps prompts' keys and values by the adapter's name, and goes on
+using stale ones where a name is loaded again (vllm-project/vllm#42125).
+
+The protocol is known from vLLM 0.33.0's sources (see vllmserver.py); no real server was met yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from orchestry.backends.local.endings import Ending, Endings
+from orchestry.backends.local.logprobs import Packed, completion_logprobs, micro_batches
+from orchestry.backends.local.memory import MicroBatches
+from orchestry.backends.local.sampling import MAX_ROWS, Drawn, Prompt, evaluating
+from orchestry.backends.local.vllmserver import Choice, Served, VllmServer
+from orchestry.core.errors import LearnError, ProviderError, StoreError, reason
+
+if TYPE_CHECKING:
+    from orchestry.backends.local.adapters import Adapters
+    from orchestry.backends.local.base import Base
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""That vLLM's --max-lora-rank takes."""
+TOLERANCE = 0.2
+"""Nats a token, on average, that the server's log-probabilities may be off: bfloat16 costs about a
+tenth of it, a base that is quantized here and not there more."""
+
+
+class VllmSampler:
+    """What `Sampler` is, over a server: the base with the adapters last published to it."""
+
+    def __init__(
+        self,
+        base: Base,
+        adapters: Adapters,
+        url: str,
+        *,
+        micro_tokens: int = 4096,
+        warn: Callable[[str], None] = lambda text: None,
+        in_flight: int = MAX_ROWS,
+        environ: Mapping[str, str] = os.environ,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Greets the server; errors name the command that starts one.
+
+        `in_flight`: requests at a time. `micro_tokens`: most tokens in one forward pass here;
+        where memory runs out there are fewer, and `warn` hears of it.
+        Raises ProviderError where no server answers, ConfigError where it takes no adapters.
+        """
+        self._base, self._adapters = base, adapters
+        self._endings = Endings(base.tokenizer, base.eos_ids)
+        self._micro, self._in_flight = MicroBatches(micro_tokens, warn), in_flight
+        self._server = VllmServer(url, serve_command(base, adapters), environ, sleep)
+        self._folders: dict[str, Path] = {}
+        """The adapters to draw with, by name at the server."""
+        self._names: list[str] = []
+        """Each agent's adapter; none while all are as at first, when they change nothing."""
+        self._stale = set[str]()
+        """Adapters of ours that the server may still hold."""
+        self._server.served()
+        self._server.unload("orchestry-is-here")  # which tells whether it takes adapters at all
+
+    def publish(self, folder: Path) -> None:
+        """From now on the adapters saved in `folder` draw; before, fresh ones, so the bare base.
+
+        The next draw loads them, and takes those before off the server, which must see the folder
+        under the same path. Raises StoreError where it can't be read here.
+        """
+        paths = [folder.absolute() / name for name in self._adapters.folders]
+        self._stale |= set(self._folders)
+        self._names = [_name(path) for path in paths]
+        self._folders = dict(zip(self._names, paths, strict=True))
+        self._stale -= set(self._folders)
+
+    def draw(self, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
+        """See Sampler.draw. Log-probabilities are this process's own, not the server's.
+
+        Those must fit them, or LearnError is raised: another base, other adapters or a server that
+        cuts the distribution would teach the team what it did not do. Raises ProviderError where
+        the server is gone, can't load the adapters, takes fewer tokens than a prompt and its answer
+        may have, or answers what can't be.
+        """
+        if any(len(prompt.seeds) != n or not prompt.prompt_ids for prompt in prompts):
+            raise ValueError(f"every prompt needs tokens, and a seed for each of its {n} samples")
+        if not prompts or n == 0:
+            return [[] for _ in prompts]
+        served = self._ready()
+        self._check_room(prompts, served)
+        asked = [(prompt, seed) for prompt in prompts for seed in prompt.seeds]
+        bodies = [self._body(prompt, seed, served) for prompt, seed in asked]
+        choices = self._answers(bodies)
+        ended = [self._ended(prompt, c) for (prompt, _), c in zip(asked, choices, strict=True)]
+        logprobs = self._logprobs(prompts, [ids for ids, _ in ended])
+        self._check_policy([prompt for prompt, _ in asked], choices, logprobs, served)
+        drawn = iter(
+            Drawn(ids, own, self._endings.text(ids, prompt.stop), ending)
+            for (prompt, _), (ids, ending), own in zip(asked, ended, logprobs, strict=True)
+        )
+        return [[next(drawn) for _ in prompt.seeds] for prompt in prompts]
+
+    def _ready(self) -> Served:
+        """What the server serves, once it has all adapters that are to draw and no older ones."""
+        served = self._server.served()
+        for name in sorted(self._stale & served.adapters):
+            self._server.unload(name)
+        self._stale.clear()
+        for name in sorted(set(self._folders) - served.adapters):
+            self._server.load(name, self._folders[name])
+        return served
+
+    def _check_room(self, prompts: Sequence[Prompt], served: Served) -> None:
+        """vLLM would shorten the answer and say nothing."""
+        longest = max(len(prompt.prompt_ids) + prompt.max_tokens for prompt in prompts)
+        if served.context is not None and longest > served.context:
+            raise ProviderError(
+                f"the vLLM server at {self._server.url} takes {served.context:,} tokens, and a "
+                f"prompt with its answer may have {longest:,}: start it with --max-model-len "
+                f"{longest} or more, then resume the run",
+                transient=False,
+                billed=False,
+            )
+
+    def _body(self, prompt: Prompt, seed: int, served: Served) -> dict[str, Any]:
+        """All that shapes the distribution is said: defaults may come from the model's authors."""
+        agent = prompt.agent_index
+        return {
+            "model": self._names[agent] if self._names and agent >= 0 else served.base,
+            "prompt": list(prompt.prompt_ids),
+            "max_tokens": prompt.max_tokens,
+            "temperature": prompt.temperature,
+            "top_p": prompt.top_p,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "seed": seed,
+            "stop": list(prompt.stop),
+            "stop_token_ids": sorted(self._base.eos_ids),
+            "logprobs": 0,  # of the token drawn alone
+            "return_token_ids": True,
+        }
+
+    def _answers(self, bodies: Sequence[dict[str, Any]]) -> list[Choice]:
+        """In order; the first failure drops those not yet sent."""
+        pool = ThreadPoolExecutor(min(self._in_flight, len(bodies)), "vllm")
+        try:
+            futures = [pool.submit(self._server.complete, body) for body in bodies]
+            return [future.result() for future in futures]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _ended(self, prompt: Prompt, choice: Choice) -> tuple[tuple[int, ...], Ending]:
+        """The answer up to where it ends by this backend's own rules, and how.
+
+        Both sides tell endings alike but where decoding bytes of half a character: the server may
+        then have gone on past a stop string. What is cut off changes nothing in what came before.
+        """
+        if choice.prompt_token_ids != prompt.prompt_ids:
+            raise self._server.odd("it read other prompt tokens than it was sent")
+        if not all(0 <= token < self._vocabulary for token in choice.token_ids):
+            raise self._server.odd(f"token ids that {self._base.name} doesn't have")
+        if len(choice.logprobs.token_logprobs) != len(choice.token_ids):
+            raise self._server.odd("log-probabilities that are not one a token")
+        ids: list[int] = []
+        for token in choice.token_ids:
+            ids.append(token)
+            if ending := self._endings.of(ids, prompt.max_tokens, prompt.stop):
+                return tuple(ids), ending
+        if ids and choice.finish_reason == "stop" and choice.stop_reason in prompt.stop:
+            return tuple(ids), "stop"
+        raise self._server.odd(
+            f"an answer of {len(ids)} tokens out of {prompt.max_tokens} that ends at no end token "
+            f"and no stop string, by '{choice.finish_reason}'"
+        )
+
+    @property
+    def _vocabulary(self) -> int:
+        embeddings: Any = self._base.model.get_input_embeddings()
+        return int(embeddings.weight.shape[0])
+
+    def _logprobs(
+        self, prompts: Sequence[Prompt], answers: Sequence[tuple[int, ...]]
+    ) -> list[tuple[float, ...]]:
+        """Nats of each answer's tokens by the weights here, as Drawn has them."""
+        left, found = iter(answers), dict[int, list[tuple[float, ...]]]()
+        packed = [
+            Packed(p.agent_index, p.prompt_ids, tuple(next(left) for _ in p.seeds)) for p in prompts
+        ]
+        for temperature in {prompt.temperature for prompt in prompts}:
+            places = [i for i, prompt in enumerate(prompts) if prompt.temperature == temperature]
+            scored = iter(self._scored([packed[place] for place in places], temperature))
+            for place in places:
+                found[place] = [next(scored) for _ in packed[place].completions]
+        return [one for place in range(len(prompts)) for one in found[place]]
+
+    def _scored(self, packed: Sequence[Packed], temperature: float) -> list[tuple[float, ...]]:
+        if temperature == 0:
+            return [(0.0,) * len(ids) for group in packed for ids in group.completions]
+
+        def scored(micro_tokens: int) -> list[tuple[float, ...]]:
+            return [
+                tuple(logprobs_T.tolist())
+                for micro in micro_batches(packed, micro_tokens)
+                for logprobs_T in completion_logprobs(
+                    self._base, self._adapters, micro, temperature
+                )
+            ]
+
+        with torch.no_grad(), evaluating(self._base.model):
+            return self._micro.run(scored)
+
+    def _check_policy(
+        self,
+        prompts: Sequence[Prompt],
+        choices: Sequence[Choice],
+        logprobs: Sequence[tuple[float, ...]],
+        served: Served,
+    ) -> None:
+        """The server's are after top-p, whose cut adds between 0 and -log(top_p) to each."""
+        excess = [
+            max(0.0, own - theirs, theirs - own + math.log(prompt.top_p))
+            for prompt, choice, owns in zip(prompts, choices, logprobs, strict=True)
+            if prompt.temperature > 0
+            # What `_ended` cut off is not compared.
+            for theirs, own in zip(choice.logprobs.token_logprobs, owns, strict=False)
+        ]
+        mean = sum(excess) / max(1, len(excess))
+        if not mean <= TOLERANCE:  # not a number fails too
+            raise LearnError(
+                f"the vLLM server at {self._server.url} serves {served.root}, and its answers are "
+                f"not drawn by {self._base.name} with this run's adapters: log-probabilities are "
+                f"off by {mean:.2f} nats a token, at most {TOLERANCE} is rounding; start it with "
+                f"`{self._server.command}`, then resume the run"
+            )
+
+
+def serve_command(base: Base, adapters: Adapters) -> str:
+    """Starts a server for this team; ranks are rounded up to one that vLLM knows."""
+    rank = next((rank for rank in RANKS if rank >= adapters.rank), adapters.rank)
+    dtype = str(base.model.dtype).removeprefix("torch.")
+    return (
+        f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve {base.model.name_or_path or base.name} "
+        f"--dtype {dtype} --enable-lora --max-lora-rank {rank} "
+        f"--max-loras {len(set(adapters.folders))} --logprobs-mode processed_logprobs"
+    )
+
+
+def _name(folder: Path) -> str:
+    """An adapter's name at the server, which no other contents or folder ever has."""
+    digest = hashlib.sha256(str(folder).encode())
+    try:
+        for file in sorted(path for path in folder.iterdir() if path.is_file()):
+            digest.update(file.read_bytes())
+    except OSError as error:
+        raise StoreError(
+            f"the adapter in {folder} can't be read ({reason(error)}): restore it from a copy"
+        ) from None
+    return f"{folder.name}-{digest.hexdigest()[:16]}"

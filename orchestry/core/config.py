@@ -1,0 +1,399 @@
+"""RunConfig: everything that decides a run, resolved before a cent is spent.
+
+Merged in this order: field defaults < `configs/<backend>.yaml` < `--config` < `--set` < flags.
+Every key has its line of explanation; `orchestry run --help` points here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+import yaml
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from orchestry.core import yamls
+from orchestry.core.errors import ConfigError
+from orchestry.core.explain import explain
+from orchestry.core.learn_config import LearnConfig
+from orchestry.core.secrecy import refuse_secrets
+from orchestry.core.track_config import TrackersConfig
+from orchestry.core.types import AgentSpec, Frozen, Limits, Split
+
+BackendName = Literal["api", "local"]
+Arrangement = Literal["fixed", "concat", "sequential", "discussion"]
+ProviderName = Literal["auto", "anthropic", "openai", "embedded", "recorded", "fake"]
+BACKENDS: tuple[str, ...] = get_args(BackendName)
+PROVIDERS: tuple[str, ...] = get_args(ProviderName)
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0.0, le=86_400.0)]
+MAX_TOKENS = 1_000_000
+
+
+class FakeConfig(Frozen):
+    """The scripted provider: what it answers, how slowly, and how often it fails."""
+
+    script: Path | None = None
+    """JSON lines {"agent", "match"?, "text"}; without it, seeded filler text."""
+    latency_s: Seconds = 0.0
+    """Median seconds an answer takes."""
+    latency_sigma: float = Field(0.0, ge=0.0, le=5.0)
+    """Sigma of a lognormal latency; 0 is constant."""
+    output_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    """Mean length of filler answers; None: a lognormal around 0.35 of max_tokens."""
+    fault_rate: Share = 0.0
+    """Share of attempts that fail."""
+    faults: tuple[Literal["429", "529", "500", "timeout", "drop"], ...] = ("429", "529", "500")
+    """Which failures are drawn, evenly."""
+
+
+class ProviderConfig(Frozen):
+    """Which models answer."""
+
+    name: ProviderName = "auto"
+    """`auto`: Claude where ANTHROPIC_API_KEY is set, else the embedded model."""
+    model: str | None = None
+    """None: the provider's own default."""
+    base_url: str | None = None
+    """None: ANTHROPIC_BASE_URL or OPENAI_BASE_URL, else the vendor's."""
+    timeout_s: float = Field(120.0, gt=0.0, le=86_400.0)
+    """Seconds before an unanswered call is given up, and charged at its worst case."""
+    recording: Path | None = None
+    """`recorded`: the run directory, or its journal.jsonl, to replay."""
+    fake: FakeConfig = FakeConfig()
+    """`fake`: the script."""
+
+
+class SamplingConfig(Frozen):
+    """How answers are drawn."""
+
+    max_tokens: int = Field(512, ge=1, le=MAX_TOKENS)
+    """Longest answer, in tokens; also what the ledger reserves for one."""
+    temperature: float | None = Field(None, ge=0.0, le=2.0)
+    """None: the provider's own default. Claude has no temperature, and refuses one."""
+    stop: tuple[str, ...] = ()
+    """Strings that end an answer."""
+
+
+class AgentConfig(Frozen):
+    """What one agent does differently from `provider` and `sampling`."""
+
+    model: str | None = None
+    """None: that of `provider`; backend local then loads a base of its own for it."""
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    """None: that of `sampling`."""
+    temperature: float | None = Field(None, ge=0.0, le=2.0)
+    """None: that of `sampling`."""
+    system_prompt: str | None = None
+    """None: the task's own."""
+
+
+class SearchConfig(Frozen):
+    """How trajectories are searched."""
+
+    strategy: Literal["beam", "fixed", "best_of_n", "chains"] = "beam"
+    """`fixed` plays one trajectory; `best_of_n` as many as the beam's calls allow; `chains` plays
+    `k_samples` from the first state to the end, as backend local always does."""
+    k_samples: int = Field(4, ge=1, le=64)
+    """Samples drawn for each acting agent in a state."""
+    beam_width: int = Field(2, ge=1, le=64)
+    """States kept after a stage."""
+    joint: Literal["aligned", "cross"] = "aligned"
+    """Simultaneous agents: pair their j-th samples, or combine all of them."""
+    exploration: Share = 0.0
+    """Chance that a place in the beam goes to a random state instead of the next best."""
+    concurrency: int = Field(32, ge=1, le=1000)
+    """Most calls in flight at once."""
+    episodes_in_flight: int | None = Field(None, ge=1, le=1000)
+    """Most episodes played at once. None: as many as keep `concurrency` calls in flight."""
+
+
+class JudgeConfig(Frozen):
+    """The central judge, which rates the siblings that the task's score does not tell apart."""
+
+    enabled: bool | None = None
+    """None: on where the judge is Claude or a model behind OpenAI's API, unless the task asks for
+    none (code_collaboration; `BaseTask.judged`). The embedded model's ratings are noise."""
+    provider: ProviderConfig | None = None
+    """Who judges, and distils behaviours; None: the run's own provider and model."""
+    when: Literal["undecided", "always"] | None = None
+    """`undecided`: siblings whose scores tie, before the end; `always`: also all others. None:
+    `undecided`, but `always` where the task asks for no judge: who wants one there wants its part
+    of the reward."""
+    weight: Share = 0.5
+    """Share of the judge in a judged value; the rest is the task's score."""
+    repeats: int = Field(2, ge=1, le=16)
+    """Calls a sibling set, in balanced orders; their ratings are combined by a fitted model. Two
+    cancel what a place in the list does (docs/benchmarks.md); one is half the price."""
+    quality: Weight = 0.6
+    """Weight of the quality rating in the judge's number."""
+    collaboration: Weight = 0.3
+    """Weight of the collaboration rating."""
+    efficiency: Weight = 0.1
+    """Weight of the efficiency rating."""
+    rubric: str = Field("", max_length=10_000)
+    """What good work is in this task, for the judge to read; '' leaves it to the agents' goals."""
+    max_tokens: int = Field(1024, ge=64, le=MAX_TOKENS)
+    """Longest verdict, or answer of who distils, in tokens. More is allowed where the answer needs
+    it: 64 and, for each sibling to rate, 120, for each behaviour to distil, 320."""
+    temperature: float | None = Field(None, ge=0.0, le=2.0)
+    """None: 0 where the provider takes a temperature."""
+    max_chars: int = Field(6000, ge=200, le=1_000_000)
+    """Longest piece of one answer, or of a shared prompt, that the judge is shown."""
+
+    @model_validator(mode="after")
+    def _has_weight(self) -> JudgeConfig:
+        if not self.quality + self.collaboration + self.efficiency:
+            raise ValueError("quality, collaboration and efficiency are all zero: give one weight")
+        return self
+
+
+class CreditConfig(Frozen):
+    """How an episode's return is split between the agents."""
+
+    method: Literal["replay", "siblings", "equal"] = "replay"
+    """`replay` draws more samples where siblings leave doubt; `siblings` uses those at hand."""
+    share: Share | None = None
+    """Most calls for replays, as a share of the episode's own calls. None: 0.1 where behaviours
+    are learned, which need it, else 0."""
+
+
+class BehaviorsConfig(Frozen):
+    """The library of behaviours: what is learned from episodes and put into the prompts."""
+
+    enabled: bool | None = None
+    """None: as judge.enabled says; where that is None too, on where the judge would be Claude or a
+    model behind OpenAI's API, also in a task that asks for none."""
+    every: int = Field(5, ge=1, le=100_000)
+    """Episodes between two updates of the library."""
+    source: Path | None = Field(None, alias="from")
+    """A library to start from (`behaviors.from`), also another task's: that is tested first."""
+    top: Share = 0.2
+    """Share of an update's trajectories that count as winners."""
+    candidates: int = Field(3, ge=1, le=16)
+    """Behaviours distilled in an update, shared out among the agents by the loss they caused."""
+    max_per_agent: int = Field(3, ge=1, le=20)
+    """Most behaviours in one agent's prompt."""
+    screen: int = Field(8, ge=1, le=1000)
+    """Dev problems on which a fresh candidate is screened before one is put on trial."""
+    pairs: int = Field(1000, ge=8, le=100_000)
+    """Most paired dev episodes in one trial, which plans for as many as the noise asks for and may
+    go on over several updates. Fewer find only gains larger than five points."""
+    share: float = Field(1.0, gt=0.0, le=100.0)
+    """Calls that an update may spend on dev, as a multiple of its episodes' calls."""
+    alpha: float = Field(0.05, gt=0.0, lt=1.0)
+    """Chance of even one false acceptance in the whole run, at most."""
+
+
+class BudgetConfig(Frozen):
+    """Money."""
+
+    usd: float | None = Field(5.0, ge=0.0, le=1e9)
+    """Hard cap in dollars, over all resumes of the run. None: no cap."""
+    warn_share: Share = 0.8
+    """Warn once when this share of the cap is spent."""
+
+
+class CacheConfig(Frozen):
+    """Answers kept between runs, in the user cache."""
+
+    enabled: bool = True
+    """False asks for every answer anew."""
+    dir: Path | None = None
+    """None: $XDG_CACHE_HOME/orchestry/answers."""
+
+
+class RetryConfig(Frozen):
+    """What happens when an attempt fails for a reason that may pass."""
+
+    attempts: int = Field(6, ge=1, le=50)
+    """Attempts per call, including the first. Free attempts go on as long as the server answers no
+    call at all: see patience_s."""
+    billed_attempts: int = Field(3, ge=1, le=50)
+    """Attempts a call that may be billed although they fail: an answer that can't be read, one
+    that breaks off, a timeout."""
+    base_s: Seconds = 0.5
+    """First wait; it doubles, with full jitter, unless the server names its own."""
+    max_s: Seconds = 60.0
+    """Longest wait between two attempts."""
+    patience_s: Seconds = 600.0
+    """Seconds that the run waits for a server that is away, after eight failures in a row; then it
+    stops, resumable (exit code 4)."""
+
+
+class PriceConfig(Frozen):
+    """Dollars per million tokens, for models that genai-prices does not know."""
+
+    input: float = Field(ge=0.0, allow_inf_nan=False)
+    """Of the prompt."""
+    output: float = Field(ge=0.0, allow_inf_nan=False)
+    """Of the answer."""
+    cached_input: float | None = Field(None, ge=0.0, allow_inf_nan=False)
+    """None: the input price."""
+    cache_write: float | None = Field(None, ge=0.0, allow_inf_nan=False)
+    """None: the input price."""
+
+
+class RunConfig(Frozen):
+    """One run. Frozen: a changed run is a new config.
+
+    Raises ConfigError with one line a fault, and for a secret.
+    """
+
+    backend: BackendName = "api"
+    """`api` searches and rewrites prompts; `local` trains adapters by policy gradients."""
+    task: str = "code_review"
+    """`orchestry tasks list` shows them; backend local has `code_collaboration` unless told."""
+    task_path: tuple[Path, ...] = ()
+    """Folders searched for tasks before ./tasks and the bundled ones."""
+    weights: Mapping[str, Weight] = Field(default_factory=dict)
+    """The task's reward parts by name; what is not named keeps the task's own weight."""
+    options: Mapping[str, Any] = Field(default_factory=dict)
+    """The task's own settings; see its README. What is not named keeps the task's default."""
+    baseline: Arrangement | None = None
+    """Play the task as a baseline has it: one model alone, or a team that talks otherwise;
+    `orchestry baselines list` explains them."""
+    episodes: int = Field(20, ge=1, le=1_000_000)
+    """One episode is one problem, searched once."""
+    split: Split = "train"
+    """Whose problems are played; `orchestry evaluate` is what plays test."""
+    seed: int = Field(0, ge=0)
+    """Same seed, same run, where the provider is deterministic."""
+    provider: ProviderConfig = ProviderConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    agents: Mapping[str, AgentConfig] = Field(default_factory=dict)
+    """By role: what this agent does differently."""
+    search: SearchConfig = SearchConfig()
+    judge: JudgeConfig = JudgeConfig()
+    credit: CreditConfig = CreditConfig()
+    behaviors: BehaviorsConfig = BehaviorsConfig()
+    learn: LearnConfig = LearnConfig()
+    budget: BudgetConfig = BudgetConfig()
+    cache: CacheConfig = CacheConfig()
+    retry: RetryConfig = RetryConfig()
+    trackers: TrackersConfig = TrackersConfig()
+    prices: Mapping[str, PriceConfig] = Field(default_factory=dict)
+    """By model: prices that override or add to genai-prices."""
+    sandbox: Limits = Limits()
+    """What code written by a model may use."""
+    allow_unsafe_code: bool = False
+    """Where this machine can't confine the code that models write, run it all the same."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_words(cls, raw: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
+        """A notebook reads the same words as the command line, and no page of pydantic's."""
+        try:
+            refuse_secrets(raw)
+            return check(raw)
+        except RecursionError:
+            raise ConfigError("a YAML alias in the config lies inside its own anchor") from None
+        except ValidationError as error:
+            raise ConfigError("; ".join(explain(item, cls) for item in error.errors())) from None
+
+    def system_prompt(self, spec: AgentSpec) -> str:
+        """An agent's system prompt before anything was learned: this config's, the task's, or one
+        made of role and goal."""
+        own = self.agents.get(spec.role)
+        if own and own.system_prompt is not None:
+            return own.system_prompt
+        return spec.system_prompt or f"You are the {spec.role} of a team. {spec.goal}".strip()
+
+    def plain(self) -> dict[str, Any]:
+        """What was said of the run, not what is left at its default, as plain data."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    def to_yaml(self) -> str:
+        """The resolved config as a file that `--config` takes back."""
+        return yaml.safe_dump(
+            self.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
+        )
+
+
+def settings_of(sets: Sequence[str]) -> dict[str, Any]:
+    """`a.b=c` settings, nested as in a file; the last word on a key counts."""
+    found: dict[str, Any] = {}
+    for item in sets:
+        key, value = _parse_set(item)
+        put(found, key, value)
+    return found
+
+
+def resolve(
+    files: Sequence[Path] = (),
+    sets: Sequence[str] = (),
+    flags: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Merges config files, `a.b=c` settings and flags (dotted keys) into a RunConfig.
+
+    Raises ConfigError naming the key, what was found, and the nearest known key.
+    """
+    merged: dict[str, Any] = {}
+    for path in files:
+        merged = merge(merged, read_yaml(path))
+    merged = merge(merged, settings_of(sets))
+    for key, value in (flags or {}).items():
+        put(merged, key, value)
+    return validate(merged)
+
+
+def validate(raw: Mapping[str, Any]) -> RunConfig:
+    """RunConfig from plain data; raises ConfigError as RunConfig itself does."""
+    return RunConfig.model_validate(raw)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping from disk; raises ConfigError for anything else."""
+    try:
+        data = yamls.load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"config file {path} does not exist: check --config") from None
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(f"config file {path} can't be read: {why}: correct it") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"config file {path} holds a {type(data).__name__}, not keys and values")
+    return data
+
+
+def _parse_set(item: str) -> tuple[str, Any]:
+    key, sep, value = item.partition("=")
+    if not sep or not key:
+        raise ConfigError(f"--set takes key=value such as search.k_samples=8, not '{item}'")
+    try:
+        return key, yamls.load(value)
+    except ValueError as error:
+        why = f"--set {key}: '{value}' is no YAML value ({error}): quote it"
+        raise ConfigError(why) from None
+
+
+_NAME = re.compile(r'(?:^|\.)(?:"([^"]+)"|([^.]*))')
+
+
+def put(target: dict[str, Any], dotted: str, value: Any) -> None:
+    """Sets a dotted key in nested data; a name that has dots itself stands in double quotes, such
+    as agents."a.b".model. Raises ConfigError below a plain value."""
+    *path, last = [quoted or bare for quoted, bare in _NAME.findall(dotted)]
+    for name in path:
+        inner = target.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"'{dotted}' goes below '{name}', which is already a plain value")
+        target = inner
+    target[last] = value
+
+
+def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the keys of `extra` laid over it, mapping by mapping; both stay as they are."""
+    merged = dict(base)
+    for key, value in extra.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[key] = merge(below, value)
+        else:
+            merged[key] = value
+    return merged

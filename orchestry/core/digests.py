@@ -1,0 +1,53 @@
+"""What files are by content: digests that name no place, so that a copy elsewhere is the same."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from orchestry.core.files import cache, write_atomic
+
+SMALL = 1 << 20
+"""Bytes of a file that is read each time."""
+
+
+def file_digest(path: Path) -> str:
+    """BLAKE2b of a file's content, 128 bits in hex; raises OSError where it can't be read."""
+    with path.open("rb") as source:
+        return hashlib.file_digest(source, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def text_digest(text: str) -> str:
+    """The same of a text."""
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
+
+
+def folder_digest(
+    folder: Path, files: Iterable[Path], environ: Mapping[str, str] = os.environ
+) -> str:
+    """One digest of these files of a folder, by their names within it and their contents.
+
+    A large file is read once and remembered in the user's cache by path, size, times and inode, so
+    that a base of many GB costs nothing the second time. Raises OSError for one that can't be read.
+    """
+    named = sorted((file.relative_to(folder).as_posix(), file) for file in files)
+    return text_digest("\n".join(f"{_remembered(file, environ)}  {name}" for name, file in named))
+
+
+def _remembered(file: Path, environ: Mapping[str, str]) -> str:
+    real = file.resolve()
+    stat = real.stat()
+    if stat.st_size < SMALL:
+        return file_digest(real)
+    facts = (real, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_dev, stat.st_ino)
+    note = cache(environ) / "digests" / text_digest("\n".join(map(str, facts)))
+    with suppress(OSError):
+        return note.read_text(encoding="ascii")
+    found = file_digest(real)
+    with suppress(OSError):  # it only saves time
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(note, found.encode("ascii"))
+    return found

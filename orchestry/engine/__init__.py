@@ -1,0 +1,1 @@
+"""Commands without a terminal: train, resume, evaluate, estimate, export, check a judge."""

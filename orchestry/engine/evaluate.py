@@ -1,0 +1,275 @@
+"""Runs that measure and learn nothing: a run's team, or a baseline, on held-out problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from orchestry.backends import BACKENDS
+from orchestry.core.config import RunConfig, merge, validate
+from orchestry.core.errors import ConfigError, unknown
+from orchestry.core.types import Split
+from orchestry.engine.changes import changed, worded
+from orchestry.engine.run import prepare, run_plan
+from orchestry.engine.session import Observer, Plan, Silent
+from orchestry.engine.trust import Trust, of_run
+from orchestry.store.checkpoints import Which, chosen
+from orchestry.store.journal import Learned
+from orchestry.store.records import Summary
+from orchestry.store.run import Run, load_run, read_config
+from orchestry.task.arrangements import ARRANGEMENTS, BASELINES
+
+SAMPLES = 10
+"""Trajectories of each problem that a baseline plays, so that pass@10 can be told."""
+_MEASURED = (
+    *("task", "backend", "seed", "options", "weights", "provider", "sampling", "agents"),
+    *("search.strategy", "search.k_samples", "search.beam_width", "search.exploration"),
+    *("search.joint", "learn.top_p", "learn.dtype", "learn.quantize"),
+)
+"""Sections and keys of a config that decide what is measured, beside what a folder's name says."""
+_QUIET: dict[str, Any] = {
+    "credit": {"share": 0.0},
+    "trackers": {"tensorboard": False, "wandb": "off"},  # they show the run's own curves
+}
+
+
+def evaluate(
+    run: Run | str | Path,
+    split: Split = "test",
+    budget_usd: float | None = None,
+    observer: Observer | None = None,
+    update: Which = None,
+    samples: int | None = None,
+    episodes: int | None = None,
+    patience_s: float | None = None,
+    *,
+    task_path: Sequence[Path] = (),
+    trust: Trust = False,
+) -> Run:
+    """Plays each problem of a held-out split once, as the run would; results lie in the run.
+
+    A second call for the same split goes on where the first stopped, or returns what it found.
+    `budget_usd` is the evaluation's own cap; None keeps the run's. `update` names the team: as
+    that update left it (0: as the run began), the `best` of those that were evaluated on dev, or
+    as it stands. With `samples`, that many independent trajectories of each problem are played and
+    no search; with `episodes`, only the first problems of the run's order. `patience_s`: seconds to
+    wait for a server that is away; None keeps the run's. `task_path`: where the task lies now, if
+    it moved. Problems and seeds are the same for all
+    teams. Raises ConfigError for an update that is not there, and where the run names code or
+    servers of others that are not to be trusted.
+    """
+    source, note = _source(run), (observer or Silent()).note
+    today: dict[str, Any] = {}
+    if task_path:
+        today["task_path"] = [str(path) for path in task_path]
+    if budget_usd is not None:
+        today["budget"] = {"usd": budget_usd}
+    own = of_run(source.folder, today, trust, note)
+    learned = chosen(source, update)
+    # A folder for each team that the run came to; one that learned nothing has a single one.
+    number = learned.update if learned else 0
+    stage = f"{split}--update-{number}" if chosen(source, None) else split
+    if samples is not None:
+        stage += f"--samples-{samples}"
+    folder = source.folder / "evaluations" / stage
+    changes: dict[str, Any] = dict(
+        BACKENDS[source.config.get("backend", "api")].as_left(source, learned, folder)
+    )
+    if patience_s is not None:
+        changes["retry"] = {"patience_s": patience_s}
+    config = _held_out(merge(own.plain(), changes), split, budget_usd, samples)
+    note(_whom(source, learned))
+    return _play(_sized(config, episodes), folder, observer)
+
+
+class How(TypedDict, total=False):
+    """What `evaluate` may be told, beside the run and the budget."""
+
+    split: Split
+    observer: Observer | None
+    update: Which
+    samples: int | None
+    episodes: int | None
+    patience_s: float | None
+    task_path: Sequence[Path]
+    trust: Trust
+
+
+def compared(
+    run: Run | str | Path, budget_usd: float | None = None, **how: Unpack[How]
+) -> tuple[Run, Run | None]:
+    """`evaluate`, and the same of the team as the run began, on what is left of the budget.
+
+    The second is None where the first is that, or did not come to its end.
+    """
+    found = evaluate(run, budget_usd=budget_usd, **how)
+    if found.summary.stopped != "done" or chosen(_source(run), how.get("update")) is None:
+        return found, None
+    began = How(**{**how, "update": 0})
+    return found, evaluate(run, budget_usd=_left(found.summary), **began)
+
+
+@dataclass(frozen=True, slots=True)
+class Baselines:
+    """Baselines of a config's task and team: untrained, unjudged, with the config's seeds.
+
+    Raises ConfigError for a name that is none, and for what no run could be made of.
+    """
+
+    config: RunConfig
+    names: Sequence[str]
+    split: Split = "test"
+    samples: int = SAMPLES
+    """Trajectories of each problem; of `best_of_n` where the config has a beam, as many as that
+    would pay for."""
+    episodes: int | None = None
+    """The first problems of the config's order; None plays all."""
+
+    def configs(self) -> dict[str, RunConfig]:
+        """What is run, by name."""
+        return {name: _sized(self._of(name), self.episodes) for name in self.names}
+
+    def play(self, root: Path, observer: Observer | None = None) -> Iterator[Run]:
+        """Plays one after the other, each into `root/NAME--SPLIT--samples-N`.
+
+        The config's budget is the cap of all of them together; the last run given is the one that
+        came to it. What another call left is gone on with. All are checked before the first is
+        played.
+        """
+        configs, left = self.configs(), self.config.budget.usd
+        for config in configs.values():
+            prepare(config)
+        for name, config in configs.items():
+            budget = config.budget.model_copy(update={"usd": left})
+            folder = root / f"{name}--{self.split}--samples-{self.samples}"
+            run = _play(config.model_copy(update={"budget": budget}), folder, observer)
+            yield run
+            if run.summary.stopped != "done":
+                return
+            left = _left(run.summary)
+
+    def _of(self, name: str) -> RunConfig:
+        if name not in BASELINES:
+            raise ConfigError(unknown("baseline", name, [*BASELINES]))
+        if self.config.baseline is not None:
+            raise ConfigError(
+                f"the config is of baseline {self.config.baseline}, and baselines are of the team: "
+                "leave `baseline`, or name the team's own run"
+            )
+        changes: dict[str, Any] = {
+            "baseline": name if name in ARRANGEMENTS else None,
+            "behaviors": {"enabled": False, "from": None},
+            "judge": {"enabled": False},
+        }
+        samples: int | None = self.samples
+        if self.config.backend == "local":
+            changes["learn"] = {"enabled": False, "from": None}
+        elif name == "best_of_n" and self.config.search.strategy in ("beam", name):
+            changes["search"], samples = {"strategy": name}, None
+        return _held_out(merge(self.config.plain(), changes), self.split, None, samples)
+
+
+def _whom(source: Run, learned: Learned | None) -> str:
+    """Which team is played, with its checkpoint where its weights have one."""
+    if learned is None:
+        return f"the team as {source.folder} began"
+    kept = learned.state.get("checkpoint")
+    return (
+        f"the team as update {learned.update} left it{f': {source.folder / kept}' if kept else ''}"
+    )
+
+
+def _source(run: Run | str | Path) -> Run:
+    """The run as it stands on disk now."""
+    return load_run(run.folder if isinstance(run, Run) else run)
+
+
+def _left(summary: Summary) -> float | None:
+    """Dollars that a run left of its cap; None where it had none."""
+    cap = summary.budget_usd
+    return None if cap is None else max(0.0, cap - summary.cost_usd)
+
+
+def _held_out(
+    plain: Mapping[str, Any], split: Split, budget_usd: float | None, samples: int | None
+) -> RunConfig:
+    """A config, as plain data, that measures on that split."""
+    changes: dict[str, Any] = {**_QUIET, "split": split}
+    if budget_usd is not None:
+        changes["budget"] = {"usd": budget_usd}
+    if samples is not None:
+        # Aligned, also where the run combines all samples: combinations are not independent.
+        changes["search"] = {"strategy": "chains", "k_samples": samples, "joint": "aligned"}
+        changes["judge"] = {"enabled": False}  # nothing is pruned, and a reward is the task's word
+        if plain.get("backend") == "local":
+            changes["learn"] = {"group_size": samples}
+    return validate(merge(plain, changes))
+
+
+def _sized(config: RunConfig, episodes: int | None = None) -> RunConfig:
+    """The config with an episode for every problem of its split, or for the first ones.
+
+    Raises ConfigError for fewer than one.
+    """
+    if episodes is not None and episodes < 1:
+        raise ConfigError(f"episodes is {episodes}: give 1 or more, or leave it for all problems")
+    there = len(prepare(config, need_key=False).problems)
+    return config.model_copy(update={"episodes": min(episodes or there, there)})
+
+
+def _play(config: RunConfig, folder: Path, observer: Observer | None) -> Run:
+    watch = observer or Silent()
+    plan = prepare(config, watch.note)
+    _check_same(plan.config, folder)
+    _compare(plan, folder, watch)
+    return run_plan(plan, folder, watch)
+
+
+def _compare(plan: Plan, folder: Path, watch: Observer) -> None:
+    """Notes where the run that this folder lies in was played with another version of the task, or
+    on another base."""
+    host = folder.parent.parent
+    if (
+        folder.parent.name not in ("evaluations", "baselines")
+        or not (host / "journal.jsonl").is_file()
+    ):
+        return
+    if found := changed(load_run(host).events, {**plan.digests, **plan.backend.digests()}):
+        watch.note(
+            f"{worded(found)} changed since {host} was played: rewards of then and now are not to "
+            "be compared"
+        )
+
+
+def _check_same(config: RunConfig, folder: Path) -> None:
+    """Raises ConfigError where the folder holds what another config measured."""
+    if not (folder / "config.yaml").exists():
+        return
+    for key, before, now in differing(validate(read_config(folder)), config):
+        raise ConfigError(
+            f"{folder} was played with {key}={before!r}, and {now!r} is asked for: choose another "
+            "folder, or remove that one"
+        )
+
+
+def differing(one: RunConfig, other: RunConfig) -> Iterator[tuple[str, Any, Any]]:
+    """The keys that decide what is measured and are not equal, with both values."""
+    first, second = map(_plain, (one, other))
+    for key in _MEASURED:
+        section, _, name = key.partition(".")
+        values = [plain[section][name] if name else plain[section] for plain in (first, second)]
+        if values[0] != values[1]:
+            yield key, values[0], values[1]
+
+
+def _plain(config: RunConfig) -> dict[str, Any]:
+    """Without where the same model answers: a server's address, and the folders of bases, which a
+    run knows by content wherever they lie."""
+    plain = config.model_dump(mode="json", by_alias=True)
+    plain["provider"] |= {"base_url": None, "timeout_s": None}
+    for part in (plain["provider"], *plain["agents"].values()):
+        if config.backend == "local" and Path(part["model"] or "").is_absolute():
+            part["model"] = None
+    return plain

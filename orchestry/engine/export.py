@@ -1,0 +1,291 @@
+"""What a local run learned, for use elsewhere: plain peft adapters, or models with them merged.
+
+An export is whole or not there. It changes nothing in the run but for the default folder's place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from orchestry.backends.local.base import EMBEDDED, load_base, loadable, require_local
+from orchestry.backends.local.card import Card, generation
+from orchestry.core.config import RunConfig, validate
+from orchestry.core.errors import ConfigError, StoreError, reason, unknown
+from orchestry.core.files import to_json
+from orchestry.store.checkpoints import Which, checkpoint, chosen
+from orchestry.store.journal import Learned
+from orchestry.store.run import Run, load_run
+
+_CONFIG, _BASE = "adapter_config.json", "base_model_name_or_path"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """One adapter of a checkpoint."""
+
+    folder: Path
+    agents: tuple[str, ...]
+    """Whose it is: one, or all that share it."""
+    config: dict[str, Any]
+    """adapter_config.json."""
+    base: str
+    """As the adapter names it; as the run does now, where that folder is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written, and what of."""
+
+    folder: Path
+    learned: Learned
+    adapters: tuple[Adapter, ...]
+    """What was exported."""
+
+    @property
+    def written(self) -> list[tuple[Path, Adapter]]:
+        """Each adapter's new folder."""
+        return [(self.folder / adapter.folder.name, adapter) for adapter in self.adapters]
+
+
+def export(
+    run: str | Path,
+    folder: Path | None = None,
+    *,
+    merge: bool = False,
+    agents: Sequence[str] = (),
+    update: Which = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Exported:
+    """Writes a folder an agent into `folder`, which is new or empty: `RUN/export/update-N` if None.
+
+    Without `merge` each is an adapter that peft loads, with it a model that transformers loads; a
+    README says how. `agents`: these alone. `update`: that one, or the `best`, not the last.
+    Raises ConfigError for what is not there to export, and StoreError where it can't be read or
+    written; nothing is left then.
+    """
+    found = load_run(run)
+    config = _local(found)
+    learned = _chosen(found, update)
+    adapters = _adapters(found, learned, config, agents)
+    name = f"update-{learned.update}" + ("--merged" if merge else "")
+    place = found.folder / "export" / name if folder is None else folder
+    if merge:
+        require_local()
+    prompts, held_out = prompts_of(found), _held_out(found, learned.update)
+    sources = [_source(adapter, merge, note) for adapter in adapters]
+    with _written(place) as part:
+        for adapter, source in zip(adapters, sources, strict=True):
+            own = part / adapter.folder.name
+            if merge:
+                note(f"merging {own.name} into the base {adapter.base}")
+                _merge(adapter, own, generation(config, adapter.agents[0]))
+            else:
+                _copy(adapter, own, source)
+            card = Card(
+                folder=own.name,
+                prompts={role: prompts.get(role, "") for role in adapter.agents},
+                base=adapter.base,
+                source=source,
+                adapter=adapter.config,
+                merged=merge,
+                run=found.folder.absolute().name,
+                config=config,
+                learned=learned,
+                held_out=held_out,
+            )
+            (own / "README.md").write_text(card.text(), encoding="utf-8")
+    return Exported(place, learned, adapters)
+
+
+# --- what is exported ---------------------------------------------------------------------------
+
+
+def _local(run: Run) -> RunConfig:
+    config = validate(run.config)
+    if config.backend == "local":
+        return config
+    raise ConfigError(
+        f"{run.folder} is a run of backend {config.backend}, which learns prompts and holds no "
+        f"weights: `orchestry behaviors list {run.folder}` shows what it learned, `orchestry "
+        f"behaviors diff {run.folder}` its agents' prompts, and --set behaviors.from={run.folder} "
+        "starts another run with them"
+    )
+
+
+def _chosen(run: Run, update: Which) -> Learned:
+    """The update that is meant; raises ConfigError where nothing was learned yet."""
+    learned = chosen(run, update)
+    if learned is None and chosen(run, None) is not None:
+        raise ConfigError(
+            f"update 0 of {run.folder} has learned nothing to export: name one of its updates, or "
+            "leave --update for the last"
+        )
+    if learned is None:
+        raise ConfigError(
+            f"{run.folder} has learned nothing to export before its first update, which takes "
+            f"learn.every={validate(run.config).learn.every} episodes: `orchestry resume "
+            f"{run.folder} --episodes N` plays more"
+        )
+    return learned
+
+
+def _adapters(
+    run: Run, learned: Learned, config: RunConfig, agents: Sequence[str]
+) -> tuple[Adapter, ...]:
+    """The checkpoint's adapters, or those of `agents`; raises ConfigError for one it lacks."""
+    folders = sorted(checkpoint(run, learned).glob(f"*/{_CONFIG}"))
+    found = {unquote(path.parent.name): path.parent for path in folders}
+    if config.learn.shared:
+        if agents:
+            raise ConfigError(
+                f"all agents of {run.folder} have one adapter (learn.shared): leave --agent"
+            )
+        everyone = tuple(prompts_of(run))
+        return tuple(_adapter(folder, everyone, config) for folder in found.values())
+    for agent in agents:
+        if agent not in found:
+            raise ConfigError(unknown(f"agent of {run.folder}", agent, [*found]))
+    return tuple(
+        _adapter(found[name], (name,), config) for name in found if name in (agents or found)
+    )
+
+
+def _adapter(folder: Path, agents: tuple[str, ...], run: RunConfig) -> Adapter:
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("it holds no keys and values")
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{folder / _CONFIG} can't be read ({reason(error)}): restore it from a copy, or "
+            "export another checkpoint"
+        ) from None
+    base, own = str(config[_BASE]), run.agents.get(agents[0])
+    if _gone(base):
+        base = (own and own.model) or run.provider.model or base
+    return Adapter(folder, agents, config, base)
+
+
+def _gone(base: str) -> bool:
+    """Whether it is a folder that is not there."""
+    return Path(base).is_absolute() and not Path(base).is_dir()
+
+
+def prompts_of(run: Run) -> dict[str, str]:
+    """The agents' system prompts as they were last asked, whatever became of the task's files."""
+    found: dict[str, str] = {}
+    for episode in run.episodes:
+        for turn in (turn for node in episode.nodes for turn in node.turns):
+            system = [message.content for message in turn.messages if message.role == "system"]
+            found[turn.agent] = "\n".join(system)
+    return found
+
+
+def _held_out(run: Run, update: int) -> dict[str, float]:
+    """Mean reward by split of the evaluations after that update that were played to their end; of
+    several of a split, that with the most samples."""
+    named = re.compile(rf"(?P<split>\w+)--update-{update}(--samples-(?P<samples>\d+))?")
+    found: dict[str, tuple[int, float]] = {}
+    for path in (run.folder / "evaluations").glob("*/summary.json"):
+        if not (stage := named.fullmatch(path.parent.name)):
+            continue
+        summary = Run(path.parent).summary
+        if summary.stopped == "done" and summary.mean_trajectory_reward is not None:
+            one = (int(stage["samples"] or 0), summary.mean_trajectory_reward)
+            found[stage["split"]] = max(one, found.get(stage["split"], one))
+    return {split: mean for split, (_, mean) in sorted(found.items())}
+
+
+def _source(adapter: Adapter, merge: bool, note: Callable[[str], None]) -> str:
+    """What transformers loads as the adapter's base. One that is gone is an error where it is
+    needed, and noted where it is not."""
+    if adapter.base == EMBEDDED:
+        return loadable(EMBEDDED)
+    if _gone(adapter.base):
+        gone = f"the base of {adapter.folder.name}, {adapter.base}, is not there any more"
+        if merge:
+            run = adapter.folder.parents[2]
+            raise ConfigError(
+                f"{gone}: put it back, say where it is now with `orchestry resume {run} --set "
+                "provider.model=FOLDER`, or leave --merge to export the adapters alone"
+            )
+        note(f"{gone}: name its new place in the exported {_CONFIG}, as {_BASE}")
+    return adapter.base
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `folder` at the end and vanishes with an error."""
+    if not folder.name:
+        raise ConfigError(f"--out {folder} is no new folder: give it a name")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        what = "is not empty" if folder.is_dir() else "is no directory"
+        raise ConfigError(f"{folder} {what}: choose another folder with --out, or remove it first")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="export-") as temporary:
+            part = Path(temporary) / folder.name
+            part.mkdir()
+            yield part
+            part.replace(folder)
+    except OSError as error:
+        raise StoreError(
+            f"the export can't be written to {folder} ({reason(error)}): free space or change "
+            "rights there, or choose another folder with --out"
+        ) from None
+
+
+def _copy(adapter: Adapter, folder: Path, source: str) -> None:
+    """The adapter as it is, naming a base that transformers finds."""
+    _need_room(folder, sum(file.stat().st_size for file in adapter.folder.iterdir()))
+    shutil.copytree(adapter.folder, folder)
+    (folder / _CONFIG).write_text(to_json({**adapter.config, _BASE: source}), encoding="utf-8")
+
+
+def _merge(adapter: Adapter, folder: Path, options: Mapping[str, Any]) -> None:
+    """The base with the adapter in its weights, in float32: see the README that goes with it."""
+    from safetensors import SafetensorError
+    from transformers import GenerationConfig
+
+    from orchestry.backends.local.adapters import Adapters
+
+    base = load_base(adapter.base, "float32", device="cpu")
+    _need_room(folder, sum(weight.nbytes for weight in base.model.parameters()))
+    worn = Adapters(
+        base,
+        [unquote(adapter.folder.name)],
+        rank=adapter.config["r"],
+        alpha=adapter.config["lora_alpha"],
+        targets=adapter.config["target_modules"],
+    )
+    worn.load(adapter.folder.parent)
+    build: Any = GenerationConfig  # untyped
+    base.model.generation_config = build(
+        eos_token_id=sorted(base.eos_ids), pad_token_id=base.tokenizer.pad_token_id, **options
+    )
+    try:
+        worn.export(0, folder)
+    except SafetensorError as error:  # the disk's word, in another class
+        raise OSError(reason(error)) from None
+
+
+def _need_room(folder: Path, size: int) -> None:
+    """Raises StoreError where so many bytes don't fit."""
+    if (free := shutil.disk_usage(folder.parent).free) < size:
+        raise StoreError(
+            f"the weights of {folder.name} take {size / 1e6:,.0f} MB, and the disk that they are "
+            f"to go to has {free / 1e6:,.0f} MB free: free space there, or choose another folder "
+            "with --out"
+        )

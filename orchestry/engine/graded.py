@@ -1,0 +1,135 @@
+"""What a judge is measured on: answers of known worth, as the siblings of one move.
+
+The task names answers (`BaseTask.graded`), they are played, and the task's own `evaluate`, which
+runs the code where there is any, says what each play is worth. The judge is shown the move on which
+the plays part, and nothing of their scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestry.core.errors import ConfigError, TaskError
+from orchestry.core.seeds import derive, shuffled
+from orchestry.core.together import together
+from orchestry.core.types import Completion, Problem, Rate, Siblings, Split, Trajectory, Turn
+from orchestry.task.base import BaseTask
+from orchestry.task.guard import stages, task_boundary
+
+SPLITS: tuple[Split, ...] = ("train", "dev")
+"""Test stays unseen."""
+SIZE = 4
+"""Candidates a problem: as many as siblings in a search by default."""
+AT_ONCE = 4
+"""Problems whose answers are scored at once."""
+Way = Sequence[Trajectory[Any]]
+"""A play, stage by stage, the first state included."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradedSet:
+    """The candidates of one problem: the siblings without scores, and their true worths."""
+
+    siblings: Siblings[Any]
+    worths_G: tuple[float, ...]
+
+
+async def graded_sets(
+    task: BaseTask[Any],
+    seed: int,
+    wanted: int,
+    rate: Rate,
+    on_set: Callable[[], None] = lambda: None,
+) -> list[GradedSet]:
+    """Sets of `wanted` problems of train and dev in seeded order; fewer where the task has fewer.
+
+    A problem all of whose answers are worth the same is passed over. More sets by the same seed
+    begin with these. Raises ConfigError where no problem has any.
+    """
+    problems = [problem for split in SPLITS for problem in task.problems(split)]
+    order = shuffled(len(problems), seed, "judge check")
+    found: list[GradedSet] = []
+    while order and len(found) < wanted:
+        count = min(AT_ONCE, wanted - len(found))
+        batch, order = order[:count], order[count:]
+        sets = await together(graded_set(task, problems[i], rate) for i in batch)
+        for each in sets:
+            if each is not None:
+                found.append(each)
+                on_set()
+    if not found:
+        raise ConfigError(
+            f"task {task.name} has no answers of different worth to measure a judge on: give it "
+            "gold(problem), or graded(problem) with answers that score differently"
+        )
+    return found
+
+
+async def graded_set(task: BaseTask[Any], problem: Problem, rate: Rate) -> GradedSet | None:
+    """At most SIZE candidates, of different worths as far as there are such; None for one worth."""
+    with task_boundary(task, "graded", problem):
+        answers = tuple(task.graded(problem))
+    ways: list[tuple[Way, float]] = []
+    for index, answer in enumerate(answers):
+        way = _play(task, problem, answer, index)
+        (score,) = await rate([way[-1]])
+        ways.append((way, score.total))
+        if len({worth for _, worth in ways}) == SIZE:  # the rest need not be run
+            break
+    return _as_siblings(_chosen(ways))
+
+
+def _play(
+    task: BaseTask[Any], problem: Problem, answers: Mapping[str, str], index: int
+) -> list[Trajectory[Any]]:
+    """The play in which every agent says its answer whenever it acts."""
+    seed = derive("judge check", problem.id)
+    with task_boundary(task, "reset", problem):
+        way: list[Trajectory[Any]] = [Trajectory("0", problem, seed, task.reset(problem, seed))]
+    for texts, state in stages(
+        task, problem, way[0].state, lambda agent: _said(task, problem, answers, agent)
+    ):
+        turns = [
+            Turn(agent=agent, messages=(), completion=Completion(text=text, model="graded"))
+            for agent, text in texts.items()
+        ]
+        way.append(way[-1].extend(index, state, turns))
+    return way
+
+
+def _said(task: BaseTask[Any], problem: Problem, answers: Mapping[str, str], agent: str) -> str:
+    if agent not in answers:
+        raise TaskError(
+            f"task {task.name}: graded has an answer without a text for agent '{agent}' on problem "
+            f"{problem.id}: give every agent one"
+        )
+    return answers[agent]
+
+
+def _chosen(ways: Sequence[tuple[Way, float]]) -> list[tuple[Way, float]]:
+    """The first of each worth, then others that tie with them."""
+    firsts = {worth: place for place, (_, worth) in reversed(list(enumerate(ways)))}
+    places = sorted(firsts.values())
+    places += [place for place in range(len(ways)) if place not in places]
+    return [ways[place] for place in places[:SIZE]]
+
+
+def _as_siblings(ways: Sequence[tuple[Way, float]]) -> GradedSet | None:
+    """The children of the state in which the ways part; of equal moves only the first."""
+    shortest = min((len(way) for way, _ in ways), default=0)
+    for stage in range(1, shortest):
+        moves: dict[tuple[str, ...], tuple[Way, float]] = {}
+        for way, worth in ways:
+            texts = tuple(turn.completion.text for turn in way[stage].turns)
+            moves.setdefault(texts, (way, worth))
+        if len({worth for _, worth in moves.values()}) > 1:
+            parent = ways[0][0][stage - 1]
+            children = tuple(way[stage] for way, _ in moves.values())
+            movers = tuple(turn.agent for turn in children[0].turns[len(parent.turns) :])
+            siblings = Siblings(parent, movers, children, ended=frozenset())
+            return GradedSet(siblings, tuple(worth for _, worth in moves.values()))
+        if len(moves) > 1:  # they part here, and those that differ in worth do not
+            return None
+    return None

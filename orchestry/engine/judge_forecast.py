@@ -1,0 +1,112 @@
+"""The dry run of a check: its calls, and the most that they can cost. Asks no model.
+
+The candidates are scored in the sandbox as the check would, so that the prompts are the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestry.core.config import RunConfig
+from orchestry.core.texts import MAX_CHARS
+from orchestry.core.types import Completion, Frozen, Request, Tools
+from orchestry.engine.graded import GradedSet, graded_sets
+from orchestry.engine.judge_check import QUESTIONS, judge_of, settled
+from orchestry.engine.run import prepare
+from orchestry.engine.session import Plan
+from orchestry.models.ledger import NANO, nano
+from orchestry.models.prior import BYTES_PER_TOKEN, LONGEST_TOKEN
+from orchestry.rollout.rollout import task_rater
+from orchestry.sandbox import open_sandbox
+
+
+class Forecast(Frozen):
+    """What `--dry-run` prints."""
+
+    task: str
+    provider: str
+    model: str
+    problems: int
+    calls: int
+    """If every verdict can be read."""
+    most_calls: int
+    """If every verdict must be asked for once more."""
+    input_tokens: int
+    """Of `calls`, by a rule of thumb."""
+    worst_usd: float
+    """Every answer at its longest, every verdict repaired, every retry billed; at most the
+    budget."""
+    budget_usd: float | None
+
+
+@dataclass(slots=True)
+class Dearest:
+    """A policy whose every answer is as long as can be, and so no verdict."""
+
+    plan: Plan
+    calls: int = 0
+    repairs: int = 0
+    sent: int = 0
+    """Bytes of the questions, repairs aside."""
+    nano_usd: int = 0
+
+    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
+        return [[self._answer(request) for _ in range(n)] for request in requests]
+
+    def _answer(self, request: Request) -> Completion:
+        backend, attempts = self.plan.backend, self.plan.config.retry.attempts
+        bound = backend.provider.input_bound(request)
+        worst = backend.prices.worst(request.model, bound, request.max_tokens, False)
+        self.nano_usd += nano(worst) * attempts
+        if any(message.role == "assistant" for message in request.messages):
+            self.repairs += 1
+        else:
+            self.calls += 1
+            self.sent += sum(len(message.content.encode()) for message in request.messages)
+        size = min(request.max_tokens * LONGEST_TOKEN, MAX_CHARS)
+        return Completion(text="x" * size, model=request.model)
+
+
+def forecast(
+    config: RunConfig,
+    problems: int,
+    note: Callable[[str], None],
+    environ: Mapping[str, str] = os.environ,
+) -> Forecast:
+    """What the check would ask and cost; raises ConfigError as the check itself would, save for a
+    missing key."""
+    plan = prepare(settled(config, problems), note, environ, need_key=False)
+    note(f"scoring the answers of {problems} problems in the sandbox; no model is asked")
+    policy = asyncio.run(_asked(plan))
+    worst, cap = policy.nano_usd / NANO, plan.config.budget.usd
+    return Forecast(
+        task=plan.config.task,
+        provider=plan.backend.provider.name,
+        model=plan.backend.provider.model,
+        problems=policy.calls // QUESTIONS,
+        calls=policy.calls,
+        most_calls=policy.calls + policy.repairs,
+        input_tokens=round(policy.sent / BYTES_PER_TOKEN),
+        worst_usd=worst if cap is None else min(worst, cap),
+        budget_usd=cap,
+    )
+
+
+async def _asked(plan: Plan) -> Dearest:
+    policy = Dearest(plan)
+    unsafe = plan.config.allow_unsafe_code
+    async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
+        rate = task_rater(plan.task, Tools(sandbox))
+        sets = await graded_sets(plan.task, plan.config.seed, plan.config.episodes, rate)
+    for each in sets:
+        await _ask_all(plan, policy, each)
+    return policy
+
+
+async def _ask_all(plan: Plan, policy: Dearest, each: GradedSet) -> None:
+    """An order and its reverse are of one length, so that one question stands for all."""
+    for _ in range(QUESTIONS):
+        await judge_of(plan, policy).values(each.siblings)

@@ -1,0 +1,260 @@
+"""Runs, from config to summary: train and resume.
+
+Everything that can be wrong with a run is checked before its directory is made; from then on,
+whatever happens, what was paid for stands in the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from orchestry.backends import open_backend
+from orchestry.backends.api.backend import START
+from orchestry.backends.api.library import file_of
+from orchestry.core.config import RunConfig
+from orchestry.core.errors import ConfigError, OrchestryError, TaskError, too_long
+from orchestry.core.types import Problem, Tools
+from orchestry.engine.changes import changed, check_changes, config_digests, task_digests, worded
+from orchestry.engine.manifest import fruitless, stop_reason, summarise, write_manifest
+from orchestry.engine.scores import Faults, Verdicts
+from orchestry.engine.session import Observer, Plan, Session, Silent
+from orchestry.engine.trust import Trust, of_run, remember
+from orchestry.rollout.rollout import task_rater
+from orchestry.sandbox import open_sandbox
+from orchestry.store.journal import Opened, Stopped
+from orchestry.store.run import Run, Store, existing, load_run, read_config
+from orchestry.store.trackers import check, open_trackers
+from orchestry.task.arrangements import arranged, check_first_state
+from orchestry.task.guard import count_stages, task_boundary
+from orchestry.task.registry import bundled, folder_of, load_task
+
+
+def train(
+    config: RunConfig, run_dir: str | Path | None = None, observer: Observer | None = None
+) -> Run:
+    """Runs a config to its end and returns the run.
+
+    A run that stops at its budget or at Ctrl-C is returned too: `run.summary.stopped` says why.
+    `orchestry.train` shows a live line on stderr; with `observer=None` it shows nothing. Raises
+    ConfigError before anything is written or spent; any other OrchestryError leaves a
+    directory that can be resumed. Works inside a running event loop (notebooks).
+    """
+    watch = observer or Silent()
+    folder = Path(run_dir) if run_dir else new_folder(f"{config.task}--{config.backend}")
+    _check_name(folder)
+    journal = folder / "journal.jsonl"
+    if journal.exists() and journal.stat().st_size:
+        raise ConfigError(
+            f"{folder} holds a run: `orchestry resume {folder}`, or choose another --run-dir"
+        )
+    plan = prepare(config, watch.note)
+    plan.backend.begin()
+    return run_plan(plan, folder, watch)
+
+
+def resume(
+    folder: str | Path,
+    changes: Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
+    *,
+    trust: Trust = False,
+    accept: bool = False,
+) -> Run:
+    """Goes on with a run; `changes`, nested like the config, are of what changes.RESUMABLE names.
+
+    Raises ConfigError for any other change, where the run names code or servers of others that are
+    not to be trusted, and where config.yaml, the task or the base were changed since, unless that
+    is accepted; the journal then says so. `accept` also goes on with a journal that lost its end.
+    """
+    watch, place = observer or Silent(), existing(Path(folder))
+    before = read_config(place)
+    check_changes(changes or {}, str(before.get("backend")))
+    kept: dict[str, Any] = dict(changes or {})
+    if (place / START).exists():  # wherever the run was moved to
+        kept["behaviors"] = {"from": str(place / START)}
+    config = of_run(place, kept, trust, watch.note)
+    return run_plan(prepare(config, watch.note), place, watch, accept)
+
+
+def prepare(
+    config: RunConfig,
+    note: Callable[[str], None] = lambda text: None,
+    environ: Mapping[str, str] = os.environ,
+    need_key: bool = True,
+) -> Plan:
+    """Checks all that can be checked without spending; raises ConfigError or TaskError."""
+    _refuse_keys(config, environ)
+    check(config.trackers, login=need_key)
+    task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
+    digests, folder = task_digests(task), folder_of(task)
+    known = (bundled("tasks"), *config.task_path)
+    if folder and folder.parent not in [path.resolve() for path in known]:  # it was in ./tasks
+        shelves = (*config.task_path, folder.parent)
+        config = config.model_copy(update={"task_path": shelves})
+    config, task = arranged(config, task)
+    with task_boundary(task, "problems"):
+        problems = tuple(task.problems(config.split))
+    if not problems:
+        raise ConfigError(
+            f"task {config.task} has no problems in split '{config.split}': add some, or choose "
+            "another with --set split=..."
+        )
+    _check_ids(config, problems)
+    count_stages(task, problems[0])  # a task that never ends would spend without end
+    check_first_state(config, task, problems[0])
+    backend = open_backend(config, task, environ, need_key)
+    backend.meet(task)
+    for text in backend.notes:
+        note(text)
+    return Plan(backend.config, task, problems, backend, digests)
+
+
+def _check_ids(config: RunConfig, problems: Sequence[Problem]) -> None:
+    """Raises TaskError for an id that two problems have: comparisons pair problems by their ids."""
+    places = dict[str, int]()
+    for place, problem in enumerate(problems):
+        if (first := places.setdefault(problem.id, place)) != place:
+            raise TaskError(
+                f"task {config.task}: problems {first} and {place} of split '{config.split}' have "
+                f"the same id '{problem.id}': give each problem an id of its own"
+            )
+
+
+def _refuse_keys(config: RunConfig, environ: Mapping[str, str]) -> None:
+    """Raises ConfigError for a config that holds this environment's API key: it goes to disk."""
+    text = config.to_yaml()
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "WANDB_API_KEY"):
+        key = environ.get(name, "").strip()
+        if len(key) >= 8 and key in text:
+            raise ConfigError(f"the config holds the value of {name}: no config key takes a key")
+
+
+def new_folder(name: str, root: Path = Path("runs")) -> Path:
+    """`runs/<name>--<UTC time>--<id>`."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return root / f"{name}--{stamp}--{secrets.token_hex(2)}"
+
+
+def _check_name(folder: Path) -> None:
+    """Raises ConfigError for a run directory that can't be one."""
+    if any(len(os.fsencode(part)) > 255 for part in folder.parts):
+        raise too_long(OSError(errno.ENAMETOOLONG, "", max(folder.parts, key=len)))
+    place = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), None)
+    if place is not None and not place.is_dir():
+        raise ConfigError(f"{place} is no directory: choose another --run-dir than {folder}")
+    try:
+        str(folder).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ConfigError(f"{str(folder)!a} is no UTF-8 name: choose another --run-dir") from None
+
+
+def run_plan(plan: Plan, folder: Path, watch: Observer, accept: bool = False) -> Run:
+    """Drives a plan in an event loop of its own, in a thread where one runs already."""
+    remember(plan.config, folder)
+    if not _in_loop():
+        failure = asyncio.run(_drive(plan, folder, watch, accept))
+    else:
+        with ThreadPoolExecutor(1) as pool:
+            failure = pool.submit(asyncio.run, _drive(plan, folder, watch, accept)).result()
+    if failure is not None and stop_reason(failure) == "failed":
+        raise failure
+    return load_run(folder)
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def _drive(plan: Plan, folder: Path, watch: Observer, accept: bool) -> OrchestryError | None:
+    """Opens all that a run holds, plays it, and leaves a summary whatever stopped it."""
+    start = time.monotonic()
+    with Store(folder, shortened=accept) as store:
+        ground = _ground(plan, store, accept)
+        store.write("config.yaml", _own(plan.config, store).to_yaml())
+        try:
+            failure = await _play(plan, store, watch, ground)
+            failure = failure or fruitless(plan, store.episodes.values())
+            reason = stop_reason(failure)
+            store.rewrite()
+            summary = summarise(plan, store, reason, time.monotonic() - start)
+            store.write("summary.json", summary.model_dump_json(indent=2) + "\n")
+            store.journal.append(Stopped(reason=reason, at=time.time()))
+            store.journal.sync()
+            if failure is not None and reason != "failed":
+                watch.note(str(failure))
+        finally:
+            await plan.backend.close()
+    return failure
+
+
+def _own(config: RunConfig, store: Store) -> RunConfig:
+    """The config with the library that the run starts from in the run itself, so that nobody can
+    change it between two processes.
+    """
+    source, kept = config.behaviors.source, store.folder.absolute() / START
+    if source is None:
+        return config
+    if source != kept:
+        store.write(START, file_of(source).read_text(encoding="utf-8"))
+    learning = config.behaviors.model_copy(update={"source": kept})
+    return config.model_copy(update={"behaviors": learning})
+
+
+def _ground(plan: Plan, store: Store, accept: bool) -> dict[str, Any]:
+    """What this process runs on, for the journal; raises ConfigError where it isn't what the
+    process before ran on, and nobody accepts that."""
+    digests = {**config_digests(plan.config), **plan.digests, **plan.backend.digests()}
+    found = changed(store.events, digests)
+    if found and not accept:
+        raise ConfigError(
+            f"{store.folder} was played with other contents of {worded(found)}: put that back, or "
+            f"go on with what is there now: `orchestry resume {store.folder} --accept-changes`"
+        )
+    return {"digests": digests, "accepted": tuple(found)}
+
+
+async def _play(
+    plan: Plan, store: Store, watch: Observer, ground: Mapping[str, Any]
+) -> OrchestryError | None:
+    provider = plan.backend.provider
+    unsafe = plan.config.allow_unsafe_code
+    async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
+        faults = Faults(plan.task, store, watch.note)
+        rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events, faults)
+        await plan.backend.open(store, plan.task, rate, watch.note)
+        store.journal.append(
+            Opened(
+                at=time.time(),
+                provider=provider.name,
+                model=provider.model,
+                calibration=plan.backend.corrects,
+                **ground,
+            )
+        )
+        for name, text in plan.backend.files().items():
+            store.write(name, text)
+        write_manifest(store, plan, sandbox.level)
+        watch.started(store.folder, plan, len(store.episodes))
+        watch.note(f"sandbox level {sandbox.level}")
+        if store.lost:
+            watch.note(
+                f"episodes.jsonl lacks {len(store.lost)} finished episodes: they are played again "
+                "from the journal's answers"
+            )
+        store.mirrors += open_trackers(plan.config, store, plan.backend.every, watch.note)
+        failure = await Session(plan, store, watch, rate).play()
+        rate.sum_up()
+        return failure

@@ -1,0 +1,265 @@
+"""Places of others that a config names: code that would be imported, servers that would be sent to.
+A cap above the default and a price below the known one are asked about alike: they spend money.
+
+A place is one's own where the command line of today or the environment names it, where it is
+./tasks (but not in a run directory), a bundled task, this machine or a vendor, and where this user
+named or confirmed it before, which is remembered in the user's state folder. Whose config it is
+plays no part, so that nothing in a folder from elsewhere can vouch for it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from orchestry.core.config import BudgetConfig, ProviderConfig, RunConfig, merge, validate
+from orchestry.core.errors import ConfigError
+from orchestry.models import anthropic, openai
+from orchestry.models.prices import FREE, undercuts
+from orchestry.store.run import read_config
+from orchestry.task.registry import bundled
+
+Trust = bool | Callable[[str], bool]
+"""Whether places of others are used: yes, no, or whoever is asked this question."""
+SERVERS = ("provider.base_url", "judge.provider.base_url", "learn.vllm_url")
+VENDORS = (anthropic.VENDOR_URL, openai.VENDOR_URL)
+VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a config reaches outside of itself."""
+
+    kind: str
+    """`code`, `inside` (code that a run directory holds), `server`, `wandb`, `unsafe`, `cap` or
+    `price`."""
+    value: str
+    shown: str
+    """Its key and value, and what would be done, for a message."""
+    model: str = ""
+    """Whose price it is."""
+
+
+def of_run(
+    place: Path,
+    today: Mapping[str, Any] | None = None,
+    trust: Trust = False,
+    note: Callable[[str], None] = lambda text: None,
+    environ: Mapping[str, str] = os.environ,
+) -> RunConfig:
+    """The config of a run directory, for what is done with it today.
+
+    `today` has the keys that the user gives, nested like the config. Else the addresses of today's
+    environment count, and folders of tasks that are gone do not; `note` hears of both. Raises
+    ConfigError as `check` does.
+    """
+    today = today or {}
+    config = validate(merge(read_config(place), today))
+    gone = {path for path in config.task_path if not path.is_dir()}
+    if gone and "task_path" not in today:
+        note(f"{', '.join(map(str, sorted(gone)))} is gone: --task-path says where its tasks are")
+        kept = tuple(path for path in config.task_path if path not in gone)
+        config = config.model_copy(update={"task_path": kept})
+    judge = config.judge
+    if judge.provider is not None and _at(today, SERVERS[1]) is None:
+        asked = _readdressed(judge.provider, environ, note)
+        config = config.model_copy(update={"judge": judge.model_copy(update={"provider": asked})})
+    if _at(today, SERVERS[0]) is None:
+        asked = _readdressed(config.provider, environ, note)
+        config = config.model_copy(update={"provider": asked})
+    check(config, place, trust, today, environ)
+    return config
+
+
+def _readdressed(
+    asked: ProviderConfig, environ: Mapping[str, str], note: Callable[[str], None]
+) -> ProviderConfig:
+    """At the address that the environment names today, where it names one."""
+    variable = VARIABLES.get(asked.name, "")
+    url = environ.get(variable, "").strip().rstrip("/")
+    if not url or url == asked.base_url:
+        return asked
+    was = asked.base_url or "the vendor's own"
+    note(f"asking at the address in {variable}; so far the run asked at {was}")
+    return asked.model_copy(update={"base_url": None})
+
+
+def check(
+    config: RunConfig,
+    where: Path,
+    trust: Trust = False,
+    typed: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Raises ConfigError where a config of the folder or file `where` names places of others that
+    nobody confirms; confirmed ones are remembered.
+
+    `typed` has the keys of the config that the user gave today, nested like it.
+    """
+    mine = {(place.kind, place.value) for place in _places(typed or {}, where)}
+    strange = [place for place in _foreign(config, where, environ) if _id(place) not in mine]
+    if not strange:
+        return
+    named = f"{where} names {'; '.join(place.shown for place in strange)}"
+    if not (trust(f"{named}. Do you trust it?") if callable(trust) else trust):
+        raise ConfigError(
+            f"{named}: you never used that on this machine. If you trust it, pass --trust "
+            "(from Python trust=True); your answer is remembered"
+        )
+    _remember(strange, environ)
+
+
+def remember(config: RunConfig, where: Path, environ: Mapping[str, str] = os.environ) -> None:
+    """Keeps the places of a config that the user asks to be run, for its resumes."""
+    known, there = _remembered(environ), _all(config, where, environ)
+    # ./tasks is of this folder alone, and a resume may come from another.
+    kept = [p for p in there if (p.kind == "code" and not _ships(p)) or not _own(p, environ)]
+    _remember([place for place in kept if _line(place) not in known], environ)
+
+
+def _foreign(config: RunConfig, where: Path, environ: Mapping[str, str]) -> list[Place]:
+    known, there = _remembered(environ), _all(config, where, environ)
+    return [place for place in there if not _own(place, environ) and _line(place) not in known]
+
+
+def _all(config: RunConfig, where: Path, environ: Mapping[str, str]) -> list[Place]:
+    named = [
+        place
+        for place in _places(config.model_dump(mode="json", by_alias=True), where)
+        if place.kind not in ("cap", "price") or _spends(place, config, environ)
+    ]
+    folder, here = where if where.is_dir() else where.parent, _tasks_here()
+    # ./tasks is one's own, but not where one stands in a run directory, which may be another's.
+    held = here.is_dir() and here.is_relative_to(folder.resolve())
+    if held and (folder / "journal.jsonl").exists():
+        named.append(Place("inside", str(here), f"{here} (its code would be imported)"))
+    return named
+
+
+def _tasks_here() -> Path:
+    return (Path.cwd() / "tasks").resolve()
+
+
+def _spends(place: Place, config: RunConfig, environ: Mapping[str, str]) -> bool:
+    """Whether a cap lets more be spent than the default, or a price hides what is spent, at a
+    server that bills."""
+    cap, default = config.budget.usd, BudgetConfig().usd
+    for asked in (config.provider, config.judge.provider or config.provider):
+        variable = VARIABLES.get(asked.name, "")
+        url = asked.base_url or environ.get(variable, "").strip()
+        if asked.name in FREE or _is_here(url):
+            continue
+        if place.kind == "price":
+            if undercuts(asked.name, url, place.model, config.prices[place.model]):
+                return True
+        elif cap is None or (default is not None and cap > default):
+            return True
+    return False
+
+
+def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
+    if where.name == "config.yaml" and (where.parent / "journal.jsonl").exists():
+        where = where.parent  # a run's own config names what the run does
+    whose = where.resolve()
+    for path in raw.get("task_path") or ():
+        code = str(Path(path).resolve())
+        yield Place("code", code, f"task_path {path} (its code would be imported)")
+    for key in SERVERS:
+        if url := _at(raw, key):
+            shown = f"{key} {url} (prompts, and a key where it wants one, would be sent there)"
+            yield Place("server", _origin(str(url)), shown)
+    trackers = raw.get("trackers") or {}
+    if trackers.get("wandb") == "online" and (entity := trackers.get("entity")):
+        yield Place("wandb", entity, f"trackers.entity {entity} (W&B would be sent the figures)")
+    if raw.get("allow_unsafe_code"):
+        shown = "allow_unsafe_code (code of models would run unconfined where nothing confines it)"
+        yield Place("unsafe", str(whose), shown)
+    budget = raw.get("budget") or {}
+    if "usd" in budget:
+        usd = budget["usd"] if budget["usd"] is None else float(budget["usd"])  # 10 is 10.0
+        yield Place("cap", f"{whose} {usd}", f"budget.usd {usd} (so much might be spent)")
+    for model in raw.get("prices") or {}:
+        shown = f"prices.{model} below the known ones (more would be spent than budget.usd says)"
+        yield Place("price", f"{whose} {model}", shown, model)
+
+
+def _at(raw: Mapping[str, Any], dotted: str) -> Any:
+    value: Any = raw
+    for name in dotted.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _own(place: Place, environ: Mapping[str, str]) -> bool:
+    if place.kind == "code":
+        return _ships(place) or Path(place.value).is_relative_to(_tasks_here())
+    if place.kind != "server":
+        return False
+    named = (environ.get(name, "").strip() for name in VARIABLES.values())
+    known = {_origin(url) for url in (*VENDORS, *named) if url}
+    return place.value in known or _is_here(place.value)
+
+
+def _ships(place: Place) -> bool:
+    return Path(place.value).is_relative_to(bundled("tasks").resolve())
+
+
+def _origin(url: str) -> str:
+    """Scheme, host and port: whoever answers there answers on every path."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url  # what is no address is refused by whoever opens it
+    return f"{parts.scheme}://{parts.netloc}".lower()
+
+
+def _is_here(origin: str) -> bool:
+    """Whether a server is of this machine itself."""
+    host = ""
+    try:
+        host = urlsplit(origin).hostname or ""
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# --- what is remembered -------------------------------------------------------------------------
+
+
+def _file(environ: Mapping[str, str]) -> Path:
+    home = Path(environ.get("HOME") or Path.home())
+    root = environ.get("XDG_STATE_HOME") or home / ".local" / "state"
+    return Path(root) / "orchestry" / "places"
+
+
+def _id(place: Place) -> tuple[str, str]:
+    return place.kind, place.value
+
+
+def _line(place: Place) -> str:
+    return f"{place.kind} {place.value!a}"
+
+
+def _remembered(environ: Mapping[str, str]) -> set[str]:
+    try:
+        return set(_file(environ).read_text(encoding="utf-8").splitlines())
+    except OSError:
+        return set()
+
+
+def _remember(places: list[Place], environ: Mapping[str, str]) -> None:
+    """Where the disk refuses, the next command asks again."""
+    if not places:
+        return
+    path = _file(environ)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{_line(place)}\n" for place in places))
+    except OSError:
+        return

@@ -1,0 +1,240 @@
+"""What a judge's readings say of it: pure arithmetic on pairs of candidates.
+
+Everything is counted in pairs. Two readings of a pair differ by |s - t| / 2, where s and t are +1,
+0 or -1 for the first ahead, a tie, and the second ahead; so a tie against an order is half a flip.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import NormalDist, fmean
+
+from orchestry.core.types import Frozen, Outcome
+from orchestry.judge.orders import Order
+from orchestry.judge.prompt import TOP
+from orchestry.judge.ranking import fit
+from orchestry.judge.ranks import sign, spearman
+
+Z = NormalDist().inv_cdf(0.975)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One call on one set: the judge's numbers in [0, 1] by child; none where malformed."""
+
+    order: Order
+    draw: int
+    """Which sample of the same question."""
+    outcome: Outcome
+    numbers_G: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """All readings of one problem's set: an order and its reverse, each drawn again."""
+
+    problem: str
+    worths_G: tuple[float, ...]
+    readings: tuple[Reading, ...]
+
+    def usable(self) -> list[Reading]:
+        """Those that hold numbers."""
+        return [reading for reading in self.readings if reading.numbers_G]
+
+
+class Share(Frozen):
+    """A share of pairs, with a 95 % interval over problems."""
+
+    value: float
+    low: float
+    high: float
+    pairs: int
+
+
+class Measures(Frozen):
+    """What a check found. A figure is None where no pair tells."""
+
+    swap_consistency: Share | None
+    """Pairs ordered alike in an order of presentation and in its reverse."""
+    repeat_flips: Share | None
+    """Pairs whose order flips when the same question is drawn again."""
+    position_effect: float | None
+    """Points (of 10) that a candidate gains, on average, by standing first instead of last."""
+    agreement: Share | None
+    """Pairs of different worth which one call orders right, ties counted half."""
+    agreement_twice: Share | None
+    """The same for two calls in opposite orders, combined as `judge.repeats=2` does."""
+    rank_correlation: float | None
+    """Spearman's between one call's numbers and the worths, mean over problems. Kendall's tau-a is
+    2 * agreement - 1."""
+    rank_correlation_twice: float | None
+    tied: float | None
+    """Share of the pairs of different worth that one call ties."""
+    verdicts: dict[str, int]
+    """How many questions were rated, rated after a repair, and left malformed."""
+
+
+def measure(sheets: Sequence[Sheet]) -> Measures:
+    """The figures of finished problems."""
+    singles = [[reading.numbers_G for reading in sheet.usable()] for sheet in sheets]
+    doubles = [_combined(sheet) for sheet in sheets]
+    worths = [sheet.worths_G for sheet in sheets]
+    flips = share(_compared(sheet, _again, flip) for sheet in sheets)
+    return Measures(
+        swap_consistency=share(_compared(sheet, _swapped, _alike) for sheet in sheets),
+        repeat_flips=flips,
+        position_effect=_mean([gain for sheet in sheets for gain in _gains(sheet)]),
+        agreement=share(map(_right, worths, singles)),
+        agreement_twice=share(map(_right, worths, doubles)),
+        rank_correlation=_mean_correlation(worths, singles),
+        rank_correlation_twice=_mean_correlation(worths, doubles),
+        tied=_mean([tie for each in map(_ties, worths, singles) for tie in each]),
+        verdicts=dict(Counter(r.outcome for sheet in sheets for r in sheet.readings)),
+    )
+
+
+def share(values_by_problem: Iterable[Sequence[float]]) -> Share | None:
+    """The mean of all pairs' values in [0, 1], with its interval; None where there are none.
+
+    Wilson's score interval at the effective sample size: p (1 - p) over the variance between
+    problems, corrected for the degrees of freedom (Korn and Graubard 1998, "Confidence intervals
+    for proportions with small expected number of positive counts estimated from survey data").
+    Pairs of one problem are not independent, and a perfect score has an interval all the same.
+    """
+    groups = [values for values in values_by_problem if values]
+    pairs = sum(map(len, groups))
+    if not pairs:
+        return None
+    mean = min(1.0, math.fsum(value for values in groups for value in values) / pairs)
+    low, high = _wilson(mean, _effective(groups, mean, pairs))
+    return Share(value=mean, low=low, high=high, pairs=pairs)
+
+
+def _effective(groups: Sequence[Sequence[float]], mean: float, pairs: int) -> float:
+    """How many independent pairs would tell as much; one problem alone counts as one pair."""
+    count = len(groups)
+    if count < 2:
+        return 1.0
+    residuals = [math.fsum(values) - mean * len(values) for values in groups]
+    variance = count / (count - 1) * math.fsum(r * r for r in residuals) / pairs**2
+    spread = mean * (1.0 - mean)
+    size = min(float(pairs), spread / variance) if variance > 1e-12 else float(pairs)
+    student = Z + (Z**3 + Z) / (4 * (count - 1))  # Cornish-Fisher, first term
+    return max(1.0, size * (Z / student) ** 2)
+
+
+def _wilson(mean: float, size: float) -> tuple[float, float]:
+    centre = (mean + Z**2 / (2 * size)) / (1 + Z**2 / size)
+    half = Z * math.sqrt(mean * (1 - mean) / size + Z**2 / (4 * size**2)) / (1 + Z**2 / size)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+# --- pairs ----------------------------------------------------------------------------------------
+
+
+def flip(left: int, right: int) -> float:
+    """How far two signs of a pair are apart: 0 alike, 0.5 a tie and an order, 1 opposite."""
+    return abs(left - right) / 2
+
+
+def _alike(left: int, right: int) -> float:
+    return 1.0 - flip(left, right)
+
+
+def _swapped(one: Reading, other: Reading) -> bool:
+    return one.draw == other.draw and one.order != other.order
+
+
+def _again(one: Reading, other: Reading) -> bool:
+    return one.draw != other.draw and one.order == other.order
+
+
+def _compared(
+    sheet: Sheet,
+    goes_with: Callable[[Reading, Reading], bool],
+    score: Callable[[int, int], float],
+) -> list[float]:
+    """For each pair of candidates its mean score over the pairs of readings that go together."""
+    readings = [(a, b) for a, b in combinations(sheet.usable(), 2) if goes_with(a, b)]
+    if not readings:
+        return []
+    return [
+        fmean(
+            score(sign(a.numbers_G[i], a.numbers_G[j]), sign(b.numbers_G[i], b.numbers_G[j]))
+            for a, b in readings
+        )
+        for i, j in combinations(range(len(sheet.worths_G)), 2)
+    ]
+
+
+def _apart(worths_G: Sequence[float]) -> list[tuple[int, int]]:
+    """The pairs of different worth."""
+    return [
+        (i, j) for i, j in combinations(range(len(worths_G)), 2) if sign(worths_G[i], worths_G[j])
+    ]
+
+
+def _right(
+    worths_G: Sequence[float],
+    ratings_R_G: Sequence[Sequence[float]],
+) -> list[float]:
+    """For each pair of different worth the share of ratings that order it right, ties half."""
+    if not ratings_R_G:
+        return []
+    return [
+        fmean(_alike(sign(worths_G[i], worths_G[j]), sign(row[i], row[j])) for row in ratings_R_G)
+        for i, j in _apart(worths_G)
+    ]
+
+
+def _ties(
+    worths_G: Sequence[float],
+    ratings_R_G: Sequence[Sequence[float]],
+) -> list[float]:
+    return [float(not sign(row[i], row[j])) for row in ratings_R_G for i, j in _apart(worths_G)]
+
+
+# --- readings of one problem ----------------------------------------------------------------------
+
+
+def _combined(sheet: Sheet) -> list[tuple[float, ...]]:
+    """What `judge.repeats=2` would have made of each draw: the fit of its usable readings."""
+    rows = []
+    for draw in sorted({reading.draw for reading in sheet.readings}):
+        of_draw = [reading for reading in sheet.usable() if reading.draw == draw]
+        if of_draw:
+            ratings_R_G = [reading.numbers_G for reading in of_draw]
+            rows.append(tuple(fit(ratings_R_G, [reading.order for reading in of_draw])))
+    return rows
+
+
+def _gains(sheet: Sheet) -> list[float]:
+    """Points that the candidates at the ends gain by being first instead of last."""
+    gains = []
+    for one, other in combinations(sheet.usable(), 2):
+        if _swapped(one, other):
+            for here, there in ((one, other), (other, one)):
+                first = here.order[0]
+                gains.append(TOP * (here.numbers_G[first] - there.numbers_G[first]))
+    return gains
+
+
+def _mean_correlation(
+    worths: Sequence[Sequence[float]], ratings: Sequence[Sequence[Sequence[float]]]
+) -> float | None:
+    """Mean over problems of the mean over a problem's ratings."""
+    return _mean(
+        [
+            fmean(spearman(row, worths_G) for row in rows)
+            for worths_G, rows in zip(worths, ratings, strict=True)
+            if rows
+        ]
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

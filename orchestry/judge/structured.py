@@ -1,0 +1,133 @@
+"""Structured questions: material between fences, answers by a schema, each repaired at most once.
+
+What agents and tasks wrote stands between fences that carry a code their authors could not know,
+so that no text can end its own fence and pass for other material or for instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from orchestry.core.config import MAX_TOKENS
+from orchestry.core.seeds import derive
+from orchestry.core.types import Completion, Message, Outcome, Policy, Request
+
+T = TypeVar("T")
+CUT = " [cut]"
+_CUT_OUT = "\n[cut]\n"
+_FRAME = 64
+"""Tokens of an answer besides its parts."""
+_REPAIR = "That is no valid {noun}: {why}. Answer once more, with only the JSON object asked for."
+
+
+class Malformed(ValueError):
+    """An answer that can't be read; the message says why, in words that a model understands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[T]):
+    """What one question came to."""
+
+    value: T | None
+    """What was read; None where the answer stayed malformed."""
+    at_once: bool
+    """Whether the first answer could be read."""
+
+
+# --- the question -------------------------------------------------------------------------------
+
+
+def fence_code(seed: int) -> str:
+    """What the fences of one question carry: 12 hex digits that no author of its material saw."""
+    return f"{derive(seed, 'fence'):016x}"[:12]
+
+
+def fenced(name: str, text: str, code: str) -> str:
+    """The text as material of that name."""
+    return f"[{code} begin {name}]\n{text}\n[{code} end {name}]"
+
+
+def head(text: str, most: int) -> str:
+    """Its first `most` characters, and a mark if there were more."""
+    return text if len(text) <= most else text[:most] + CUT
+
+
+def ends(text: str, most: int) -> str:
+    """Its head and tail, `most` characters in all, and a mark between them if there were more."""
+    return text if len(text) <= most else f"{text[: most // 2]}{_CUT_OUT}{text[-most // 2 :]}"
+
+
+def closed(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON schema of an object that has all these properties and no others."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def room(least: int, parts: int, tokens_each: int) -> int:
+    """Tokens to allow an answer of so many parts: `least`, or more where they need it.
+
+    What is cut off is no JSON, so that too little is paid for nothing, and so is its repair.
+    """
+    return min(MAX_TOKENS, max(least, parts * tokens_each + _FRAME))
+
+
+# --- the answer ---------------------------------------------------------------------------------
+
+
+async def ask(
+    policy: Policy,
+    requests: Sequence[Request],
+    read: Callable[[Completion], T],
+    *,
+    noun: str,
+    clip: Callable[[str], str],
+) -> list[Reply[T]]:
+    """One reply a request, in order: all questions in one batch, all repairs in a second.
+
+    `read` raises Malformed, which the repair tells the model, naming its answer by `noun` and
+    showing it through `clip`. Raises what the policy raises.
+    """
+    answers = await _batch(policy, requests)
+    replies, repairs = list[Reply[T]](), dict[int, Request]()
+    for place, (request, answer) in enumerate(zip(requests, answers, strict=True)):
+        try:
+            replies.append(Reply(read(answer), at_once=True))
+        except Malformed as why:
+            replies.append(Reply(None, at_once=False))
+            if not answer.failed and answer.stop != "too_long":  # the prompt was: no longer one
+                repairs[place] = _repair(request, clip(answer.text.strip()), noun, why)
+    again = await _batch(policy, [*repairs.values()]) if repairs else []
+    for place, answer in zip(repairs, again, strict=True):
+        try:
+            replies[place] = replace(replies[place], value=read(answer))
+        except Malformed:
+            continue  # once is enough: the reply says that there is no value
+    return replies
+
+
+def _repair(request: Request, shown: str, noun: str, why: Malformed) -> Request:
+    """The request that shows a faulty answer, or what is left of it, and names its fault."""
+    messages = (
+        *request.messages,
+        Message(role="assistant", content=shown or "(nothing)"),  # vendors refuse an empty message
+        Message(role="user", content=_REPAIR.format(noun=noun, why=why)),
+    )
+    seed = derive(request.seed, "repair")
+    return request.model_copy(update={"messages": messages, "seed": seed})
+
+
+def outcome(replies: Sequence[Reply[T]]) -> Outcome:
+    """Of several replies to one question: `malformed` only where none could be read."""
+    if all(reply.value is None for reply in replies):
+        return "malformed"
+    return "rated" if all(reply.at_once for reply in replies) else "repaired"
+
+
+async def _batch(policy: Policy, requests: Sequence[Request]) -> list[Completion]:
+    return [answer for (answer,) in await policy.sample(requests, 1)]

@@ -1,1 +1,0 @@
-"""`orchestry judge check`: a judge, measured before a user trusts it."""

@@ -1,0 +1,236 @@
+"""Claude, or any server that speaks the Messages API, through the anthropic SDK.
+
+Claude takes no temperature and no seed, so samples of one prompt are told apart by an angle: a
+short block after everything the samples share, and so after the cache breakpoint. A structured
+request (a judge's, say) has no angle: its samples are one question asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from orchestry.core.errors import ProviderError
+from orchestry.core.types import Completion, Request
+from orchestry.models.http import (
+    SdkProvider,
+    bytes_bound,
+    clean,
+    counted,
+    explain,
+    malformed,
+    post,
+    whole,
+)
+from orchestry.models.schemas import schema_bound, without
+
+DEFAULT_MODEL = "claude-haiku-5-5"
+VENDOR_URL = "https://api.anthropic.com"
+ANGLES = (
+    "start from the simplest case",
+    "start from the hardest case",
+    "prefer the shortest answer that is right",
+    "question the first idea and look for a second",
+    "work backwards from the result",
+    "think of the inputs that break it",
+    "use a different method than the usual one",
+    "split the problem into parts",
+)
+"""What sample i > 0 is asked to do differently: ANGLES[(i - 1) % 8], with its number."""
+
+_STOPS = {
+    "end_turn": "end",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "stop_sequence": "stop",
+    "refusal": "refusal",
+}
+# Published minimum of tokens before the breakpoint; where sources disagree, the larger. Models
+# not named here are taken to need the largest minimum that any model has.
+_LARGEST_MINIMUM = 4096
+_CACHE_MINIMUM = {
+    "claude-opus-5": 512,
+    "claude-fable-5": 512,
+    "claude-mythos-5": 512,
+    "claude-sonnet-5": 1024,
+    "claude-opus-4-8": 1024,
+    "claude-opus-4-7": 2048,
+    "claude-sonnet-4-6": 2048,
+    "claude-sonnet-4-5": 1024,
+    "claude-opus-4-1": 1024,
+    "claude-sonnet-4": 1024,
+    "claude-opus-4": 1024,
+}
+# What structured outputs answer 400 to, of the keywords that bound a value.
+_REFUSED = {
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("minLength", "maxLength", "pattern", "maxItems", "uniqueItems"),
+}
+_MARK = {"cache_control": {"type": "ephemeral"}}
+_BYTES_PER_TOKEN = 5  # more than real prompts have, so that an estimate errs to "not cached"
+
+
+class AnthropicProvider(SdkProvider):
+    """One Messages API endpoint."""
+
+    name = "anthropic"
+    client_class = "AsyncAnthropic"
+
+    async def complete(
+        self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
+    ) -> Completion:
+        """One attempt; see Provider. Streams where `started` is given."""
+        body = self._body(request, cached=shared and self.leads(request))
+        if started is None:
+            answer = await post(self._client, "/v1/messages", body, self._endpoint)
+        else:
+            answer = await self._stream(body, started)
+        return self._completion(request, answer)
+
+    def input_bound(self, request: Request) -> int:
+        """All that is sent, in bytes."""
+        texts = [m.content for m in request.messages]
+        return bytes_bound(*texts, _angle(request)) + schema_bound(_schema(request))
+
+    def leads(self, request: Request) -> bool:
+        """Whether the prompt surely reaches the model's shortest cacheable prefix."""
+        return _cacheable(request.model, *(m.content for m in request.messages))
+
+    def _body(self, request: Request, *, cached: bool) -> dict[str, Any]:
+        system = "\n\n".join(m.content for m in request.messages if m.role == "system")
+        messages: list[dict[str, Any]] = [
+            {"role": m.role, "content": [_text(m.content)]}
+            for m in request.messages
+            if m.role != "system"
+        ]
+        if cached and messages:
+            messages[-1]["content"][-1] |= _MARK
+        if angle := _angle(request):
+            _append(messages, angle)
+        body = {"model": request.model, "max_tokens": request.max_tokens, "messages": messages}
+        if system:
+            # A mark of its own costs nothing, and serves the samples of other states.
+            marked = cached and _cacheable(request.model, system)
+            body["system"] = [_text(system) | _MARK] if marked else system
+        if (schema := _schema(request)) is not None:
+            body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+        if request.stop:
+            body["stop_sequences"] = list(request.stop)
+        return body
+
+    async def _stream(self, body: dict[str, Any], started: Callable[[], None]) -> dict[str, Any]:
+        """The answer put together from its events; `started` is called at the first.
+
+        That need not be `message_start`: llama.cpp's server leaves it out now and then.
+        """
+        failure: ProviderError
+        answer, begun = _Assembly(), False
+        try:
+            async with asyncio.timeout(self._endpoint.timeout_s):
+                async with await self._client.messages.create(stream=True, **body) as events:
+                    async for event in events:
+                        if not begun:
+                            begun = True
+                            started()
+                        answer.add(event)
+        except Exception as error:  # whatever the SDK raises, the caller gets one clear line
+            failure = explain(error, self._endpoint, structured="output_config" in body)
+        else:
+            if answer.whole:
+                return answer.message
+            failure = malformed(self._endpoint, "a stream that ended before its message")
+        raise failure
+
+    def _completion(self, request: Request, answer: Mapping[str, Any]) -> Completion:
+        blocks = answer.get("content")
+        if not isinstance(blocks, list):
+            raise malformed(self._endpoint, f"a message without content: {answer}")
+        usage = answer.get("usage") if isinstance(answer.get("usage"), dict) else {}
+        assert isinstance(usage, dict)
+        read = whole(usage.get("cache_read_input_tokens")) or 0
+        written = whole(usage.get("cache_creation_input_tokens")) or 0
+        fresh, bound = whole(usage.get("input_tokens")), self.input_bound(request)
+        text = "".join(clean(b.get("text")) for b in blocks if _is_text(b))
+        stop = str(answer.get("stop_reason") or "end")
+        return Completion(
+            text=text,
+            model=request.model,
+            input_tokens=bound if fresh is None else fresh + read + written or bound,
+            output_tokens=counted(usage.get("output_tokens"), request.max_tokens, some=bool(text)),
+            cached_tokens=read,
+            cache_write_tokens=written,
+            stop=_STOPS.get(stop, stop),
+        )
+
+
+class _Assembly:
+    """A message that grows from the events of a stream."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._usage: dict[str, Any] = {}
+        self._stop: str | None = None
+        self.whole = False
+
+    def add(self, event: Any) -> None:
+        if event.type == "message_start":
+            self._count(event.message.usage)
+        elif event.type == "content_block_delta" and event.delta.type == "text_delta":
+            self._text.append(event.delta.text)
+        elif event.type == "message_delta":
+            self._stop = event.delta.stop_reason
+            self._count(event.usage)
+        elif event.type == "message_stop":
+            self.whole = True
+
+    def _count(self, usage: Any) -> None:
+        if usage is not None:  # later counts are cumulative and replace earlier ones
+            self._usage |= usage.to_dict(exclude_none=True)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer in the shape of one that was not streamed."""
+        text = [{"type": "text", "text": "".join(self._text)}]
+        return {"content": text, "usage": self._usage, "stop_reason": self._stop}
+
+
+def _angle(request: Request) -> str:
+    index = request.sample_index
+    if index == 0 or request.response_schema is not None:
+        return ""
+    return f"(This is independent attempt {index + 1}: {ANGLES[(index - 1) % len(ANGLES)]}.)"
+
+
+def _schema(request: Request) -> dict[str, Any] | None:
+    """The request's schema as Claude takes it."""
+    return None if request.response_schema is None else without(request.response_schema, _refuses)
+
+
+def _refuses(keyword: str, value: Any) -> bool:
+    return keyword in _REFUSED or (keyword == "minItems" and value > 1)
+
+
+def _cacheable(model: str, *texts: str) -> bool:
+    """Whether a prefix of these texts surely reaches the model's minimum."""
+    size = sum(len(text.encode("utf-8")) for text in texts)
+    minimum = _CACHE_MINIMUM.get(re.sub(r"-\d{8}$", "", model), _LARGEST_MINIMUM)
+    return size / _BYTES_PER_TOKEN >= minimum
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _append(messages: list[dict[str, Any]], text: str) -> None:
+    """Adds a user's block after all others, so that what stands before stays shared."""
+    block = _text(text)
+    if messages and messages[-1]["role"] == "user":
+        messages[-1]["content"].append(block)
+    else:
+        messages.append({"role": "user", "content": [block]})
+
+
+def _is_text(block: object) -> bool:
+    return isinstance(block, dict) and block.get("type") == "text"

@@ -1,0 +1,205 @@
+"""A provider without a model: scripted or filler answers, seeded, with latency, usage and faults.
+
+For tests of tasks and schedules, and for load tests. Everything is decided by hashes of the seed
+and the request, so that runs repeat, however their calls interleave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from orchestry.core.config import FakeConfig
+from orchestry.core.errors import ConfigError, ProviderError
+from orchestry.core.types import Completion, Frozen, Request
+from orchestry.models.instances import instance
+from orchestry.models.prior import SIGMA, clip_tokens, filler, output_prior
+from orchestry.models.request_key import request_digest
+
+DEFAULT_MODEL = "fake-1"
+_RETRY_AFTER_S = 0.05
+_BYTES_PER_TOKEN = 4
+_FAULTS: dict[str, tuple[str, bool]] = {  # what it says, and whether it may have been billed
+    "429": ("answered 429: rate limit", False),
+    "529": ("answered 529: overloaded", False),
+    "500": ("answered 500: internal error", True),
+    "timeout": ("gave no answer in time", True),
+    "drop": ("dropped the connection", True),
+}
+
+
+class Line(Frozen):
+    """One line of a script."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    agent: str
+    """The role it answers for; `*` is any."""
+    text: str
+    match: str | None = None
+    """Needed in the last user message, where given."""
+    output_tokens: int | None = Field(None, ge=1)
+    """What the answer is billed; None counts its words."""
+
+
+class FakeProvider:
+    """See the module. `sleep` is how it waits out its latency."""
+
+    name = "fake"
+    base_url = "fake:"
+    deterministic = True
+    cacheable = False  # its answers cost nothing, and would hide those of a changed script
+    bills_unanswered = False
+    slots: int | None = None
+
+    def __init__(
+        self,
+        config: FakeConfig,
+        seed: int,
+        model: str = DEFAULT_MODEL,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.model = model
+        self._config = config
+        self._seed = seed
+        self._sleep = sleep
+        self._script = None if config.script is None else read_script(config.script)
+        self._attempts: Counter[str] = Counter()
+
+    async def __aenter__(self) -> FakeProvider:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Nothing is held open."""
+
+    async def complete(
+        self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
+    ) -> Completion:
+        """One attempt; see Provider. A fault is drawn anew for each attempt at a request."""
+        digest = request_digest(request)
+        rng = random.Random(f"{self._seed} {digest}")
+        latency = self._latency(rng)
+        if latency > 0:
+            await self._sleep(latency)
+        self._fail(digest)
+        if started is not None:
+            started()
+        text, tokens = self._answer(request, rng)
+        stop: Literal["end", "length"] = "end" if tokens < request.max_tokens else "length"
+        return Completion(
+            text=text,
+            model=request.model,
+            input_tokens=self.input_bound(request),
+            output_tokens=min(tokens, request.max_tokens),
+            stop=stop,
+        )
+
+    def input_bound(self, request: Request) -> int:
+        """Exactly what is billed: a token for every four bytes begun, a schema's included."""
+        size = sum(len(m.content.encode("utf-8")) for m in request.messages)
+        if request.response_schema is not None:
+            size += len(json.dumps(request.response_schema))
+        return math.ceil(size / _BYTES_PER_TOKEN)
+
+    def leads(self, request: Request) -> bool:
+        """Never: it has no prompt cache."""
+        return False
+
+    def _latency(self, rng: random.Random) -> float:
+        median, sigma = self._config.latency_s, self._config.latency_sigma
+        return median * math.exp(rng.gauss(0.0, sigma)) if sigma else median
+
+    def _fail(self, digest: str) -> None:
+        if not self._config.fault_rate or not self._config.faults:
+            return
+        self._attempts[digest] += 1
+        rng = random.Random(f"{self._seed} {digest} {self._attempts[digest]}")
+        if rng.random() >= self._config.fault_rate:
+            return
+        fault = rng.choice(self._config.faults)
+        what, billed = _FAULTS[fault]
+        raise ProviderError(
+            f"the fake provider {what} (attempt {self._attempts[digest]}; drawn by "
+            "provider.fake.fault_rate)",
+            transient=True,
+            billed=billed,
+            retry_after=None if billed else _RETRY_AFTER_S,
+        )
+
+    def _answer(self, request: Request, rng: random.Random) -> tuple[str, int]:
+        """The text, and the tokens that it is billed, before the cut at max_tokens."""
+        if self._script:
+            return self._scripted(request, rng)
+        if request.response_schema is not None:
+            return _structured(request.response_schema, request.max_tokens, rng)
+        return self._filler(request, rng)
+
+    def _scripted(self, request: Request, rng: random.Random) -> tuple[str, int]:
+        said = next((m.content for m in reversed(request.messages) if m.role == "user"), "")
+        fitting = [line for line in self._script or () if _fits(line, request.agent, said)]
+        if not fitting:
+            raise ProviderError(
+                f"{self._config.script} has no line for agent '{request.agent}' and its last "
+                'message: add one, or one with "agent": "*" and no "match"',
+                transient=False,
+                billed=False,
+            )
+        line = rng.choice(fitting)
+        return line.text, line.output_tokens or max(1, len(line.text.split()))
+
+    def _filler(self, request: Request, rng: random.Random) -> tuple[str, int]:
+        mu, sigma = output_prior(request.max_tokens)
+        if self._config.output_tokens is not None:  # the mean of a lognormal is exp(mu + s^2 / 2)
+            mu, sigma = math.log(self._config.output_tokens) - SIGMA**2 / 2, SIGMA
+        tokens = clip_tokens(rng.lognormvariate(mu, sigma), request.max_tokens)
+        return filler(tokens, rng), tokens
+
+
+def _structured(schema: Mapping[str, Any], max_tokens: int, rng: random.Random) -> tuple[str, int]:
+    """An instance of the schema; one that needs more than `max_tokens` is cut, so no JSON."""
+    text = json.dumps(instance(schema, rng))
+    return text[: _BYTES_PER_TOKEN * max_tokens], math.ceil(len(text) / _BYTES_PER_TOKEN)
+
+
+def read_script(path: Path) -> tuple[Line, ...]:
+    """The lines of a script; raises ConfigError naming the one that is wrong."""
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"the script {path} is no file: correct provider.fake.script")
+    try:
+        texts = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the script {path} can't be read ({error}): correct provider.fake.script"
+        ) from None
+    lines = tuple(
+        _parse(path, number, text) for number, text in enumerate(texts, start=1) if text.strip()
+    )
+    if not lines:
+        raise ConfigError(f'the script {path} is empty: add {{"agent": "*", "text": "..."}}')
+    return lines
+
+
+def _parse(path: Path, number: int, text: str) -> Line:
+    try:
+        return Line.model_validate(json.loads(text))
+    except ValidationError as error:
+        first = error.errors()[0]
+        why = f"{'.'.join(map(str, first['loc'])) or 'the line'}: {first['msg']}"
+    except ValueError as error:
+        why = str(error)
+    raise ConfigError(
+        f'{path}, line {number} is no line of a script ({why}): it takes {{"agent": ..., '
+        '"text": ...}} and may have "match" and "output_tokens"'
+    )
+
+
+def _fits(line: Line, agent: str, said: str) -> bool:
+    return line.agent in ("*", agent) and (line.match is None or line.match in said)

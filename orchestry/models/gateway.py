@@ -1,0 +1,443 @@
+"""The gateway: the one door to a model, where memory, cache, ledger, retries and journal meet.
+
+The order makes a kill harmless: a reservation is in the journal before its request is sent, an
+answer before anyone uses it. An answer that the journal holds is never asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from copy import copy
+from functools import partial
+
+from orchestry.core.config import RunConfig
+from orchestry.core.door import Door, Sleep
+from orchestry.core.errors import (
+    BudgetExceeded,
+    Interrupted,
+    Overbilled,
+    PromptTooLong,
+    ProviderError,
+    StoreError,
+    reason,
+)
+from orchestry.core.seeds import derive
+from orchestry.core.texts import clean, sample_of, utf8
+from orchestry.core.together import together
+from orchestry.core.types import Completion, Provider, Request
+from orchestry.models.breaker import Breaker, doubted
+from orchestry.models.cache import AnswerCache, default_folder
+from orchestry.models.ledger import Ledger, Places, nano, replay
+from orchestry.models.prices import PriceTable
+from orchestry.models.pulse import Pulse
+from orchestry.models.request_key import digest_of_key, place, place_of_key, request_key
+from orchestry.models.retry import persist
+from orchestry.models.usage import Meter
+from orchestry.store.journal import Answered, Event, Journal
+from orchestry.store.records import UsageRecord
+
+LONGEST_WHY = 300
+
+
+class Gateway:
+    """Answers requests for one run; a Policy. Build it with `open_gateway`."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        provider: Provider,
+        prices: PriceTable,
+        ledger: Ledger,
+        cache: AnswerCache | None,
+        events: Iterable[Event],
+        *,
+        on_warn: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.ledger = ledger
+        self._open = Counter[str]()
+        self._provider = provider
+        self._prices = prices
+        self._cache = cache
+        self._on_warn = on_warn
+        self._clock = clock
+        self._sleep = sleep
+        self._door = Door(sleep)
+        self._concurrency = config.search.concurrency
+        self._places = Places(self._concurrency)
+        self._retry = config.retry
+        self._rng = random.Random(derive(config.seed, "retry"))
+        self._breakers: list[tuple[str, Breaker]] = []
+        """With the place that each is of, as in the keys of its answers."""
+        self._breaker = self._new_breaker(provider)
+        self._memo: dict[str, Completion] = {}
+        self._flying: dict[str, asyncio.Future[None]] = {}
+        self._told = set[str]()
+        self._answering = set[str]()
+        """Who answered in this run or, by the cache, in an earlier one."""
+        self._meter = Meter()
+        self.pulse = Pulse()
+        kept = [event for event in events if isinstance(event, Answered)]
+        self._doubted = doubted(kept)
+        """Keys of failures that an earlier process left in doubt: asked again, once."""
+        for event in kept:
+            if event.key not in self._doubted or event.source != "failed":
+                self._keep(event)
+        self.pulse = Pulse(answers=self.pulse.answers)
+
+    def beside(self, provider: Provider, prices: PriceTable) -> Gateway:
+        """The gateway to another provider, with the same ledger, memory, cache, books and door."""
+        other = copy(self)
+        other._provider, other._prices = provider, prices
+        other._breaker = self._new_breaker(provider)
+        other._places = Places(self._concurrency)
+        return other
+
+    @property
+    def in_flight(self) -> int:
+        """Calls sent and not yet answered, of all gateways beside each other."""
+        return self._open["sent"]
+
+    @property
+    def paid_in_flight(self) -> int:
+        """Those of them that may cost something, which an interrupt leaves to finish."""
+        return self._open["paid"]
+
+    @property
+    def failed(self) -> int:
+        """Calls of the run that failed for good: their samples are missing."""
+        return sum(bool(answer.failed) for answer in self._memo.values())
+
+    @property
+    def away(self) -> bool:
+        """Whether a server that calls wait for answers none of them at present."""
+        return any(breaker.away for _, breaker in self._breakers)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a call was given up and none answered since: the fault may be a setting's."""
+        return any(breaker.doubt for _, breaker in self._breakers)
+
+    def verdict(self) -> ProviderError | None:
+        """The error to stop with at the end of a block of work: that of a provider which never
+        answered. None where an earlier process already stopped for it."""
+        silent = (b.doubt for at, b in self._breakers if b.doubt and at not in self._answering)
+        return None if self._doubted else next(silent, None)
+
+    def usage(self) -> tuple[UsageRecord, ...]:
+        """What the run's calls came to, over all its processes."""
+        return self._meter.rows()
+
+    def close_door(self, reason: str) -> None:
+        """From now on new attempts raise Interrupted, and calls in flight that cost nothing; those
+        that are paid for finish."""
+        self._door.shut(Interrupted(reason))
+
+    def check_door(self) -> None:
+        """Raises what a new attempt would raise, once the door is shut."""
+        self._door.check()
+
+    def note(self, request: Request, completion: Completion, seconds: float) -> None:
+        """An answer that this process's own weights drew: into the journal and the books."""
+        key = request_key(self._provider, request)
+        said = completion.model_copy(update={"tokens": None})  # they stand in episodes.jsonl
+        event = self._answered(None, key, request, said, seconds)
+        source = "refused" if said.stop == "too_long" else "weights"
+        event = event.model_copy(update={"source": source})
+        self.ledger.note(event)
+        self._meter.add(event)
+        self._feel(event)
+
+    async def answer(
+        self,
+        request: Request,
+        *,
+        shared: bool = False,
+        started: Callable[[], None] | None = None,
+    ) -> Completion:
+        """The answer to one request, paid for at most once in a run; one whose call failed for
+        good says so in `failed`.
+
+        Raises what ends the run: ProviderError where no request would be taken (a wrong key, say),
+        ServerAway, BudgetExceeded, Interrupted.
+        """
+        key = request_key(self._provider, request)
+        while key in self._flying:  # the same request, asked twice at once: one pays
+            await asyncio.wait([self._flying[key]])
+        known = self._known(key, request)
+        if known is not None:
+            return known
+        self._flying[key] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._persist(key, request, shared, started)
+        except BudgetExceeded:  # others may still fit
+            raise
+        except Exception as error:
+            self._door.shut(error)
+            raise
+        finally:
+            self._flying.pop(key).set_result(None)
+
+    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
+        """`n` samples of every request, all in flight at once; see Policy and `answer`.
+
+        When one raises, those in flight finish first: their answers are paid for, and stand in the
+        journal for a resume.
+        """
+        groups = [[sample_of(request, j) for j in range(n)] for request in requests]
+        leaders = [self._leader(samples) for samples in groups]
+        calls = [
+            call
+            for samples, leader in zip(groups, leaders, strict=True)
+            for call in self._calls(samples, leader)
+        ]
+        answers = await together(calls)
+        return [answers[i * n : (i + 1) * n] for i in range(len(requests))]
+
+    def _leader(self, samples: Sequence[Request]) -> int | None:
+        """The sample that is asked first, where that pays and another is asked after it."""
+        if len(samples) < 2 or not self._provider.leads(samples[0]):
+            return None
+        keys = (request_key(self._provider, sample) for sample in samples)
+        known = [self._known(key, s) is not None for key, s in zip(keys, samples, strict=True)]
+        return known.index(False) if known.count(False) > 1 else None
+
+    def _calls(self, samples: Sequence[Request], leader: int | None) -> list[Awaitable[Completion]]:
+        """All at once, or one to fill the vendor's prompt cache and the others once it answers."""
+        if leader is None:
+            return [self.answer(sample) for sample in samples]
+        ready = asyncio.Event()
+
+        async def lead(sample: Request) -> Completion:
+            try:
+                return await self.answer(sample, shared=True, started=ready.set)
+            finally:
+                ready.set()
+
+        async def follow(sample: Request) -> Completion:
+            await ready.wait()
+            return await self.answer(sample, shared=True)
+
+        return [lead(s) if j == leader else follow(s) for j, s in enumerate(samples)]
+
+    async def _persist(
+        self, key: str, request: Request, shared: bool, started: Callable[[], None] | None
+    ) -> Completion:
+        """As many attempts as it takes, or what stands for an answer that there is none of."""
+        attempt = partial(self._attempt, key, request, shared, started)
+        try:
+            sleep = self._door.sleep
+            return await persist(attempt, self._retry, self._breaker, self._rng, sleep)
+        except ProviderError as error:
+            if not (error.transient or error.refused):
+                raise
+            if not isinstance(error, PromptTooLong):
+                self._breaker.gave_up(request, error)
+            return self._void(key, request, error)
+
+    def _new_breaker(self, provider: Provider) -> Breaker:
+        breaker = Breaker(
+            provider.name, self._retry, self._rng, self._on_warn, self._clock, self._door.sleep
+        )
+        at = place(provider.name, provider.base_url)
+        self._breakers.append((at, breaker))  # one list, for all gateways beside each other
+        return breaker
+
+    def _known(self, key: str, request: Request) -> Completion | None:
+        """The answer of this run, or of an earlier run through the cache, which is journaled."""
+        known = self._memo.get(digest_of_key(key))
+        if known is not None or self._cache is None or not self._provider.cacheable:
+            return known
+        cached = self._cache.get(key)
+        if cached is None:
+            return None
+        event = self._answered(None, key, request, cached.model_copy(update={"usd": 0.0}), 0.0)
+        self.ledger.note(event)
+        self._keep(event)
+        return event.completion
+
+    async def _attempt(
+        self, key: str, request: Request, shared: bool, started: Callable[[], None] | None
+    ) -> Completion:
+        """One attempt, in a place and under a reservation; alone where the server is away."""
+        bound = self._provider.input_bound(request)
+        worst = self._prices.worst(request.model, bound, request.max_tokens, shared)
+        call = await self.ledger.reserve(key, worst, request.rank, self._places, self._door.check)
+        sent = False
+        try:
+            async with self._breaker.turn():  # who has it must not wait for money that others hold
+                self._door.check()
+                sent = True
+                return await self._ask(call, worst, key, request, shared, started)
+        finally:
+            if not sent:
+                self.ledger.release(call, "the run was stopped before it was sent")
+
+    async def _ask(
+        self,
+        call: int,
+        worst: float,
+        key: str,
+        request: Request,
+        shared: bool,
+        started: Callable[[], None] | None,
+    ) -> Completion:
+        began = self._clock()
+        asked = self._provider.complete(request, shared=shared, started=started)
+        free = not self._provider.bills_unanswered or nano(worst) == 0
+        self._open["paid"] += not free
+        try:
+            raw = await self._send(call, self._door.during(asked) if free else asked)
+        finally:
+            self._open["paid"] -= not free
+        completion = self._priced(clean(raw), request, worst)
+        event = self._answered(call, key, request, completion, self._clock() - began)
+        if completion.failed:  # a recorded failure, which cost nothing then either
+            self.ledger.release(call, completion.failed)
+            return self._stand_in(key, request, completion)
+        try:
+            tokens = completion.input_tokens
+            most = self._prices.worst(request.model, tokens, request.max_tokens, shared)
+            self.ledger.settle(event, most)
+        except StoreError:  # the cache may lie on a disk that has room for what was paid
+            self._share(key, completion)
+            raise
+        self._keep(event)
+        self._share(key, completion)
+        return completion
+
+    def _share(self, key: str, completion: Completion) -> None:
+        if self._cache is not None and self._provider.cacheable:
+            self._cache.put(key, completion)
+
+    def _void(self, key: str, request: Request, error: ProviderError) -> Completion:
+        """What stands for an answer that there is none of: an empty one where the prompt was too
+        long, so that the episode goes on, else a sample to be left out."""
+        why, long = utf8(reason(error)), isinstance(error, PromptTooLong)
+        lost = "is missing, and its sample left out" if request.purpose == "act" else "is missing"
+        effect = "counts as empty" if long else lost
+        if why not in self._told:
+            self._told.add(why)
+            self._on_warn(f"{request.agent}'s answer {effect}: {why}")
+        stop, failed = ("too_long", "") if long else ("failed", why)
+        gone = Completion(text="", model=request.model, stop=stop, failed=failed)
+        return self._stand_in(key, request, gone)
+
+    def _stand_in(self, key: str, request: Request, gone: Completion) -> Completion:
+        event = self._answered(None, key, request, gone, 0.0)
+        event = event.model_copy(update={"source": "failed" if gone.failed else "refused"})
+        self.ledger.note(event)
+        self._keep(event)
+        return gone
+
+    def _feel(self, event: Answered) -> None:
+        self.pulse.answers += event.purpose == "act"
+        self.pulse.doing = event.agent if event.purpose == "act" else event.purpose
+        if event.source == "provider":  # those of own weights were counted as they were drawn
+            self.pulse.tokens += event.completion.output_tokens
+
+    async def _send(self, call: int, asked: Awaitable[Completion]) -> Completion:
+        """The provider's answer; a failure ends the reservation."""
+        self._open["sent"] += 1
+        try:
+            answer = await asked
+        except ProviderError as error:
+            if isinstance(error, PromptTooLong):
+                self._breaker.answered()
+            elif error.transient:
+                self._breaker.failed(error)  # first: the end of this call lets others be sent
+            self._fail(call, error.billed, str(error))
+            raise
+        except BaseException as error:  # cancelled, or a fault of the provider's own code
+            self._fail(call, self._provider.bills_unanswered, type(error).__name__)
+            raise
+        finally:
+            self._open["sent"] -= 1
+        self._breaker.answered()
+        return answer
+
+    def _fail(self, call: int, billed: bool, why: str) -> None:
+        end = self.ledger.lose if billed else self.ledger.release
+        end(call, utf8(why)[:LONGEST_WHY])
+
+    def _priced(self, completion: Completion, request: Request, worst: float) -> Completion:
+        usd = self._prices.cost(completion, request.model)
+        if nano(usd) > nano(worst):
+            error = Overbilled(
+                f"{self._provider.name} billed ${usd:.6g} for a call that was reserved at "
+                f"${worst:.6g}: its token counts are above the request's bounds, so no cap can be "
+                "kept and nothing more is asked; results are kept: correct the server or its "
+                f"price, then `orchestry resume {self.ledger.folder}`"
+            )
+            self._on_warn(str(error))  # also where nothing more was to be asked
+            self._door.shut(error)
+        return completion.model_copy(update={"usd": usd})
+
+    def _answered(
+        self, call: int | None, key: str, request: Request, completion: Completion, seconds: float
+    ) -> Answered:
+        return Answered(
+            call=call,
+            key=key,
+            agent=request.agent,
+            purpose=request.purpose,
+            source="cache" if call is None else "provider",
+            completion=completion,
+            at=self._clock(),
+            seconds=seconds,
+        )
+
+    def _keep(self, event: Answered) -> None:
+        self._meter.add(event)
+        self._feel(event)
+        self._memo[digest_of_key(event.key)] = event.completion  # whichever address answered
+        if event.source in ("provider", "cache"):
+            self._answering.add(place_of_key(event.key))
+
+
+@asynccontextmanager
+async def open_gateway(
+    config: RunConfig,
+    provider: Provider,
+    prices: PriceTable,
+    journal: Journal,
+    events: Sequence[Event],
+    *,
+    on_warn: Callable[[str], None],
+    besides: Sequence[Provider] = (),
+    clock: Callable[[], float] = time.time,
+    sleep: Sleep = asyncio.sleep,
+) -> AsyncIterator[Gateway]:
+    """The gateway of one run, with what its earlier processes asked, paid and left open.
+
+    `events` are those already in `journal`; `besides` are other providers that will be asked,
+    through `Gateway.beside`. All of them are the caller's to open and close.
+    """
+    budget, providers = config.budget, (provider, *besides)
+    ledger = Ledger(budget.usd, journal, budget.warn_share, on_warn, replay(events))
+    billed = any(each.bills_unanswered for each in providers)
+    ledger.end_open(billed, "in flight when its process ended")
+    cache = None
+    if config.cache.enabled and any(each.cacheable for each in providers):
+        cache = AnswerCache(config.cache.dir or default_folder(), on_warn)
+    try:
+        yield Gateway(
+            config,
+            provider,
+            prices,
+            ledger,
+            cache,
+            events,
+            on_warn=on_warn,
+            clock=clock,
+            sleep=sleep,
+        )
+    finally:
+        if cache is not None:
+            cache.close()

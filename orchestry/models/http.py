@@ -1,0 +1,366 @@
+"""What the SDK providers share: sending one request, and saying what went wrong with it.
+
+The SDKs build the request, sign it and carry it; answers come back as bytes and are read here,
+since the SDKs accept any JSON for an answer while a bill needs every number checked. Their errors
+hold the request with its key, so ours are raised outside the `except`, without a context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from importlib import import_module
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from orchestry.core.distribution import install
+from orchestry.core.errors import PromptTooLong, ProviderError
+
+CONNECT_S = 10.0
+"""Longest wait for a connection, which nobody is billed for."""
+_LONGEST_DETAIL = 300
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+_NOT_GENERATED = {409, 425, 429, 503, 529}  # of these: refused before any token was made
+_UNBILLED = {"generativelanguage.googleapis.com": {400, 500}}
+"""Statuses for which a vendor says that it charges nothing, by host. Gemini: "If your request fails
+with a 400 or 500 error, you won't be charged for the tokens used"
+(https://ai.google.dev/gemini-api/docs/billing). Anthropic and OpenAI say nothing of the kind."""
+_TOO_LONG = {"exceed_context_size_error", "context_length_exceeded"}
+_SAYS_TOO_LONG = re.compile(r"prompt is too long|maximum context length|context window", re.I)
+_OF_THE_ACCOUNT = {401, 402, 403}
+_NO_CREDIT = {"insufficient_quota", "billing_error"}
+_SAYS_NO_CREDIT = re.compile(r"credit balance|usage limits?\b|spend(?:ing)? limit", re.I)
+"""Anthropic says so with a 400 of type invalid_request_error
+(https://platform.claude.com/docs/en/api/errors)."""
+_LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|key|pk)-[\w*.-]{6,}|(?<=Bearer )\S+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where requests go, and the words for what a user can put right there."""
+
+    vendor: str
+    url: str
+    key_variable: str
+    url_variable: str
+    timeout_s: float
+    key: str = field(repr=False)
+
+    @property
+    def shown(self) -> str:
+        """The address without what may be secret in it: user, password and query."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+
+    def scrub(self, text: str) -> str:
+        """The text on one line, cut, without the key and what looks like one."""
+        if len(self.key) >= 6:  # a shorter one is a placeholder such as "none", no secret
+            text = text.replace(self.key, "***")
+        text = " ".join(_LOOKS_LIKE_KEY.sub("***", text).split())
+        return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}..."
+
+
+class SdkProvider:
+    """What the vendors' providers have alike; `async with` opens and closes the connections."""
+
+    name: str
+    client_class: str
+    """The client's name in the SDK, a module that is called like the provider."""
+    deterministic = False
+    cacheable = True
+    bills_unanswered = True
+    slots: int | None = None
+
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        self.base_url = endpoint.url
+        self.model = model
+        self._endpoint = endpoint
+        self._client: Any = None
+
+    async def __aenter__(self) -> Self:
+        sdk = import_module(self.name)
+        self._client = getattr(sdk, self.client_class)(**client_options(sdk, self._endpoint))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._client.close()
+
+
+def client_options(sdk: Any, endpoint: Endpoint) -> dict[str, Any]:
+    """What AsyncAnthropic and AsyncOpenAI are made with alike; `sdk` is the vendor's module."""
+    import httpx2
+
+    loopback = urlsplit(endpoint.url).hostname in _LOOPBACK
+    return {
+        "api_key": endpoint.key,
+        "base_url": endpoint.url,
+        # Only connecting has a limit of its own; the callers below limit the whole attempt.
+        "timeout": httpx2.Timeout(None, connect=min(CONNECT_S, endpoint.timeout_s)),
+        "max_retries": 0,  # attempts are counted by the ledger, above
+        # aiohttp costs half the CPU of the SDKs' default; a proxy can't reach this machine's own
+        # loopback, so the environment's proxies are left out there.
+        "http_client": sdk.DefaultAioHttpClient(trust_env=not loopback),
+    }
+
+
+def bytes_bound(*texts: str) -> int:
+    """No more tokens than this: their UTF-8 bytes, and room for a chat template's marks.
+
+    A tokenizer over bytes never makes more tokens than there are bytes.
+    """
+    return sum(len(text.encode("utf-8")) + 16 for text in texts) + 64
+
+
+async def post(client: Any, path: str, body: Mapping[str, Any], endpoint: Endpoint) -> Any:
+    """One attempt: the JSON object that a server answered; raises ProviderError.
+
+    `client` is an AsyncAnthropic or AsyncOpenAI that makes no retries of its own.
+    """
+    import httpx2
+
+    failure: ProviderError
+    try:
+        async with asyncio.timeout(endpoint.timeout_s):
+            response = await client.post(path, cast_to=httpx2.Response, body=body)
+    except Exception as error:  # whatever an SDK raises, the caller gets one clear line
+        structured = "response_format" in body or "output_config" in body
+        failure = explain(error, endpoint, structured=structured)
+    else:
+        return decode(response.content, endpoint)
+    raise failure
+
+
+def decode(body: bytes, endpoint: Endpoint) -> dict[str, Any]:
+    """The JSON object in an answer; raises ProviderError, transient and billed, for anything else:
+    a proxy's page, or an answer that broke off."""
+    try:
+        answer = json.loads(body)
+    except UnicodeDecodeError:
+        found = "bytes that are not UTF-8"
+    except (ValueError, RecursionError):
+        found = f"no JSON: '{_readable(body)}'" if body.strip() else "an empty body"
+    else:
+        if isinstance(answer, dict):
+            return answer
+        found = f"a JSON {type(answer).__name__}, not an object"
+    raise malformed(endpoint, found)
+
+
+def malformed(endpoint: Endpoint, found: str) -> ProviderError:
+    """An answer that arrived, so was billed, and can't be read."""
+    return ProviderError(
+        f"{endpoint.vendor} at {endpoint.shown} answered with {endpoint.scrub(found)}: check that "
+        f"{endpoint.url_variable} (or provider.base_url) names a server of this API",
+        transient=True,
+        billed=True,
+    )
+
+
+def explain(error: Exception, endpoint: Endpoint, *, structured: bool = False) -> ProviderError:
+    """Our error for one that an SDK or its transport raised; see `refused`."""
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        response = error.response  # type: ignore[attr-defined]
+        if status < 400:  # an error event inside a stream that had begun
+            return _broken_off(endpoint, str(error))
+        body = response.content
+        return refused(endpoint, status, response.headers, body, structured=structured)
+    return _transport(error, endpoint)
+
+
+def refused(
+    endpoint: Endpoint,
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    clock: Callable[[], float] = time.time,
+    *,
+    structured: bool = False,
+) -> ProviderError:
+    """Our error for an HTTP status of 400 or more.
+
+    `structured` says that the request asked for an answer by a JSON schema, which may be what the
+    server refused.
+    """
+    detail, kind = _server_says(body)
+    if status == 400 and _SAYS_NO_CREDIT.search(detail):
+        kind = "billing_error"
+    account = status in _OF_THE_ACCOUNT or kind in _NO_CREDIT
+    transient = status in _TRANSIENT or status >= 500
+    if (advice := headers.get("x-should-retry")) in ("true", "false"):
+        transient = advice == "true"
+    message = (
+        f"{endpoint.vendor} at {endpoint.shown} answered {status}: "
+        f"{endpoint.scrub(detail)}: {_fix(endpoint, status, kind, structured)}"
+    )
+    if kind in _TOO_LONG or (status in (400, 413) and _SAYS_TOO_LONG.search(detail)):
+        return PromptTooLong(message)
+    return ProviderError(
+        message,
+        transient=transient and not account,
+        refused=not transient and not account,
+        billed=(status >= 500 or status == 408)
+        and status not in _NOT_GENERATED
+        and status not in _UNBILLED.get(urlsplit(endpoint.url).hostname or "", ()),
+        retry_after=retry_after(headers, clock),
+    )
+
+
+def retry_after(headers: Mapping[str, str], clock: Callable[[], float]) -> float | None:
+    """Seconds that a server asks us to wait: `retry-after-ms`, else `retry-after`."""
+    if (wait := _number(headers.get("retry-after-ms"))) is not None:
+        return wait / 1000
+    value = headers.get("retry-after", "")
+    if (wait := _number(value)) is not None:
+        return wait
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - clock())
+    except (ValueError, OverflowError):
+        return None
+
+
+def whole(value: object) -> int | None:
+    """A token count as a server gave it, or None where it gave none that can be one."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def counted(value: object, worst: int, *, some: bool) -> int:
+    """A count of a bill; the worst case where a server gave none, or 0 for what is surely `some`:
+    a bill may not be guessed low."""
+    count = whole(value)
+    return worst if count is None or (some and not count) else count
+
+
+def clean(text: object) -> str:
+    """An answer's text; what UTF-8 can't hold (lone surrogates) becomes U+FFFD."""
+    if not isinstance(text, str):
+        return ""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _transport(error: Exception, endpoint: Endpoint) -> ProviderError:
+    import aiohttp
+    import httpx2
+
+    chain = list(_chain(error))
+    for link in chain:
+        if isinstance(link, aiohttp.ConnectionTimeoutError):
+            return _unreached(endpoint, "nothing accepts a connection in time")
+        if isinstance(link, aiohttp.ClientConnectorError):
+            return _no_connection(endpoint, link.os_error)
+        if isinstance(link, aiohttp.ClientConnectionResetError) and "write" in str(link):
+            return _unreached(endpoint, "the connection was closed before the request was sent")
+    if any(isinstance(link, TimeoutError | httpx2.TimeoutException) for link in chain):
+        return _broken_off(
+            endpoint, f"no answer within {endpoint.timeout_s:g} s (provider.timeout_s)"
+        )
+    network = (httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError)
+    if any(isinstance(link, network) for link in chain):
+        return _broken_off(endpoint, f"the connection broke ({_cause(chain)})")
+    return ProviderError(
+        f"the {endpoint.vendor} SDK failed: {endpoint.scrub(_cause(chain))}: "
+        f"update it with {install(endpoint.vendor)} -U",
+        transient=False,
+        billed=True,
+    )
+
+
+def _no_connection(endpoint: Endpoint, error: OSError) -> ProviderError:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return ProviderError(
+            "too many open files for another connection: lower search.concurrency, "
+            "or raise the limit with `ulimit -n 4096`",
+            transient=False,
+            billed=False,
+        )
+    return _unreached(endpoint, f"nothing answers ({error.strerror or error})")
+
+
+def _unreached(endpoint: Endpoint, found: str) -> ProviderError:
+    """Nobody is billed for what was never sent, and a server that is away may come back."""
+    return ProviderError(
+        f"{found} at {endpoint.shown}: start the server or correct {endpoint.url_variable} "
+        "(or provider.base_url)",
+        transient=True,
+        billed=False,
+    )
+
+
+def _broken_off(endpoint: Endpoint, found: str) -> ProviderError:
+    return ProviderError(
+        f"{endpoint.vendor} at {endpoint.shown} broke off: {endpoint.scrub(found)}: "
+        "try again, or raise provider.timeout_s where answers are slow",
+        transient=True,
+        billed=True,
+    )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _cause(chain: list[BaseException]) -> str:
+    root = chain[-1]
+    return f"{type(root).__name__}: {root}" if str(root) else type(root).__name__
+
+
+def _server_says(body: bytes) -> tuple[str, str]:
+    """A server's own message, and its error's type or code, of any vendor's error shape."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        return _readable(body) or "no message", ""
+    error = answer.get("error", answer) if isinstance(answer, dict) else answer
+    if not isinstance(error, dict):
+        return str(error), ""
+    message = error.get("message") or error.get("detail") or error
+    code, kind = error.get("code"), error.get("type")
+    return str(message), str(code if isinstance(code, str) else kind or "")
+
+
+def _readable(body: bytes) -> str:
+    """A body that is no JSON, such as a proxy's HTML page, as a few words."""
+    text = body[:4096].decode("utf-8", "replace")
+    if title := re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL):
+        return title[1].strip()
+    text = re.sub(r"<[^>]*>", " ", text)
+    return " ".join(text.split())[:_LONGEST_DETAIL]
+
+
+def _fix(endpoint: Endpoint, status: int, kind: str, structured: bool) -> str:
+    if kind in _TOO_LONG or status == 413:
+        return "shorten the prompt, or choose a model with a longer context"
+    if status in (401, 403):
+        return f"check the key in {endpoint.key_variable}"
+    if status == 402 or kind in _NO_CREDIT:
+        return "add credit to the account"
+    if status == 404:
+        return f"check the model's name and {endpoint.url_variable} (or provider.base_url)"
+    if status in _TRANSIENT or status >= 500:
+        return "try again later, or lower search.concurrency"
+    if structured:
+        return (
+            "correct what it names; where this server or model knows no answers by JSON schema, "
+            "set judge.provider to another, or judge.enabled=false"
+        )
+    return "correct the setting or prompt that it names"
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        number = float(value or "nan")
+    except ValueError:
+        return None
+    return max(0.0, number) if math.isfinite(number) else None

@@ -1,0 +1,129 @@
+"""Any server of OpenAI's chat completions, through the openai SDK.
+
+Samples differ by temperature and by a seed made from the whole request, sample index included: a
+server that honours seeds answers the same request alike, and k samples stay k samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from orchestry.core.types import Completion, Request
+from orchestry.models.http import (
+    Endpoint,
+    SdkProvider,
+    bytes_bound,
+    clean,
+    counted,
+    malformed,
+    post,
+    whole,
+)
+from orchestry.models.request_key import request_digest
+from orchestry.models.schemas import schema_bound, without
+
+VENDOR_URL = "https://api.openai.com/v1"
+TEMPERATURE = 0.8
+"""Where a request names none; the vendor's own newer models allow only theirs, so not there."""
+
+_STOPS = {"stop": "end", "length": "length", "content_filter": "refusal"}
+
+
+class OpenAIProvider(SdkProvider):
+    """One chat-completions endpoint."""
+
+    name = "openai"
+    client_class = "AsyncOpenAI"
+
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        super().__init__(endpoint, model)
+        self._is_vendor = is_vendor(endpoint.url)
+
+    async def complete(
+        self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
+    ) -> Completion:
+        """One attempt; see Provider. Caching of prompts is the server's own affair here."""
+        answer = await post(self._client, "/chat/completions", self._body(request), self._endpoint)
+        if started is not None:
+            started()
+        return self._completion(request, answer)
+
+    def input_bound(self, request: Request) -> int:
+        """All that is sent, in bytes."""
+        texts = (m.content for m in request.messages)
+        return bytes_bound(*texts) + schema_bound(self._schema(request))
+
+    def leads(self, request: Request) -> bool:
+        """Never: writing the prompt cache costs nothing extra, so waiting wins nothing."""
+        return False
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": request.model,
+            "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+            "seed": int(request_digest(request)[:7], 16),
+            # The vendor's newer models refuse max_tokens; most other servers know only that.
+            ("max_completion_tokens" if self._is_vendor else "max_tokens"): request.max_tokens,
+        }
+        if request.temperature is not None:
+            body["temperature"] = request.temperature
+        elif not self._is_vendor:
+            body["temperature"] = TEMPERATURE
+        if request.stop:
+            body["stop"] = list(request.stop)
+        if (schema := self._schema(request)) is not None:
+            named = {"name": "answer", "strict": True, "schema": schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": named}
+        return body
+
+    def _schema(self, request: Request) -> dict[str, Any] | None:
+        """The request's schema as this server takes it; most others than the vendor's take all."""
+        if request.response_schema is None:
+            return None
+        return without(request.response_schema, _refuses if self._is_vendor else _takes_all)
+
+    def _completion(self, request: Request, answer: Mapping[str, Any]) -> Completion:
+        choice = _first(answer.get("choices"))
+        message = choice.get("message") if choice else None
+        if choice is None or not isinstance(message, dict):
+            raise malformed(self._endpoint, f"no choice in it: {answer}")
+        usage = _dict(answer.get("usage"))
+        text, bound = clean(message.get("content")), self.input_bound(request)
+        cached = whole(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
+        stop = str(choice.get("finish_reason") or "end")
+        return Completion(
+            text=text,
+            model=request.model,
+            input_tokens=counted(usage.get("prompt_tokens"), bound, some=True),
+            output_tokens=counted(
+                usage.get("completion_tokens"), request.max_tokens, some=bool(text)
+            ),
+            cached_tokens=cached or 0,
+            stop=_STOPS.get(stop, stop),
+        )
+
+
+def is_vendor(url: str) -> bool:
+    """Whether an address is OpenAI's own, where a key is needed and names of settings differ."""
+    return urlsplit(url).hostname == "api.openai.com"
+
+
+def _refuses(keyword: str, value: object) -> bool:
+    """Of the keywords that bound a value, the vendor's strict mode documents all but these."""
+    return keyword in ("minLength", "maxLength")
+
+
+def _takes_all(keyword: str, value: object) -> bool:
+    return False
+
+
+def _first(choices: object) -> dict[str, Any] | None:
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return choices[0]
+    return None
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

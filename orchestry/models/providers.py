@@ -1,0 +1,141 @@
+"""One vendor a file; `open_provider` picks one from the config and the environment.
+
+Nothing here touches the network or imports an SDK: that waits until the provider is entered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from urllib.parse import urlsplit
+
+from orchestry.core.config import ProviderConfig
+from orchestry.core.distribution import install
+from orchestry.core.errors import ConfigError, unknown
+from orchestry.core.secrecy import looks_like_key
+from orchestry.core.types import Provider
+
+
+def resolve_name(config: ProviderConfig, environ: Mapping[str, str]) -> tuple[str, str]:
+    """The provider's name and, where `auto` chose it, the one line that says so; else ''."""
+    if config.name != "auto":
+        return config.name, ""
+    if environ.get("ANTHROPIC_API_KEY", "").strip():
+        return "anthropic", "ANTHROPIC_API_KEY is set: using Claude (paid, within the budget)"
+    return "embedded", (
+        "no ANTHROPIC_API_KEY: using the embedded SmolLM2-135M (free, on this machine); "
+        "set the key to use Claude"
+    )
+
+
+def open_provider(config: ProviderConfig, seed: int, environ: Mapping[str, str]) -> Provider:
+    """The configured provider, to be entered with `async with`.
+
+    Raises ConfigError for a missing key, model, SDK, recording or script, before anything runs.
+    """
+    name, _ = resolve_name(config, environ)
+    if name == "anthropic":
+        return _anthropic(config, environ)
+    if name == "openai":
+        return _openai(config, environ)
+    if name == "embedded":
+        return _embedded(config)
+    if name == "recorded":
+        return _recorded(config)
+    from orchestry.models.fake import DEFAULT_MODEL, FakeProvider
+
+    return FakeProvider(config.fake, seed, config.model or DEFAULT_MODEL)
+
+
+def _anthropic(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
+    from orchestry.models.anthropic import DEFAULT_MODEL, VENDOR_URL, AnthropicProvider
+    from orchestry.models.http import Endpoint
+
+    _need("anthropic", "anthropic", "aiohttp")
+    endpoint = Endpoint(
+        vendor="anthropic",
+        url=_url(config, environ, "ANTHROPIC_BASE_URL", VENDOR_URL),
+        key_variable="ANTHROPIC_API_KEY",
+        url_variable="ANTHROPIC_BASE_URL",
+        timeout_s=config.timeout_s,
+        key=_key(environ, "ANTHROPIC_API_KEY"),
+    )
+    model = config.model or environ.get("ANTHROPIC_MODEL") or DEFAULT_MODEL
+    return AnthropicProvider(endpoint, model)
+
+
+def _openai(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
+    from orchestry.models.http import Endpoint
+    from orchestry.models.openai import VENDOR_URL, OpenAIProvider, is_vendor
+
+    _need("openai", "openai", "aiohttp")
+    url = _url(config, environ, "OPENAI_BASE_URL", VENDOR_URL)
+    placeholder = None if is_vendor(url) else "none"  # local servers ask for no key
+    endpoint = Endpoint(
+        vendor="openai",
+        url=url,
+        key_variable="OPENAI_API_KEY",
+        url_variable="OPENAI_BASE_URL",
+        timeout_s=config.timeout_s,
+        key=_key(environ, "OPENAI_API_KEY", placeholder),
+    )
+    model = config.model or environ.get("OPENAI_MODEL")
+    if not model:
+        raise ConfigError(
+            "provider openai has no default model: name one with --model, provider.model (for a "
+            "judge of its own judge.provider.model) or OPENAI_MODEL"
+        )
+    return OpenAIProvider(endpoint, model)
+
+
+def _embedded(config: ProviderConfig) -> Provider:
+    from orchestry.models.embedded import EmbeddedProvider
+    from orchestry.models.weights import MODEL
+
+    _need("embedded", "xllamacpp", "openai", "aiohttp")
+    if config.model not in (None, MODEL):
+        hint = "; for Claude, set ANTHROPIC_API_KEY" if config.name == "auto" else ""
+        raise ConfigError(unknown("embedded model", str(config.model), [MODEL]) + hint)
+    return EmbeddedProvider(config.timeout_s)
+
+
+def _recorded(config: ProviderConfig) -> Provider:
+    from orchestry.models.recorded import RecordedProvider
+
+    if config.recording is None:
+        raise ConfigError("provider recorded replays a run: name it in provider.recording")
+    return RecordedProvider(config.recording)
+
+
+def _need(extra: str, *modules: str) -> None:
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"provider {extra} needs {' and '.join(missing)}, not installed here: " + install(extra)
+        )
+
+
+def _key(environ: Mapping[str, str], variable: str, placeholder: str | None = None) -> str:
+    key = environ.get(variable, "").strip() or placeholder
+    if key is None:
+        raise ConfigError(
+            f"{variable} is not set: export it, or name another provider in provider.name, or in "
+            "judge.provider.name where the judge wants it: embedded is free, on this machine"
+        )
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigError(f"{variable} holds a character that no key has: copy the key again")
+    return key
+
+
+def _url(config: ProviderConfig, environ: Mapping[str, str], variable: str, vendor_url: str) -> str:
+    url = (config.base_url or environ.get(variable, "").strip() or vendor_url).rstrip("/")
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        where = "provider.base_url" if config.base_url else variable
+        found = "" if set("@?") & set(url) or looks_like_key(url) else f" '{url}',"
+        raise ConfigError(f"{where} is{found} no address: it takes http(s)://host[:port][/path]")
+    return url

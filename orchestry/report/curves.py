@@ -1,0 +1,154 @@
+"""Learning curves: a figure of the episodes along a run, and over the seeds of an arm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Literal
+
+from orchestry.core.types import Part
+from orchestry.report.measures import searched
+from orchestry.store.journal import Evaluated
+from orchestry.store.records import EpisodeRecord
+from orchestry.store.run import Run
+
+Axis = Literal["updates", "episodes"]
+Figure = Callable[[EpisodeRecord], float]
+NORMAL = 1.96
+"""Standard errors on each side of a mean that 95 % of a normal distribution lie in."""
+_FEWEST = 3
+"""Episodes from which a spread can be told."""
+_MOST = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One place of a run's curve: after `x` updates, or episodes, what these episodes earned."""
+
+    x: int
+    episodes: tuple[EpisodeRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A figure along an arm's runs; every sequence has the shape (X,).
+
+    `low` and `high` are the lowest and the highest seed; of a single run the mean less and plus
+    1.96 standard errors over the episodes of a point, within [0, 1].
+    """
+
+    x: tuple[int, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    seeds: tuple[tuple[float, ...], ...]
+    """Each run's own curve."""
+
+
+def axis(run: Run) -> Axis:
+    """Weights move by updates; a search is as good in every episode, but for what it learned."""
+    return "updates" if _every(run) else "episodes"
+
+
+def reward(run: Run) -> Figure:
+    """An episode's reward: of the best trajectory of a search, else the mean over all."""
+    if searched(run):
+        return lambda record: record.reward
+    return lambda record: record.mean_leaf_reward
+
+
+def part(name: str) -> Callable[[Run], Figure]:
+    """One part of that reward, likewise; 0 where a trajectory lacks it."""
+
+    def figure(run: Run) -> Figure:
+        if searched(run):
+            return lambda record: _value(record.best_node.parts, name)
+        return lambda record: fmean(_value(leaf.parts, name) for leaf in record.leaves())
+
+    return figure
+
+
+def dev_rewards(run: Run) -> dict[int, float]:
+    """What the team earned on dev problems, by the number of updates it had taken."""
+    found = {event.update: event.reward for event in run.events if isinstance(event, Evaluated)}
+    return dict(sorted(found.items()))
+
+
+def part_names(runs: Sequence[Run]) -> list[str]:
+    """The reward's parts, in the task's order."""
+    records = (record for run in runs for record in run.episodes)
+    return list(dict.fromkeys(one.name for record in records for one in record.best_node.parts))
+
+
+def window(runs: Sequence[Run]) -> int:
+    """How many points a smoothed one is the mean of: of updates a twentieth of the shortest run,
+    of episodes, which differ by problem, a quarter; 1 at least and 50 at most."""
+    if not runs:
+        return 1
+    fewest = min(len(list(_plain(run))) for run in runs)
+    return max(1, min(_MOST, fewest // (20 if axis(runs[0]) == "updates" else 4)))
+
+
+def points(run: Run, smooth: int) -> Iterator[Point]:
+    """A run's places, each with the episodes of the last `smooth` of them, from the first that
+    has so many."""
+    plain = list(_plain(run))
+    for end in range(smooth, len(plain) + 1):
+        last = plain[end - smooth : end]
+        yield Point(last[-1].x, tuple(record for point in last for record in point.episodes))
+
+
+def curve(runs: Sequence[Run], figure: Callable[[Run], Figure], smooth: int) -> Curve | None:
+    """The mean over runs where all of them have come; None where one has come nowhere."""
+    rows = [
+        [(p.x, list(map(figure(run), p.episodes))) for p in points(run, smooth)] for run in runs
+    ]
+    columns = list(zip(*rows, strict=False))
+    if not columns:
+        return None
+    seeds = tuple(tuple(fmean(values) for _, values in row[: len(columns)]) for row in rows)
+    spans = [_span([values for _, values in column]) for column in columns]
+    return Curve(
+        x=tuple(column[0][0] for column in columns),
+        mean=tuple(fmean(at) for at in zip(*seeds, strict=True)),
+        low=tuple(low for low, _ in spans),
+        high=tuple(high for _, high in spans),
+        seeds=seeds,
+    )
+
+
+def _span(values: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """The ends of a band at one place, from each run's figures there."""
+    means = [fmean(row) for row in values]
+    if len(means) > 1:
+        return min(means), max(means)
+    (row,), (mean,) = values, means
+    half = NORMAL * stdev(row) / len(row) ** 0.5 if len(row) >= _FEWEST else 0.0
+    return max(0.0, mean - half), min(1.0, mean + half)
+
+
+def _plain(run: Run) -> Iterator[Point]:
+    """Places without smoothing. The episodes of an update were drawn before it, so that at 0 the
+    team stands as it began."""
+    every = _every(run)
+    if not every:
+        for number, record in enumerate(run.episodes, start=1):
+            yield Point(number, (record,))
+        return
+    blocks: dict[int, list[EpisodeRecord]] = {}
+    for record in run.episodes:
+        blocks.setdefault(record.episode // every, []).append(record)
+    for number, block in sorted(blocks.items()):
+        yield Point(number, tuple(block))
+
+
+def _every(run: Run) -> int:
+    """Episodes of an update of the weights; 0 where they stay."""
+    learn = run.config.get("learn", {})
+    moves = run.config.get("backend") == "local" and learn.get("enabled", True)
+    return int(learn.get("every", 8)) if moves else 0
+
+
+def _value(parts: Sequence[Part], name: str) -> float:
+    return next((part.value for part in parts if part.name == name), 0.0)

@@ -1,0 +1,163 @@
+"""What an experiment came to, in sentences: the head of RESULTS.md, and what the terminal shows.
+
+They claim no more than the figures do: a gain is one on held-out problems whose interval leaves
+out zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from orchestry.report.arms import Arm, arms
+from orchestry.report.curves import Axis, axis, curve, dev_rewards, reward, window
+from orchestry.report.experiment import Experiment
+from orchestry.report.folded import seconds
+from orchestry.report.held import (
+    Held,
+    ahead,
+    baselines,
+    by_best,
+    common,
+    evaluations,
+    shows_gain,
+    team_on,
+    untrained,
+)
+from orchestry.report.measures import searched
+from orchestry.report.stats import Interval
+from orchestry.report.words import counted, dollars, duration
+from orchestry.store.records import Summary
+
+
+def headline(experiment: Experiment) -> list[str]:
+    """Sentences on one run, in plain text."""
+    return [*_played(experiment), *_learned(experiment), *_held_out(experiment)]
+
+
+def over_seeds(arm: Arm) -> list[str]:
+    """Sentences on an arm of several seeds; none on one."""
+    found = curve(arm.runs, reward, window(arm.runs)) if len(arm.runs) > 1 else None
+    if found is None:
+        return []
+    unit = axis(arm.runs[0])
+    spans = [
+        f"{mean:.3f} ({low:.3f} to {high:.3f})"
+        for mean, low, high in zip(found.mean, found.low, found.high, strict=True)
+    ]
+    return [
+        f"Mean of {counted(len(arm.runs), 'seed')}, and the lowest to the highest: reward "
+        f"{spans[0]} {_at(unit, found.x[0])}, {spans[-1]} {_at(unit, found.x[-1])}.",
+        *_held_over_seeds(arm),
+    ]
+
+
+def _at(unit: Axis, x: int) -> str:
+    return f"after {counted(x, 'update')}" if unit == "updates" else f"at episode {x}"
+
+
+def _held_over_seeds(arm: Arm) -> Iterator[str]:
+    """The last evaluation of each seed, where every seed has one on the same split."""
+    lasts = [max(found, key=_newest) for one in arm.experiments if (found := evaluations(one))]
+    if len(lasts) < len(arm.experiments) or len({(h.split, h.samples) for h in lasts}) > 1:
+        return
+    best = searched(lasts[0].run)
+    means = [(held.measures.best if best else held.measures.reward).mean for held in lasts]
+    yield (
+        f"On {lasts[0].split} problems the seeds' last evaluations have a mean of "
+        f"{fmean(means):.3f} ({min(means):.3f} to {max(means):.3f})."
+    )
+
+
+def _newest(held: Held) -> tuple[int, bool, int]:
+    return held.update or 0, held.split == "test", held.samples or 0
+
+
+def _played(experiment: Experiment) -> Iterator[str]:
+    run, summary = experiment.run, experiment.run.summary
+    cached = f" and {summary.cache_hits:,} from the cache" if summary.cache_hits else ""
+    updates = f", {updated(summary)}" if summary.updates else ""
+    yield (
+        f"Task {summary.task}, backend {summary.backend} ({summary.strategy}), model "
+        f"{summary.model}, seed {run.config.get('seed')}: {counted(len(run.episodes), 'episode')}"
+        f"{updates}, {counted(summary.calls, 'call')}{cached}, {dollars(summary.cost_usd)}, "
+        f"{duration(seconds(run.events))}."
+    )
+
+
+def updated(summary: Summary) -> str:
+    """How many updates there were, and of a library what came of them."""
+    updates = counted(summary.updates, "update")
+    if summary.backend == "local":
+        return updates
+    if not summary.accepted:
+        return f"{updates} (no accepted behaviour in the prompts)"
+    return f"{updates} ({counted(summary.accepted, 'accepted behaviour')} in the prompts)"
+
+
+def _learned(experiment: Experiment) -> Iterator[str]:
+    run = experiment.run
+    smooth = window([run])
+    found = curve([run], reward, smooth)
+    if found is None:
+        return
+    of = "each episode's best trajectory" if searched(run) else "all trajectories"
+    unit, top = axis(run), max(range(len(found.x)), key=lambda at: found.mean[at])
+    over = f", means of {smooth} {unit}" if smooth > 1 else ""
+    yield (
+        f"Reward of {of} on its own problems: first {found.mean[0]:.3f}, best "
+        f"{found.mean[top]:.3f} ({_at(unit, found.x[top])}), last {found.mean[-1]:.3f}{over}."
+    )
+    if len(dev := dev_rewards(run)) > 1:
+        first, last = min(dev), max(dev)
+        yield (
+            f"On dev problems: {dev[first]:.3f} after {counted(first, 'update')}, {dev[last]:.3f} "
+            f"after {last}."
+        )
+
+
+def _held_out(experiment: Experiment) -> Iterator[str]:
+    found = evaluations(experiment)
+    if not found and experiment.run.config.get("split", "train") == "train":
+        yield (
+            "Nothing was measured on held-out problems, so no gain is claimed: orchestry evaluate "
+            f"{experiment.run.folder} plays them."
+        )
+    for held in found:
+        yield from _compared(held, untrained(held, found), "the team as the run began")
+    for held in baselines(experiment):
+        team = team_on(experiment, held)
+        yield from _compared(team, held, held.name.replace("_", " ")) if team else ()
+
+
+def _compared(team: Held, other: Held | None, name: str) -> Iterator[str]:
+    """The team beside something else on the same problems."""
+    difference = ahead(team, other) if other else None
+    if other is None or difference is None:
+        return
+    best, both = by_best(team.run, other), common(team, other)
+    figures = [m.best if best else m.reward for m in (team.measures, other.measures)]
+    calls = " and ".join(f"{held.measures.calls_a_problem:.1f}" for held in (team, other))
+    of = " with each problem's best trajectory" if best else ""
+    who = "The team" if team.update is None else f"The team after update {team.update}"
+    yield (
+        f"{who} earns {figures[0].mean:.3f}{of} on {team.split} problems, {name} "
+        f"{figures[1].mean:.3f}, at {calls} calls a problem; paired over the "
+        f"{counted(both, 'problem')} that both played: {signed(difference)}: "
+        f"{shows_gain(difference, both)}."
+    )
+
+
+def signed(difference: Interval) -> str:
+    """A difference with its 95 % interval."""
+    return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+
+
+def summary(experiments: Sequence[Experiment]) -> list[tuple[str, list[str]]]:
+    """By run, then by arm of several seeds: its name, and the sentences on it, in plain text."""
+    found = [
+        (one.label, [*headline(one), *(f"Missing: {what}." for what in one.missing)])
+        for one in experiments
+    ]
+    of_arms = [(f"{arm.label}, all seeds", over_seeds(arm)) for arm in arms(experiments)]
+    return found + [(name, said) for name, said in of_arms if said]

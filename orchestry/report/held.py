@@ -1,0 +1,147 @@
+"""What was measured around a run: its team on held-out problems, and the baselines beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from orchestry.core.types import SPLITS
+from orchestry.report.experiment import Experiment
+from orchestry.report.measures import Measures, gain, searched
+from orchestry.report.salvage import Salvaged
+from orchestry.report.stats import FEWEST, Interval
+from orchestry.store.journal import Learned
+from orchestry.store.run import Run
+
+BEST_OF_N = "best_of_n"
+_BEGAN = "as the run began"
+_STAGE = re.compile(r"(?P<name>.+?)(--update-(?P<update>\d+))?(--samples-(?P<samples>\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A measurement: who played, on what, and what came of it."""
+
+    name: str
+    """The team at an update, or the baseline's name."""
+    split: str
+    update: int | None
+    """0: as the run began; None where the run learned nothing, and of baselines."""
+    samples: int | None
+    """Independent trajectories of a problem; None: as the run's own search."""
+    run: Salvaged
+    measures: Measures
+    checkpoint: str = ""
+    """The folder of the adapters that played, in the run."""
+
+    @property
+    def words(self) -> str:
+        """Its name and how often it played each problem, for people."""
+        samples = f", {self.samples} samples each" if self.samples else ""
+        return f"{self.name.replace('_', ' ')}{samples}"
+
+
+def in_words(folder: str, run: Run) -> str:
+    """What a folder of a measurement says, for people: `fixed--test--samples-10` is "fixed, test
+    split, 10 samples each".
+    """
+    match = _STAGE.fullmatch(folder)
+    *who, split = match["name"].split("--") if match else [folder]
+    if match is None or split not in SPLITS:
+        return folder
+    said = [name.replace("_", " ") for name in who] + [f"{split} split"]
+    if match["update"]:
+        said.append(_after(int(match["update"])))
+    if match["samples"] and not _sized(run):
+        said.append(f"{match['samples']} samples each")
+    return ", ".join(said)
+
+
+def _after(update: int) -> str:
+    return f"after update {update}" if update else _BEGAN
+
+
+def _sized(run: Run) -> bool:
+    """Whether it draws as many as the search's calls pay for, whatever was asked."""
+    return bool(run.config.get("search", {}).get("strategy") == BEST_OF_N)
+
+
+def evaluations(experiment: Experiment) -> list[Held]:
+    """The run's evaluations that have finished an episode: by split, samples and update."""
+    updates = {e.update: e.state for e in experiment.run.events if isinstance(e, Learned)}
+    found = []
+    for split, update, samples, run, measures in _stages(experiment.evaluations):
+        number = None if update is None else int(update)
+        state = updates.get(number or 0, {})
+        name = "the team" if number is None else _after(number)
+        place = str(state.get("checkpoint", ""))
+        found.append(Held(name, split, number, samples, run, measures, place))
+    return sorted(found, key=lambda one: (one.split, one.samples or 0, one.update or 0))
+
+
+def baselines(experiment: Experiment) -> list[Held]:
+    """The baselines beside the run that have finished an episode, by split and name."""
+    found = []
+    for stage, _, samples, run, measures in _stages(experiment.baselines):
+        name, split = stage.partition("--")[0], str(run.config.get("split"))
+        asked = None if _sized(run) else samples  # else by the search's calls, so beside the search
+        found.append(Held(name, split, None, asked, run, measures))
+    return sorted(found, key=lambda one: (one.split, one.name, one.samples or 0))
+
+
+def untrained(one: Held, among: list[Held]) -> Held | None:
+    """The same team as the run began, on the same problems in the same way; None for itself."""
+    if not one.update:
+        return None
+    alike = (other for other in among if (other.split, other.samples) == (one.split, one.samples))
+    return next((other for other in alike if other.update == 0), None)
+
+
+def team_on(experiment: Experiment, like: Held) -> Held | None:
+    """The run's team on the problems of a baseline: as its last evaluated update left it, and
+    with as many samples where there is such an evaluation."""
+    on = [one for one in evaluations(experiment) if one.split == like.split]
+    return max(on, key=lambda one: (one.update or 0, one.samples == like.samples), default=None)
+
+
+def by_best(team: Run, other: Held) -> bool:
+    """Whether a run's team and another are compared by each problem's best trajectory, and not by
+    the mean of all: a search is worth its best, and best of n is meant to be used so."""
+    return searched(team) or other.name == BEST_OF_N
+
+
+def ahead(team: Held, other: Held) -> Interval | None:
+    """What the team earns more, paired by problem; None where both have played none."""
+    return gain(team.run, other.run, by_best(team.run, other))
+
+
+def common(one: Held, other: Held) -> int:
+    """How many problems both have played."""
+    return len({e.problem for e in one.run.episodes} & {e.problem for e in other.run.episodes})
+
+
+def shows_gain(difference: Interval, problems: int) -> str:
+    """What a difference over so many problems says, in words that claim no more than it does.
+
+    >>> shows_gain(Interval(0.1, -0.1, 0.3), 20)
+    'no difference is shown: the interval covers 0'
+    """
+    if problems < FEWEST:
+        return f"fewer than {FEWEST} problems show no difference"
+    if difference.low <= 0 <= difference.high:
+        return "no difference is shown: the interval covers 0"
+    return "higher" if difference.mean > 0 else "lower"
+
+
+_Stage = tuple[str, str | None, int | None, Salvaged, Measures]
+
+
+def _stages(runs: Mapping[str, Salvaged]) -> Iterator[_Stage]:
+    """Folders' names taken apart: name, update and samples, of runs that have an episode."""
+    for folder, run in runs.items():
+        match = _STAGE.fullmatch(folder)
+        if match is None or run.measures is None:
+            continue
+        samples = int(match["samples"]) if match["samples"] else None
+        yield match["name"], match["update"], samples, run, run.measures

@@ -1,0 +1,89 @@
+"""What a page holds: an index of its runs, their episodes' trees, and the lines of all texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from orchestry.report.experiment import Experiment
+from orchestry.report.held import in_words
+from orchestry.report.page.entry import Kind, Source, entry
+from orchestry.report.page.texts import Lines, embedded, numbered
+from orchestry.store.records import EpisodeRecord
+from orchestry.store.run import Run
+
+CAP = 40_000_000
+"""Bytes of trees and texts."""
+
+
+def content(experiments: Sequence[Experiment], cap: int = CAP) -> dict[str, str]:
+    """All runs' figures, and as many episodes' trees as `cap` allows: JSON by the id of the element
+    that holds it."""
+    sources = list(_sources(experiments))
+    entries = [entry(source) for source in sources]
+    lines, trees, left = Lines(), dict[str, str](), cap
+    for number, record in _in_turn(sources):
+        tree, cost = _tree(record, lines, left)
+        if tree:
+            trees[f"episode-{number}-{record.episode}"], left = tree, left - cost
+    for number, one in enumerate(entries):
+        for row in one["rows"]:
+            row["kept"] = f"episode-{number}-{row['episode']}" in trees
+    index = {"cap": cap, "runs": entries}
+    blocks = {"index": embedded(index), "lines": embedded(lines.all)}
+    return blocks | dict(sorted(trees.items()))
+
+
+def _sources(experiments: Sequence[Experiment]) -> Iterator[Source]:
+    """Each run, then its evaluations and its baselines."""
+    number = 0
+    for experiment in experiments:
+        beside = bool(experiment.evaluations or experiment.baselines)
+        yield Source(experiment.label, experiment.run, beside, missing=experiment.missing)
+        of, number = number, number + 1
+        kinds: dict[Kind, Mapping[str, Run]] = {
+            "evaluation": experiment.evaluations,
+            "baseline": experiment.baselines,
+        }
+        for kind, runs in kinds.items():
+            for name, run in runs.items():
+                yield Source(in_words(name, run), run, True, kind, of)
+                number += 1
+
+
+def _in_turn(sources: Sequence[Source]) -> Iterator[tuple[int, EpisodeRecord]]:
+    """Episodes by weight: the runs take turns, and each begins with its most telling ones."""
+    ranked = [
+        (rank, number, record)
+        for number, source in enumerate(sources)
+        for rank, record in enumerate(telling(source.run.episodes))
+    ]
+    for _, number, record in sorted(ranked, key=lambda each: each[:2]):
+        yield number, record
+
+
+def telling(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
+    """The best episode, the first and the last, then such as lie evenly between them."""
+    if not records:
+        return []
+    best = max(records, key=lambda record: (record.reward, -record.episode))
+    bits = len(records).bit_length()
+    spread = sorted(range(len(records)), key=lambda place: f"{place:0{bits}b}"[::-1])
+    order = [best, records[0], records[-1], *(records[place] for place in spread)]
+    return list({record.episode: record for record in order}.values())
+
+
+def _tree(record: EpisodeRecord, lines: Lines, left: int) -> tuple[str, int]:
+    """An episode's JSON and its bytes, new lines included; '' where they are more than `left`."""
+    before = len(lines.all)
+    plain: dict[str, Any] = record.model_dump(mode="json", exclude_defaults=True)
+    plain["seed"] = str(record.seed)  # beyond what a number of JavaScript holds
+    for node in plain["nodes"]:
+        for turn in node["turns"]:
+            turn["completion"].pop("tokens", None)  # ids and log-probabilities: nobody reads them
+    tree = embedded(numbered(plain, lines))
+    cost = len(tree.encode("utf-8")) + len(embedded(lines.all[before:]).encode("utf-8"))
+    if cost > left:
+        lines.cut(before)
+        return "", 0
+    return tree, cost

@@ -1,0 +1,165 @@
+"""One run in the page's index: its figures, a row an episode, and what was learned when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from orchestry.core import yamls
+from orchestry.core.errors import StoreError
+from orchestry.report.folded import seconds
+from orchestry.report.measures import measured
+from orchestry.report.words import duration
+from orchestry.store.journal import Committed, Evaluated, Event, Learned, RolledBack, last_words
+from orchestry.store.records import EpisodeRecord
+from orchestry.store.run import Run
+
+Kind = Literal["run", "evaluation", "baseline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run of the page. Evaluations and baselines name the place of the run they belong to."""
+
+    label: str
+    run: Run
+    beside: bool
+    """Whether it is compared with others on the page, so that its means want intervals."""
+    kind: Kind = "run"
+    of: int | None = None
+    missing: tuple[str, ...] = ()
+
+
+def entry(source: Source) -> dict[str, Any]:
+    """Plain data; places of this machine are left out, so that a page may be shown to others."""
+    run, events = source.run, source.run.events
+    manifest = _manifest(run.folder)
+    return {
+        "label": source.label,
+        "kind": source.kind,
+        "of": source.of,
+        "folder": run.folder.name,
+        "missing": list(source.missing),
+        "summary": _summary(run),
+        "time": duration(seconds(events)),
+        "measures": _measures(run) if source.beside else None,
+        "config": yaml.safe_dump(_shown(run.config), sort_keys=False, allow_unicode=True),
+        "backend": run.config.get("backend"),
+        "task": run.config.get("task"),
+        "device": manifest.get("device"),
+        "orchestry": manifest.get("orchestry"),
+        "rows": [_row(record) for record in run.episodes],
+        "updates": _updates(events, run.folder),
+        "dev": _dev(events),
+        "behaviors": _behaviors(run.folder),
+        "ratings": [
+            said.model_dump(mode="json", exclude={"kind", "at"})
+            for said in last_words(events).values()
+        ],
+    }
+
+
+def _summary(run: Run) -> dict[str, Any] | None:
+    try:
+        return run.summary.model_dump(mode="json", exclude={"run_dir"})
+    except StoreError:
+        return None
+
+
+def _measures(run: Run) -> dict[str, Any] | None:
+    try:
+        found = measured(run)
+    except StoreError:  # without a summary
+        return None
+    return found.plain() if found else None
+
+
+def _shown(config: Any) -> Any:
+    """The config with names in place of paths of this machine."""
+    if isinstance(config, dict):
+        return {key: _shown(value) for key, value in config.items()}
+    if isinstance(config, list):
+        return [_shown(value) for value in config]
+    return Path(config).name if isinstance(config, str) and config.startswith("/") else config
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "manifest.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _row(record: EpisodeRecord) -> dict[str, Any]:
+    """What the list of episodes and the curves show."""
+    values = [leaf.value for leaf in record.leaves() if leaf.value is not None]
+    return {
+        "episode": record.episode,
+        "problem": record.problem,
+        "split": record.split,
+        "reward": record.reward,
+        "mean": record.mean_leaf_reward,
+        "low": min(values, default=record.reward),
+        "high": max(values, default=record.reward),
+        "leaves": len(list(record.leaves())),
+        "calls": record.calls,
+        "usd": record.usd,
+        "parts": {part.name: part.value for part in record.best_node.parts},
+        "tags": dict(sorted(record.tags().items())),
+    }
+
+
+def _updates(events: Sequence[Event], folder: Path) -> list[dict[str, Any]]:
+    """Each update's own figures, and how many episodes came before it."""
+    found = []
+    played = set[int]()
+    for event in events:
+        if isinstance(event, Committed):
+            played.add(event.episode)
+        elif isinstance(event, RolledBack):
+            played = {episode for episode in played if episode < event.episode}
+        elif isinstance(event, Learned):
+            figures = {k: v for k, v in event.state.items() if isinstance(v, int | float)}
+            checkpoint = event.state.get("checkpoint")
+            found.append(
+                {
+                    "update": event.update,
+                    "after": len(played),
+                    "figures": figures,
+                    "norms": event.state.get("norms") or {},
+                    "checkpoint": checkpoint,
+                    "kept": bool(checkpoint) and (folder / str(checkpoint)).is_dir(),
+                }
+            )
+    return found
+
+
+def _dev(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """What the team earned on dev, an update each; 0 is the team as the run began."""
+    return [
+        event.model_dump(mode="json", exclude={"kind", "at"})
+        for event in events
+        if isinstance(event, Evaluated)
+    ]
+
+
+def _behaviors(folder: Path) -> list[dict[str, Any]]:
+    """The run's library as it stands on disk; none where it learned none."""
+    path = folder / "behaviors" / "library.yaml"
+    try:
+        found = yamls.load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{path} can't be read ({' '.join(str(error).split())[:200]}): correct it or restore "
+            "it from a copy"
+        ) from None
+    behaviors = found.get("behaviors") if isinstance(found, dict) else None
+    return list(behaviors or [])

@@ -1,0 +1,82 @@
+"""Means over problems with intervals, and pass@k. Pure, seeded.
+
+Problems are the unit of resampling: samples of one problem are no independent witnesses of how a
+team does on others.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import comb
+from statistics import fmean
+
+DRAWS = 2_000
+"""Resamplings of a bootstrap interval."""
+LEVEL = 0.95
+FEWEST = 6
+"""Problems from which a paired difference can be told: of five, all differ to one side once in 16
+by chance, which is more than 1 - LEVEL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean, and the ends of its 95 % interval, in the figure's own unit."""
+
+    mean: float
+    low: float
+    high: float
+
+    def plain(self) -> dict[str, float]:
+        """As JSON takes it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def interval(figures_P: Sequence[float]) -> Interval:
+    """The mean of one figure a problem, shape (P,), with a percentile bootstrap over problems.
+
+    Seeded, so that equal figures give equal ends. One problem, or equal figures, leave no width.
+    Raises ValueError for none.
+    """
+    if not figures_P:
+        raise ValueError("no figures: an interval needs one problem at least")
+    mean = fmean(figures_P)
+    if len(set(figures_P)) == 1:
+        return Interval(mean, mean, mean)
+    rng, count = random.Random(0), len(figures_P)
+    means = sorted(sum(rng.choices(figures_P, k=count)) / count for _ in range(DRAWS))
+    tail = round((1 - LEVEL) / 2 * DRAWS)
+    return Interval(mean, means[tail], means[-tail - 1])
+
+
+def difference(first: Mapping[str, float], second: Mapping[str, float]) -> Interval | None:
+    """First less second, paired by problem, over the problems that both have; None without any."""
+    both = sorted(first.keys() & second.keys())
+    return interval([first[name] - second[name] for name in both]) if both else None
+
+
+def pass_at(k: int, n: int, solved: int) -> float | None:
+    """The chance that one of k samples solves a problem of which `solved` of n samples did.
+
+    The unbiased estimator 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374, equation
+    1); None where k > n, since fewer samples can't tell.
+    """
+    if k > n:
+        return None
+    return 1.0 - comb(n - solved, k) / comb(n, k)
+
+
+def expected_best(k: int, rewards_n: Sequence[float]) -> float | None:
+    """The mean reward of the best of k samples drawn from n without replacement, shape (n,).
+
+    Unbiased, as pass@k is for rewards of 0 and 1; None where k > n.
+    """
+    n = len(rewards_n)
+    if k > n:
+        return None
+    ordered = sorted(rewards_n)  # the i-th smallest is the best of C(i, k - 1) sets of k
+    return sum(comb(i, k - 1) * reward for i, reward in enumerate(ordered)) / comb(n, k)

@@ -1,0 +1,104 @@
+"""How figures look: one palette that colour-blind readers can tell apart, and files whose bytes
+depend on nothing but the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestry.core.distribution import install
+from orchestry.report.kinds import NONE, OTHER, UNNAMED
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ARMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Of the runs (Okabe and Ito's palette)."""
+KINDS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377")
+"""Of what trajectories are (Tol's bright palette)."""
+GREYS = {OTHER: "#999999", NONE: "#DDDDDD", UNNAMED: "#DDDDDD"}
+DASHES = ((4, 2), (1, 1.2), (6, 2, 1, 2), (8, 3), (3, 1, 1, 1, 1, 1))
+"""Of the baselines' levels, all in grey."""
+INK, FAINT = "#333333", "#777777"
+WIDTH = 8.6
+"""Inches: a README's width at 100 dots an inch."""
+_LOOK: Any = {  # matplotlib types every key of its own
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "savefig.dpi": 200,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "orchestry",
+}
+
+
+def undrawn() -> str:
+    """Why no figure can be drawn: the extra `plots` is not installed. '' where it is."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return f"figures are left out without matplotlib: `{install('plots')}` adds it"
+    return ""
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """All figures are made and saved inside; the user's own matplotlib settings have no part."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_LOOK)
+        yield
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Writes NAME.png and NAME.svg without date or version, so that equal data give equal bytes."""
+    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
+    figure.savefig(paths[0], metadata={"Software": None})
+    figure.savefig(paths[1], metadata={"Date": None, "Creator": None})
+    return paths
+
+
+def colour(number: int) -> str:
+    """An arm's colour; from the seventh on they come again."""
+    return ARMS[number % len(ARMS)]
+
+
+def lighter(ink: str, share: float = 0.58) -> str:
+    """A colour on its way to white; unlike a transparent one it hides the grid.
+
+    >>> lighter("#000000", 0.5)
+    '#808080'
+    """
+    channels = (int(ink[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(c + (255 - c) * share):02X}" for c in channels)
+
+
+def kind_colours(kinds: list[str]) -> dict[str, str]:
+    """A colour a kind, grey for what names nothing."""
+    named = [kind for kind in kinds if kind not in GREYS]
+    return {**GREYS, **{kind: KINDS[n % len(KINDS)] for n, kind in enumerate(named)}}

@@ -1,0 +1,277 @@
+"""How much of a trajectory's return each agent is to be credited with.
+
+The credit of an agent is the sum over its moves of V(state after) - V(state before), with V(s) the
+expected return when the team goes on from s. Over a trajectory these add up to its return less
+V(root); for agents that act in order they are asymmetric Shapley values in the order of play (Frye,
+Rowat & Feige 2020), and each term is the team's advantage, with the mean over the agent's own other
+actions as counterfactual baseline (COMA, Foerster et al. 2018). Agents that act at once share
+their stage's advantage by the Shapley values of search/shapley.py; where none were sampled, evenly.
+
+Named alternatives: `siblings` is a move's value less its siblings' mean, from what the tree holds
+(agents that act at once share it evenly); it adds up to no total. `equal` gives every agent that
+acted the same part of the return less V(root).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite, sqrt
+from typing import Any, Literal
+
+from orchestry.core.types import Group, Tree
+from orchestry.rollout.beam import advantages
+from orchestry.rollout.shapley import Mix, jackknife, mean_scores, shapley, uneven
+from orchestry.rollout.values import group_values
+from orchestry.rollout.worth import PRIOR, PRIOR_FREEDOM, Worths, depth, path
+from orchestry.store.records import CreditRecord, EpisodeRecord
+
+Method = Literal["replay", "siblings", "equal"]
+Returns = Mapping[str, Sequence[float]]
+"""Returns of plays that went on from a state, by its id."""
+Mixes = Mapping[str, Sequence[Mix]]
+"""Mixed joint actions, by the id of the state that the unmixed one led to."""
+NORMAL_95 = 1.959964
+UNIFORM = 1.0 / 12.0
+"""Variance of a share of which nothing is known but that it lies in [0, 1]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """One agent's credit and its variance."""
+
+    credit: float
+    variance: float
+
+
+def credits(
+    tree: Tree[Any],
+    leaves: Sequence[str],
+    agents: Sequence[str],
+    returns: Returns,
+    method: Method = "replay",
+    mixes: Mixes | None = None,
+) -> tuple[CreditRecord, ...]:
+    """One record an agent, in the order of `agents`, for each trajectory that ends at a leaf.
+
+    The interval is Student's: variances are pooled over the siblings of a depth with a prior
+    (search/worth.py), their degrees of freedom taken together; what is estimated from one sample
+    enters two states' values, so their errors are correlated as their weights say. It covers
+    sampling error only, not that of a wrong method (`equal`), and is cut at [-1, 1].
+    """
+    mixes = mixes or {} if method == "replay" else {}
+    worths = Worths(tree, returns if method == "replay" else {}, settled(tree, mixes))
+    found = list[CreditRecord]()
+    for leaf in leaves:
+        sums, freedom = _sums(tree, worths, leaf, agents, method, mixes)
+        width = student_95(freedom)
+        found += [_record(agent, leaf, sums[agent], width) for agent in agents]
+    return tuple(found)
+
+
+def _sums(
+    tree: Tree[Any],
+    worths: Worths,
+    leaf: str,
+    agents: Sequence[str],
+    method: Method,
+    mixes: Mixes,
+) -> tuple[dict[str, Sum], float]:
+    """Credits by agent for one trajectory, and the degrees of freedom of their variances."""
+    if method == "siblings":
+        return _siblings(tree, worths, leaf, agents)
+    if method == "equal":
+        return _equal(worths, leaf, agents), worths.freedom
+    sums = _telescoped(worths, leaf, agents)
+    _add_uneven(sums, tree, worths, leaf, mixes)
+    return sums, worths.freedom
+
+
+def allocate(
+    tree: Tree[Any], leaves: Sequence[str], agents: Sequence[str], returns: Returns, calls: int
+) -> tuple[str, ...]:
+    """The states to play on from, an entry a play, for at most `calls` calls; greedy.
+
+    Each is the one that takes most of the summed variance of the credits of all `leaves` for its
+    calls, by the variances known now; a play from the states of these trajectories or from their
+    siblings counts, which is Neyman's allocation where these differ only by their spread. Pure.
+    """
+    worths, costs = Worths(tree, returns), remaining_calls(tree)
+    states = _candidates(worths, leaves)
+    chosen = list[str]()
+    error = _error(worths, leaves, agents)
+    while fit := [state for state in states if costs[depth(state)] <= calls]:
+        after = {state: _error_after(worths, state, leaves, agents) for state in fit}
+        best = max(fit, key=lambda state: (error - after[state]) / costs[depth(state)])
+        if after[best] >= error:
+            break
+        error, calls = after[best], calls - costs[depth(best)]
+        worths.add(best, _guess(worths, best))
+        chosen.append(best)
+    return tuple(chosen)
+
+
+def remaining_calls(tree: Tree[Any]) -> list[int]:
+    """Calls of one play from a state of each depth: the most agents that acted in each stage."""
+    stages: defaultdict[int, int] = defaultdict(int)
+    for group in tree.groups:
+        level = depth(group.parent)
+        stages[level] = max(stages[level], len(group.agents))
+    return [sum(stages[level] for level in range(d, len(stages))) for d in range(len(stages) + 1)]
+
+
+def settled(tree: Tree[Any], mixes: Mixes) -> dict[str, float]:
+    """The mean over mixed joint actions of the states in which they ended the episode."""
+    ended = {path(child)[-2]: found for child, found in mixes.items() if child in tree.leaves}
+    return {state: mean_scores(found)[0] for state, found in ended.items() if found}
+
+
+def blame(records: Sequence[EpisodeRecord]) -> dict[str, float]:
+    """How much of the loss each agent caused, in units of the return, as a mean over episodes.
+
+    The loss is what the best trajectory found has and the team's ordinary play lacks, its return
+    less V(root); the credits in the best leaf split it. An agent that mostly fails is high, since
+    its rare success makes the difference; one that fails rarely is low, since its success is the
+    rule. The worst leaf is left out on purpose: a good agent's one failure there weighs more than
+    the failure that everyone expects. What even the best trajectory lacks is nobody's.
+    """
+    total: dict[str, float] = {}
+    for record in records:
+        for credit in record.credits:
+            if credit.leaf == record.best:
+                total[credit.agent] = total.get(credit.agent, 0.0) + credit.credit
+    return {agent: value / len(records) for agent, value in total.items()}
+
+
+def student_95(freedom: float) -> float:
+    """Half a 95 % interval in standard errors (Abramowitz & Stegun 26.7.5; 0.9 % off at 2)."""
+    z, v = NORMAL_95, freedom
+    return (
+        z
+        + (z**3 + z) / 4 / v
+        + (5 * z**5 + 16 * z**3 + 3 * z) / 96 / v**2
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384 / v**3
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160 / v**4
+    )
+
+
+def _record(agent: str, leaf: str, found: Sum, width: float) -> CreditRecord:
+    half = width * sqrt(max(0.0, found.variance))
+    low, high = max(-1.0, found.credit - half), min(1.0, found.credit + half)
+    if not isfinite(half):
+        low, high = -1.0, 1.0
+    return CreditRecord(agent=agent, leaf=leaf, credit=found.credit, low=low, high=high)
+
+
+def _shares(worths: Worths, leaf: str, agent: str) -> list[float]:
+    """An agent's even share in every stage on the way to a leaf."""
+    groups = [worths.group(state) for state in path(leaf)[:-1]]
+    return [(agent in group.agents) / len(group.agents) for group in groups]
+
+
+def _telescoped(worths: Worths, leaf: str, agents: Sequence[str]) -> dict[str, Sum]:
+    """Differences of V, summed by agent; errors of V along a path are correlated."""
+    states = path(leaf)
+    found = [worths.known(state) for state in states]
+    sums = {}
+    for agent in agents:
+        shares = [0.0, *_shares(worths, leaf, agent), 0.0]
+        factors = [before - after for before, after in pairwise(shares)]
+        variance = 0.0
+        for late in range(len(states)):
+            covariance = found[late].variance
+            variance += factors[late] ** 2 * covariance
+            for early in range(late - 1, -1, -1):
+                covariance *= found[early].weights.get(states[early + 1], 0.0)
+                variance += 2.0 * factors[early] * factors[late] * covariance
+        credit = sum(factor * worth.mean for factor, worth in zip(factors, found, strict=True))
+        sums[agent] = Sum(credit, variance)
+    return sums
+
+
+def _add_uneven(
+    sums: dict[str, Sum], tree: Tree[Any], worths: Worths, leaf: str, mixes: Mixes
+) -> None:
+    """Moves the even shares of agents that acted at once to their Shapley values.
+
+    Before the last stage the game is that of the task's scores of unfinished work; of what the
+    stage's advantage differs from that, nobody knows the shares, and the variance says so.
+    """
+    for before, after in pairwise(path(leaf)):
+        group = worths.group(before)
+        if len(group.agents) == 1:
+            continue
+        if found := mixes.get(after):
+            unknown, noise = 0.0, jackknife(found)
+            if after not in tree.leaves:
+                explained = sum(shapley(mean_scores(found)))
+                unknown = worths.known(after).mean - worths.known(before).mean - explained
+            extra = uneven(found)
+        else:
+            unknown = worths.known(after).mean - worths.known(before).mean
+            noise, extra = PRIOR, (0.0,) * len(group.agents)
+        for agent, more in zip(group.agents, extra, strict=True):
+            old = sums[agent]
+            variance = old.variance + noise + UNIFORM * unknown**2
+            sums[agent] = Sum(old.credit + more, variance)
+
+
+def _equal(worths: Worths, leaf: str, agents: Sequence[str]) -> dict[str, Sum]:
+    acted = {agent for agent in agents if any(_shares(worths, leaf, agent))}
+    root, end = worths.known(path(leaf)[0]), worths.known(leaf)
+    part = Sum((end.mean - root.mean) / len(acted), root.variance / len(acted) ** 2)
+    return {agent: part if agent in acted else Sum(0.0, 0.0) for agent in agents}
+
+
+def _siblings(
+    tree: Tree[Any], worths: Worths, leaf: str, agents: Sequence[str]
+) -> tuple[dict[str, Sum], float]:
+    """Group-relative advantages, summed by agent, with their degrees of freedom."""
+    sums, freedom = dict.fromkeys(agents, Sum(0.0, 0.0)), PRIOR_FREEDOM
+    for state, after in pairwise(path(leaf)):
+        group = worths.group(state)
+        own, variance = _advantage(tree, group, after)
+        freedom += len(group.children) - 1
+        for agent in group.agents:
+            old, parts = sums[agent], len(group.agents)
+            sums[agent] = Sum(old.credit + own / parts, old.variance + variance / parts**2)
+    return sums, freedom
+
+
+def _advantage(tree: Tree[Any], group: Group, child: str) -> tuple[float, float]:
+    """A child's value less the siblings' mean, and that mean's variance."""
+    found = advantages(group_values(tree, group)[1])
+    prior = PRIOR_FREEDOM * PRIOR
+    pooled = (sum(x**2 for x in found) + prior) / (len(found) - 1 + PRIOR_FREEDOM)
+    return found[group.children.index(child)], pooled / len(found)
+
+
+def _candidates(worths: Worths, leaves: Sequence[str]) -> list[str]:
+    """The states on the way to the leaves and their siblings, ended ones left out."""
+    ordered: dict[str, None] = {}
+    for leaf in leaves:
+        for state in path(leaf)[:-1]:
+            ordered[state] = None
+            ordered |= dict.fromkeys(worths.group(state).children)
+    return [state for state in ordered if not worths.ended(state)]
+
+
+def _error(worths: Worths, leaves: Sequence[str], agents: Sequence[str]) -> float:
+    return sum(
+        found.variance for leaf in leaves for found in _telescoped(worths, leaf, agents).values()
+    )
+
+
+def _error_after(worths: Worths, state: str, leaves: Sequence[str], agents: Sequence[str]) -> float:
+    worths.add(state, _guess(worths, state))
+    error = _error(worths, leaves, agents)
+    worths.drop(state)
+    return error
+
+
+def _guess(worths: Worths, state: str) -> float:
+    """A return to be expected from a state; only the number of returns matters to the error."""
+    found = worths.worth(state)
+    return found.mean if found else 0.5

@@ -1,0 +1,337 @@
+"""Plays episodes, for every backend and every baseline.
+
+One stage asks every acting agent of every live state for its samples in one batch, applies them,
+scores the children, and lets the schedule say which of them live on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Generic
+
+from orchestry.core.errors import TaskError, TaskFault, unknown
+from orchestry.core.seeds import derive
+from orchestry.core.together import together
+from orchestry.core.types import (
+    Completion,
+    Group,
+    Judge,
+    Member,
+    Message,
+    Policy,
+    Problem,
+    Rate,
+    Request,
+    Score,
+    Siblings,
+    StateT,
+    Tools,
+    Trajectory,
+    Tree,
+    Turn,
+    Value,
+)
+from orchestry.rollout.beam import Candidate, Schedule
+from orchestry.rollout.values import apply, back_up
+from orchestry.task.base import BaseTask
+from orchestry.task.guard import MAX_STAGES, endless, evaluated, task_boundary, tells
+
+TOLD_CHARS = 2000
+"""Characters of a score's feedback that a task is told, so that a prompt has a longest form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout(Generic[StateT]):
+    """Plays episodes of one task with one team, one policy and one schedule."""
+
+    task: BaseTask[StateT]
+    team: Mapping[str, Member]
+    policy: Policy
+    rate: Rate
+    schedule: Schedule
+    judge: Judge | None = None
+    purpose: str = "act"
+    """What the calls are for, in the ledger's books."""
+
+    async def play(self, problem: Problem, seed: int) -> Tree[StateT]:
+        """One episode; equal arguments and answers give an equal tree.
+
+        A sample whose call failed makes no child; where all of a state did, that branch ends, and
+        a tree without leaves is a failed episode.
+
+        Raises TaskError where the task breaks its contract.
+        """
+        with task_boundary(self.task, "reset", problem):
+            root = Trajectory("0", problem, seed, self.task.reset(problem, seed))
+        tree = Tree(trajectories={root.id: root}, survivors={root.id})
+        pool, stage = self._settle(tree, [root]), 0
+        while pool:
+            if stage == MAX_STAGES:
+                raise endless(self.task, problem)
+            children = await self._stage(tree, pool, stage)
+            alive = self._settle(tree, children)
+            kept = self.schedule.prune(_candidates(tree, alive), derive(seed, "prune", stage))
+            tree.survivors.update(kept)
+            pool = [tree.trajectories[id] for id in sorted(kept, key=_order)]
+            stage += 1
+        back_up(tree)
+        return tree
+
+    async def go_on(
+        self, starts: Sequence[Trajectory[StateT]], seeds: Sequence[int], calls: float = math.inf
+    ) -> list[Trajectory[StateT]]:
+        """Plays each trajectory on with one sample an agent and stage, all in step.
+
+        States on the way are scored only where the task tells its agents of it, ends never.
+        Samples are decided by a play's seed, the turns before them and what the agent sees: plays
+        with one seed go under common random numbers. At most `calls` calls are made; a play that
+        does not fit any more, or a call of which failed, is given back where it stands, not ended.
+        """
+        plays, alive = list(starts), list(range(len(starts)))
+        for _ in range(MAX_STAGES):
+            alive, moving = self._affordable(plays, alive, calls)
+            if not moving:
+                return plays
+            calls -= len(moving)
+            requests = [self.request(plays[i], agent, seeds[i]) for i, agent in moving]
+            samples = await self.policy.sample(requests, 1)
+            moves: dict[int, list[Turn]] = {i: [] for i in alive}
+            for (i, agent), request, (answer,) in zip(moving, requests, samples, strict=True):
+                if answer.failed:  # its play stands still
+                    moves.pop(i, None)
+                elif i in moves:
+                    moves[i].append(Turn(agent=agent, messages=request.messages, completion=answer))
+            alive = [*moves]
+            for i, turns in moves.items():
+                plays[i] = self.child(plays[i], 0, turns)
+            await self.score_for_agents(plays, [*moves])
+        raise endless(self.task, starts[0].problem)
+
+    def _affordable(
+        self, plays: Sequence[Trajectory[StateT]], alive: Sequence[int], calls: float
+    ) -> tuple[list[int], list[tuple[int, str]]]:
+        """Plays that go on and their next moves, first come first served."""
+        going, moving = list[int](), list[tuple[int, str]]()
+        for i in alive:
+            actors = self.actors(plays[i])
+            if actors and len(moving) + len(actors) <= calls:
+                going.append(i)
+                moving += [(i, agent) for agent in actors]
+        return going, moving
+
+    async def score_for_agents(self, plays: list[Trajectory[StateT]], moved: Sequence[int]) -> None:
+        """Scores the plays that moved and go on, where the task tells its agents of a score. Those
+        whose agents can't be asked end there.
+        """
+        going = [i for i in moved if self.actors(plays[i])]
+        if tells(self.task):
+            scores = await self.rate([plays[i] for i in going])
+            for i, score in zip(going, scores, strict=True):
+                plays[i] = replace(plays[i], score=score)
+        for i in going:
+            plays[i] = replace(plays[i], fault=self._fault(plays[i]))
+
+    def child(
+        self, node: Trajectory[StateT], index: int, turns: Sequence[Turn]
+    ) -> Trajectory[StateT]:
+        """What the turns, one an acting agent, lead to; `failed` where the task raises on them."""
+        actions = {turn.agent: turn.completion.text for turn in turns}
+        try:
+            state = self._met(node)
+            with task_boundary(self.task, "step", node.problem):
+                state = self.task.step(state, actions)
+                if self.schedule.collapse:
+                    hash(state)
+            child = node.extend(index, state, turns)
+            self.actors(child)
+        except TaskFault as fault:
+            return replace(node.extend(index, node.state, turns), fault=fault)
+        return child
+
+    def _fault(self, node: Trajectory[StateT]) -> TaskFault | None:
+        """What the task raises where the next agents are to be asked; None where it does not."""
+        try:
+            for agent in self.actors(node):
+                self.request(node, agent)
+        except TaskFault as fault:
+            return fault
+        return None
+
+    def _met(self, node: Trajectory[StateT]) -> StateT:
+        """The state as the agents meet it, who may have been told how it was scored.
+
+        The trajectory keeps the state as it was, so that equal ones are known to be equal.
+        """
+        if node.score is None:
+            return node.state
+        feedback = node.score.feedback[:TOLD_CHARS]
+        with task_boundary(self.task, "told", node.problem):
+            return self.task.told(node.state, node.score.model_copy(update={"feedback": feedback}))
+
+    def actors(self, node: Trajectory[StateT]) -> tuple[str, ...]:
+        """Who acts next; () at the end."""
+        if node.failed:
+            return ()
+        with task_boundary(self.task, "to_act", node.problem):
+            actors = tuple(self.task.to_act(node.state))
+        for role in actors:
+            if role not in self.team:
+                raise TaskError(unknown(f"agent from {self.task.name}.to_act", role, [*self.team]))
+        return actors
+
+    def _settle(
+        self, tree: Tree[StateT], nodes: Sequence[Trajectory[StateT]]
+    ) -> list[Trajectory[StateT]]:
+        """Puts finished trajectories among the leaves; returns those that go on."""
+        alive = []
+        for node in nodes:
+            if self.actors(node):
+                alive.append(node)
+            else:
+                tree.leaves.append(node.id)
+                tree.survivors.add(node.id)
+        return alive
+
+    async def _stage(
+        self, tree: Tree[StateT], pool: Sequence[Trajectory[StateT]], stage: int
+    ) -> list[Trajectory[StateT]]:
+        """All samples of one stage in one batch; returns the distinct children, scored."""
+        n = self.schedule.samples(stage, len(pool))
+        requests = [self.request(node, agent) for node in pool for agent in self.actors(node)]
+        samples = await self.policy.sample(requests, n)
+        for completion in (completion for one in samples for completion in one):
+            if completion.failed:
+                tree.failures.append(completion.failed)
+            else:
+                tree.answers.append(completion)
+        answers = iter(zip(requests, samples, strict=True))
+        children, groups = list[Trajectory[StateT]](), list[Group]()
+        for node in pool:
+            moves = [next(answers) for _ in self.actors(node)]
+            group, born = self._branch(node, _whole(moves))
+            if born:
+                groups.append(group)
+            else:
+                tree.survivors.discard(node.id)
+            children += born
+        tree.groups += groups
+        for child in await self._scored(children):
+            _record(tree, child)
+        if self.judge is not None:
+            await self._judge(tree, groups, self.judge)
+        return [tree.trajectories[child.id] for child in children]
+
+    async def _scored(self, children: Sequence[Trajectory[StateT]]) -> list[Trajectory[StateT]]:
+        """The children with their scores; those whose agents can't be asked end there."""
+        scores = await self.rate(children)
+        found = [replace(one, score=score) for one, score in zip(children, scores, strict=True)]
+        faults = {place: fault for place, one in enumerate(found) if (fault := self._fault(one))}
+        stuck = [replace(found[place], fault=fault) for place, fault in faults.items()]
+        for place, one, score in zip(faults, stuck, await self.rate(stuck), strict=True):
+            found[place] = replace(one, score=score)
+        return found
+
+    async def _judge(self, tree: Tree[StateT], groups: Sequence[Group], judge: Judge) -> None:
+        """Lets the judge rate the sibling sets of a stage, all at once."""
+        families = [self._siblings(tree, group) for group in groups if len(set(group.children)) > 1]
+        judgements = await together(judge.values(family) for family in families)
+        for family, judgement in zip(families, judgements, strict=True):
+            if judgement is not None:
+                apply(tree, family, judgement)
+
+    def _siblings(self, tree: Tree[StateT], group: Group) -> Siblings[StateT]:
+        children = tuple(tree.trajectories[child] for child in dict.fromkeys(group.children))
+        ended = frozenset(child.id for child in children if not self.actors(child))
+        return Siblings(tree.trajectories[group.parent], group.agents, children, ended)
+
+    def _branch(
+        self, node: Trajectory[StateT], moves: Sequence[tuple[Request, Sequence[Completion]]]
+    ) -> tuple[Group, list[Trajectory[StateT]]]:
+        """One child a joint action; equal siblings are one child that several samples lead to."""
+        combine = product if self.schedule.joint == "cross" else zip
+        ids, born = list[str](), dict[Any, Trajectory[StateT]]()
+        for index, joint in enumerate(combine(*(answers for _, answers in moves))):
+            turns = [
+                Turn(agent=request.agent, messages=request.messages, completion=completion)
+                for (request, _), completion in zip(moves, joint, strict=True)
+            ]
+            child = self.child(node, index, turns)
+            key = child.fault or (child.state if self.schedule.collapse else index)
+            ids.append(born.setdefault(key, child).id)
+        agents = tuple(request.agent for request, _ in moves)
+        return Group(parent=node.id, agents=agents, children=tuple(ids)), list(born.values())
+
+    def request(
+        self, node: Trajectory[StateT], agent: str, play_seed: int | None = None
+    ) -> Request:
+        """What the agent is asked in a state; `play_seed` takes the place of the episode's seed and
+        of the node's id.
+        """
+        member, state = self.team[agent], self._met(node)
+        with task_boundary(self.task, "observe", node.problem):
+            observation = self.task.observe(state, agent)
+            observation.encode()  # a lone surrogate would reach no file and no server
+            messages = [Message(role="user", content=observation)]
+        if member.system_prompt:
+            messages.insert(0, Message(role="system", content=member.system_prompt))
+        return Request(
+            agent=agent,
+            purpose=self.purpose,
+            model=member.model,
+            messages=tuple(messages),
+            max_tokens=member.max_tokens,
+            temperature=member.temperature,
+            stop=member.stop,
+            seed=derive(node.seed, node.id, agent)
+            if play_seed is None
+            else derive(play_seed, len(node.turns), agent),
+        )
+
+
+def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
+    """Rates trajectories by the task's own evaluate, checked. Raises TaskFault where it raises,
+    gives what no score can be, or had raised before on what led to a trajectory."""
+
+    async def one(node: Trajectory[Any]) -> Score:
+        if node.fault is not None:
+            raise node.fault
+        return await evaluated(task, node.problem, node.state, tools)
+
+    async def rate(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
+        return await together(one(node) for node in nodes)
+
+    return rate
+
+
+def _whole(
+    moves: Sequence[tuple[Request, Sequence[Completion]]],
+) -> list[tuple[Request, list[Completion]]]:
+    """The samples of which no agent's call failed."""
+    kept = [
+        place
+        for place, joint in enumerate(zip(*(samples for _, samples in moves), strict=True))
+        if not any(completion.failed for completion in joint)
+    ]
+    return [(request, [samples[place] for place in kept]) for request, samples in moves]
+
+
+def _record(tree: Tree[StateT], child: Trajectory[StateT]) -> None:
+    score = child.score
+    assert score is not None, "it was just rated"
+    tree.trajectories[child.id] = child
+    tree.values[child.id] = Value(number=score.total, source="task", feedback=score.feedback)
+
+
+def _candidates(tree: Tree[Any], nodes: Sequence[Trajectory[Any]]) -> list[Candidate]:
+    return [
+        Candidate(id=node.id, parent=node.parent or "", value=tree.values[node.id].number)
+        for node in nodes
+    ]
+
+
+def _order(id: str) -> tuple[int, ...]:
+    """Node ids in the order of play: 0.2 before 0.10."""
+    return tuple(int(part) for part in id.split("."))

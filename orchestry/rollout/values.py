@@ -1,0 +1,87 @@
+"""What each node of a tree is worth: the mean of the leaves below it, else what the central judge
+makes of it, else the task's own score of the work so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from orchestry.core.types import Group, Judgement, Siblings, Source, Tree, Value
+
+
+def apply(tree: Tree[Any], siblings: Siblings[Any], judgement: Judgement) -> None:
+    """Mixes the judge's numbers with the task's scores into the siblings' values.
+
+    A relative judgement leaves children that ended to evaluate(). A malformed one changes nothing.
+    """
+    tree.outcomes.append(judgement.outcome)
+    if judgement.outcome == "malformed":
+        return
+    rated = list(zip(siblings.children, judgement.values, judgement.opinions, strict=True))
+    tree.opinions |= {child.id: opinion for child, _, opinion in rated}
+    rated = [each for each in rated if not each[0].failed]  # it scores 0, whatever a judge says
+    if judgement.relative:
+        rated = [each for each in rated if each[0].id not in siblings.ended]
+    scores = [child.score.total if child.score else 0.0 for child, _, _ in rated]
+    numbers = mix(scores, [said.number for _, said, _ in rated], judgement)
+    for (child, said, _), number in zip(rated, numbers, strict=True):
+        tree.judged[child.id] = Value(number=number, source="judge", feedback=said.feedback)
+        tree.values[child.id] = tree.judged[child.id]
+
+
+def mix(
+    scores_G: Sequence[float],
+    judged_G: Sequence[float],
+    judgement: Judgement,
+) -> list[float]:
+    """The values of one sibling set, in [0, 1]; shapes (G,) and (G,) to (G,).
+
+    Relative ones are shifted so that their mean is that of the scores, or as near to it as [0, 1]
+    allows: sets that the judge saw are pruned beside sets that it did not see, and a strict judge
+    costs nobody a place.
+    """
+    weight = judgement.weight
+    pairs = zip(scores_G, judged_G, strict=True)
+    mixed_G = [(1.0 - weight) * score + weight * number for score, number in pairs]
+    if not (judgement.relative and mixed_G):
+        return mixed_G
+    shift = fmean(scores_G) - fmean(mixed_G)
+    shift = max(-min(mixed_G), min(shift, 1.0 - max(mixed_G)))
+    return [min(1.0, max(0.0, number + shift)) for number in mixed_G]
+
+
+def back_up(tree: Tree[Any]) -> None:
+    """Replaces a node's own score by the mean over the leaf samples below it, where it has any.
+
+    A child that k samples led to counts k times.
+    """
+    sums = {leaf: (tree.values[leaf].number, 1) for leaf in tree.leaves}
+    for group in reversed(tree.groups):
+        below = [sums[child] for child in group.children if child in sums]
+        if below:
+            before, count = sums.get(group.parent, (0.0, 0))
+            sums[group.parent] = (
+                before + sum(total for total, _ in below),
+                count + sum(leaves for _, leaves in below),
+            )
+    for node, (total, leaves) in sums.items():
+        feedback = tree.values[node].feedback if node in tree.values else ""
+        number = min(1.0, total / leaves)  # a mean of ones may exceed one by a rounding error
+        tree.values[node] = Value(number=number, source="leaf", feedback=feedback)
+
+
+def group_values(tree: Tree[Any], group: Group) -> tuple[Source, tuple[float, ...]]:
+    """One value a sample, all of one source.
+
+    Leaves if every child has some, else the judge's if it rated every child, else own scores.
+    """
+    values = [tree.values[child] for child in group.children]
+    if all(value.source == "leaf" for value in values):
+        return "leaf", tuple(value.number for value in values)
+    judged = [tree.judged[child].number for child in group.children if child in tree.judged]
+    if len(judged) == len(group.children):
+        return "judge", tuple(judged)
+    scores = [tree.trajectories[child].score for child in group.children]
+    return "task", tuple(score.total for score in scores if score is not None)

@@ -1,0 +1,229 @@
+"""What the states of a tree are worth, each with the error of knowing it.
+
+V(s) is the expected return when the team goes on from s. A state's samples estimate it in two
+ways, combined by their precision: the mean over its children's own estimates, and the mean return
+of plays that went on from it. Errors follow from one variance a depth, pooled over all siblings
+of that depth: how much V differs between the children of one state.
+
+After pruning only survivors have leaves below them, so a mean over them is too high. But what the
+search pruned by is known of all siblings, and given that, which of them have leaves is chance: so
+V is regressed on these first values within families, a pruned child is taken to be worth what the
+regression says, and one with few returns is drawn towards it (empirical Bayes). Children without
+a return count in the error, and are among those that a play helps most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from orchestry.core.types import Group, Tree
+
+PRIOR = 1.0 / 12.0
+"""Variance of a return before anything is known: that of a number drawn evenly from [0, 1]."""
+PRIOR_SLOPE = 0.5
+PRIOR_SQUARE = 0.05
+"""How far V follows a first value before anything is known, and the squares that this is worth."""
+PRIOR_FREEDOM = 1.0
+"""How many degrees of freedom the prior is worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """An estimate of V, its variance, and the weight of each child's own estimate in it."""
+
+    mean: float
+    variance: float
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+class Worths:
+    """Estimates for all states that have a return, from a tree and from plays beyond it.
+
+    `returns` are those of plays that went on from a state, by its id. `settled` are states whose
+    mean is known better than that, with the mean.
+    """
+
+    def __init__(
+        self,
+        tree: Tree[Any],
+        returns: Mapping[str, Sequence[float]],
+        settled: Mapping[str, float] | None = None,
+    ) -> None:
+        self._tree = tree
+        self._returns = {node: list(found) for node, found in returns.items()}
+        self._settled = settled or {}
+        self._groups = {group.parent: group for group in tree.groups}
+        self._leaves = set(tree.leaves)
+        self._memo: dict[str, Worth | None] = {}
+        self.freedom = PRIOR_FREEDOM
+        """Degrees of freedom of one depth's variance: the mean over depths."""
+        self._between: dict[int, float] = {}
+        self._single: dict[int, float] = {}
+        self._slope: dict[int, float] = {}
+        self._apart: dict[int, float] = {}
+        levels = {depth(group.parent) for group in tree.groups}
+        for level in sorted(levels, reverse=True):
+            self.freedom += self._pool(level) / len(levels)
+
+    def group(self, node: str) -> Group:
+        """The samples of a state that was gone on from."""
+        return self._groups[node]
+
+    def known(self, node: str) -> Worth:
+        """The estimate of a state that has a return below it."""
+        worth = self.worth(node)
+        if worth is None:
+            raise KeyError(node)
+        return worth
+
+    def worth(self, node: str) -> Worth | None:
+        """The estimate of a state; None where nothing was played to its end from there."""
+        if node not in self._memo:
+            self._memo[node] = self._worth(node)
+        return self._memo[node]
+
+    def ended(self, node: str) -> bool:
+        """Whether the episode ended there."""
+        return node in self._leaves
+
+    def add(self, node: str, value: float) -> None:
+        """Takes one more return from a state; the pooled variances stay."""
+        self._returns.setdefault(node, []).append(value)
+        self._forget(node)
+
+    def drop(self, node: str) -> None:
+        """Takes back the last return added there."""
+        self._returns[node].pop()
+        self._forget(node)
+
+    def _forget(self, node: str) -> None:
+        for ancestor in path(node):
+            self._memo.pop(ancestor, None)
+
+    def _worth(self, node: str) -> Worth | None:
+        if node in self._leaves:
+            return Worth(self._return(node), 0.0)
+        below, played = self._below(node), self._returns.get(node)
+        if not played or (below and node in self._settled):
+            return below
+        alone = Worth(fmean(played), self._single.get(depth(node), PRIOR) / len(played))
+        if below is None:
+            return alone
+        share = alone.variance / (alone.variance + below.variance)
+        return Worth(
+            share * below.mean + (1.0 - share) * alone.mean,
+            share * below.variance,
+            {child: share * weight for child, weight in below.weights.items()},
+        )
+
+    def _return(self, leaf: str) -> float:
+        score = self._tree.trajectories[leaf].score
+        return self._tree.values[leaf].number if score is None else score.total
+
+    def _below(self, node: str) -> Worth | None:
+        """The mean over children.
+
+        What the search pruned by tells, together with the siblings that went on, what a child
+        without a return is worth; one with few returns is drawn towards that.
+        """
+        if node not in self._groups:
+            return None
+        children = self._groups[node].children
+        found = {child: worth for child in children if (worth := self.worth(child))}
+        firm = [child for child in children if self._firm(child)] or [
+            child for child in children if child in found
+        ]
+        if not firm:
+            return None
+        level, anchor = depth(node), fmean(found[child].mean for child in firm)
+        first = fmean(self._first_value(child) for child in firm)
+        mean, weights = 0.0, dict.fromkeys(found, 0.0)
+        for child in children:
+            own = found.get(child)
+            trust = 1.0 if child in firm else self._trust(own, level)
+            guess = anchor + self._slope[level] * (self._first_value(child) - first)
+            mean += (trust * own.mean if own else 0.0) + (1.0 - trust) * guess
+            if own:
+                weights[child] += trust / len(children)
+        borrowed = 1.0 - sum(weights.values())
+        for child in firm:
+            weights[child] += borrowed / len(firm)
+        noise = sum(weight**2 * found[child].variance for child, weight in weights.items())
+        drawn = self._between[level] / (len(children) * (1.0 - borrowed))
+        return Worth(
+            self._settled.get(node, min(1.0, max(0.0, mean / len(children)))),
+            drawn + noise + borrowed**2 * self._apart[level],
+            weights,
+        )
+
+    def _firm(self, node: str) -> bool:
+        """Whether the search itself went on from there to an end."""
+        return node in self._leaves or bool((worth := self.worth(node)) and worth.weights)
+
+    def _trust(self, own: Worth | None, level: int) -> float:
+        """The weight of a child's own returns beside what its siblings say of it."""
+        return self._apart[level] / (self._apart[level] + own.variance) if own else 0.0
+
+    def _slope_at(self, level: int) -> float:
+        """How far V follows what the search first took a sibling to be worth; least squares."""
+        cross, square = PRIOR_SLOPE * PRIOR_SQUARE, PRIOR_SQUARE
+        for group in self._tree.groups:
+            if depth(group.parent) != level:
+                continue
+            found = [
+                (self._first_value(child), worth.mean)
+                for child in group.children
+                if (worth := self.worth(child))
+            ]
+            first = fmean(x for x, _ in found) if found else 0.0
+            cross += sum((x - first) * y for x, y in found)
+            square += sum((x - first) ** 2 for x, _ in found)
+        return min(1.0, max(0.0, cross / square))
+
+    def _first_value(self, node: str) -> float:
+        """What the search pruned by: the judge's value or the task's score of the work so far."""
+        if node in self._tree.judged:
+            return self._tree.judged[node].number
+        return self._return(node)
+
+    def _pool(self, level: int) -> int:
+        """Sets the variances of one depth, those of greater depths being known; returns their
+        degrees of freedom."""
+        slope = self._slope[level] = self._slope_at(level)
+        between, apart, freedom = 0.0, 0.0, 0
+        after = self._single.get(level + 1, 0.0)
+        for group in self._tree.groups:
+            if depth(group.parent) != level:
+                continue
+            found = [(child, worth) for child in group.children if (worth := self.worth(child))]
+            noise = sum(worth.variance for _, worth in found) * (1.0 - 1.0 / max(1, len(found)))
+            between += _squares([worth.mean for _, worth in found]) - noise
+            apart += _squares([w.mean - slope * self._first_value(c) for c, w in found]) - noise
+            freedom += max(0, len(found) - 1)
+            played = self._returns.get(group.parent, ())
+            excess = _squares(played) - max(0, len(played) - 1) * after
+            between, freedom = between + excess, freedom + max(0, len(played) - 1)
+        prior = PRIOR_FREEDOM * PRIOR / (1 + max(depth(leaf) for leaf in self._leaves))
+        self._between[level] = (max(0.0, between) + prior) / (freedom + PRIOR_FREEDOM)
+        self._apart[level] = (max(0.0, apart) + prior) / (freedom + PRIOR_FREEDOM)
+        self._single[level] = self._between[level] + after
+        return freedom
+
+
+def depth(node: str) -> int:
+    """How many stages were played before a state of the tree."""
+    return node.count(".")
+
+
+def path(node: str) -> list[str]:
+    """The ids from the root to a state, itself included."""
+    parts = node.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = fmean(values) if values else 0.0
+    return sum((value - mean) ** 2 for value in values)

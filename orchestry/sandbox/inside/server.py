@@ -1,0 +1,374 @@
+"""The fork server: a warm interpreter that is confined once and forked for every run.
+
+It never reads a job: the child does, so that nothing of one candidate, or of a test, lies in the
+memory of the next. It watches the clock, holds what the child says up to a bound, kills what is
+left and passes on how the child ended; what was said is the host's to read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import marshal
+import math
+import os
+import platform
+import posix
+import random
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NoReturn
+
+from orchestry.sandbox.inside import image, wire
+from orchestry.sandbox.inside.candidate import Send, answer_calls, answer_test, heed_timer
+from orchestry.sandbox.inside.tagged import dumps
+from orchestry.sandbox.inside.tester import run_test
+from orchestry.sandbox.inside.trial import holes, rehearse
+
+ORDER = struct.Struct("!dQB")
+"""Seconds on the wall clock, bytes that may be said, and how many processes: 1, or 2 for a test."""
+REPLY = struct.Struct("!BidI")
+"""Which end, the wait status, seconds of CPU time, how many bytes follow."""
+ENDED, LATE, FULL, MUTE = range(4)
+"""It ended; the clock ran out; it said more than it may; it lives on but can say no more."""
+_LAST_WORD = wire.framed(b"")
+"""Who has said it is not waited for: how it ends tells nothing more."""
+RECORDS, PEER = 3, 4
+"""Descriptors in a child."""
+_OPEN_FILES = 64
+_FIXED = {
+    resource.RLIMIT_FSIZE: 0,
+    resource.RLIMIT_NOFILE: _OPEN_FILES,
+    resource.RLIMIT_CORE: 0,
+}
+_THREAD_STACK = 1 << 20
+_MOST = 1 << 16
+_QUIET_MS = 10
+_LAST_S = 0.1  # beyond the run's own time, for a process that is on its way out
+_LOOK_S = 0.0002
+_BROKEN = 70  # EX_SOFTWARE
+UNCONFINED = 4
+
+
+@dataclass
+class Cell:
+    """What a child needs to confine itself."""
+
+    level: int
+    base: int
+    """Bytes of address space that the interpreter has by itself; 0 where it can't be limited."""
+    counted: int
+    """How many other processes have this server's user id; 0 where others may have it too, so that
+    threads can't be counted."""
+    lock: Callable[[], None]
+    """The last step: from here on the child is held."""
+    cpu_s: int = field(default_factory=lambda: _hard(resource.RLIMIT_CPU))
+    memory: int = field(default_factory=lambda: _hard(resource.RLIMIT_AS))
+    processes: int = field(default_factory=lambda: _hard(resource.RLIMIT_NPROC))
+    """The limits of this process, of those that each run lowers."""
+
+
+def main(level: int) -> NoReturn:
+    """Confines this process, says how far, then serves orders until the host is gone."""
+    control = fcntl.fcntl(0, fcntl.F_DUPFD, PEER + 1)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(PEER + 1):
+        os.dup2(null, fd)
+    if null > PEER:  # else it is one of those places itself
+        os.close(null)
+    os.environ.clear()
+    threading.stack_size(_THREAD_STACK)
+    random.seed(0)  # verdicts repeat
+    heed_timer()
+    try:
+        image.install()
+        os.register_at_fork = posix.register_at_fork  # what this program was started without
+        rehearse()
+        cell, said = enter(level)
+        for which, cap in _FIXED.items():
+            most = min(cap, _hard(which))
+            resource.setrlimit(which, (most, most))
+        said["why"] = "" if level == UNCONFINED else holes(cell.lock)
+    except (OSError, KeyError) as error:
+        said = {"why": str(error)}
+    wire.send(control, dumps(said))
+    if said["why"]:
+        os._exit(1)
+    _forget()
+    try:
+        while True:
+            serve(control, cell, *ORDER.unpack(wire.read(control, ORDER.size)))
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def enter(level: int) -> tuple[Cell, dict[str, Any]]:
+    """Confines this process as the level says. Raises OSError for what the system forbids."""
+    base = _address_space()
+    if level == UNCONFINED:
+        return Cell(level, base, counted=0, lock=lambda: None), {"level": level}
+    if level not in (1, 2):
+        raise OSError(f"no such level: {level}")
+    from orchestry.sandbox.inside import confine, seccomp
+
+    machine = platform.machine()
+    filters = [seccomp.Filter(steps(machine)) for steps in (seccomp.for_server, seccomp.for_child)]
+
+    server = os.getpid()
+
+    def lock() -> None:
+        confine.die_with_parent()
+        if os.getppid() != server:  # it died before it could take this process with it
+            os._exit(_BROKEN)
+        filters[1].install()
+
+    if level == 1:
+        confine.namespaces(machine)
+    alone = confine.nobody()
+    counted = 1 if alone else 2 if level == 1 else 0  # the server, and without root its guard
+    confine.powerless(machine)  # first, for only then may anybody use Landlock
+    abi = confine.landlock()
+    filters[0].install()
+    # At level 1 the server is the first process, with which all others end.
+    locked = filters[1].install if level == 1 else lock
+    return Cell(level, base, counted, locked), {"level": level, "machine": machine, "landlock": abi}
+
+
+def serve(control: int, cell: Cell, wall_s: float, room: int, processes: int) -> None:
+    """One run from start to end: nothing of it is left, whatever happens.
+
+    Little is done while a child lives: each page that this process then writes to is copied.
+    """
+    mine, theirs = os.pipe()
+    deadline = time.monotonic() + wall_s
+    poll = select.poll()
+    poll.register(control, 0)  # 0: nothing but that the other end is closed
+    poll.register(mine, 0)
+    if processes == 1:
+        child, ready = _fork(control, cell, {RECORDS: theirs})
+        children = [child]
+    else:  # only the test can say what came of it
+        one, other = (end.detach() for end in socket.socketpair())
+        first, ready = _fork(control, cell, {PEER: one})
+        _wait_for(ready)
+        second, ready = _fork(control, cell, {PEER: other, RECORDS: theirs})
+        children = [first, second]
+        os.close(one)
+        os.close(other)
+    os.close(theirs)
+    try:
+        end, said = _listen(poll, control, mine, deadline, room)
+    except EOFError:
+        _clear(cell, children)
+        raise
+    os.close(mine)
+    if said.endswith(_LAST_WORD):
+        os.close(ready)
+        try:
+            _reply(control, ENDED, said[: -len(_LAST_WORD)])
+        finally:
+            _clear(cell, children)
+        return
+    _wait_for(ready)
+    ended = _wait(children[-1], deadline) if end == ENDED else None
+    if end == ENDED and ended is None:
+        end = MUTE
+    killed = _clear(cell, children[:-1] if ended else children)
+    _reply(control, end, said, *(ended or killed))
+
+
+def _reply(control: int, end: int, said: bytes, status: int = 0, cpu_s: float = 0.0) -> None:
+    wire.put(control, REPLY.pack(end, status, cpu_s, len(said)) + said)
+
+
+def _fork(control: int, cell: Cell, kept: dict[int, int]) -> tuple[int, int]:
+    """A child, and what ends as soon as it has read its part of the order.
+
+    Nobody else may read on before.
+    """
+    ready, done = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            job = marshal.loads(wire.receive(control))
+            _child(cell, job, kept)
+        finally:
+            os._exit(_BROKEN)
+    os.close(done)
+    return pid, ready
+
+
+def _wait_for(ready: int) -> None:
+    os.read(ready, 1)
+    os.close(ready)
+
+
+def _child(cell: Cell, job: dict[str, Any], kept: dict[int, int]) -> None:
+    """What is done in a child; it leaves as soon as its work is done."""
+    os.setsid()
+    _keep(kept)
+    _restrict(cell, job)
+    sys.setrecursionlimit(job["recursion"])
+    gc.enable()
+    put, close = wire.put, os.close  # a candidate can't swap what is kept here
+    leave = os._exit  # nor can a thread or an exit handler of its own hold this up
+    say = _sayer(RECORDS if RECORDS in kept else PEER)
+    cell.lock()
+    if "test" in job:
+        run_test(job, _ask, say)
+    elif RECORDS in kept:
+        answer_calls(job, say)
+    else:
+        answer_test(job, partial(wire.receive, PEER), say)
+    put(RECORDS, _LAST_WORD)
+    close(RECORDS)
+    leave(0)
+
+
+def _ask(args: bytes) -> bytes:
+    """One call of the candidate by a test."""
+    wire.send(PEER, args)
+    return wire.receive(PEER)
+
+
+def _sayer(fd: int) -> Send:
+    """Sends records by what a candidate can't swap by patching `os`."""
+    send, getpid, leave = wire.send, os.getpid, os._exit
+    pid = getpid()
+
+    def say(record: bytes) -> None:
+        if getpid() != pid:  # a fork, which only the unconfined level allows
+            leave(0)
+        send(fd, record)
+
+    return say
+
+
+def _keep(kept: dict[int, int]) -> None:
+    """Moves what is kept to its place and closes the rest; what has no use leads nowhere."""
+    for place in (RECORDS, PEER):
+        os.dup2(kept.get(place, 0), place)  # 0 is the null device
+    os.closerange(PEER + 1, _OPEN_FILES)
+
+
+def _restrict(cell: Cell, job: dict[str, Any]) -> None:
+    """The limits of this run; one of this process that is lower stays.
+
+    In as few steps as can be: each child copies every page that they touch.
+    """
+    limit = resource.setrlimit
+    cpu_s, most = job["cpu_s"], cell.cpu_s
+    # At the hard limit the kernel kills without a name for it, so the soft one comes first.
+    limit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1) if cpu_s < most else (most, most))
+    if cell.base:
+        size = cell.base + (job["memory_mb"] << 20)
+        size = size if size < cell.memory else cell.memory
+        limit(resource.RLIMIT_AS, (size, size))
+    if cell.counted:
+        count = job["processes"] + cell.counted
+        count = count if count < cell.processes else cell.processes
+        limit(resource.RLIMIT_NPROC, (count, count))
+
+
+def _hard(which: int) -> int:
+    """This process's limit, that nobody may raise."""
+    hard = resource.getrlimit(which)[1]
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
+def _listen(
+    poll: select.poll, control: int, mine: int, deadline: float, room: int
+) -> tuple[int, bytes]:
+    """What is said until it ends, and how it ended. Raises EOFError where the host is gone.
+
+    At first only an end is waited for: most runs are short, and each word would wake this process.
+    """
+    found = poll.poll(_QUIET_MS)
+    over = [(mine, select.POLLHUP)] == found
+    if not over:
+        poll.modify(mine, select.POLLIN)
+    said = bytearray()
+    while over or _ready(poll, control, deadline):
+        part = os.read(mine, _MOST)
+        said += part
+        if not part or said.endswith(_LAST_WORD):
+            return ENDED, bytes(said)
+        if len(said) > room:
+            return FULL, bytes(said[:room])
+    return LATE, bytes(said)
+
+
+def _ready(poll: select.poll, control: int, deadline: float) -> bool:
+    """Whether something came of the run before the deadline. Raises EOFError: the host is gone."""
+    left = math.ceil((deadline - time.monotonic()) * 1000)
+    found = poll.poll(left) if left > 0 else []
+    for fd, _ in found:
+        if fd == control:
+            raise EOFError
+    return bool(found)
+
+
+def _wait(pid: int, deadline: float) -> tuple[int, float] | None:
+    """Status and CPU seconds of a child that said its last word; None where it lives on.
+
+    The end comes a moment after the last word.
+    """
+    deadline = max(deadline, time.monotonic() + _LAST_S)
+    while True:
+        ended, status, used = os.wait4(pid, os.WNOHANG)
+        if ended:
+            return status, used.ru_utime + used.ru_stime
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(_LOOK_S)
+
+
+def _clear(cell: Cell, children: list[int]) -> tuple[int, float]:
+    """Kills what is left of a run; wait status and CPU seconds of the last one."""
+    if cell.level == 1:  # all there is besides this process
+        _kill(os.kill, -1)
+    else:
+        for pid in children:
+            _kill(os.killpg, pid)
+            _kill(os.kill, pid)  # before it had a group
+    fcntl.fcntl(0, fcntl.F_SETFL, os.O_RDWR)  # runs share it, and may have set its flags
+    status, cpu_s = 0, 0.0
+    for pid in children:
+        _, status, used = os.wait4(pid, 0)
+        cpu_s = used.ru_utime + used.ru_stime
+    return status, cpu_s
+
+
+def _kill(how: Callable[[int, int], None], pid: int) -> None:
+    try:  # noqa: SIM105
+        how(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _forget() -> None:
+    """Takes out of reach what only the server needs; what is left is shared, not copied."""
+    ours = ("orchestry", "ctypes", "_ctypes")
+    for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
+        del sys.modules[name]
+    sys.executable, sys.orig_argv = "", []  # the names of this machine's folders
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+
+
+def _address_space() -> int:
+    """Bytes that this process has mapped; 0 on macOS, which knows no limit on them."""
+    if sys.platform == "darwin":
+        return 0
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()

@@ -1,0 +1,218 @@
+"""The sandbox: fork servers, one a core, and a memory of what equal runs came to."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import marshal
+import math
+import os
+import signal
+import sys
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+from orchestry.core.distribution import install
+from orchestry.core.errors import SandboxError
+from orchestry.core.types import Call, CallResult, Limits
+from orchestry.sandbox.inside import tagged
+from orchestry.sandbox.inside.server import ENDED, UNCONFINED
+from orchestry.sandbox.leaks import Redactor
+from orchestry.sandbox.records import run_room, verdicts
+from orchestry.sandbox.wasi import WASI, WasiWorker
+from orchestry.sandbox.worker import Played, Refused, Worker
+
+LEVELS = {
+    1: "own namespaces, no capabilities, Landlock and seccomp",
+    2: "no capabilities, Landlock and seccomp; namespaces are forbidden here",
+    WASI: "an interpreter in WebAssembly, with no file, network or process to reach",
+    UNCONFINED: "limits alone; files, network and processes of this user are open to the code",
+}
+_MEMO = 4096
+_MEMO_BYTES = 1 << 23  # as values they take up to ten times as much
+_SHORT = 1 << 15
+_NO_REFERENCES = 2  # marshal's version in which equal values are equal bytes
+_CALL_SHARE = 0.5  # of the run's CPU time; one endless call leaves time for the others
+_MOST_SAID = 1 << 24
+
+_FOUND: dict[tuple[int, ...], tuple[int, str]] = {}
+"""By the levels that were tried: the one that this machine allows. That is found once a process."""
+
+Results = tuple[CallResult, ...]
+
+
+class ForkServers:
+    """Runs candidates in forks of warm, confined interpreters, at most one a core at once.
+
+    Servers start when they are needed, are replaced when they die, and end with `async with`.
+    Equal runs are answered from memory.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        level: int | None = None,
+        *,
+        allow_unsafe: bool = False,
+        workers: int | None = None,
+    ) -> None:
+        self._limits = limits
+        self._asked = level
+        self._allow_unsafe = allow_unsafe
+        self._level = 0
+        self._slots = asyncio.Semaphore(workers or os.cpu_count() or 1)
+        self._idle: list[Worker | WasiWorker] = []
+        self._redactor = Redactor(os.environ)
+        self._memo: OrderedDict[bytes, tuple[Results, int]] = OrderedDict()
+        self._remembers = 0
+        """Bytes that were said in what is remembered."""
+        self._closed = False
+        self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
+        self.level = "not opened"
+        """The level and what it means, for manifest and doctor."""
+
+    async def __aenter__(self) -> ForkServers:
+        """Finds the strongest level that this machine allows.
+
+        Raises SandboxError where that is none, or none but the unconfined one unallowed.
+        """
+        candidates = self._candidates()
+        if candidates not in _FOUND:
+            _FOUND[candidates] = await self._probe(candidates)
+        self._level, self.level = _FOUND[candidates]
+        return self
+
+    async def _probe(self, candidates: tuple[int, ...]) -> tuple[int, str]:
+        """The first level that a server can be started at, and its line."""
+        reasons = []
+        for level in candidates:
+            try:
+                worker = await _start(level)
+            except Refused as error:
+                reasons.append(f"level {level}: {error}")
+            else:
+                self._idle.append(worker)
+                return level, _describe(worker.facts)
+        why = "; ".join(reasons) or "there is no such level here"
+        raise SandboxError(
+            f"this machine can't confine the code that models write ({why}): use Linux 5.13 or "
+            "newer, outside of containers that forbid Landlock; or "
+            f"`{install('wasi')}`; or let such code do all that you may do with --allow-unsafe-code"
+        )
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._memo.clear()
+        self._closed = True
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(worker.close() for worker in idle))
+
+    @property
+    def confined(self) -> bool:
+        """Whether files, network and processes are out of the code's reach."""
+        return self._level != UNCONFINED
+
+    async def run(
+        self, code: str, entry_point: str, calls: Sequence[Call], limits: Limits | None = None
+    ) -> list[CallResult]:
+        """One result a call, in order.
+
+        A candidate's failure is a verdict. Raises SandboxError where the sandbox itself fails, and
+        Untaggable for arguments that are no plain data.
+        """
+        limits = limits or self._limits
+        args = [tagged.pack(call.args) for call in calls]
+        job = {"code": code, "entry_point": entry_point, "calls": args, **_bounds(limits)}
+        return list(await self._remembered([job], len(calls), limits))
+
+    async def check(
+        self, code: str, entry_point: str, test: str, limits: Limits | None = None
+    ) -> CallResult:
+        """Runs `check(candidate)` of `test` in a process beside the candidate's; see types.Sandbox.
+
+        Raises SandboxError where the sandbox itself fails.
+        """
+        limits = limits or self._limits
+        candidate = {"code": code, "entry_point": entry_point, **_bounds(limits)}
+        jobs = [candidate, {"test": test, **_bounds(limits)}]
+        (result,) = await self._remembered(jobs, 1, limits)
+        return result
+
+    async def _remembered(
+        self, jobs: Sequence[dict[str, Any]], calls: int, limits: Limits
+    ) -> Results:
+        key = hashlib.sha256(marshal.dumps([*jobs], _NO_REFERENCES)).digest()
+        async with self._locks.setdefault(key, asyncio.Lock()):  # an equal run may be under way
+            if key in self._memo:
+                self._memo.move_to_end(key)
+                return self._memo[key][0]
+            played = await self._play(jobs, calls, limits)
+            results = await self._read(played, calls, limits)
+            if played.end == ENDED and played.status == 0:  # not what a busy machine cut off
+                self._remember(key, results, len(played.said))
+            return results
+
+    async def _read(self, played: Played, calls: int, limits: Limits) -> Results:
+        """The results; a stranger's long words are read beside the event loop."""
+        if len(played.said) <= _SHORT:
+            return tuple(verdicts(played, calls, limits, self._redactor))
+        return tuple(await asyncio.to_thread(verdicts, played, calls, limits, self._redactor))
+
+    def _remember(self, key: bytes, results: Results, size: int) -> None:
+        self._memo[key] = results, size
+        self._remembers += size
+        while len(self._memo) > _MEMO or self._remembers > _MEMO_BYTES:
+            self._remembers -= self._memo.popitem(last=False)[1][1]
+
+    async def _play(self, jobs: Sequence[dict[str, Any]], calls: int, limits: Limits) -> Played:
+        """On the first free server; where that died, once more on a new one."""
+        room = min(_MOST_SAID, run_room(calls, limits))
+        async with self._slots:
+            for _ in range(2):
+                worker = self._idle.pop() if self._idle else await _start(self._level)
+                try:
+                    played = await worker.play(jobs, limits.wall_s, room)
+                except ConnectionError:
+                    await worker.close()
+                    continue
+                except BaseException:  # cancelled in the middle: what it says next is not known
+                    await worker.close()
+                    raise
+                if self._closed:
+                    await worker.close()
+                else:
+                    self._idle.append(worker)
+                return played
+        if not self.confined:
+            return Played(ENDED, signal.SIGKILL, b"")  # such code can kill its server
+        raise SandboxError(
+            "the sandbox's server ended twice during one run: look for a lack of memory "
+            "(`dmesg`), or lower sandbox.memory_mb"
+        )
+
+    def _candidates(self) -> tuple[int, ...]:
+        levels = [1, 2] if sys.platform == "linux" else []
+        allowed = [*levels, WASI, *[UNCONFINED] * self._allow_unsafe]
+        return tuple(n for n in allowed if self._asked in (None, n))
+
+
+async def _start(level: int) -> Worker | WasiWorker:
+    return await (WasiWorker.start() if level == WASI else Worker.start(level))
+
+
+@functools.lru_cache(64)
+def _bounds(limits: Limits) -> dict[str, Any]:
+    cpu = {"cpu_s": math.ceil(limits.cpu_s), "call_s": limits.cpu_s * _CALL_SHARE}
+    return limits.model_dump() | cpu
+
+
+def _describe(facts: dict[str, Any]) -> str:
+    """One line: the level, what it means, on what it stands."""
+    told = f"{facts['level']}: {LEVELS[facts['level']]}"
+    if "landlock" in facts:
+        told += f" ({facts['machine']}, Landlock ABI {facts['landlock']})"
+    if "wasmtime" in facts:
+        told += f" (CPython {facts['python']}, wasmtime {facts['wasmtime']})"
+    return told

@@ -1,1 +1,0 @@
-"""Pure search: which trajectories live on, and what each was worth."""

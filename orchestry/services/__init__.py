@@ -1,1 +1,0 @@
-"""What costs money or touches the outside."""

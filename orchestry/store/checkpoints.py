@@ -1,0 +1,95 @@
+"""Which update of a run is meant: by its number, the last, or the one that earned most on dev."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from orchestry.core.digests import file_digest
+from orchestry.core.errors import ConfigError, StoreError
+from orchestry.store.journal import Evaluated, Event, Learned
+from orchestry.store.run import Run
+
+Which = int | Literal["best"] | None
+"""None: the last one. 0: the team as the run began."""
+OPTIMIZER = "optimizer.pt"
+"""In a checkpoint: what only a resume needs."""
+
+
+def best(events: Iterable[Event]) -> Evaluated | None:
+    """The evaluation on dev with the highest reward, the first of them in a tie; what the run
+    began with is none."""
+    found = [event for event in events if isinstance(event, Evaluated) and event.update]
+    return max(found, key=lambda event: (event.reward, -event.update), default=None)
+
+
+def chosen(run: Run, which: Which) -> Learned | None:
+    """The update that is meant; None where it is none but the run's beginning.
+
+    Raises ConfigError for one that the run has not taken.
+    """
+    taken = {event.update: event for event in run.events if isinstance(event, Learned)}
+    if which is None:
+        return taken[max(taken)] if taken else None
+    if which == 0:
+        return None
+    if which == "best":
+        return taken[_best(run)]
+    if which not in taken:
+        there = f"1 to {len(taken)} are its updates" if taken else "it has taken none"
+        raise ConfigError(
+            f"{run.folder} has no update {which}: {there}, and 0 is the team as it began"
+        )
+    return taken[which]
+
+
+def checkpoint(run: Run, learned: Learned) -> Path:
+    """The folder of an update's adapters; raises ConfigError for one that is kept no more, and
+    StoreError where its adapters are not those that the update wrote."""
+    place = run.folder / str(learned.state["checkpoint"])
+    taken = [event for event in run.events if isinstance(event, Learned)]
+    kept = [one.update for one in taken if (run.folder / one.state["checkpoint"]).is_dir()]
+    if not place.is_dir():
+        raise ConfigError(
+            f"the checkpoint of update {learned.update} is gone from {run.folder}, which keeps the "
+            f"last learn.keep and the best: there are those of {_listed(kept) or 'none any more'}"
+        )
+    others = _listed([update for update in kept if update != learned.update])
+    fix = f", or name another update with --update ({others} are kept)" if others else ""
+    check_files(run.folder, learned, f"restore it from a copy{fix}", but=OPTIMIZER)
+    return place
+
+
+def check_files(folder: Path, learned: Learned, fix: str, but: str = "") -> None:
+    """Raises StoreError where a file of a run's checkpoint, `but` one, has not the content that
+    the update wrote."""
+    place = folder / str(learned.state["checkpoint"])
+    for name, digest in learned.state.get("files", {}).items():
+        try:
+            sound = name == but or file_digest(place / name) == digest
+            why = f"is not what update {learned.update} wrote"
+        except OSError as error:
+            sound, why = False, f"can't be read ({error.strerror})"
+        if not sound:
+            raise StoreError(f"{place / name} {why}: {fix}")
+
+
+def file_digests(place: Path) -> dict[str, str]:
+    """Of all files of a checkpoint, for the journal."""
+    files = sorted(path for path in place.rglob("*") if path.is_file())
+    return {path.relative_to(place).as_posix(): file_digest(path) for path in files}
+
+
+def _listed(updates: Iterable[int]) -> str:
+    return ", ".join(map(str, updates))
+
+
+def _best(run: Run) -> int:
+    found = best(run.events)
+    if found is None:
+        raise ConfigError(
+            f"{run.folder} knows no best update: its team was not evaluated on dev while it "
+            "learned (backend local, learn.evaluate_every); give the update's number"
+        )
+    return found.update

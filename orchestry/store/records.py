@@ -1,0 +1,236 @@
+"""An episode as it stands on disk: the search tree, flattened, one line of episodes.jsonl.
+
+Each node holds only its own move; a reader finds the rest of a trajectory through `parent`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from orchestry.core.types import Frozen, Part, Source, Split, Turn
+
+
+class NodeRecord(Frozen):
+    """One state of the tree, and the joint action that led to it."""
+
+    id: str
+    parent: str | None
+    turns: tuple[Turn, ...]
+    value: float | None
+    source: Source | None
+    survived: bool
+    judged: float | None = None
+    """The judge's own number, before mixing; None where it was not asked."""
+    judge_feedback: str = ""
+    parts: tuple[Part, ...] = ()
+    feedback: str = ""
+    tags: tuple[str, ...] = ()
+
+
+class GroupRecord(Frozen):
+    """The samples of one state: ids, values and mean-centred advantages, all of shape (G,)."""
+
+    parent: str
+    agents: tuple[str, ...]
+    children: tuple[str, ...]
+    source: Source
+    values: tuple[float, ...]
+    advantages: tuple[float, ...]
+
+
+class CreditRecord(Frozen):
+    """One agent's part in the return of the best trajectory, and of the worst one.
+
+    A credit is in units of the return: the value of the states after the agent's moves less the
+    value of those before, summed. The credits of all agents add up to the trajectory's return less
+    the value of the root. `low` and `high` are the ends of a 95 % interval.
+    """
+
+    agent: str
+    leaf: str
+    """The trajectory's leaf."""
+    credit: float
+    low: float
+    high: float
+
+
+class EpisodeRecord(Frozen):
+    """One problem, searched once. `best` is the leaf with the highest score, `reward` its total.
+
+    An episode that `failed` has no leaf, and its figures are no measurements: rewards are 0.
+    """
+
+    episode: int
+    problem: str
+    split: Split
+    seed: int
+    best: str
+    reward: float
+    mean_leaf_reward: float
+    calls: int
+    """Samples drawn, whether paid, cached or replayed."""
+    usd: float
+    input_tokens: int
+    output_tokens: int
+    nodes: tuple[NodeRecord, ...]
+    groups: tuple[GroupRecord, ...]
+    judgements: dict[str, int] = Field(default_factory=dict)
+    """How many sibling sets were rated, repaired, malformed."""
+    credits: tuple[CreditRecord, ...] = ()
+    """One an agent for the best leaf, then one an agent for the worst, where that is another."""
+    failed_calls: int = 0
+    """Samples of its search that are missing, because their calls failed for good."""
+    failed: str = ""
+    """Why no trajectory came to its end; '' where one did."""
+    credit_calls: int = 0
+    """Samples drawn to find the credits, besides `calls`; `usd` and tokens are without them."""
+
+    def node(self, id: str) -> NodeRecord:
+        """The node of that id."""
+        return next(node for node in self.nodes if node.id == id)
+
+    @property
+    def best_node(self) -> NodeRecord:
+        """The leaf that won."""
+        return self.node(self.best)
+
+    def path(self, id: str) -> list[NodeRecord]:
+        """From the first move to the node of that id."""
+        by_id = {node.id: node for node in self.nodes}
+        path = list[NodeRecord]()
+        node = by_id[id]
+        while node.parent is not None:
+            path.insert(0, node)
+            node = by_id[node.parent]
+        return path
+
+    def tags(self) -> Counter[str]:
+        """How many leaves carry each tag."""
+        return Counter(tag for node in self.leaves() for tag in node.tags)
+
+    def leaves(self) -> Iterator[NodeRecord]:
+        """The nodes with nothing below them that survived to the end."""
+        parents = {node.parent for node in self.nodes}
+        return (node for node in self.nodes if node.survived and node.id not in parents)
+
+
+class UsageRecord(Frozen):
+    """What one agent's calls of one purpose came to."""
+
+    agent: str
+    purpose: str
+    calls: int
+    cache_hits: int
+    input_tokens: int
+    output_tokens: int
+    usd: float
+
+
+class Summary(Frozen):
+    """A run in one object: summary.json, and what `--json` prints."""
+
+    run_dir: str
+    task: str
+    backend: str
+    strategy: str
+    baseline: str | None = None
+    """How the task was played instead of as it is: see `RunConfig.baseline`."""
+    provider: str
+    model: str
+    model_sha256: str | None = None
+    stopped: Literal["done", "budget", "away", "interrupted", "failed"]
+    episodes: int
+    """Episodes finished, failed ones included."""
+    failed_episodes: int = 0
+    """Those of them of which no trajectory came to its end: they are in no mean and no tag."""
+    failed_calls: int = 0
+    """Calls that failed for good, whatever for: their samples are missing."""
+    episodes_asked: int
+    calls: int
+    """Answers that a model gave; those from the cache are `cache_hits`."""
+    cache_hits: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+    lost_usd: float
+    """The part of cost_usd set aside for calls that may have been billed but never answered."""
+    budget_usd: float | None
+    mean_reward: float | None
+    """Of the best trajectory of each episode: what a search is worth."""
+    mean_trajectory_reward: float | None = None
+    """Of all trajectories, each episode counting once: what the policy is worth."""
+    best_reward: float | None
+    best_episode: int | None
+    tags: dict[str, int]
+    """How many evaluated trajectories carry each tag, of `leaves` in all."""
+    leaves: int = 0
+    solved: str | None = None
+    """The tag that says of a trajectory that it solved its problem, where the task has one."""
+    cost_by_use: dict[str, float] = Field(default_factory=dict)
+    """Dollars for search, judge, credit and learning."""
+    judgements: dict[str, int] = Field(default_factory=dict)
+    """How many sibling sets the judge rated, rated after a repair, and left malformed."""
+    updates: int = 0
+    """Times that the library of behaviours was brought up to date, or the weights moved."""
+    taught: int | None = None
+    """Backend local: those of them that found something to learn from."""
+    dev_rewards: dict[str, float] = Field(default_factory=dict)
+    """Backend local: mean rewards on dev `before`, at the `last` evaluation and at the `best`."""
+    best_update: int | None = None
+    """The update of that best; its checkpoint is kept."""
+    accepted: int = 0
+    """Behaviours that stand in the agents' prompts."""
+    prompt_diff: str = ""
+    """What the library changed in the system prompts: a unified diff."""
+    usage: tuple[UsageRecord, ...]
+    seconds: float
+    """Wall clock of this process's part of the run."""
+
+
+class Metrics:
+    """Rows of metrics.jsonl: an episode's figures, and running ones up to it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = self.best = self.usd = 0.0
+
+    def row(self, record: EpisodeRecord) -> dict[str, float]:
+        """The next episode's row."""
+        self.count += 1
+        self.total += record.reward
+        self.best = max(self.best, record.reward)
+        self.usd += record.usd
+        spread = [abs(a) for group in record.groups for a in group.advantages]
+        return {
+            "episode": record.episode,
+            "reward": record.reward,
+            "mean_leaf_reward": record.mean_leaf_reward,
+            "mean_reward": self.total / self.count,
+            "best_reward": self.best,
+            "mean_abs_advantage": sum(spread) / len(spread) if spread else 0.0,
+            "calls": record.calls,
+            "leaves": len(list(record.leaves())),
+            "usd": record.usd,
+            "total_usd": self.usd,
+            **{f"part/{part.name}": part.value for part in record.best_node.parts},
+            **{f"tag/{tag}": float(count) for tag, count in sorted(record.tags().items())},
+        }
+
+
+def rewards_csv(records: Sequence[EpisodeRecord], *, header: bool) -> str:
+    """`episode,total,<part>...` rows, so that df.plot(x='episode', y='total') works."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for record in records:
+        parts = record.best_node.parts
+        if header:
+            writer.writerow(["episode", "total", *(part.name for part in parts)])
+            header = False
+        writer.writerow([record.episode, record.reward, *(part.value for part in parts)])
+    return out.getvalue()

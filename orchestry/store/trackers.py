@@ -1,0 +1,341 @@
+"""TensorBoard and W&B: mirrors of what a run writes, never sources.
+
+Each process of a run shows all of it from the first episode on, made from the same records as
+metrics.jsonl. So a resume doubles no step, episodes taken back leave no trace, and what a kill
+kept from a mirror comes back. A mirror is fed by a thread of its own: where it fails, the user is
+told once, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from orchestry.core.config import RunConfig
+from orchestry.core.distribution import install
+from orchestry.core.errors import ConfigError, reason
+from orchestry.core.track_config import TrackersConfig
+from orchestry.store.journal import Committed, Evaluated, Learned
+from orchestry.store.records import EpisodeRecord, Metrics
+from orchestry.store.run import Mirror, Store
+
+WAIT_S = 30.0
+"""How long the end of a run waits for a mirror that has not shown everything yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Figures by name, at one place of the run."""
+
+    episode: int
+    """The x of every curve: the episode, or the last one that an update learned from."""
+    at: float
+    """Unix time in seconds."""
+    figures: Mapping[str, float]
+
+
+Write = Callable[[Row], None]
+
+
+def check(config: TrackersConfig, *, login: bool = True) -> None:
+    """Raises ConfigError for a package that is missing, and with `login` for W&B's login."""
+    for package, wanted in (("tensorboard", config.tensorboard), ("wandb", config.wandb != "off")):
+        found = find_spec(package)
+        if wanted and (found is None or found.origin is None):  # W&B's own folders have its name
+            raise ConfigError(
+                f"trackers.{package} needs the package {package}, not installed here: "
+                f"{install(package)}, or leave trackers.{package} out"
+            )
+    if login and config.wandb == "online":
+        _check_login()
+
+
+def open_trackers(
+    config: RunConfig, store: Store, every: int | None, note: Callable[[str], None]
+) -> list[Mirror]:
+    """The mirrors that a config asks for, shown all that the store holds so far.
+
+    `every`: episodes an update, None where nothing is learned. The journal has its first event.
+    """
+    shown, open_each = config.trackers, dict[str, Callable[[], AbstractContextManager[Write]]]()
+    if shown.tensorboard:
+        open_each["TensorBoard"] = partial(_tensorboard, store.folder, config)
+    if shown.wandb != "off":
+        open_each["W&B"] = partial(_wandb, store.folder, config)
+    times = {event.episode: event.at for event in store.events if isinstance(event, Committed)}
+    trackers = list[Mirror]()
+    for name, open_ in open_each.items():
+        tracker = Tracker(name, open_, every, note)
+        for event in store.events:
+            if isinstance(event, Learned):
+                tracker.learned(event)
+            elif isinstance(event, Evaluated):
+                tracker.evaluated(event)
+        for number in sorted(store.episodes):
+            tracker.committed(store.episodes[number], times[number])
+        trackers.append(tracker)
+    return trackers
+
+
+class Rows:
+    """What a mirror shows, in an order that no kill, resume or concurrency changes.
+
+    Episodes come by number, each update and then its evaluation after the last one that it learned
+    from; what arrives before its turn waits. So the n-th row of a run is the same in all its
+    processes.
+    """
+
+    def __init__(self, every: int | None) -> None:
+        self._every = every
+        self._metrics = Metrics()
+        self._tags = set[str]()
+        self._next = 0
+        self._episodes: dict[int, tuple[EpisodeRecord, float]] = {}
+        self._updates: dict[int, Learned] = {}
+        self._evaluations: dict[int, Evaluated] = {}
+
+    def episode(self, record: EpisodeRecord, at: float) -> Iterator[Row]:
+        """The rows whose turn has come with this episode."""
+        self._episodes[record.episode] = record, at
+        return self._ready()
+
+    def update(self, event: Learned) -> Iterator[Row]:
+        """The rows whose turn has come with this update."""
+        self._updates[event.update] = event
+        return self._ready()
+
+    def evaluation(self, event: Evaluated) -> Iterator[Row]:
+        """The rows whose turn has come with what an update's team earned on dev."""
+        self._evaluations[event.update] = event
+        return self._ready()
+
+    def _ready(self) -> Iterator[Row]:
+        while True:
+            if (row := self._due()) is not None:
+                yield row
+            elif self._next in self._episodes:
+                record, at = self._episodes.pop(self._next)
+                self._next += 1
+                if not record.failed:
+                    yield Row(record.episode, at, self._figures(record))
+            else:
+                return
+
+    def _due(self) -> Row | None:
+        """The update that was made of the episodes so far, then its evaluation, each once."""
+        if self._every is None or self._next % self._every:
+            return None
+        number, last = self._next // self._every, max(0, self._next - 1)
+        if (update := self._updates.pop(number, None)) is not None:
+            return Row(last, update.at, dict(_numbers("learn", update.state)))
+        if (dev := self._evaluations.pop(number, None)) is not None:
+            rates = {f"dev/rate/{tag}": share for tag, share in dev.tags.items()}
+            return Row(last, dev.at, {"dev/reward": dev.reward, **rates})
+        return None
+
+    def _figures(self, record: EpisodeRecord) -> dict[str, float]:
+        """A row of metrics.jsonl, with shares of the evaluated trajectories for counts of tags."""
+        row, tags = self._metrics.row(record), record.tags()
+        self._tags |= tags.keys()
+        shares = {f"rate/{tag}": tags[tag] / row["leaves"] for tag in sorted(self._tags)}
+        kept = {key: x for key, x in row.items() if key != "episode" and key[:4] != "tag/"}
+        return kept | shares
+
+
+class Tracker:
+    """One mirror, fed by a thread of its own: no call of it waits or fails."""
+
+    def __init__(
+        self,
+        name: str,
+        open_: Callable[[], AbstractContextManager[Write]],
+        every: int | None,
+        note: Callable[[str], None],
+    ) -> None:
+        self._name, self._open, self._note = name, open_, note
+        self._rows = Rows(every)
+        self._queue = SimpleQueue[Row | None]()
+        self._failure: Exception | None = None
+        self._over = False
+        self._thread = Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def committed(self, record: EpisodeRecord, at: float) -> None:
+        """See Mirror."""
+        self._show(self._rows.episode(record, at))
+
+    def learned(self, event: Learned) -> None:
+        """See Mirror."""
+        self._show(self._rows.update(event))
+
+    def evaluated(self, event: Evaluated) -> None:
+        """See Mirror."""
+        self._show(self._rows.evaluation(event))
+
+    def close(self) -> None:
+        """See Mirror; waits for what is still to be shown, but not for ever."""
+        self._queue.put(None)
+        self._thread.join(WAIT_S)
+        if self._thread.is_alive():
+            self._give_up(f"has not taken everything within {WAIT_S:.0f} s")
+        elif self._failure:
+            self._give_up(f"failed ({reason(self._failure)})")
+
+    def _show(self, rows: Iterator[Row]) -> None:
+        for row in rows:
+            self._queue.put(row)
+        if self._failure:
+            self._give_up(f"failed ({reason(self._failure)})")
+
+    def _give_up(self, why: str) -> None:
+        """Said once, and from the run's own thread."""
+        if not self._over:
+            self._over = True
+            self._note(
+                f"{self._name} {why} and shows no more of this run: its folder has everything, and "
+                "the next `orchestry resume` shows it"
+            )
+
+    def _serve(self) -> None:
+        try:
+            with self._open() as write:
+                for row in iter(self._queue.get, None):
+                    write(row)
+        except Exception as error:
+            self._failure = error
+
+
+@contextmanager
+def _tensorboard(folder: Path, config: RunConfig) -> Iterator[Write]:
+    """One event file in the run's folder `tensorboard`, flushed row by row."""
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    place = folder / "tensorboard"
+    for old in place.glob("events.out.tfevents.*"):
+        old.unlink()
+    writer = EventFileWriter(str(place))
+
+    def write(row: Row) -> None:
+        values = [Summary.Value(tag=tag, simple_value=x) for tag, x in row.figures.items()]
+        event = Event(wall_time=row.at, step=row.episode, summary=Summary(value=values))
+        writer.add_event(event)
+        writer.flush()
+
+    try:
+        # a viewer that has read the old file forgets its steps
+        writer.add_event(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
+        hparams = dict(_leaves("", config.model_dump(mode="json", by_alias=True)))
+        writer.add_event(Event(summary=hparams_pb(hparams, trial_id=folder.name)))
+        writer.flush()
+        yield write
+    finally:
+        writer.close()
+
+
+@contextmanager
+def _wandb(folder: Path, config: RunConfig) -> Iterator[Write]:
+    """One W&B run, whose id stays: rows that its server has are not sent again.
+
+    Offline there is no server to ask, and `wandb sync` of a second part replaces the first one
+    (wandb issue 3841): the one part that is kept holds all rows.
+    """
+    import wandb
+
+    shown = config.trackers
+    if shown.wandb == "offline":
+        for old in (folder / "wandb").glob("offline-run-*"):
+            shutil.rmtree(old)
+    run = wandb.init(
+        dir=str(folder),
+        mode="offline" if shown.wandb == "offline" else "online",
+        id=run_id(folder),
+        resume="allow" if shown.wandb == "online" else None,
+        project=shown.project,
+        entity=shown.entity,
+        name=shown.name or folder.resolve().name,
+        tags=shown.tags,
+        config=config.model_dump(mode="json", by_alias=True),
+        settings=_settings(),
+    )
+    known = run.starting_step
+
+    def write(row: Row) -> None:
+        nonlocal known
+        if known:
+            known -= 1
+        else:
+            run.log({"episode": row.episode, "_timestamp": row.at, **row.figures})
+
+    try:
+        run.define_metric("*", step_metric="episode")
+        yield write
+    finally:
+        run.finish()
+
+
+def run_id(folder: Path) -> str:
+    """A run's id at W&B, the same in all its processes and wherever it is moved to: a digest of
+    the journal's first line, which holds a time."""
+    with (folder / "journal.jsonl").open("rb") as file:
+        return hashlib.sha256(file.readline()).hexdigest()[:16]
+
+
+def _settings() -> Any:
+    """W&B gets figures, config, name, host and the machine's load: no terminal output, code, git
+    state, packages or command line."""
+    import wandb
+
+    return wandb.Settings(
+        silent=True,
+        console="off",
+        disable_code=True,
+        disable_git=True,
+        x_disable_meta=True,
+        x_save_requirements=False,
+        reinit="create_new",
+        init_timeout=WAIT_S,
+        finish_timeout=WAIT_S - 5,
+        finish_timeout_raises=True,
+    )
+
+
+def _check_login() -> None:
+    """Raises ConfigError where wandb knows no key, and would ask for one; asks no server."""
+    import wandb
+
+    wandb.setup(wandb.Settings(silent=True))
+    if not wandb.login(prompt=False, verify=False):
+        raise ConfigError(
+            "trackers.wandb=online finds no login: run `wandb login`, export WANDB_API_KEY, or set "
+            "trackers.wandb=offline and send the run later with `wandb sync`"
+        )
+
+
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    """The numbers in nested mappings, under names joined by slashes."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers(f"{name}/{key}", inner)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield name, value
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, bool | int | float | str]]:
+    """A config's keys, dotted as --set takes them, with values that TensorBoard's table takes."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _leaves(f"{name}.{key}".lstrip("."), inner)
+    else:
+        yield name, value if isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,1 @@
+"""What a user writes, and what banks of problems and rewards share."""

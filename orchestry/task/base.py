@@ -1,0 +1,208 @@
+"""BaseTask and TeamTask: what a user writes. Pure: same arguments, same answer.
+
+A task is a Dec-POMDP in the field's terms: agents that each see their own observation of a state,
+act one after another or jointly, and share one reward.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Generic
+
+from pydantic import ValidationError
+
+from orchestry.core.errors import ConfigError, TaskError, reason, unknown
+from orchestry.core.types import AgentSpec, Frozen, Part, Problem, Score, Split, StateT, Tools
+
+
+class BaseTask(ABC, Generic[StateT]):
+    """A task and its reward, written once for every backend.
+
+    State is frozen and hashable, with tuples inside, and carries its problem. `weights` names the
+    parts of the reward; a run's config may change the numbers, never the names. `options_type` is
+    a frozen pydantic model of the task's own settings, if it has any; a run's config fills it.
+    """
+
+    name: ClassVar[str]
+    agents: ClassVar[tuple[AgentSpec, ...]]
+    weights: ClassVar[Mapping[str, float]] = {"quality": 1.0}
+    options_type: ClassVar[type[Frozen]] = Frozen
+    solved: ClassVar[str | None] = None
+    """The tag that says of a trajectory that it solved its problem, for pass@k; None where there is
+    no such thing."""
+    judged: ClassVar[bool] = True
+    """Whether a central judge is asked where the config does not say (`judge.enabled`)."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, float] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        for part in weights or {}:
+            if part not in self.weights:
+                raise ConfigError(unknown(f"reward part of {self.name}", part, [*self.weights]))
+        self.part_weights: dict[str, float] = {**self.weights, **(weights or {})}
+        if weights and not any(self.part_weights.values()):
+            raise ConfigError(f"all weights of {self.name} are zero: give one of its parts some")
+        self.options: Any = self._settled(options or {})
+
+    @abstractmethod
+    def problems(self, split: Split) -> Sequence[Problem]:
+        """The instances of a split, in a stable order, with ids that never move between splits."""
+
+    @abstractmethod
+    def reset(self, problem: Problem, seed: int) -> StateT:
+        """The first state of an episode."""
+
+    @abstractmethod
+    def to_act(self, state: StateT) -> tuple[str, ...]:
+        """Who moves now: nobody when done, several for a joint action."""
+
+    @abstractmethod
+    def observe(self, state: StateT, agent: str) -> str:
+        """What that agent alone may see."""
+
+    @abstractmethod
+    def step(self, state: StateT, actions: Mapping[str, str]) -> StateT:
+        """The next state."""
+
+    @abstractmethod
+    async def evaluate(self, state: StateT, tools: Tools) -> Score:
+        """Scores the work so far; defined for any reachable state, total in [0, 1]."""
+
+    def told(self, state: StateT, score: Score) -> StateT:
+        """The state once its agents know how it was scored; unchanged if they are not to know.
+
+        `score` is what evaluate gave for it, with at most 2,000 characters of feedback. It is told
+        before somebody acts in the state, so it shows in observe and step; who acts, and what the
+        state is worth, does not depend on it.
+        """
+        return state
+
+    def gold(self, problem: Problem) -> Mapping[str, str] | None:
+        """An answer for every agent that must score 1.0, or None; `tasks check` plays it."""
+        return None
+
+    def graded(self, problem: Problem) -> Sequence[Mapping[str, str]]:
+        """Answers of different worth, each with a text for every agent, the best first.
+
+        `judge check` scores them by `evaluate` and has them judged. Without an override: the gold,
+        half of it, another problem's, and nothing; () where there is no gold.
+        """
+        gold = self.gold(problem)
+        if gold is None:
+            return ()
+        others = (self.gold(other) for other in self.problems(problem.split) if other != problem)
+        half = {agent: text[: len(text) // 2] for agent, text in gold.items()}
+        spoilt = [half, next(others, None) or {}, dict.fromkeys(gold, "")]
+        return [gold, *(answer for answer in spoilt if answer)]
+
+    def _settled(self, options: Mapping[str, Any]) -> Any:
+        """The options, an instance of `options_type`. Raises ConfigError for a wrong one."""
+        for name in options:
+            if name not in self.options_type.model_fields:
+                known = [*self.options_type.model_fields]
+                if not known:
+                    raise ConfigError(f"task {self.name} has no options, but options.{name} is set")
+                raise ConfigError(unknown(f"option of task {self.name}", name, known))
+        try:
+            return self.options_type.model_validate(options)
+        except ValidationError as error:
+            raise ConfigError(f"options of task {self.name}: {reason(error)}") from None
+
+    def score(self, *, feedback: str = "", tags: Sequence[str] = (), **values: float) -> Score:
+        """A Score from part values in [0, 1], with the run's weights.
+
+        Raises TaskError for a part that `weights` does not name.
+        """
+        for name in values:
+            if name not in self.part_weights:
+                raise TaskError(unknown(f"reward part of {self.name}", name, [*self.weights]))
+        parts = tuple(
+            Part(name=name, value=float(values.get(name, 0.0)), weight=weight)
+            for name, weight in self.part_weights.items()
+        )
+        return Score(parts=parts, feedback=feedback, tags=tuple(tags))
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The state of a TeamTask: who said what so far, and how often each may speak."""
+
+    problem: Problem
+    said: tuple[tuple[str, str], ...] = ()
+
+    def by(self, agent: str) -> tuple[str, ...]:
+        """All that one agent said, oldest first."""
+        return tuple(text for who, text in self.said if who == agent)
+
+    def last(self, agent: str) -> str:
+        """What the agent said last, or '' where it has not spoken."""
+        texts = self.by(agent)
+        return texts[-1] if texts else ""
+
+
+class TeamTask(BaseTask[Transcript]):
+    """Agents speak in order for `rounds` rounds: write problems, observe and evaluate."""
+
+    rounds: ClassVar[int] = 1
+
+    def reset(self, problem: Problem, seed: int) -> Transcript:
+        return Transcript(problem)
+
+    def to_act(self, state: Transcript) -> tuple[str, ...]:
+        turn = len(state.said)
+        if turn >= self.rounds * len(self.agents):
+            return ()
+        return (self.agents[turn % len(self.agents)].role,)
+
+    def step(self, state: Transcript, actions: Mapping[str, str]) -> Transcript:
+        return replace(state, said=(*state.said, *actions.items()))
+
+    def observe(self, state: Transcript, agent: str) -> str:
+        said = "\n\n".join(f"{who} wrote:\n{text}" for who, text in state.said)
+        return f"{state.problem.prompt}\n\n{said}".strip()
+
+
+def read_problems(path: Path, split: Split) -> tuple[Problem, ...]:
+    """The problems of one split from a JSON-lines file beside its task.
+
+    Blank lines are left out. Raises TaskError naming the file that can't be read, the line that is
+    no Problem, or the two lines of one id, whatever their splits.
+    """
+    problems, lines = [], dict[str, int]()
+    for number, line in enumerate(_text(path).split("\n"), start=1):  # not at a raw U+2028
+        if not line.strip():
+            continue
+        try:
+            problem = Problem.model_validate(json.loads(line))
+        except ValueError as error:
+            raise TaskError(
+                f"{path}, line {number} is no problem ({reason(error)}): write a JSON object with "
+                "id, prompt, and where needed data and split"
+            ) from None
+        if (first := lines.setdefault(problem.id, number)) != number:
+            raise TaskError(
+                f"{path}, lines {first} and {number} have the same id '{problem.id}': give each "
+                "problem an id of its own"
+            )
+        if problem.split == split:
+            problems.append(problem)
+    return tuple(problems)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise TaskError(
+            f"{path} can't be read ({error.strerror or error}): put the task's problems there, one "
+            "JSON object a line"
+        ) from None
+    except UnicodeDecodeError as error:
+        number = error.object[: error.start].count(b"\n") + 1
+        raise TaskError(f"{path}, line {number} is no UTF-8: save the file as UTF-8") from None

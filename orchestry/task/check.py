@@ -1,0 +1,374 @@
+"""Conformance of a task: what every backend relies on, played out with hostile answers.
+
+Shipped to users: `orchestry tasks check NAME` prints it, and a task's own tests may call
+`check_task`. It shows faults, it can't prove their absence: the answers are a seeded handful.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from orchestry.core.errors import SandboxError, TaskFault, reason
+from orchestry.core.types import SPLITS, Problem, Sandbox, Score, Split, Tools
+from orchestry.task.base import BaseTask
+from orchestry.task.fuzz import fuzz
+from orchestry.task.guard import MAX_STAGES, evaluated, said, tells
+
+FEW = 20
+"""Stages from the start of a game in which prompts are looked at; all of one that never ends."""
+MAX_GOLD = 200
+FUZZED = 6
+PLAYABLE = ("splits", "frozen state", "roles", "starts", "ends")
+EVALUATIONS_AT_ONCE = 4
+LONG_ENOUGH = 20
+"""Characters from which a gold answer seen in a prompt is no accident."""
+
+RULES = {
+    "splits": "train, dev and test have problems, and no problem is in two of them",
+    "stable problems": "a second load gives the same problems in the same order",
+    "pure": "reset, to_act, observe, step and told give equal answers to equal arguments",
+    "frozen state": "states are hashable, and step leaves the old one as it was",
+    "roles": "to_act names agents of the team, each once",
+    "starts": "to_act names somebody in the first state",
+    "ends": f"to_act comes to () within {MAX_STAGES} stages, whatever is answered",
+    "observations": "observe returns text",
+    "total": "evaluate gives a total in [0, 1] at every state met",
+    "any answer": "no answer, however odd, makes the task raise",
+    "deterministic": "evaluating a state again gives the same score",
+    "gold": "gold answers score 1.0",
+    "nothing": "empty answers earn less than 1.0",
+    "no leak": "no agent is shown the gold answer",
+    "graded": "graded answers can be played, and none scores more than the first",
+}
+
+HOSTILE = (
+    "",
+    "\n \t\n",
+    "yes",
+    "def f(x):\n    return x\n",
+    "```python\ndef f(x):\n    return x\n```",
+    "```python\nprint('half",
+    "```\n```\n```",
+    "\x00 NUL \x1b[31m\u202eright to left\u2028 Ünïcödé 漢字 🙂",
+    '{"score": 1e999, "open": [',
+    "word " * 5_000,
+)
+"""What models answer on a bad day."""
+
+Answer = Callable[[str], str]
+"""From an agent's role to its text."""
+
+Met = tuple[Problem, Any]
+"""A state that a game came to, and its problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One rule of the contract: what it asks, whether it holds, and the first case against it."""
+
+    rule: str
+    ok: bool
+    detail: str
+    cases: tuple[str, ...] = ()
+    """All cases against it, the first included."""
+    trace: str = ""
+    """The traceback of the first, where something raised."""
+
+
+@dataclass(slots=True)
+class _Case:
+    """What is collected about one task."""
+
+    task: BaseTask[Any]
+    faults: dict[str, list[str]] = field(default_factory=dict)
+    traces: dict[str, str] = field(default_factory=dict)
+
+    def fail(self, rule: str, detail: str, error: BaseException | None = None) -> None:
+        if rule not in self.faults and error is not None:
+            self.traces[rule] = "".join(traceback.format_exception(error))
+        self.faults.setdefault(rule, []).append(detail)
+
+    @contextmanager
+    def blaming(self, rule: str, what: str) -> Iterator[None]:
+        """An exception of the task's own code is a fault of `rule`."""
+        try:
+            yield
+        except SandboxError:  # not the task's fault, and no finding about it
+            raise
+        except Exception as error:
+            self.fail(rule, f"{what} raised {type(error).__name__}: {reason(error)}", error)
+
+    def findings(self) -> list[Finding]:
+        return [self._finding(rule) for rule in RULES]
+
+    def _finding(self, rule: str) -> Finding:
+        cases = tuple(self.faults.get(rule, ()))
+        if not cases:
+            return Finding(rule, True, RULES[rule])
+        more = f" (and {len(cases) - 1} more)" if len(cases) > 1 else ""
+        return Finding(rule, False, f"{cases[0]}{more}", cases, self.traces.get(rule, ""))
+
+
+async def check_task(
+    task: BaseTask[Any],
+    sandbox: Sandbox,
+    *,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    problems_per_split: int = 1,
+) -> list[Finding]:
+    """Plays the task with odd, empty and gold answers; one finding a rule, in a fixed order.
+
+    Every role gives every kind of odd answer (`fuzz`), on FUZZED problems in turn.
+    Each of `seeds` is one game of hostile answers for each of `problems_per_split` problems of a
+    split, spread evenly; their graded answers are played too. Gold is played on every problem, or
+    on 200 spread evenly. Raises SandboxError where the sandbox itself fails.
+    """
+    case = _Case(task)
+    splits = _check_problems(case)
+    sampled = [p for split in splits.values() for p in _spread(split, problems_per_split)]
+    deck = _deal(seeds[0])
+    tools = Tools(sandbox=sandbox)
+    games = [
+        await _play(case, tools, p, seed, lambda _: next(deck)) for p in sampled for seed in seeds
+    ]
+    await _check_totals(case, tools, games)
+    await _check_empty(case, tools, sampled, seeds[0])
+    everything = [problem for split in splits.values() for problem in split]
+    await _check_gold(case, tools, _spread(everything, MAX_GOLD), seeds[0])
+    for problem in sampled:
+        await _check_graded(case, tools, problem, seeds[0])
+    await _check_any_answer(case, tools, _spread(everything, FUZZED), seeds[0])
+    return case.findings()
+
+
+# --- problems -----------------------------------------------------------------------------------
+
+
+def _check_problems(case: _Case) -> dict[Split, list[Problem]]:
+    """The problems by split, as far as they can be had."""
+    options = case.task.options.model_dump(exclude_unset=True)
+    again = type(case.task)(case.task.part_weights, options)
+    splits: dict[Split, list[Problem]] = {}
+    home: dict[str, Split] = {}
+    for split in SPLITS:
+        with case.blaming("splits", f"problems('{split}')"):
+            splits[split] = list(case.task.problems(split))
+            if not splits[split]:
+                case.fail("splits", f"problems('{split}') is empty")
+            if splits[split] != list(again.problems(split)):
+                case.fail("stable problems", f"problems('{split}') differ on a second load")
+        for problem in splits.get(split, []):
+            if problem.split != split:
+                case.fail("splits", f"problems('{split}') has {problem.id} of '{problem.split}'")
+            if problem.id in home:
+                case.fail("splits", f"id '{problem.id}' is in {home[problem.id]} and in {split}")
+            home[problem.id] = split
+    return splits
+
+
+def _spread(problems: Sequence[Problem], count: int) -> list[Problem]:
+    """At most `count` of them, evenly spread, the first included."""
+    if len(problems) <= count:
+        return list(problems)
+    return [problems[index * len(problems) // count] for index in range(count)]
+
+
+# --- playing ------------------------------------------------------------------------------------
+
+
+def _deal(seed: int) -> Iterator[str]:
+    """Hostile answers without end: every one of them once, in a new order each time round."""
+    rng = random.Random(seed)
+    while True:
+        yield from rng.sample(HOSTILE, len(HOSTILE))
+
+
+async def _play(
+    case: _Case, tools: Tools, problem: Problem, seed: int, answer: Answer, rule: str = "pure"
+) -> list[Met]:
+    """One game; returns all states met, checking purity on the way. What raises breaks `rule`."""
+    states: list[Met] = []
+    with case.blaming(rule, f"playing problem '{problem.id}'"):
+        task = case.task
+        state = _twice(case, f"reset of '{problem.id}'", lambda: task.reset(problem, seed))
+        for stage in range(FEW if "ends" in case.faults else MAX_STAGES):
+            states.append((problem, state))
+            if not (actors := _actors(case, state)):
+                if stage == 0 and "roles" not in case.faults:
+                    case.fail("starts", f"problem '{problem.id}' is over before anybody acts")
+                return states
+            if stage < FEW:  # a prompt that quotes all that was said grows with every stage
+                _look(case, state, actors)
+            state = _step(case, state, {role: answer(role) for role in actors})
+            state = await _tell(case, tools, problem, state)
+        case.fail("ends", f"problem '{problem.id}' goes on after {MAX_STAGES} stages")
+    return states[:FEW]
+
+
+def _twice(case: _Case, what: str, call: Callable[[], Any]) -> Any:
+    """The answer of a call that must answer the same again."""
+    first = call()
+    if first != call():
+        case.fail("pure", f"{what} gives another answer the second time")
+    return first
+
+
+def _actors(case: _Case, state: Any) -> tuple[str, ...]:
+    """Who may move: as the task says, less what the team does not have."""
+    task = case.task
+    named = _twice(case, "to_act", lambda: task.to_act(state))
+    team = {agent.role for agent in task.agents}
+    if not isinstance(named, tuple) or not team.issuperset(named) or len({*named}) < len(named):
+        case.fail("roles", f"to_act gave {named!r}, the team is {sorted(team)}")
+        return ()
+    return named
+
+
+def _look(case: _Case, state: Any, actors: Sequence[str]) -> None:
+    for role in actors:
+        seen = _twice(case, f"observe for '{role}'", partial(case.task.observe, state, role))
+        if not isinstance(seen, str):
+            case.fail("observations", f"observe for '{role}' gave a {type(seen).__name__}")
+
+
+def _step(case: _Case, state: Any, actions: Mapping[str, str]) -> Any:
+    before = _hash(case, state)
+    after = _twice(case, "step", lambda: case.task.step(state, dict(actions)))
+    if _hash(case, state) != before:
+        case.fail("frozen state", "step changed the state that it was given")
+    return after
+
+
+async def _tell(case: _Case, tools: Tools, problem: Problem, state: Any) -> Any:
+    """The state in which a rollout lets its agents act: they may know how it was scored."""
+    if not tells(case.task) or not _actors(case, state):
+        return state
+    (score,) = await _evaluate(case, tools, [(problem, state)])
+    if score is None:
+        return state
+    return _twice(case, "told", lambda: case.task.told(state, score))
+
+
+def _hash(case: _Case, state: Any) -> int:
+    try:
+        return hash(state)
+    except TypeError as error:
+        case.fail("frozen state", f"{type(state).__name__} can't be hashed: {error}")
+        return 0
+
+
+# --- scoring ------------------------------------------------------------------------------------
+
+
+async def _evaluate(
+    case: _Case, tools: Tools, states: Sequence[Met], rule: str = "total"
+) -> list[Score | None]:
+    """The scores, None where evaluate raised or gave what no reward can be: that breaks `rule`."""
+    slots = asyncio.Semaphore(EVALUATIONS_AT_ONCE)
+
+    async def one(problem: Problem, state: Any) -> Score | None:
+        async with slots:
+            try:
+                return await evaluated(case.task, problem, state, tools)
+            except TaskFault as fault:
+                case.fail(rule, said(fault), fault)
+        return None
+
+    return list(await asyncio.gather(*(one(*item) for item in states)))
+
+
+async def _check_totals(case: _Case, tools: Tools, games: Sequence[Sequence[Met]]) -> None:
+    """Every state met, and the last one of each game a second time."""
+    await _evaluate(case, tools, [met for game in games for met in game[:-1]])
+    ends = [game[-1] for game in games if game]
+    scores = zip(
+        await _evaluate(case, tools, ends), await _evaluate(case, tools, ends), strict=True
+    )
+    for (problem, _), (first, second) in zip(ends, scores, strict=True):
+        if first != second:
+            case.fail("deterministic", f"problem '{problem.id}' scored {first} and then {second}")
+
+
+async def _check_empty(case: _Case, tools: Tools, problems: Sequence[Problem], seed: int) -> None:
+    games = [await _play(case, tools, problem, seed, lambda _: "") for problem in problems]
+    ends = [states[-1] for states in games if states]
+    for (problem, _), score in zip(
+        ends, await _evaluate(case, tools, ends, "nothing"), strict=True
+    ):
+        if score is not None and score.total >= 1.0:
+            case.fail("nothing", f"empty answers score 1.0 on problem '{problem.id}'")
+
+
+async def _check_gold(case: _Case, tools: Tools, problems: Sequence[Problem], seed: int) -> None:
+    ends: list[Met] = []
+    for problem in problems:
+        with case.blaming("gold", f"gold of problem '{problem.id}'"):
+            if (gold := case.task.gold(problem)) is not None:
+                await _check_leak(case, tools, problem, gold, seed)
+                ends += (await _play(case, tools, problem, seed, gold.__getitem__, "gold"))[-1:]
+    for (problem, _), score in zip(ends, await _evaluate(case, tools, ends, "gold"), strict=True):
+        if score is not None and score.total < 1.0 - 1e-9:
+            parts = ", ".join(f"{part.name} {part.value:g}" for part in score.parts)
+            case.fail("gold", f"gold of problem '{problem.id}' scores {score.total:g} ({parts})")
+
+
+async def _check_graded(case: _Case, tools: Tools, problem: Problem, seed: int) -> None:
+    """`judge check` takes the scores of these answers for the truth, the first for the best."""
+    answers: list[Mapping[str, str]] = []
+    with case.blaming("graded", f"graded of problem '{problem.id}'"):
+        answers = list(case.task.graded(problem))
+        if not answers and case.task.gold(problem) is not None:
+            case.fail("graded", f"problem '{problem.id}' has gold and no graded answer")
+    ends: list[Met] = []
+    for place, answer in enumerate(answers):
+        if fault := _unplayable(case, answer):
+            case.fail("graded", f"answer {place} {fault} ({problem.id})")
+            return
+        ends += (await _play(case, tools, problem, seed, answer.__getitem__, "graded"))[-1:]
+    scores = await _evaluate(case, tools, ends, "graded")
+    totals = [score.total for score in scores if score is not None]
+    if len(totals) == len(answers) > 0 and max(totals) > totals[0] + 1e-9:
+        place = totals.index(max(totals))
+        worth = f"answer {place} scores {totals[place]:g}, the first {totals[0]:g}"
+        case.fail("graded", f"{worth}, on problem '{problem.id}'")
+
+
+async def _check_any_answer(
+    case: _Case, tools: Tools, problems: Sequence[Problem], seed: int
+) -> None:
+    """Tried only on a task whose games can be played at all."""
+    if broken := [rule for rule in PLAYABLE if rule in case.faults]:
+        case.fail("any answer", f"not tried, since the task breaks '{broken[0]}'")
+        return
+    with case.blaming("any answer", "playing odd answers"):
+        for found in await fuzz(case.task, tools, problems, seed):
+            case.fail("any answer", str(found), found.fault)
+
+
+def _unplayable(case: _Case, answer: object) -> str:
+    """Why a team can't say this; '' where it can."""
+    if not isinstance(answer, Mapping):
+        return f"is a {type(answer).__name__}, no mapping from role to text"
+    for agent in case.task.agents:
+        if not isinstance(answer.get(agent.role), str):
+            return f"has no text for '{agent.role}'"
+    return ""
+
+
+async def _check_leak(
+    case: _Case, tools: Tools, problem: Problem, gold: Mapping[str, str], seed: int
+) -> None:
+    """In a game where nobody said anything, a gold answer in sight came from the task."""
+    for _, state in await _play(case, tools, problem, seed, lambda _: ""):
+        for role in _actors(case, state):
+            seen = case.task.observe(state, role)
+            shown = [who for who, text in gold.items() if len(text) >= LONG_ENOUGH and text in seen]
+            if shown:
+                case.fail("no leak", f"'{role}' sees the gold of '{shown[0]}' ({problem.id})")

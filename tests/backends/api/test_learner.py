@@ -1,0 +1,301 @@
+"""Updates of the library on planted effects: what enters, what is refused, what has to leave."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import orchestry
+from orchestry.backends.api.learner import Learner, Played, State, cost
+from orchestry.backends.api.library import Behavior, Evidence, Library
+from orchestry.core.config import BehaviorsConfig, resolve
+from orchestry.core.seeds import derive
+from orchestry.core.types import Completion, Message, Problem, Request, Turn
+from orchestry.store.records import EpisodeRecord
+from tests.toys import Scripted, Words
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "tasks"
+ROLES = ("writer", "reviewer", "refactorer")
+BASE, NOISE = 0.5, 0.1
+DEV = Words().problems("dev")
+
+
+class Planted:
+    """An arena in which the last word of a behaviour is its effect."""
+
+    def __init__(self, now: Mapping[str, float] | None = None) -> None:
+        self.now = now or {}
+        """Effects that are other than their text says, by text."""
+        self.seen: list[tuple[int, str]] = []
+
+    async def play(self, library: Library, problem: Problem, seed: int) -> Played:
+        self.seen.append((seed, problem.id))
+        texts = [b.text for role in ROLES for b in library.accepted(role)]
+        effect = sum(self.now.get(text, planted(text)) for text in texts)
+        rng = random.Random(derive(seed, *texts))
+        value = min(1.0, max(0.0, BASE + effect + rng.gauss(0.0, NOISE)))
+        return Played(value, tuple(turn(role, library.prompt(role, "p")) for role in ROLES))
+
+
+def turn(role: str, prompt: str) -> Turn:
+    said = Completion(text="x", model="m", usd=0.25)
+    return Turn(agent=role, messages=(Message(role="system", content=prompt),), completion=said)
+
+
+def planted(text: str) -> float:
+    return float(text.split()[-1]) if text.startswith(VERBS) else 0.0
+
+
+VERBS = ("check", "count", "name", "quote", "sort", "split", "start", "trace", "weigh")
+GOOD, BAD = "check every line twice 0.2", "name no variable at all -0.2"
+
+
+WON = Evidence(pairs=50, lift=0.2, low=0.1, high=0.3, e_value=40.0, level=0.025, calls=300)
+
+
+def texts(*effects: float) -> Iterator[str]:
+    """Unlike rules with these effects, then useless ones."""
+    for place, effect in enumerate([*effects, *[0.0] * 30]):
+        verb, other = VERBS[place % len(VERBS)], VERBS[-1 - place // len(VERBS)]
+        yield f"{verb} what {other}{place} says {effect}"
+
+
+@pytest.fixture(scope="module")
+def block(tmp_path_factory: pytest.TempPathFactory) -> Sequence[EpisodeRecord]:
+    """Five real episodes, whose trajectories differ in value."""
+    sets = ["task=words", f"task_path=[{FIXTURES}]", "provider.name=fake", "episodes=5"]
+    return orchestry.train(resolve([], sets), tmp_path_factory.mktemp("run") / "run").episodes
+
+
+def learner(
+    texts: Iterator[str],
+    arena: Planted,
+    states: Sequence[State] | None = None,
+    **changes: Any,
+) -> Learner:
+    """One whose distiller answers with the next text each time."""
+
+    def distilled(request: Request) -> str:
+        return json.dumps({"behaviors": [{"text": next(texts), "why": "planted"}]})
+
+    config = BehaviorsConfig(enabled=True).model_copy(update={"candidates": 1, **changes})
+    return Learner(
+        config,
+        0,
+        Words.agents,
+        prompts=dict.fromkeys(ROLES, "p"),
+        dev=DEV,
+        arena=arena,
+        policy=Scripted(distilled),
+        model="m",
+        max_tokens=256,
+        states=states or [State(library=Library(task="words", model="m"))],
+    )
+
+
+def rules(library: Library, status: str) -> list[str]:
+    return [b.text for b in library.behaviors if b.status == status and b.kind == "rule"]
+
+
+class Failing(Planted):
+    """One of whose plays a share fails."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    async def play(self, library: Library, problem: Problem, seed: int) -> Played:
+        played = await super().play(library, problem, seed)
+        texts = [b.text for role in ROLES for b in library.accepted(role)]
+        failed = random.Random(derive(seed, "fails", *texts)).random() < self.share
+        return Played(None, ()) if failed else played
+
+
+async def test_a_play_that_failed_makes_no_pair(block: Sequence[EpisodeRecord]) -> None:
+    subject = learner(texts(0.2), Failing(0.3))
+    for _ in range(4):
+        await subject.update(block, {})
+    assert rules(subject.states[-1].library, "accepted") == ["check what weigh0 says 0.2"]
+
+
+async def test_where_every_play_fails_an_update_ends(block: Sequence[EpisodeRecord]) -> None:
+    healthy = learner(texts(), Planted(), share=0.2)
+    await healthy.update(block, {})
+    assert healthy.states[-1].trial is not None
+    arena = Failing(1.0)
+    for states in (None, healthy.states):
+        subject = learner(texts(), arena, states)
+        await subject.update(block, {})
+        assert not rules(subject.states[-1].library, "accepted")
+    assert len(arena.seen) < 2000
+
+
+async def test_a_block_of_failed_episodes_teaches_nothing() -> None:
+    subject = learner(texts(0.2), Planted())
+    (note,) = await subject.update([], {})
+    assert "nothing to contrast" in note
+
+
+async def test_a_gain_enters_the_prompt_and_a_loss_does_not(block: Sequence[EpisodeRecord]) -> None:
+    subject = learner(texts(-0.2, 0.2), Planted())
+    for _ in range(6):
+        await subject.update(block, {})
+    library = subject.states[-1].library
+    (text,) = rules(library, "accepted")
+    assert planted(text) == 0.2
+    (winner,) = [b for b in library.behaviors if b.text == text]
+    assert winner.evidence is not None
+    assert winner.evidence.e_value >= 1 / winner.evidence.level
+    assert winner.evidence.low > 0
+    assert winner.evidence.episodes
+    assert library.prompt(winner.agent, "p").endswith(f"- {text}")
+
+
+async def test_a_trial_pauses_and_goes_on_where_it_stood(block: Sequence[EpisodeRecord]) -> None:
+    subject = learner(texts(0.05), Planted(), share=0.2)
+    await subject.update(block, {})
+    first = subject.states[-1].trial
+    assert first is not None
+    await subject.update(block, {})
+    second = subject.states[-1].trial
+    assert second is not None
+    assert second.behavior == first.behavior
+    assert second.differences[: len(first.differences)] == first.differences
+    assert len(second.differences) > len(first.differences)
+
+
+async def test_no_dev_draw_is_used_for_two_comparisons(block: Sequence[EpisodeRecord]) -> None:
+    arena = Planted()
+    subject = learner(texts(0.001, 0.002), arena, share=0.5)
+    for _ in range(4):
+        await subject.update(block, {})
+    state = subject.states[-1]
+    assert len({seed for seed, _ in arena.seen}) == state.draws
+    assert {problem for _, problem in arena.seen} == {problem.id for problem in DEV}
+
+
+async def test_an_update_spends_its_share_and_at_most_a_batch_more(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    arena = Planted()
+    subject = learner(texts(0.01), arena, share=0.5, screen=2)
+    await subject.update(block, {})
+    trial = subject.states[-1].trial
+    assert trial is not None
+    allowed = 0.5 * sum(record.calls for record in block)
+    assert allowed - 48 <= trial.calls <= allowed + 48
+    assert trial.usd == pytest.approx(trial.calls * 0.25)
+
+
+async def test_a_state_from_the_journal_goes_on_as_the_one_in_memory(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    written = [*texts(0.01, 0.02, 0.03)]
+    whole = learner(iter(written), Planted(), share=0.4)
+    for _ in range(3):
+        await whole.update(block, {})
+    first = learner(iter(written), Planted(), share=0.4)
+    await first.update(block, {})
+    plain = json.loads(json.dumps([state.model_dump(mode="json") for state in first.states]))
+    asked = sum(b.kind == "rule" for b in first.states[-1].library.behaviors)
+    states = [State.model_validate(state) for state in plain]
+    second = learner(iter(written[asked:]), Planted(), states, share=0.4)
+    for _ in range(2):
+        await second.update(block, {})
+    assert second.states == whole.states
+
+
+async def test_what_stopped_helping_is_retired(block: Sequence[EpisodeRecord]) -> None:
+    accepted = Behavior(agent="writer", text=GOOD, status="accepted", evidence=WON)
+    library = Library(task="words", model="m", behaviors=(accepted,))
+    arena = Planted({GOOD: -0.2})
+    subject = learner(texts(*[-0.3] * 9), arena, [State(library=library)], share=5.0)
+    for _ in range(4):
+        await subject.update(block, {})
+    (found,) = [b for b in subject.states[-1].library.behaviors if b.text == GOOD]
+    assert found.status == "retired"
+    assert found.retest is not None
+    assert found.retest.lift < -0.1
+    assert found.note == "clear loss"
+    assert found.evidence == WON, "what it was accepted for stays on record"
+
+
+async def test_what_still_helps_stays(block: Sequence[EpisodeRecord]) -> None:
+    accepted = Behavior(agent="writer", text=GOOD, status="accepted")
+    library = Library(task="words", model="m", behaviors=(accepted,))
+    subject = learner(texts(*[-0.3] * 9), Planted(), [State(library=library)], share=5.0)
+    for _ in range(4):
+        await subject.update(block, {})
+    assert rules(subject.states[-1].library, "accepted") == [GOOD]
+
+
+async def test_a_transferred_library_is_tested_before_it_is_used(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    good = Behavior(agent="writer", text=GOOD, status="accepted")
+    bad = Behavior(agent="reviewer", text=BAD, status="accepted")
+    other = Library(task="other", model="m", behaviors=(good, bad))
+    moved = other.transferred("words", "m")
+    assert not any(moved.accepted(role) for role in ROLES)
+    subject = learner(texts(*[-0.3] * 9), Planted(), [State(library=moved)], share=2.0)
+    for _ in range(2):
+        await subject.update(block, {})
+    assert rules(subject.states[-1].library, "accepted") == [GOOD]
+
+
+async def test_what_is_off_the_front_is_not_tried(block: Sequence[EpisodeRecord]) -> None:
+    found = [
+        Behavior(agent="writer", text=f"{verb} it {effect}")
+        for verb, effect in zip(VERBS, (0.3, -0.3, -0.35, -0.4), strict=False)
+    ]
+    library = Library(task="words", model="m", behaviors=tuple(found))
+    subject = learner(texts(), Planted(), [State(library=library)], share=4.0)
+    await subject.update(block, {})
+    after = {b.text: b.status for b in subject.states[-1].library.behaviors}
+    assert after[found[0].text] in ("trial", "accepted")
+    assert [after[b.text] for b in found[1:]] == ["rejected"] * 3
+    assert subject.states[-1].rejections == 0, "no trial was lost, so no level was used up"
+
+
+async def test_an_update_without_calls_left_writes_no_evidence(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    accepted = Behavior(agent="writer", text=GOOD, status="accepted", evidence=WON)
+    library = Library(task="words", model="m", behaviors=(accepted,))
+    subject = learner(texts(*[-0.3] * 9), Planted(), [State(library=library)], share=0.01)
+    await subject.update(block, {})
+    found = subject.states[-1].library.find(accepted.id)
+    assert found is not None
+    assert found.evidence == WON
+    assert found.retest is None
+
+
+def test_a_library_that_another_run_starts_from_brings_no_open_trial_and_no_dates() -> None:
+    dated = WON.model_copy(update={"update": 40})
+    behaviors = (
+        Behavior(agent="writer", text=GOOD, status="accepted", evidence=dated, born=9),
+        Behavior(agent="writer", text=BAD, status="trial", evidence=dated, born=39),
+    )
+    adopted = Library(task="t", model="m", update=40, behaviors=behaviors).adopted()
+    assert adopted.update == 0
+    good, bad = (adopted.find(b.id) for b in behaviors)
+    assert good is not None
+    assert bad is not None
+    assert (good.status, good.evidence, good.tested, good.born) == ("accepted", WON, 0, 0)
+    assert (bad.status, bad.evidence) == ("candidate", None)
+
+
+def test_arms_pay_once_for_what_they_ask_alike() -> None:
+    library = Library(task="words", model="m")
+    changed = library.accept(Behavior(agent="refactorer", text=GOOD), 3)
+    arms = [
+        [Played(0.0, tuple(turn(role, each.prompt(role, "p")) for role in ROLES))]
+        for each in (library, changed)
+    ]
+    assert cost(arms) == (4, 1.0)
+    assert cost([arms[0], arms[0]]) == (3, 0.75)

@@ -1,0 +1,329 @@
+"""Backend local on tiny models: runs that learn, what they cost, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+peft = pytest.importorskip("peft")
+
+import orchestry
+from orchestry.core.config import resolve
+from orchestry.core.errors import ConfigError, LearnError, PromptTooLong
+from orchestry.engine.estimate import estimate
+from orchestry.engine.run import prepare, resume
+from orchestry.store.journal import Answered
+from orchestry.store.run import Run, load_run
+from tests.backends.letters import (
+    EVERY,
+    GROUP,
+    ROLES,
+    TASK,
+    adapters,
+    config,
+    learned,
+    settings,
+    surprise,
+    trainer,
+    turns,
+    write_task,
+)
+from tests.backends.local.tiny import tiny_folder
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+IN_TURN = (
+    TASK.replace("() if state.said else ROLES", "ROLES[len(state.said) :][:1]")
+    .replace("return state.problem.prompt", "return ''.join((state.problem.prompt, *state.said))")
+    .replace("said=tuple(actions[role] for role in ROLES)", "said=(*state.said, *actions.values())")
+)
+"""The second agent reads what the first said."""
+
+
+def test_a_run_updates_its_adapters_and_says_what_came_of_it(finished: Run) -> None:
+    first, second = learned(finished)
+    assert (first.update, second.update) == (1, 2)
+    assert first.state["checkpoint"] == "checkpoints/000004"
+    assert first.state["reward"] == pytest.approx(
+        fmean(episode.mean_leaf_reward for episode in finished.episodes[:EVERY])
+    )
+    for state in (first.state, second.state):
+        assert state["samples"] + state["skipped"] == EVERY * GROUP * 2
+        assert state["samples"] > 0
+        assert state["tokens"] >= state["samples"]
+        assert set(state["norms"]) == set(ROLES)
+        assert all(norm > 0 for norm in state["norms"].values())
+        assert state["rate"] == 0.03
+    assert finished.summary.updates == 2
+    assert finished.summary.stopped == "done"
+
+
+def test_an_episode_is_a_group_of_independent_chains(finished: Run) -> None:
+    assert [episode.episode for episode in finished.episodes] == list(range(2 * EVERY))
+    for episode in finished.episodes:
+        assert len(list(episode.leaves())) == GROUP
+        assert len(turns(episode)) == GROUP * len(ROLES)
+    first_epoch = {episode.problem for episode in finished.episodes[:4]}
+    assert first_epoch == {f"train-{n}" for n in range(4)}
+
+
+def test_episodes_are_drawn_by_the_weights_that_the_updates_before_left(
+    finished: Run, model: str
+) -> None:
+    fresh, after = trainer(model), trainer(model, finished.folder / "checkpoints" / "000004")
+    assert surprise(fresh, finished.episodes[EVERY - 1]) < 1e-4
+    assert surprise(after, finished.episodes[EVERY]) < 1e-4
+    assert surprise(fresh, finished.episodes[EVERY]) > 1e-2
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is dep:FutureWarning")
+def test_a_checkpoint_loads_in_plain_peft(finished: Run, model: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = finished.folder / "checkpoints" / "000008"
+    loader: Any = AutoModelForCausalLM
+    worn: Any = peft.PeftModel.from_pretrained(loader.from_pretrained(model), folder / "right")
+    ours, ids = trainer(model, folder), torch.arange(3, 40)[None]
+    (crew,) = ours.crews
+    with torch.no_grad(), crew.adapters.rows(1):
+        expected = crew.base.model(ids).logits
+    with torch.no_grad():
+        assert torch.allclose(worn(ids).logits, expected, atol=1e-5)
+
+
+def test_calls_are_counted_and_cost_nothing(finished: Run) -> None:
+    calls = 2 * EVERY * GROUP * len(ROLES)
+    assert (finished.summary.calls, finished.summary.cost_usd) == (calls, 0.0)
+    assert {row.agent: row.calls for row in finished.summary.usage} == dict.fromkeys(
+        ROLES, calls // 2
+    )
+    drawn = [turn.completion for episode in finished.episodes for turn in turns(episode)]
+    assert finished.summary.output_tokens == sum(completion.output_tokens for completion in drawn)
+    answered = [event for event in finished.events if isinstance(event, Answered)]
+    assert {event.source for event in answered} == {"weights"}
+    assert len({event.key for event in answered}) == len(answered) == calls
+
+
+def test_the_config_is_written_as_it_was_run(model: str, tasks: Path, tmp_path: Path) -> None:
+    sets = [one for one in settings(model, tasks) if not one.startswith("learn.threads")]
+    plan = prepare(resolve([], sets))
+    assert plan.config.learn.threads
+    assert plan.config.sampling.temperature == 0.8
+    assert (plan.config.search.strategy, plan.config.search.k_samples) == ("chains", GROUP)
+    assert plan.config.behaviors.enabled is False
+    assert prepare(plan.config).config == plan.config
+
+
+def test_a_relative_model_is_found_again_from_another_folder(
+    model: str, tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(model).parent)
+    assert prepare(config("./tiny", tasks)).config.provider.model == model
+    monkeypatch.chdir("/")
+    with pytest.raises(ConfigError, match=r"'\./tiny' is no folder"):
+        prepare(config("./tiny", tasks))
+
+
+def test_a_team_learns_what_its_reward_asks_for_and_not_at_rate_zero(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    """Mean rewards of the first and the last block, of eight chains each."""
+    sets = ("episodes=40", "learn.group_size=8")
+    found = {}
+    for rate in (0.03, 0.0):
+        run = orchestry.train(
+            config(model, tasks, *sets, f"learn.learning_rate={rate}"), tmp_path / str(rate)
+        )
+        rewards = [episode.mean_leaf_reward for episode in run.episodes]
+        found[rate] = fmean(rewards[-EVERY:]) - fmean(rewards[:EVERY])
+    assert found[0.03] > 0.4
+    assert abs(found[0.0]) < 0.05
+
+
+def test_a_dry_run_counts_the_calls_at_no_cost(model: str, tasks: Path) -> None:
+    found = estimate(config(model, tasks))
+    assert found.calls == 2 * EVERY * GROUP * len(ROLES)
+    assert found.cost_usd.p5 == found.cost_usd.expected == found.cost_usd.p95 == 0.0
+    assert {(row.agent, row.purpose) for row in found.usage} == {(role, "act") for role in ROLES}
+
+
+def test_a_dry_run_counts_replays_where_they_ask_again(model: str, tmp_path: Path) -> None:
+    """Of two agents in turn, what the second says is asked again where the first did otherwise."""
+    tasks = write_task(tmp_path / "tasks", IN_TURN)
+    sets = ("learn.credit=replay", "learn.rewards=final", f"episodes={EVERY}")
+    found = estimate(config(model, tasks, *sets))
+    run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    replayed = sum(row.calls for row in found.usage if row.purpose == "credit")
+    really = sum(row.calls for row in run.summary.usage if row.purpose == "credit")
+    assert replayed == pytest.approx(really)
+    assert really > 0
+
+
+def test_a_run_stops_at_its_budget_in_order_and_goes_on(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    """Only the judge costs: the weights bill nobody."""
+    judged = ("judge.enabled=true", "judge.provider.name=fake", "judge.when=always")
+    priced = ("prices.fake-1.input=100", "prices.fake-1.output=500", "episodes=12")
+    whole = orchestry.train(config(model, tasks, *judged, *priced), tmp_path / "whole")
+    cap = whole.summary.cost_usd * 0.6
+    run = orchestry.train(
+        config(model, tasks, *judged, *priced, f"budget.usd={cap}"), tmp_path / "run"
+    )
+    assert run.summary.stopped == "budget"
+    assert 0 < run.summary.cost_usd <= cap
+    assert len(run.episodes) < 12
+    assert run.episodes == whole.episodes[: len(run.episodes)]
+    resumed = resume(run.folder, {"budget": {"usd": 5.0}})
+    assert resumed.summary.stopped == "done"
+    assert resumed.episodes == whole.episodes
+    assert adapters(resumed.folder) == adapters(whole.folder)
+
+
+def test_numbers_that_are_none_stop_the_run_and_the_batch_is_kept(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    """Adapters of absurd size: B is zero, so answers are sound, but its gradient overflows."""
+    (absurd,) = (crew.adapters for crew in trainer(model, alpha=10**9).crews)
+    for weight in absurd.parameters()[::2]:
+        weight.data.mul_(1e36)
+    absurd.save(tmp_path / "absurd")
+    sets = (f"learn.from={tmp_path / 'absurd'}", f"learn.alpha={10**9}")
+    path = tmp_path / "run" / "failed-update-1.json"
+    with pytest.raises(
+        LearnError, match=r"step 1 is .*no weight has moved by it; all weights are"
+    ) as caught:
+        orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    assert str(caught.value).endswith(f"the batch is {path}")
+    batch = json.loads(path.read_text())
+    assert batch["actions"] == dict.fromkeys(ROLES, EVERY * GROUP)
+    assert {"agent", "prompt_ids", "ids", "logprobs", "advantage"} <= batch["samples"][0].keys()
+    run = load_run(tmp_path / "run")
+    assert len(run.episodes) == EVERY
+    assert not learned(run)
+    assert run.summary.stopped == "failed"
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["provider.model=/no/such/folder"], "'/no/such/folder' is no folder here: correct"),
+        (["judge.enabled=true"], "has no judge of its own: name one in judge.provider.name"),
+        (["judge.enabled=true", "judge.provider.model=m"], "judge.provider.name"),
+        (["provider.name=fake"], "has no provider fake: leave provider.name"),
+        (["agents.left.model=./other"], r"the model './other' is no folder here"),
+        (["learn.group_size=1"], "leaves nothing to compare an action with"),
+        (["learn.clip=0.2"], "bounds the second step .* learn.epochs=1 takes one"),
+        (["learn.from=/no/such/place"], "learn.from: /no/such/place is no folder here: give a ch"),
+        (["learn.from=/proc/self"], "learn.from: /proc/self holds no adapters: give a checkpoint"),
+        (["learn.epochs=2"], "learns from actions of an older policy: set learn.clip"),
+        (["behaviors.enabled=true"], "learns by gradients"),
+        (["search.k_samples=8"], "draws independent chains, .* leave search.k_samples"),
+        (["search.strategy=fixed"], "leave search.strategy"),
+        (["search.beam_width=5"], "leave search.beam_width"),
+        (["credit.share=0.1"], "its replays are learn.credit=replay: leave credit.share"),
+        (["agents.left.temperature=0"], "left would answer at temperature 0"),
+        (["sampling.temperature=0"], "left, right would answer at temperature 0"),
+    ],
+)
+def test_what_it_would_not_read_is_refused_before_anything_is_written(
+    model: str, tasks: Path, tmp_path: Path, sets: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_likeliest_answers_can_be_played_without_learning(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    sets = ("sampling.temperature=0", "learn.enabled=false", "episodes=2")
+    run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    for episode in run.episodes:
+        assert len({(turn.agent, turn.completion.text) for turn in turns(episode)}) == len(ROLES)
+
+
+def test_a_run_too_short_to_learn_says_so(model: str, tasks: Path) -> None:
+    notes = prepare(config(model, tasks, "episodes=3")).backend.notes
+    assert any("nothing is learned: an update takes learn.every=4" in note for note in notes)
+    assert not any("nothing is learned" in n for n in prepare(config(model, tasks)).backend.notes)
+
+
+def test_a_judge_of_another_provider_is_asked(model: str, tasks: Path, tmp_path: Path) -> None:
+    sets = ("judge.enabled=true", "judge.provider.name=fake", "judge.when=always", "episodes=4")
+    run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    assert {row.purpose for row in run.summary.usage} == {"act", "judge"}
+    assert len(learned(run)) == 1
+
+
+def test_a_run_whose_prompts_never_fit_ends_at_once(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    sets = ("sampling.max_tokens=500",)
+    with pytest.raises(PromptTooLong, match=r"passes the 512 of .*lower max_tokens"):
+        orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    assert load_run(tmp_path / "run").summary.stopped == "failed"
+
+
+def test_an_agent_whose_prompt_does_not_fit_says_nothing_and_the_others_learn(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    sets = ("agents.left.system_prompt=" + 500 * "x", "episodes=4")
+    run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    said = {(turn.agent, turn.completion.stop) for e in run.episodes for turn in turns(e)}
+    assert ("left", "too_long") in said
+    assert said & {("right", "end"), ("right", "length")}
+    (update,) = learned(run)
+    assert update.state["norms"]["left"] == 0.0 < update.state["norms"]["right"]
+
+
+def test_agents_may_have_bases_of_their_own(
+    model: str, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tiny_folder(tmp_path / "other", "qwen2", seed=1)
+    monkeypatch.chdir(tmp_path)
+    run = orchestry.train(
+        config(model, tasks, "agents.right.model=./other", "episodes=4"), tmp_path / "run"
+    )
+    assert run.config["agents"]["right"]["model"] == str(other)
+    bases = {(t.agent, t.completion.model) for e in run.episodes for t in turns(e)}
+    assert bases == {("left", model), ("right", str(other))}
+    assert {"left", "right"} < {path.name for path in run.folder.glob("checkpoints/000004/*")}
+
+
+def test_credits_by_replay_learn_the_same_task(model: str, tasks: Path, tmp_path: Path) -> None:
+    sets = ("episodes=40", "learn.credit=replay", "learn.rewards=final")
+    run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    rewards = [episode.mean_leaf_reward for episode in run.episodes]
+    assert fmean(rewards[-EVERY:]) - fmean(rewards[:EVERY]) > 0.2
+    calls = {row.purpose: row.calls for row in run.summary.usage if row.agent == "left"}
+    assert calls == {"act": 40 * GROUP}  # a single stage's siblings are all that is needed
+
+
+def test_who_names_the_embedded_model_gets_it_on_every_machine() -> None:
+    plan = prepare(resolve([], ["backend=local", "task=tldr", "provider.name=embedded"]))
+    assert plan.config.provider.model == "embedded"
+
+
+def test_a_process_that_follows_another_runs_nothing_of_its_own(model: str, tasks: Path) -> None:
+    launch = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    with pytest.raises(ConfigError, match="process 1 of a launch follows process 0"):
+        prepare(config(model, tasks), environ=launch)
+
+
+def test_a_judge_that_is_named_rates_every_episode_of_a_task_that_asks_for_one(
+    model: str, tmp_path: Path
+) -> None:
+    """Nothing is pruned here, so `undecided` would never ask it."""
+    tasks = write_task(
+        tmp_path / "tasks", TASK.replace('name = "letters"', 'name = "letters"\n    judged = True')
+    )
+    sets = ("judge.enabled=true", "judge.provider.name=fake", "episodes=4")
+    run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    assert {row.purpose for row in run.summary.usage} == {"act", "judge"}

@@ -1,0 +1,223 @@
+"""A run that is evaluated on dev while it learns."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from rich.console import Console
+
+pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+import orchestry
+from orchestry.cli.show import figures
+from orchestry.core.errors import ConfigError, TaskError
+from orchestry.engine.estimate import estimate
+from orchestry.engine.evaluate import evaluate
+from orchestry.engine.export import export
+from orchestry.engine.run import prepare, resume
+from orchestry.store.checkpoints import best
+from orchestry.store.journal import Answered, Evaluated, RolledBack
+from orchestry.store.run import Run, load_run
+from tests.backends.letters import (
+    GROUP,
+    ROLES,
+    TASK,
+    adapters,
+    artefacts,
+    config,
+    learned,
+    write_task,
+)
+from tests.journals import cut_before
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+PROBLEMS = 3
+SETS = (
+    "episodes=24",
+    "learn.every=4",
+    "learn.evaluate_every=2",
+    f"learn.evaluate_problems={PROBLEMS}",
+    "learn.keep=1",
+)
+
+
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The letters, of which a trajectory with at least two e is called rich."""
+    reward = "return self.score(quality=text.count('e') / max(1, len(text)))"
+    rich = reward[:-1] + ", tags=('rich',) if text.count('e') > 1 else ())"
+    source = TASK.replace(reward.replace("'e'", '"e"'), rich)
+    assert source != TASK
+    return write_task(tmp_path_factory.mktemp("tasks"), source)
+
+
+@pytest.fixture(scope="module")
+def watched(model: str, tagged: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Six updates, evaluated after the second, the fourth and the sixth."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return orchestry.train(config(model, tagged, *SETS), folder)
+
+
+def evaluations(run: Run) -> dict[int, Evaluated]:
+    return {event.update: event for event in run.events if isinstance(event, Evaluated)}
+
+
+def test_a_run_is_evaluated_before_its_first_update_and_after_every_second(watched: Run) -> None:
+    found = evaluations(watched)
+    assert list(found) == [0, 2, 4, 6]
+    assert found[6].reward > found[0].reward + 0.2
+    assert found[6].tags["rich"] > 0.5
+    kinds = [event.kind for event in watched.events if event.kind in ("learned", "evaluated")]
+    assert kinds == ["evaluated", *(3 * ["learned", "learned", "evaluated"])]
+    calls = [event for event in watched.events if isinstance(event, Answered)]
+    assert sum(event.purpose == "dev" for event in calls) == 4 * PROBLEMS * GROUP * len(ROLES)
+    assert sum(event.purpose == "act" for event in calls) == 24 * GROUP * len(ROLES)
+
+
+def test_the_best_checkpoint_stays_however_old_it_is(watched: Run) -> None:
+    best = watched.summary.best_update
+    scores = {update: found.reward for update, found in evaluations(watched).items() if update}
+    assert best == max(scores, key=lambda update: scores[update])
+    assert (watched.folder / f"checkpoints/{4 * best:06d}" / "optimizer.pt").exists()
+
+
+def test_best_is_the_first_of_the_highest_and_never_the_beginning() -> None:
+    def found(*rewards: float) -> list[Evaluated]:
+        return [Evaluated(update=n, reward=r, tags={}, at=0.0) for n, r in enumerate(rewards)]
+
+    assert best(found(0.9, 0.2, 0.5, 0.5)) == found(0.9, 0.2, 0.5)[2]
+    assert best(found(0.9)) is None
+
+
+def test_the_best_is_what_is_exported_and_evaluated_where_it_is_asked_for(
+    model: str, tagged: Path, tmp_path: Path
+) -> None:
+    """A rate so high that the second update undoes the first."""
+    sets = ("episodes=8", "learn.evaluate_every=1", "learn.learning_rate=1.0")
+    run = orchestry.train(config(model, tagged, *SETS, *sets), tmp_path / "run")
+    rewards = [event.reward for event in evaluations(run).values()]
+    assert rewards[1] > rewards[2]
+    assert run.summary.best_update == 1
+    assert export(run.folder, tmp_path / "out", update="best").learned.update == 1
+    found = evaluate(run, update="best")
+    assert found.folder.name == "test--update-1"
+    assert found.config["learn"]["from"] == str(run.folder / "checkpoints" / "000004")
+
+
+def test_an_evaluation_of_update_0_plays_the_team_as_it_began(watched: Run) -> None:
+    """The same problems with the same seeds as any other update is evaluated with."""
+    first, last = evaluate(watched, update=0), evaluate(watched)
+    assert first.folder.name == "test--update-0"
+    assert first.config["learn"].get("from") is None
+    assert [e.problem for e in first.episodes] == [e.problem for e in last.episodes]
+    means = [run.summary.mean_trajectory_reward or 0.0 for run in (first, last)]
+    assert means[1] > means[0] + 0.1
+
+
+def test_what_learns_nothing_is_not_evaluated_on_dev(
+    watched: Run, model: str, tagged: Path, tmp_path: Path
+) -> None:
+    """Neither an evaluation nor a run with learning off, whatever the config asks for."""
+    idle = orchestry.train(
+        config(model, tagged, *SETS, "episodes=4", "learn.enabled=false"), tmp_path / "idle"
+    )
+    for run in (evaluate(watched, split="dev", update=0), idle):
+        assert not evaluations(run)
+        calls = [event for event in run.events if isinstance(event, Answered)]
+        assert {event.purpose for event in calls} == {"act"}
+        assert run.summary.dev_rewards == {}
+
+
+def test_an_evaluation_that_a_kill_cut_off_is_played_again_and_its_update_stays(
+    watched: Run, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(watched.folder, tmp_path / "run")
+    cut_before(folder, "evaluated", 6)
+    resumed = resume(folder)
+    assert artefacts(folder) == artefacts(watched.folder)
+    assert not [event for event in resumed.events if isinstance(event, RolledBack)]
+    again, before = evaluations(resumed)[6], evaluations(watched)[6]
+    assert again == before.model_copy(update={"at": again.at})
+
+
+def test_a_fault_on_a_dev_problem_takes_no_update_back(model: str, tmp_path: Path) -> None:
+    """The task breaks after the first evaluation; mended, the run goes on from its update."""
+    flag = tmp_path / "broken"
+    line = "        return state.problem.prompt\n"  # not an answer's fault, so the run stops
+    guard = (
+        f"        if 'dev' in state.problem.id and __import__('os').path.exists('{flag}'):\n"
+        "            raise ValueError('on dev')\n"
+    )
+    source = TASK.replace(line, guard + line)
+    assert source != TASK
+    tasks = write_task(tmp_path / "tasks", source)
+    sets = (*SETS, "learn.evaluate_every=1")
+    run = orchestry.train(config(model, tasks, *sets, "episodes=4"), tmp_path / "run")
+    flag.touch()
+    with pytest.raises(TaskError, match="on dev"):
+        resume(run.folder, {"episodes": 8})
+    failed = load_run(run.folder)
+    assert (len(learned(failed)), list(evaluations(failed))) == (2, [0, 1])
+    flag.unlink()
+    mended = resume(run.folder)
+    assert (len(learned(mended)), list(evaluations(mended))) == (2, [0, 1, 2])
+    assert not [event for event in mended.events if isinstance(event, RolledBack)]
+    assert mended.summary.stopped == "done"
+
+
+def panel(run: Run) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(figures(run.summary))
+    return console.export_text()
+
+
+def test_nothing_that_was_learned_depends_on_being_watched(
+    watched: Run, model: str, tagged: Path, tmp_path: Path
+) -> None:
+    alone = orchestry.train(
+        config(model, tagged, *SETS, "learn.evaluate_every=null"), tmp_path / "run"
+    )
+    assert alone.episodes == watched.episodes
+
+
+def test_a_run_in_two_parts_evaluates_as_a_whole_one(
+    watched: Run, model: str, tagged: Path, tmp_path: Path
+) -> None:
+    part = orchestry.train(config(model, tagged, *SETS, "episodes=10"), tmp_path / "run")
+    resume(part.folder, {"episodes": 24})
+    assert artefacts(part.folder) == artefacts(watched.folder)
+
+
+def test_dev_is_evaluated_as_a_later_evaluation_finds_it(watched: Run) -> None:
+    """Of the same weights on the same problems; only the seeds differ."""
+    later = evaluate(watched, split="dev")
+    found = fmean(episode.mean_leaf_reward for episode in later.episodes)
+    assert later.summary.mean_trajectory_reward == pytest.approx(found)
+    assert (later.summary.mean_reward or 0.0) > found  # which is of the best of each group
+    assert found == pytest.approx(evaluations(watched)[6].reward, abs=0.2)
+
+
+def test_the_dry_run_counts_the_evaluations(model: str, tagged: Path) -> None:
+    calls = (24 + 4 * PROBLEMS) * GROUP * len(ROLES)
+    assert estimate(config(model, tagged, *SETS)).calls == calls
+
+
+def test_a_task_without_dev_problems_is_refused(model: str, tmp_path: Path) -> None:
+    source = TASK.replace("for n in range(4)]", "for n in range(4) if split != 'dev']")
+    tasks = write_task(tmp_path / "tasks", source)
+    with pytest.raises(ConfigError, match="no dev problems to evaluate on: add some, or leave"):
+        prepare(config(model, tasks, *SETS))
+
+
+def test_a_resume_may_begin_to_evaluate(model: str, tasks: Path, tmp_path: Path) -> None:
+    """Nothing that is learned depends on it."""
+    whole = orchestry.train(config(model, tasks), tmp_path / "whole")
+    part = orchestry.train(config(model, tasks, "episodes=4"), tmp_path / "part")
+    more = resume(part.folder, {"episodes": 8, "learn": {"evaluate_every": 1}})
+    assert adapters(more.folder) == adapters(whole.folder)
+    assert [e.update for e in more.events if isinstance(e, Evaluated)] == [1, 2]

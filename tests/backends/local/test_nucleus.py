@@ -1,0 +1,97 @@
+"""Drawn tokens follow softmax(logits / T), cut at top-p."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from orchestry.backends.local.nucleus import HEAD, pick
+from orchestry.core.errors import OrchestryError
+
+WORDS = 2 * HEAD
+DRAWS = 8_000
+
+
+def cut(logits_V: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:
+    """The distribution written out: the fewest likeliest tokens that reach top_p, rescaled."""
+    chances = (logits_V.double() / temperature).softmax(-1).tolist()
+    kept, mass = [0.0] * len(chances), 0.0
+    for token in sorted(range(len(chances)), key=lambda token: -chances[token]):
+        if mass >= top_p:
+            break
+        kept[token] = chances[token]
+        mass += chances[token]
+    return torch.tensor(kept) / mass
+
+
+def drawn(
+    logits_V: torch.Tensor,
+    temperature: float,
+    top_p: float,
+    uniforms: list[float],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = len(uniforms)
+    return pick(
+        logits_V.expand(rows, -1),
+        torch.full((rows,), temperature),
+        torch.full((rows,), top_p),
+        torch.tensor(uniforms),
+    )
+
+
+@pytest.mark.parametrize("spread", [0.5, 4.0])  # flat: beyond the head; peaked: within it
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.8, 0.95), (1.0, 1.0), (1.3, 0.6)])
+def test_frequencies(spread: float, temperature: float, top_p: float) -> None:
+    """Each seed's own first number is uniform over seeds, as the sampler uses it."""
+    logits_V = torch.randn(WORDS, generator=torch.Generator().manual_seed(3)) * spread
+    uniforms = [random.Random(seed).random() for seed in range(DRAWS)]
+    expected_V = cut(logits_V, temperature, top_p) * DRAWS
+    ids, logprobs = drawn(logits_V, temperature, top_p, uniforms)
+    counts_V = torch.bincount(ids, minlength=WORDS).double()
+    assert counts_V[expected_V == 0].sum() == 0
+    common = expected_V >= 5
+    terms = (counts_V - expected_V)[common].square() / expected_V[common]
+    # Chi-square's 99.9 % quantile by Wilson and Hilferty.
+    free = int(common.sum()) - 1
+    assert terms.sum() < free * (1 - 2 / (9 * free) + 3.09 * (2 / (9 * free)) ** 0.5) ** 3
+    expected = (logits_V / temperature).log_softmax(-1)[ids]
+    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=0)
+
+
+def test_the_flat_case_needs_more_than_the_head() -> None:
+    logits_V = torch.randn(WORDS, generator=torch.Generator().manual_seed(3)) * 0.5
+    assert (cut(logits_V, 0.8, 0.95) > 0).sum() > HEAD
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.3])
+def test_the_extremes_of_the_uniform_number(top_p: float) -> None:
+    logits_V = torch.randn(WORDS, generator=torch.Generator().manual_seed(4))
+    kept_V = cut(logits_V, 1.0, top_p)
+    ids, _ = drawn(logits_V, 1.0, top_p, [0.0, 1.0 - 2**-24])
+    assert ids[0] == logits_V.argmax()
+    assert kept_V[ids[1]] == kept_V[kept_V > 0].min()
+
+
+def test_rows_have_their_own_options() -> None:
+    logits_RV = torch.randn(3, WORDS, generator=torch.Generator().manual_seed(5))  # noqa: N806
+    options = torch.tensor([[0.0, 0.9, 0.99], [1.0, 1e-9, 0.99], [2.0, 1.0, 0.99]])
+    ids, logprobs = pick(logits_RV, *options.unbind(-1))
+    assert ids[:2].tolist() == logits_RV[:2].argmax(-1).tolist()
+    assert logprobs[0] == 0.0
+    assert logprobs[1] == pytest.approx(float(logits_RV[1].log_softmax(-1).max()))
+    [alone], _ = drawn(logits_RV[2], 2.0, 1.0, [0.99])
+    assert ids[2] == alone
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers(bad: float, temperature: float) -> None:
+    logits_V = torch.zeros(WORDS)
+    logits_V[7] = bad
+    with pytest.raises(OrchestryError, match="logits are not finite"):
+        drawn(logits_V, temperature, 0.9, [0.5])

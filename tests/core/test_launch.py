@@ -1,0 +1,56 @@
+"""What a launcher's environment variables say, and who may not be launched."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestry.backends import open_backend
+from orchestry.core.config import resolve
+from orchestry.core.errors import ConfigError
+from orchestry.core.launch import Launch, launched
+from orchestry.task.registry import load_task
+
+SECOND = {"WORLD_SIZE": "4", "RANK": "1", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+
+
+def test_a_process_knows_its_place() -> None:
+    assert launched(SECOND) == Launch(processes=4, rank=1, local_processes=2, local_rank=1)
+
+
+@pytest.mark.parametrize("environ", [{}, {"WORLD_SIZE": "1", "RANK": "0"}, {"RANK": "3"}])
+def test_one_process_is_alone(environ: dict[str, str]) -> None:
+    assert launched(environ) == Launch()
+
+
+@pytest.mark.parametrize("size", ["", "two", "0", "-1", "2.0"])
+def test_nonsense_is_refused(size: str) -> None:
+    with pytest.raises(ConfigError, match=f"WORLD_SIZE is '{size}'.*: unset it, or start with"):
+        launched({"WORLD_SIZE": size})
+
+
+def test_other_backends_take_one_process() -> None:
+    config = resolve([], ["backend=api", "provider.name=fake"])
+    task = load_task(config.task, config.task_path, config.weights, config.options)
+    with pytest.raises(ConfigError, match="backend api takes one process, and 4 were launched"):
+        open_backend(config, task, SECOND)
+
+
+@pytest.mark.parametrize("words", [("tasks", "list"), ("run", "--dry-run"), ("nonsense",), ()])
+def test_another_process_than_the_first_says_nothing(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestry", *words],
+        env={**os.environ, **SECOND},
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert list(tmp_path.iterdir()) == []

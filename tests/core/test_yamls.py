@@ -1,0 +1,118 @@
+"""Files of YAML from anybody: whatever they hold, one clear error or plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from orchestry.backends.api.library import read_library
+from orchestry.core import yamls
+from orchestry.core.config import RunConfig, read_yaml, validate
+from orchestry.core.errors import ConfigError
+from orchestry.store.run import read_config
+
+TAGS = ("bool", "int", "float", "timestamp", "binary", "null", "set", "omap", "pairs", "seq", "map")
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.dates()
+    | st.datetimes()
+    | st.binary(max_size=9)
+    | st.text(max_size=20)
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+KEYS = ("version", "task", "model", "update", "behaviors")
+BEHAVIOR = ("id", "agent", "kind", "text", "why", "status", "born", "evidence", "screened", "note")
+
+
+def fault(call: Callable[[], object], kind: type[Exception] = ConfigError) -> str:
+    """What a call is refused with; '' where it is not."""
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    return ""
+
+
+LIBRARIES = st.dictionaries(
+    st.sampled_from(KEYS) | st.text(max_size=5), VALUES
+) | st.fixed_dictionaries(
+    {"task": st.just("t"), "model": st.just("m")},
+    optional={
+        "behaviors": st.lists(
+            st.fixed_dictionaries(
+                {"agent": VALUES | st.just("a"), "text": VALUES | st.just("t")},
+                optional={key: VALUES for key in BEHAVIOR if key not in ("agent", "text")},
+            ),
+            max_size=3,
+        )
+    },
+)
+
+
+@given(
+    st.text(max_size=40) | st.builds("!!{} {}".format, st.sampled_from(TAGS), st.text(max_size=9))
+)
+@example("!!bool maybe")
+@example("!!timestamp soon")
+@example("!!int ''")
+@example("&a [*a]")
+@example("a: &a [x, x, x]\nb: &b [*a, *a, *a]\n")
+@example("2024-13-45")
+@example("[" * 2000)
+def test_any_text_is_data_or_a_value_error(text: str) -> None:
+    assert "\n" not in fault(lambda: yamls.load(text), ValueError)
+
+
+def test_aliases_that_grow_without_end_are_refused() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    with pytest.raises(ValueError, match="more than 1,000,000 values"):
+        yamls.load("\n".join(lines))
+
+
+@given(LIBRARIES)
+@example({"task": "t", "model": "m", "behaviors": [{"agent": 3, "text": "x"}]})
+@example({"task": "t", "model": "m", "behaviors": [{"agent": "a", "text": "x"}] * 2})
+def test_any_library_is_read_or_refused_in_a_line(
+    tmp_path_factory: pytest.TempPathFactory, raw: dict[str, object]
+) -> None:
+    path = tmp_path_factory.mktemp("library") / "library.yaml"
+    path.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    if said := fault(lambda: read_library(path)):
+        assert said.startswith(f"{path} is no library of behaviours: ")
+        assert "\n" not in said
+    else:
+        library = read_library(path)
+        assert len(library.adopted().behaviors) == len(library.behaviors)
+        assert library.transferred("other", "model").task == "other"
+
+
+@given(st.dictionaries(st.sampled_from([*RunConfig.model_fields]) | st.text(max_size=5), VALUES))
+def test_any_config_is_read_or_refused_in_words(
+    tmp_path_factory: pytest.TempPathFactory, raw: dict[str, object]
+) -> None:
+    folder = tmp_path_factory.mktemp("config")
+    (folder / "config.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+    assert "pydantic" not in fault(lambda: validate(read_config(folder)))
+    assert "pydantic" not in fault(lambda: validate(read_yaml(folder / "config.yaml")))
+
+
+def test_the_files_of_a_run_take_no_tag_that_does_not_fit(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: !!bool maybe\n")
+    for said in (
+        fault(lambda: read_config(tmp_path)),
+        fault(lambda: read_yaml(tmp_path / "config.yaml")),
+    ):
+        assert "a tag such as !!bool does not fit its value" in said

@@ -1,0 +1,146 @@
+"""What changed between two processes of a run is found by content, named, and refused or noted."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import orchestry
+from orchestry.core.config import merge, validate
+from orchestry.core.errors import ConfigError
+from orchestry.engine.changes import RESUMABLE, changed, check_changes, config_digests
+from orchestry.engine.evaluate import evaluate
+from orchestry.engine.run import prepare, resume
+from orchestry.engine.session import Silent
+from orchestry.store.journal import Opened
+from orchestry.store.run import Run
+from tests.engine.test_run import TASKS, config
+
+
+class Notes(Silent):
+    """All that a run says."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run of two episodes, of a task that lies beside it."""
+    shutil.copytree(TASKS / "words", tmp_path / "shelf" / "words")
+    return orchestry.train(
+        config("episodes=2", f"task_path=[{tmp_path / 'shelf'}]"), tmp_path / "run"
+    )
+
+
+def edit(run: Run, **changes: Any) -> None:
+    path = run.folder / "config.yaml"
+    path.write_text(yaml.safe_dump(merge(yaml.safe_load(path.read_text()), changes)))
+
+
+def opened(run: Run) -> list[Opened]:
+    return [e for e in Run(run.folder).events if isinstance(e, Opened)]
+
+
+def test_an_edited_config_is_refused_by_name_or_accepted_in_the_journal(run: Run) -> None:
+    assert resume(run.folder).summary.stopped == "done"
+    edit(run, seed=7)
+    before = (run.folder / "config.yaml").read_bytes()
+    with pytest.raises(ConfigError, match=r"seed in config.yaml: .*resume \S+ --accept-changes"):
+        resume(run.folder)
+    assert (run.folder / "config.yaml").read_bytes() == before
+    assert len(opened(run)) == 2
+    resume(run.folder, accept=True)
+    assert [event.accepted for event in opened(run)] == [(), (), ("config.seed",)]
+    resume(run.folder)
+
+
+@pytest.mark.parametrize("name", ["task.py", "more.py", "problems.jsonl"])
+def test_an_edited_task_is_refused_by_file(run: Run, tmp_path: Path, name: str) -> None:
+    with (tmp_path / "shelf" / "words" / name).open("a") as file:
+        file.write("\n")
+    for harmless in ("README.md", ".cache"):
+        (tmp_path / "shelf" / "words" / harmless).write_text("new")
+    with pytest.raises(ConfigError, match=f"{name} of the task: .*--accept-changes"):
+        resume(run.folder)
+    resume(run.folder, {"episodes": 3}, accept=True)
+    assert opened(run)[-1].accepted == (f"task/{name}",)
+
+
+def test_an_evaluation_says_that_the_task_is_another(run: Run, tmp_path: Path) -> None:
+    notes = Notes()
+    evaluate(run, observer=notes)
+    assert not [text for text in notes.said if "changed since" in text]
+    with (tmp_path / "shelf" / "words" / "task.py").open("a") as file:
+        file.write("# better\n")
+    evaluate(run, "dev", observer=notes)
+    assert [text for text in notes.said if "task.py of the task changed since" in text]
+    with pytest.raises(ConfigError, match=r"task.py of the task"):  # half of it would be of then
+        evaluate(run)
+
+
+def test_a_task_that_moved_is_the_same(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "shelf").rename(tmp_path / "moved")
+    found = resume(run.folder, {"task_path": [str(tmp_path / "moved")]})
+    assert (found.summary.stopped, opened(run)[-1].accepted) == ("done", ())
+
+
+PLAIN = prepare(config()).config
+LEAVES = [
+    ("seed", 8),
+    ("split", "dev"),
+    ("weights", {"length": 2.0}),
+    ("options", {"a": 1}),
+    ("sampling.max_tokens", 77),
+    ("search.k_samples", 9),
+    ("search.exploration", 0.5),
+    ("provider.model", "other"),
+    ("judge.weight", 0.1),
+    ("behaviors.alpha", 0.01),
+    ("credit.share", 0.9),
+    ("learn.rank", 3),
+    ("agents", {"writer": {"max_tokens": 3}}),
+    ("prices", {"m": {"input": 0, "output": 0}}),
+    ("sandbox.cpu_s", 3.0),
+    ("budget.usd", 77.0),
+    ("episodes", 99),
+    ("cache.enabled", True),
+    ("retry.attempts", 2),
+    ("search.concurrency", 3),
+    ("learn.learning_rate", 0.5),
+    ("provider.base_url", "http://127.0.0.1:1"),
+]
+
+
+@given(st.lists(st.sampled_from(LEAVES), min_size=1, max_size=4, unique_by=lambda leaf: leaf[0]))
+@example([("seed", 8), ("episodes", 99)])
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_a_resume_does_not_take_is_found_in_an_edited_config(
+    leaves: list[tuple[str, Any]],
+) -> None:
+    """The digests, and what `resume --set` takes, are two views of one list."""
+    changes: dict[str, Any] = {}
+    for key, value in leaves:
+        section, _, name = key.partition(".")
+        changes = merge(changes, {section: {name: value} if name else value})
+    before = Opened(at=0.0, provider="p", model="m", digests=config_digests(PLAIN))
+    edited = validate(merge(PLAIN.model_dump(mode="json", by_alias=True), changes))
+    refused = {
+        key.partition(".")[0] for key, _ in leaves if not {key, key.partition(".")[0]} & RESUMABLE
+    }
+    found = {name.removeprefix("config.") for name in changed([before], config_digests(edited))}
+    assert found == refused
+    if refused:
+        with pytest.raises(ConfigError, match="can't be changed on a resume"):
+            check_changes(changes)
+    else:
+        check_changes(changes)

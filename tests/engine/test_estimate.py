@@ -1,0 +1,293 @@
+"""The dry run: ordered, bounded by a real maximum, without a network and without a key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import orchestry
+from orchestry.backends.api.library import Behavior, Library, to_yaml
+from orchestry.backends.simulated import Tally
+from orchestry.core.config import RunConfig, resolve
+from orchestry.core.errors import ConfigError
+from orchestry.engine.bound import Courses, most
+from orchestry.engine.estimate import Dollars, Estimate, _dollars, estimate, simulate
+from orchestry.engine.run import prepare
+from orchestry.engine.session import Plan
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = f"task_path=[{ROOT / 'tests' / 'fixtures' / 'tasks'}, {ROOT / 'benchmarks' / 'tasks'}]"
+BASE = ("task=words", FOLDERS, "provider.name=fake", "episodes=3", "budget.usd=null")
+PRICED = ("prices.fake-1.input=1", "prices.fake-1.output=5")
+CLAUDE = ("provider.name=anthropic", "provider.model=claude-sonnet-5")
+JUDGED = ("judge.enabled=true", "behaviors.enabled=false")
+NO_WAIT = ("retry.base_s=0", "provider.fake.fault_rate=0.3", "provider.fake.faults=[drop]")
+
+
+def config(*sets: str) -> RunConfig:
+    return resolve([], [*BASE, *PRICED, *sets])
+
+
+def plan_of(*sets: str) -> Plan:
+    return prepare(config(*sets), environ={}, need_key=False)
+
+
+LEARNING = ("judge.enabled=true", "behaviors.enabled=true", "behaviors.every=3")
+SETTINGS = st.fixed_dictionaries(
+    {
+        "task": st.sampled_from(["words", "relay", "duet"]),
+        "episodes": st.integers(1, 7),
+        "search.k_samples": st.integers(1, 5),
+        "search.beam_width": st.integers(1, 4),
+        "search.strategy": st.sampled_from(["beam", "best_of_n", "fixed"]),
+        "search.joint": st.sampled_from(["aligned", "cross"]),
+        "search.exploration": st.sampled_from([0.0, 0.5]),
+        "sampling.max_tokens": st.sampled_from([1, 16, 400]),
+        "retry.attempts": st.integers(1, 3),
+        "prices.fake-1.cache_write": st.sampled_from(["null", "1.25"]),
+        "judge.enabled": st.booleans(),
+        "judge.when": st.sampled_from(["undecided", "always"]),
+        "judge.repeats": st.integers(1, 2),
+        "judge.max_tokens": st.sampled_from([64, 1024]),
+        "credit.share": st.sampled_from([0.0, 0.5]),
+        "behaviors.enabled": st.just(False),
+    }
+)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(SETTINGS)
+@pytest.mark.slow
+def test_percentiles_are_ordered_below_a_maximum_that_no_simulated_run_passes(
+    drawn: dict[str, Any],
+) -> None:
+    plan = plan_of(*(f"{key}={value}" for key, value in drawn.items()))
+    courses = Courses()
+    top, calls = most(plan, courses)
+    assert max(simulate(plan, calls * 100, defaultdict(Tally), courses)) <= top
+    assert courses.fixed
+    usd = estimate(plan.config).cost_usd
+    assert usd.max is not None
+    assert 0 < usd.p5 <= usd.expected <= usd.p95 <= usd.max
+
+
+@pytest.mark.parametrize("task", ["words", "relay", "duet"])
+@pytest.mark.parametrize("strategy", ["beam", "best_of_n", "fixed"])
+def test_no_real_run_passes_the_maximum_though_its_calls_are_lost(
+    tmp_path: Path, task: str, strategy: str
+) -> None:
+    chosen = config(
+        f"task={task}",
+        f"search.strategy={strategy}",
+        "search.joint=cross",
+        "sampling.max_tokens=1",
+        "provider.fake.output_tokens=1",
+        *NO_WAIT,
+    )
+    run = orchestry.train(chosen, tmp_path / "run")
+    top = estimate(chosen).cost_usd.max
+    assert top is not None
+    assert 0 < run.summary.lost_usd < run.summary.cost_usd <= top
+
+
+@pytest.mark.parametrize("when", ["undecided", "always"])
+@pytest.mark.parametrize("task", ["words", "duet"])
+@pytest.mark.slow
+def test_no_real_run_passes_the_maximum_though_all_its_verdicts_are_cut(
+    tmp_path: Path, task: str, when: str
+) -> None:
+    script = tmp_path / "verdicts.jsonl"
+    script.write_text('{"agent": "judge", "text": "{", "output_tokens": 100000}', encoding="utf-8")
+    chosen = config(
+        *JUDGED,
+        f"task={task}",
+        f"judge.when={when}",
+        "judge.max_tokens=64",
+        "judge.repeats=2",
+        "judge.provider.name=fake",
+        f"judge.provider.fake.script={script}",
+        "judge.provider.fake.fault_rate=0.3",
+        "judge.provider.fake.faults=[drop]",
+        "credit.share=0.5",
+        "provider.fake.output_tokens=500",
+        *NO_WAIT,
+    )
+    run = orchestry.train(chosen, tmp_path / "run")
+    top = estimate(chosen).cost_usd.max
+    used = run.summary.cost_by_use
+    assert top is not None
+    assert run.summary.cost_usd <= top
+    assert used["credit"] > 0
+    if task == "words" or when == "always":  # the duet's scores seldom tie
+        assert set(run.summary.judgements) == {"malformed"}
+        assert used["judge"] > 0
+
+
+@pytest.mark.parametrize("task", ["words", pytest.param("duet", marks=pytest.mark.slow)])
+def test_calls_of_each_purpose_are_foretold(tmp_path: Path, task: str) -> None:
+    chosen = config(
+        *JUDGED, f"task={task}", "judge.when=always", "credit.share=0.5", "provider.fake.faults=[]"
+    )
+    run = orchestry.train(chosen, tmp_path / "run")
+    foretold = estimate(chosen)
+    real, expected = Counter[str](), Counter[str]()
+    for used in run.summary.usage:
+        real[used.purpose] += used.calls
+    for row in foretold.usage:
+        expected[row.purpose] += round(row.calls)
+    assert real.keys() == expected.keys() == {"act", "judge", "credit"}
+    for purpose, calls in real.items():
+        assert calls == pytest.approx(expected[purpose], rel=0.25), purpose
+    assert foretold.cost_usd.p5 <= run.summary.cost_usd <= foretold.cost_usd.p95
+
+
+def test_the_judge_is_priced_at_its_own_models_price() -> None:
+    own = ("judge.provider.name=fake", "judge.provider.model=wise", "prices.wise.input=2")
+    free = config(
+        *JUDGED, *own, "prices.wise.output=3", "prices.fake-1.input=0", "prices.fake-1.output=0"
+    )
+    usd = {row.purpose: row.usd for row in estimate(free).usage}
+    assert usd["act"] == 0
+    assert usd["judge"] > 0
+    top = estimate(free).cost_usd.max
+    assert top is not None
+    assert top > estimate(free).cost_usd.p95 > 0
+
+
+@pytest.mark.slow
+def test_learning_has_rows_and_no_maximum_but_the_budget() -> None:
+    learns = ("behaviors.enabled=true", "behaviors.every=2", "credit.share=0.2", "episodes=6")
+    found = estimate(config(*learns))
+    rows = {(row.agent, row.purpose): row for row in found.usage}
+    assert {purpose for _, purpose in rows} == {"act", "credit", "distil", "trial"}
+    assert all(rows[agent, "trial"].usd > 0 for agent in ("writer", "reviewer", "refactorer"))
+    assert 0 < sum(row.calls for (_, purpose), row in rows.items() if purpose == "distil") <= 12
+    assert found.cost_usd.max is None
+
+
+@pytest.mark.slow
+def test_calls_of_runs_that_learn_are_foretold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestry.engine.estimate.SIMULATED_CALLS", 40_000)
+    real, expected = Counter[str](), Counter[str]()
+    for task in ("words", "relay", "duet"):
+        chosen = config(
+            *LEARNING, f"task={task}", "episodes=30", "behaviors.share=4", "behaviors.pairs=8"
+        )
+        run, foretold = orchestry.train(chosen, tmp_path / task), estimate(chosen)
+        for used in run.summary.usage:
+            real[used.purpose] += used.calls
+        for row in foretold.usage:
+            expected[row.purpose] += round(row.calls)
+        assert foretold.cost_usd.p5 <= run.summary.cost_usd <= foretold.cost_usd.p95
+    for purpose, within in {"act": 0.1, "credit": 0.1, "distil": 0.3, "trial": 0.25}.items():
+        assert expected[purpose] == pytest.approx(real[purpose], rel=within), purpose
+
+
+def test_a_librarys_behaviours_are_tested_though_nothing_can_be_contrasted(tmp_path: Path) -> None:
+    source = tmp_path / "library.yaml"
+    learned = Behavior(agent="writer", text="Say it in verse.", why="", status="accepted")
+    source.write_text(to_yaml(Library(task="words", model="fake-1", behaviors=(learned,))))
+    alone = ("search.strategy=fixed", "behaviors.enabled=true", "behaviors.every=1")
+    none, some = (
+        {row.purpose for row in estimate(config(*alone, *sets)).usage}
+        for sets in ((), (f"behaviors.from={source}",))
+    )
+    assert none == {"act"}
+    assert some == {"act", "trial"}
+
+
+def test_nobody_judges_where_nothing_is_pruned() -> None:
+    idle, always = (
+        estimate(config(*JUDGED, "search.strategy=best_of_n", f"judge.when={when}"))
+        for when in ("undecided", "always")
+    )
+    assert {row.purpose for row in idle.usage} == {"act"}
+    assert {row.purpose for row in always.usage} == {"act", "judge"}
+
+
+def test_a_run_too_short_to_learn_has_its_maximum() -> None:
+    found = estimate(config("behaviors.enabled=true", "behaviors.every=5", "episodes=4"))
+    assert found.cost_usd.max is not None
+    assert "trial" not in {row.purpose for row in found.usage}
+
+
+def test_a_shared_prompt_is_simulated_as_written_once_and_read_after() -> None:
+    long = "agents.writer.system_prompt=" + "rules " * 4000
+    rows = {row.agent: row for row in estimate(config(*CLAUDE, long), environ={}).usage}
+    price = prepare(config(*CLAUDE, long), environ={}, need_key=False).backend.prices
+    per_call = rows["writer"].input_tokens / rows["writer"].calls
+    plain = price.worst("claude-sonnet-5", round(per_call), 0, shared=False)
+    assert rows["writer"].usd < 0.75 * plain * rows["writer"].calls
+
+
+def test_the_cap_is_the_maximum_and_runs_that_meet_it_stop_just_below() -> None:
+    free = estimate(config()).cost_usd
+    cap = free.p5 / 2
+    usd = estimate(config(f"budget.usd={cap}")).cost_usd
+    assert usd.max == cap
+    assert usd.p5 < usd.expected < usd.p95 < cap
+
+
+def test_the_mean_lies_between_the_percentiles_though_a_few_runs_are_odd() -> None:
+    few_low = _dollars([0.0] * 4 + [9.0] * 96, None, 9.0)
+    assert few_low == Dollars(p5=8.64, expected=8.64, p95=9.0, max=9.0)
+    few_high = _dollars([1.0] * 97 + [900.0] * 3, 1000.0, None)
+    assert few_high.p5 == 1.0
+    assert few_high.expected == few_high.p95 == pytest.approx(27.97)
+
+
+def test_a_simulated_run_above_the_walk_leaves_no_maximum() -> None:
+    assert _dollars([1.0, 2.0], 1.5, None).max is None
+    assert _dollars([1.0, 2.0], 1.5, 3.0).max == 3.0
+
+
+def test_an_estimate_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*args: object, **kwargs: object) -> None:
+        raise AssertionError("the dry run opened a socket")
+
+    chosen = config(*CLAUDE)  # judges and learns
+    monkeypatch.setattr(socket, "socket", forbidden)
+    monkeypatch.setattr(socket, "socketpair", forbidden)
+    monkeypatch.setattr(socket, "getaddrinfo", forbidden)
+    assert estimate(chosen, environ={}).cost_usd.expected > 0
+
+
+def test_an_estimate_needs_no_key_but_a_known_model() -> None:
+    assert estimate(config(*CLAUDE), environ={}).provider == "anthropic"
+    with pytest.raises(ConfigError, match="price for model"):
+        estimate(config("provider.name=anthropic", "provider.model=claude-nonesuch-9"), environ={})
+
+
+def test_an_estimate_works_inside_a_running_loop() -> None:
+    async def notebook() -> Estimate:
+        return estimate(config())
+
+    assert asyncio.run(notebook()) == estimate(config())
+
+
+def test_the_json_has_the_shape_of_the_design() -> None:
+    found = json.loads(estimate(config()).model_dump_json())
+    assert {"calls", "input_tokens", "output_tokens", "cost_usd"} <= found.keys()
+    assert list(found["cost_usd"]) == ["p5", "expected", "p95", "max"]
+    assert {row["agent"] for row in found["usage"]} == {"writer", "reviewer", "refactorer"}
+    assert sum(row["calls"] for row in found["usage"]) == pytest.approx(found["calls"], abs=1)
+
+
+def test_the_fakes_own_settings_are_not_read() -> None:
+    told = config("provider.fake.output_tokens=3", "provider.fake.fault_rate=0.9")
+    assert estimate(told).cost_usd == estimate(config()).cost_usd
+
+
+def test_free_models_cost_nothing() -> None:
+    usd = estimate(resolve([], BASE)).cost_usd
+    assert usd.p5 == usd.expected == usd.p95 == usd.max == 0.0

@@ -1,0 +1,149 @@
+"""The real embedded model, reached through both vendors' provider code."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from orchestry.core.config import ProviderConfig
+from orchestry.core.errors import ProviderError
+from orchestry.core.types import Message, Request
+from orchestry.models.embedded import EmbeddedProvider
+from orchestry.models.providers import open_provider
+from orchestry.models.weights import MODEL, SHA256
+from tests.models.conftest import SCHEMA, Verdict
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def embedded() -> AsyncIterator[EmbeddedProvider]:
+    provider = EmbeddedProvider(timeout_s=120.0)
+    async with provider:
+        yield provider
+
+
+def ask(text: str = "Say hi.", *, max_tokens: int = 8, sample_index: int = 0) -> Request:
+    return Request(
+        agent="writer",
+        model=MODEL,
+        messages=(Message(role="user", content=text),),
+        max_tokens=max_tokens,
+        sample_index=sample_index,
+    )
+
+
+async def test_it_answers_and_counts(embedded: EmbeddedProvider) -> None:
+    answer = await embedded.complete(ask())
+    assert answer.text.strip()
+    assert answer.model == MODEL
+    assert 0 < answer.input_tokens <= embedded.input_bound(ask())
+    assert 0 < answer.output_tokens <= 8
+
+
+async def test_samples_in_parallel_differ(embedded: EmbeddedProvider) -> None:
+    asked = [ask("Name an animal and why.", sample_index=index) for index in range(4)]
+    answers = await asyncio.gather(*map(embedded.complete, asked))
+    assert len({answer.text for answer in answers}) > 1
+
+
+async def test_a_schema_is_kept_to_by_grammar(embedded: EmbeddedProvider) -> None:
+    """Bounds and all: without a longest string, this model may ramble until max_tokens."""
+    text = "Grade the answer 's[::-1]' to 'reverse the string s', with two notes."
+    asked = [
+        ask(text, max_tokens=300, sample_index=index).model_copy(update={"response_schema": SCHEMA})
+        for index in range(2)
+    ]
+    answers = await asyncio.gather(*map(embedded.complete, asked))
+    for request, answer in zip(asked, answers, strict=True):
+        Verdict.model_validate_json(answer.text)
+        assert answer.stop == "end"
+        assert answer.input_tokens <= embedded.input_bound(request)
+
+
+async def test_the_anthropic_provider_speaks_to_the_same_server(
+    embedded: EmbeddedProvider,
+) -> None:
+    config = ProviderConfig(name="anthropic", model=MODEL, base_url=embedded.url)
+    started: list[str] = []
+    async with open_provider(config, 0, {"ANTHROPIC_API_KEY": embedded.key}) as claude:
+        plain = await claude.complete(ask())
+        streamed = await claude.complete(ask(), started=lambda: started.append("now"))
+    assert started == ["now"]
+    for answer in (plain, streamed):
+        assert answer.text.strip()
+        assert 0 < answer.input_tokens <= claude.input_bound(ask())
+        assert 0 < answer.output_tokens <= 8
+
+
+async def test_the_port_is_shut_to_those_without_the_key(embedded: EmbeddedProvider) -> None:
+    config = ProviderConfig(name="openai", model=MODEL, base_url=f"{embedded.url}/v1")
+    async with open_provider(config, 0, {"OPENAI_API_KEY": "another-key"}) as stranger:
+        with pytest.raises(ProviderError, match=r"401.*OPENAI_API_KEY"):
+            await stranger.complete(ask())
+
+
+async def test_a_prompt_longer_than_the_context_fails_at_once(embedded: EmbeddedProvider) -> None:
+    with pytest.raises(ProviderError, match=r"exceeds .*4096.*shorten the prompt") as info:
+        await embedded.complete(ask("word " * 6000))
+    assert not info.value.transient
+    assert not info.value.billed
+
+
+async def test_another_model_is_refused(embedded: EmbeddedProvider) -> None:
+    with pytest.raises(ProviderError, match=MODEL) as info:
+        await embedded.complete(ask().model_copy(update={"model": "gpt-5"}))
+    assert not info.value.transient
+
+
+async def test_its_identity_is_that_of_the_weights(embedded: EmbeddedProvider) -> None:
+    assert embedded.base_url == f"embedded:{SHA256[:12]}"
+    assert embedded.sha256 == SHA256
+    assert "127.0.0.1" in embedded.url
+
+
+SCRIPT = """
+import asyncio
+from orchestry.models.embedded import EmbeddedProvider
+from orchestry.core.types import Message, Request
+
+async def main():
+    {body}
+asyncio.run(main())
+"""
+BODIES = {
+    "stopped at once": """
+    for _ in range(2):
+        async with EmbeddedProvider(60.0):
+            pass
+""",
+    "stopped while it answers": """
+    async with EmbeddedProvider(60.0) as provider:
+        messages = (Message(role="user", content="Tell a story."),)
+        request = Request(agent="a", model=provider.model, messages=messages, max_tokens=2000)
+        tasks = [asyncio.create_task(provider.complete(request)) for _ in range(10)]
+        await asyncio.sleep(1)
+        for task in tasks:
+            task.cancel()
+""",
+    "never stopped": """
+    await EmbeddedProvider(60.0).__aenter__()
+    raise SystemExit(0)
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+async def test_it_ends_in_time_and_in_silence(body: str) -> None:
+    command = [sys.executable, "-c", SCRIPT.format(body=body)]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "srv" not in done.stdout + done.stderr

@@ -1,0 +1,182 @@
+"""What nodes of a tree are worth, by property, against a plain recursive definition."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestry.core.types import (
+    Group,
+    Judgement,
+    Part,
+    Problem,
+    Score,
+    Siblings,
+    Trajectory,
+    Tree,
+    Value,
+)
+from orchestry.judge.judge import undecided
+from orchestry.rollout.values import apply, back_up, group_values
+
+PROBLEM = Problem(id="p", prompt="p")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A state of a drawn tree: its own score, whether it is a leaf, and the k-th sample's child."""
+
+    score: float
+    leaf: bool
+    samples: tuple[int, ...] = ()
+    children: tuple[Node, ...] = ()
+
+
+@st.composite
+def nodes(draw: st.DrawFn, depth: int = 3) -> Node:
+    """Leaves, pruned nodes without children, and nodes whose samples may share children."""
+    score = draw(st.floats(0, 1))
+    kind = draw(st.sampled_from(["leaf", "pruned", "inner", "inner"])) if depth else "leaf"
+    if kind != "inner":
+        return Node(score, leaf=kind == "leaf")
+    children = tuple(draw(st.lists(nodes(depth - 1), min_size=1, max_size=3)))
+    repeats = draw(st.lists(st.sampled_from(range(len(children))), max_size=3))
+    return Node(score, False, (*range(len(children)), *repeats), children)
+
+
+def planted(node: Node) -> tuple[Tree[str], dict[str, Node]]:
+    """The tree as a rollout leaves it before values are backed up, and its nodes by id."""
+    tree: Tree[str] = Tree()
+    by_id = {"0": node}
+    stage = ["0"]
+    while stage:
+        for id in stage:
+            here = by_id[id]
+            score = Score(parts=(Part(name="quality", value=here.score),))
+            tree.trajectories[id] = Trajectory(id, PROBLEM, 0, id, score=score)
+            tree.values[id] = Value(number=here.score, source="task", feedback=f"of {id}")
+            by_id.update({f"{id}.{k}": child for k, child in enumerate(here.children)})
+            if here.leaf:
+                tree.leaves.append(id)
+            if here.samples:
+                children = tuple(f"{id}.{k}" for k in here.samples)
+                tree.groups.append(Group(parent=id, agents=("a",), children=children))
+        stage = [f"{id}.{k}" for id in stage for k in range(len(by_id[id].children))]
+    return tree, by_id
+
+
+def leaf_samples(node: Node) -> Iterator[float]:
+    """The score of every leaf below, once for each path of samples that led to it."""
+    if node.leaf:
+        yield node.score
+    for index in node.samples:
+        yield from leaf_samples(node.children[index])
+
+
+@given(nodes())
+def test_a_node_is_worth_the_mean_of_its_leaf_samples(root: Node) -> None:
+    tree, by_id = planted(root)
+    back_up(tree)
+    assert tree.values.keys() == by_id.keys()
+    for id, node in by_id.items():
+        value, below = tree.values[id], [*leaf_samples(node)]
+        assert 0.0 <= value.number <= 1.0
+        assert value.source == ("leaf" if below else "task")
+        assert value.number == pytest.approx(sum(below) / len(below) if below else node.score)
+        assert value.feedback == f"of {id}"
+
+
+@given(nodes())
+def test_a_group_never_mixes_sources(root: Node) -> None:
+    tree, by_id = planted(root)
+    back_up(tree)
+    for group in tree.groups:
+        source, values = group_values(tree, group)
+        below = [[*leaf_samples(by_id[child])] for child in group.children]
+        assert len(values) == len(group.children)
+        assert all(0.0 <= value <= 1.0 for value in values)
+        assert source == ("leaf" if all(below) else "task")
+        if source == "leaf":
+            assert values == pytest.approx([sum(found) / len(found) for found in below])
+        else:
+            assert values == tuple(by_id[child].score for child in group.children)
+
+
+@given(st.lists(st.just(1.0), min_size=1, max_size=60))
+def test_a_tree_of_ones_is_worth_one(ones: list[float]) -> None:
+    children = tuple(Node(score, leaf=True) for score in ones)
+    tree, _ = planted(Node(0.0, False, tuple(range(len(children))), children))
+    back_up(tree)
+    assert tree.values["0"].number == 1.0
+
+
+# --- the judge's part -----------------------------------------------------------------------------
+
+
+def siblings(scores: list[float], ended: Collection[int] = ()) -> Siblings[str]:
+    root = Trajectory("0", PROBLEM, 0, "root")
+    children = tuple(
+        Trajectory(f"0.{i}", PROBLEM, 0, str(i), "0", score=Score(parts=(Part(name="q", value=s),)))
+        for i, s in enumerate(scores)
+    )
+    return Siblings(root, ("a",), children, frozenset(f"0.{i}" for i in ended))
+
+
+def judged(numbers: list[float], weight: float, relative: bool) -> Judgement:
+    values = tuple(Value(number=n, source="judge", feedback=f"says {n}") for n in numbers)
+    return Judgement(
+        values=values, opinions=tuple(numbers), weight=weight, relative=relative, outcome="rated"
+    )
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.3, 0.7), st.floats(0, 1)), min_size=2, max_size=6),
+    st.floats(0, 0.4),
+)
+def test_a_judge_of_some_sets_moves_no_set_as_a_whole(
+    drawn: list[tuple[float, float]], weight: float
+) -> None:
+    scores, numbers = [score for score, _ in drawn], [number for _, number in drawn]
+    tree: Tree[str] = Tree()
+    apply(tree, siblings(scores), judged(numbers, weight, relative=True))
+    values = [tree.values[f"0.{i}"].number for i in range(len(drawn))]
+    if min(values) > 0.0 and max(values) < 1.0:
+        assert sum(values) == pytest.approx(sum(scores))
+    first, second = sorted(range(len(drawn)), key=lambda i: numbers[i])[:2]
+    if scores[first] == scores[second]:
+        assert values[first] <= values[second]
+
+
+def test_a_judge_of_all_sets_is_mixed_by_weight() -> None:
+    tree: Tree[str] = Tree()
+    apply(tree, siblings([0.2, 1.0], {1}), judged([1.0, 0.5], 0.25, relative=False))
+    assert tree.values["0.0"].number == pytest.approx(0.75 * 0.2 + 0.25)
+    assert tree.values["0.1"].number == pytest.approx(0.75 + 0.125)
+    assert tree.opinions == {"0.0": 1.0, "0.1": 0.5}
+
+
+def test_a_trajectory_that_ended_is_left_to_the_task() -> None:
+    tree: Tree[str] = Tree()
+    apply(tree, siblings([1.0, 1.0, 1.0], {0}), judged([0.1, 0.9, 0.5], 0.5, relative=True))
+    assert "0.0" not in tree.values
+    assert tree.values["0.1"].number > tree.values["0.2"].number
+
+
+def test_a_trajectory_that_the_task_could_not_score_stays_0_whatever_a_judge_says() -> None:
+    tree: Tree[str] = Tree()
+    family = siblings([0.0, 0.5])
+    failed = replace(family.children[0], fault=ValueError("odd"))
+    family = replace(family, children=(failed, family.children[1]))
+    apply(tree, family, judged([1.0, 0.5], 0.5, relative=False))
+    assert [*tree.values] == ["0.1"]
+
+
+def test_ties_count_only_among_those_that_go_on() -> None:
+    assert undecided(siblings([0.5, 0.5]))
+    assert not undecided(siblings([0.5, 0.5], {0}))
+    assert not undecided(siblings([0.5, 0.5], {0, 1}))
+    assert not undecided(siblings([0.4, 0.5]))

@@ -1,0 +1,227 @@
+"""The conformance check passes whole tasks, and finds each fault under its own rule."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from orchestry.core.types import AgentSpec, Call, Limits, Problem, Score, Split, Tools
+from orchestry.sandbox import open_sandbox
+from orchestry.task.base import BaseTask, TeamTask, Transcript
+from orchestry.task.check import RULES, check_task
+from orchestry.task.registry import load_task
+
+
+class Doubling(TeamTask):
+    """A whole task: the coder's function is really run, after a planner's word."""
+
+    name = "doubling"
+    agents = (AgentSpec(role="planner"), AgentSpec(role="coder"))
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return tuple(
+            Problem(
+                id=f"{split}-{n}", prompt=f"Write f(x): x times {n}.", data={"n": n}, split=split
+            )
+            for n in (2, 3)
+        )
+
+    def gold(self, problem: Problem) -> Mapping[str, str] | None:
+        code = f"def f(x):\n    return x * {problem.data['n']}\n"
+        return {"planner": "Multiply.", "coder": code}
+
+    async def evaluate(self, state: Transcript, tools: Tools) -> Score:
+        calls = [Call(args=(5,)), Call(args=(7,))]
+        results = await tools.sandbox.run(state.last("coder"), "f", calls)
+        right = [5 * state.problem.data["n"], 7 * state.problem.data["n"]]
+        passed = sum(r.value == want for r, want in zip(results, right, strict=True))
+        return self.score(quality=passed / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Bids:
+    """A joint action, once."""
+
+    problem: Problem
+    bids: tuple[str, ...] = ()
+
+
+class Auction(BaseTask[Bids]):
+    """A whole task with agents that act at once and no gold answers."""
+
+    name = "auction"
+    agents = (AgentSpec(role="left"), AgentSpec(role="right"))
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return (Problem(id=split, prompt="Bid.", split=split),)
+
+    def reset(self, problem: Problem, seed: int) -> Bids:
+        return Bids(problem)
+
+    def to_act(self, state: Bids) -> tuple[str, ...]:
+        return () if state.bids else ("left", "right")
+
+    def observe(self, state: Bids, agent: str) -> str:
+        return f"{state.problem.prompt} You are {agent}."
+
+    def step(self, state: Bids, actions: Mapping[str, str]) -> Bids:
+        return replace(state, bids=(actions["left"], actions["right"]))
+
+    async def evaluate(self, state: Bids, tools: Tools) -> Score:
+        return self.score(quality=float(state.bids == ("1", "2")))
+
+
+async def broken_rules(task: BaseTask[Any]) -> dict[str, str]:
+    """The rules that the task breaks, with the details."""
+    async with open_sandbox(Limits()) as sandbox:
+        findings = await check_task(task, sandbox)
+    assert [finding.rule for finding in findings] == [*RULES]
+    return {finding.rule: finding.detail for finding in findings if not finding.ok}
+
+
+@pytest.mark.parametrize("task", [Doubling(), Auction()], ids=lambda task: task.name)
+async def test_a_whole_task_breaks_no_rule(task: BaseTask[Any]) -> None:
+    assert await broken_rules(task) == {}
+
+
+@pytest.mark.slow
+async def test_the_bundled_task_breaks_no_rule() -> None:
+    assert await broken_rules(load_task("code_review")) == {}
+
+
+async def test_graded_answers_come_best_first() -> None:
+    broken = type("Broken", (Doubling,), {"graded": worst_first})
+    found = await broken_rules(broken())
+    assert [*found] == ["graded"]
+    assert "scores 1, the first 0, on problem 'train-2'" in found["graded"]
+
+
+def constant(total: float) -> Callable[..., Any]:
+    async def evaluate(self: TeamTask, state: Transcript, tools: Tools) -> Score:
+        return self.score(quality=total)
+
+    return evaluate
+
+
+COUNTER = itertools.count()
+
+
+async def growing(self: TeamTask, state: Transcript, tools: Tools) -> Score:
+    return self.score(quality=1 - 1 / (2 + next(COUNTER)))
+
+
+async def needs_answers(self: TeamTask, state: Transcript, tools: Tools) -> Score:
+    return self.score(quality=0.5 / len(state.said))
+
+
+async def no_gold(self: Doubling, state: Transcript, tools: Tools) -> Score:
+    gold = self.gold(state.problem) or {}
+    return self.score(quality=0.5 / (dict(state.said) != gold))
+
+
+async def no_silence(self: Doubling, state: Transcript, tools: Tools) -> Score:
+    return self.score(quality=0.5 / ({text for _, text in state.said} != {""}))
+
+
+def fragile(self: Doubling, state: Transcript, tools: Tools) -> Score:
+    """No coroutine; and it knows no code that can't be written down."""
+    with suppress(SyntaxError, ValueError, MemoryError):
+        ast.dump(ast.parse(state.last("coder")))
+    return self.score(quality=0.5)
+
+
+def one(self: TeamTask, split: Split) -> Sequence[Problem]:
+    return (Problem(id="same", prompt="Say yes.", split=split),)
+
+
+def drawn(self: TeamTask, split: Split) -> Sequence[Problem]:
+    return (Problem(id=f"{split}{next(COUNTER)}", prompt="Say yes.", split=split),)
+
+
+def leaky(self: TeamTask, state: Transcript, agent: str) -> str:
+    gold = self.gold(state.problem)
+    assert gold is not None
+    return f"Write f. For example:\n{gold['coder']}"
+
+
+def mutable(self: TeamTask, problem: Problem, seed: int) -> Any:
+    return Transcript(problem, said=[])  # type: ignore[arg-type]
+
+
+def mutating(self: TeamTask, state: Transcript, actions: Mapping[str, str]) -> Transcript:
+    object.__setattr__(state, "said", (*state.said, *actions.items()))
+    return state
+
+
+def worst_first(self: Doubling, problem: Problem) -> Sequence[Mapping[str, str]]:
+    return TeamTask.graded(self, problem)[::-1]
+
+
+def silent(self: Doubling, problem: Problem) -> Sequence[Mapping[str, str]]:
+    return [{"coder": "def f(x): return x"}]
+
+
+def counting(self: Doubling, state: Transcript, score: Score) -> Transcript:
+    return replace(state, said=(*state.said, ("told", str(next(COUNTER)))))
+
+
+def telling(self: Doubling, state: Transcript, score: Score) -> Transcript:
+    """What evaluate gave of the planner's word alone, and the answer."""
+    gold = self.gold(state.problem) or {}
+    return replace(state, said=((f"{score.total:g} {gold['coder']}", ""), *state.said[1:]))
+
+
+def heard(self: Doubling, state: Transcript, agent: str) -> str:
+    return "".join(who for who, _ in state.said)
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "same id in all splits": ({"problems": one}, "splits", "id 'same' is in train and in dev"),
+    "no problems": ({"problems": lambda *_: ()}, "splits", "problems('train') is empty"),
+    "problems raise": ({"problems": lambda *_: 1 / 0}, "splits", "raised ZeroDivisionError"),
+    "problems drawn anew": ({"problems": drawn}, "stable problems", "second load"),
+    "observe counts": ({"observe": lambda *_: str(next(COUNTER))}, "pure", "observe for 'planner'"),
+    "observe raises": ({"observe": lambda *_: 1 / 0}, "pure", "raised ZeroDivisionError"),
+    "observe gives none": ({"observe": lambda *_: None}, "observations", "gave a NoneType"),
+    "observe leaks": ({"observe": leaky}, "no leak", "'planner' sees the gold of 'coder'"),
+    "lists in state": ({"reset": mutable}, "frozen state", "can't be hashed"),
+    "step in place": ({"step": mutating}, "frozen state", "step changed the state"),
+    "stranger": ({"to_act": lambda *_: ("boss",)}, "roles", "to_act gave ('boss',)"),
+    "twice": ({"to_act": lambda *_: ("coder", "coder")}, "roles", "gave ('coder', 'coder')"),
+    "over at once": ({"to_act": lambda *_: ()}, "starts", "is over before anybody acts"),
+    "endless": ({"to_act": lambda *_: ("coder",)}, "ends", "after 1000 stages"),
+    "NaN": ({"evaluate": constant(float("nan"))}, "total", "a total of nan"),
+    "too much": ({"evaluate": constant(1.5)}, "total", "a total of 1.5"),
+    "partial": ({"evaluate": needs_answers}, "total", "raised ZeroDivisionError"),
+    "gold alone": ({"evaluate": no_gold}, "gold", "evaluate raised ZeroDivisionError"),
+    "nothing alone": ({"evaluate": no_silence}, "nothing", "evaluate raised ZeroDivisionError"),
+    "fragile": ({"evaluate": fragile}, "any answer", "coder answers with a deep sign"),
+    "not tried": ({"to_act": lambda *_: ("boss",)}, "any answer", "the task breaks 'roles'"),
+    "moody": ({"evaluate": growing}, "deterministic", "scored"),
+    "generous": ({"evaluate": constant(1.0)}, "nothing", "empty answers score 1.0"),
+    "mean": ({"evaluate": constant(0.5)}, "gold", "scores 0.5 (quality 0.5)"),
+    "no graded": ({"graded": lambda *_: ()}, "graded", "has gold and no graded answer"),
+    "graded raises": ({"graded": lambda *_: 1 / 0}, "graded", "raised ZeroDivisionError"),
+    "graded is none": ({"graded": lambda *_: None}, "graded", "raised TypeError"),
+    "graded texts": ({"graded": lambda *_: ["x"]}, "graded", "answer 0 is a str, no mapping"),
+    "graded for one": ({"graded": silent}, "graded", "answer 0 has no text for 'planner'"),
+    "told counts": ({"told": counting}, "pure", "told gives another answer"),
+    "told raises": ({"told": lambda *_: 1 / 0}, "pure", "raised ZeroDivisionError"),
+    "told leaks": ({"told": telling, "observe": heard}, "no leak", "'coder' sees the gold of"),
+    "gold of one": ({"gold": lambda *_: {"coder": ""}}, "gold", "raised KeyError: 'planner'"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_each_fault_is_found_under_its_rule(fault: str) -> None:
+    methods, rule, detail = FAULTS[fault]
+    cheap = {} if "evaluate" in methods or "gold" in methods else {"evaluate": constant(0.5)}
+    broken = type("Broken", (Doubling,), {**cheap, **methods})
+    found = await broken_rules(broken())
+    assert detail in found[rule]
