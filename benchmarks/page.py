@@ -32,7 +32,6 @@ SECTIONS = {
     "gpu": "A team of two on a GPU",
     "prefill": "Prompts of unequal lengths: memory of a draw",
     "local_learning": "A team of 135M models that learns on a CPU",
-    "gradients": "Policy gradients beside the written-out formula",
 }
 """Every section's name and heading, in the order of the page."""
 INTRO = (

@@ -92,8 +92,8 @@ class Plan:
         """As the config says, else enough that calls are always waiting for a free place.
 
         An episode pauses between its stages until the slowest call is answered; four stages' worth
-        of calls a place make up for that (measured in benchmarks/overhead.py), and no more, since
-        episodes that are begun and not finished are worth nothing yet.
+        of calls a place make up for that (measured in benchmarks/peers/overhead.py), and no more,
+        since episodes that are begun and not finished are worth nothing yet.
         """
         search = self.config.search
         if search.episodes_in_flight is not None:

@@ -9,9 +9,9 @@ and items can't be told apart: the effects shrink to zero, and worths are the ra
 design the worths are plain means; after an odd number of calls, or where a call was lost, they are
 better than these. The alternative is a model of the ranks alone, such as Bradley-Terry with a place
 term, which forgets by how much one rating exceeds another. Tried on the planted judge of
-benchmarks/planted_judge.py with one to four calls, it found the planted order less well or equally
-in all forms of the bias but one: for a pair of calls and a bias towards both ends, which a reversed
-order can't cancel, it was ahead by 0.02 of rank correlation for four siblings.
+benchmarks/quality/planted_judge.py with one to four calls, it found the planted order less well or
+equally in all forms of the bias but one: for a pair of calls and a bias towards both ends, which a
+reversed order can't cancel, it was ahead by 0.02 of rank correlation for four siblings.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ puts the centre of the means in the middle, on a log scale, of LEAST_MEAN and on
 MODEL_SIGMA = 0.8
 """Spread of the log of that factor, between models and tasks: one draw a run. The mean of 17 of 20
 runs lies between LEAST_MEAN and one. Chosen among 0.7, 0.8 and 0.9 as the least that held nine of
-ten of 76 runs whose seeds benchmarks/dry_run.py does not use."""
+ten of 76 runs whose seeds benchmarks/guarantees/dry_run.py does not use."""
 AGENT_SIGMA = 0.35
 """Spread of the mean length of answers between the agents of one run."""
 MOST_REPEATS = 0.4

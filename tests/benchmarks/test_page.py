@@ -11,10 +11,10 @@ from benchmarks import page
 
 def test_sections_keep_their_order_and_are_replaced(tmp_path: Path) -> None:
     path = tmp_path / "docs" / "benchmarks.md"
-    page.write("budget", "python -m benchmarks.budget", "| a |\n|---|\n| 1 |", path)
-    page.write("overhead", "python -m benchmarks.overhead", "first", path)
+    page.write("budget", "python -m benchmarks.guarantees.budget", "| a |\n|---|\n| 1 |", path)
+    page.write("overhead", "python -m benchmarks.peers.overhead", "first", path)
     before = page.read(path)["budget"]
-    page.write("overhead", "python -m benchmarks.overhead", "second", path)
+    page.write("overhead", "python -m benchmarks.peers.overhead", "second", path)
     sections = page.read(path)
     assert [*sections] == ["overhead", "budget"]
     assert "second" in sections["overhead"]
@@ -24,9 +24,14 @@ def test_sections_keep_their_order_and_are_replaced(tmp_path: Path) -> None:
 
 def test_a_section_says_how_when_and_where_it_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "benchmarks.md"
-    page.write("resume", "python -m benchmarks.resume", "figures", path)
+    page.write("resume", "python -m benchmarks.guarantees.resume", "figures", path)
     text = page.read(path)["resume"]
-    for part in ("python -m benchmarks.resume", " UTC, revision ", " cores, ", " GiB, Python 3."):
+    for part in (
+        "python -m benchmarks.guarantees.resume",
+        " UTC, revision ",
+        " cores, ",
+        " GiB, Python 3.",
+    ):
         assert part in text
 
 

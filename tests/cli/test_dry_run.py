@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.cli.support import FAKE, CommandLine
 
-UNTIL = Path(__file__).parents[2] / "benchmarks" / "tasks"
+UNTIL = Path(__file__).parents[2] / "benchmarks" / "server" / "tasks"
 
 
 def test_what_auto_chose_is_said_on_stderr(cli: CommandLine) -> None:

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orchestry
-from benchmarks.bill import Options
-from benchmarks.loopback import FAULTS, ROOT, Loopback, serve
+from benchmarks.server.bill import Options
+from benchmarks.server.loopback import FAULTS, ROOT, Loopback, serve
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import OrchestryError, ProviderError
 from orchestry.engine.run import prepare, resume, run_plan

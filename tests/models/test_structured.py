@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.bill import Options
-from benchmarks.loopback import serve
+from benchmarks.server.bill import Options
+from benchmarks.server.loopback import serve
 from orchestry.core.config import FakeConfig, ProviderConfig
 from orchestry.core.errors import ProviderError
 from orchestry.core.types import Provider

@@ -16,6 +16,7 @@ from orchestry.core.errors import ConfigError
 from orchestry.core.types import SPLITS, Limits
 from orchestry.sandbox import open_sandbox
 from orchestry.task.registry import load_task
+from tools.bank import BANK, rendered
 
 TASK: BaseTask[Transcript] = load_task("code_review")
 REWARD = import_module("orchestry_tasks.code_review.reward")
@@ -82,8 +83,7 @@ def test_the_bank_is_large_graded_and_apart() -> None:
 
 def test_the_bank_is_what_its_families_give() -> None:
     """Also runs every check of a family: hand-worked examples and the second implementation."""
-    source = import_module("benchmarks.code_review_bank.__main__")
-    assert source.render() == source.BANK.read_text()
+    assert rendered() == BANK.read_text()
 
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)

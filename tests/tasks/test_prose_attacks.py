@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.prose_attacks import Recipe, drawn
-from benchmarks.prose_hacks import PAIRS, PROBLEMS, answer, pair, story_of, total
-from benchmarks.prose_letters import HOW, STORIES
+from benchmarks.quality.prose_attacks import Recipe, drawn
+from benchmarks.quality.prose_hacks import PAIRS, PROBLEMS, answer, pair, story_of, total
+from benchmarks.quality.prose_letters import HOW, STORIES
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "recorded" / "prose.jsonl"
 MOST, MEAN = 0.5, 0.2

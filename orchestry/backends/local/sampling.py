@@ -30,7 +30,7 @@ MAX_ROWS = 256
 """Rows decoded at once. Keys and values take rows x tokens x layers x 4 x KV width bytes (bf16)."""
 PREFILL_TOKENS = 4096
 """Of one pass over prompts: its masks are at most PREFILL_TOKENS ** 2 / 2 numbers, and a prompt
-alone needs none (python -m benchmarks.prefill)."""
+alone needs none (python -m benchmarks.guarantees.prefill)."""
 WASTE = 8
 """Ended rows are dropped as soon as one row in this many has ended."""
 

@@ -3,7 +3,8 @@
 Words are mapped to classes: the closed ones of `words.FUNCTION`, and for all others one by their
 ending. `bonds` asks how much likelier the classes' order is than chance, after a table of counts
 over ordinary prose (`bonds.json`, the train posts and golds of the task tldr, written by
-`python -m benchmarks.prose_bonds`); it is what tells sentences from their words in another order.
+`python -m benchmarks.quality.prose_bonds`); it is what tells sentences from their words in another
+order.
 """
 
 from __future__ import annotations

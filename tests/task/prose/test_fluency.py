@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import prose_bonds
+from benchmarks.quality import prose_bonds
 from orchestry.task import prose
 from orchestry.task.prose.fluency import BONDS, COUNTS
 from orchestry.task.registry import load_task

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.prose_attacks import MOVES, SWAPS, mapped
+from benchmarks.quality.prose_attacks import MOVES, SWAPS, mapped
 from orchestry.task import prose
 
 SOURCE = (

@@ -1,0 +1,1 @@
+"""What Orchestry promises of money, time and interruptions, measured."""

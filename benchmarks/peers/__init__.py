@@ -1,0 +1,1 @@
+"""Orchestry beside other tools, on the same work."""

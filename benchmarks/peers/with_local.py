@@ -1,0 +1,115 @@
+"""Orchestry's trainer, the steps of the reference benchmark: draw, reward, learn."""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks.peers.reference_work import (
+    AGENTS,
+    ALPHA,
+    MICRO_TOKENS,
+    RANK,
+    RATE,
+    TEMPERATURE,
+    TOP_P,
+    WARM_UP_TOKENS,
+    Clock,
+    Work,
+    peak_bytes,
+    report,
+    reward,
+)
+from orchestry.backends.local.groups import Batch
+from orchestry.backends.local.magrpo import advantages
+from orchestry.backends.local.samples import Sample
+from orchestry.backends.local.trainer import Trainer
+from orchestry.core.learn_config import LearnConfig
+from orchestry.core.seeds import derive
+from orchestry.core.types import Completion, Member, Message, Request
+
+
+def trainer(model: str, threads: int, compat: bool = True) -> Trainer:
+    """With the settings that the reference has too, and its loss."""
+    settings = LearnConfig(
+        comlrl_compat=compat,
+        device="cpu",
+        learning_rate=RATE,
+        top_p=TOP_P,
+        rank=RANK,
+        alpha=ALPHA,
+        threads=threads,
+        micro_tokens=MICRO_TOKENS,
+    )
+    team = {name: Member(name, "", model, 0, TEMPERATURE) for name in AGENTS}
+    return Trainer(team, settings, 1, 0, print)
+
+
+def requests(work: Work, tokens: int, seed: int) -> list[Request]:
+    return [
+        Request(
+            agent=name,
+            purpose="act",
+            model=work.model,
+            messages=(Message(role="system", content=system), Message(role="user", content=user)),
+            max_tokens=tokens,
+            temperature=TEMPERATURE,
+            seed=derive(seed, place),
+        )
+        for place, problem in enumerate(work.problems)
+        for name, (system, user) in zip(AGENTS, problem, strict=True)
+    ]
+
+
+def learned_from(drawn: list[list[Completion]]) -> Batch:
+    """A group a problem and agent; an action's return is its joint action's reward."""
+    samples = list[Sample]()
+    for group, answers in enumerate(drawn):
+        first = group - group % len(AGENTS)
+        team = zip(*drawn[first : first + len(AGENTS)], strict=True)
+        worth = advantages([reward(*(one.text for one in joint)) for joint in team], normalise=True)
+        samples += [
+            _sample(AGENTS[group % len(AGENTS)], group, answer, advantage)
+            for answer, advantage in zip(answers, worth, strict=True)
+        ]
+    return Batch(tuple(samples), dict.fromkeys(AGENTS, len(samples) // len(AGENTS)))
+
+
+def _sample(agent: str, group: int, answer: Completion, advantage: float) -> Sample:
+    tokens = answer.tokens
+    assert tokens is not None
+    return Sample(agent, tokens.prompt_ids, tokens.ids, tokens.logprobs, advantage, group)
+
+
+def step(made: Trainer, clock: Clock, work: Work, tokens: int, seed: int) -> list[int]:
+    """One step; the prompts' lengths in the order of the requests."""
+    with clock.spent("generate"):
+        drawn = made.draw(requests(work, tokens, seed), work.samples)
+    batch = learned_from(drawn)
+    clock.tokens += sum(answer.output_tokens for answers in drawn for answer in answers)
+    with clock.spent("update"):
+        made.learn(batch)
+    clock.stop()
+    return [answers[0].input_tokens for answers in drawn]
+
+
+def measure(work: Work) -> None:
+    """A step of two tokens that is not counted, then the one that is."""
+    imports_bytes = peak_bytes()
+    made = trainer(work.model, work.threads)
+    for seed, tokens in enumerate((WARM_UP_TOKENS, work.tokens)):
+        clock = Clock()
+        clock.start()
+        lengths = step(made, clock, work, tokens, seed)
+    report(clock, imports_bytes, lengths)
+
+
+def main() -> None:
+    """`measure WORK`, for a process of its own."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("measure",))
+    parser.add_argument("path")
+    measure(Work.load(parser.parse_args().path))
+
+
+if __name__ == "__main__":
+    main()

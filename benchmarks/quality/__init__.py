@@ -1,0 +1,1 @@
+"""What search, judge, credit and learning are worth, and what the rewards can be tricked into."""

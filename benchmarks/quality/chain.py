@@ -1,0 +1,167 @@
+"""The whole way from a task to RESULTS.md, as a user goes it: one command line a step.
+
+    python -m benchmarks.quality.chain                 # plays what is missing, then lists results
+    python -m benchmarks.quality.chain --write         # the same, and writes docs/results/
+    python -m benchmarks.quality.chain --only tldr     # one experiment
+
+Trains, plays the baselines with the run's model and seeds, evaluates on test problems and makes the
+report. A step that was cut off goes on where it was: every one is a run that can be resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks import page
+
+RESULTS = Path("docs/results")
+"""From the repository's root, where the benchmarks are run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One task on one backend: what is run, on how many seeds, and how it is measured."""
+
+    name: str
+    run: tuple[str, ...]
+    """Flags of `orchestry run`."""
+    seeds: tuple[int, ...]
+    baselines: tuple[str, ...]
+    """Flags of `orchestry baselines run`, which takes the first seed's run."""
+    evaluate: tuple[str, ...]
+    """Flags of `orchestry evaluate`, for each seed's run."""
+    at_once: int = 1
+    """Runs that are played at the same time."""
+
+    def folder(self, root: Path, seed: int) -> Path:
+        """Where a seed's run lies."""
+        return root / f"{self.name}-seed-{seed}"
+
+    def training(self, root: Path, seed: int) -> list[tuple[str, ...]]:
+        """A seed's run and its evaluation."""
+        folder = str(self.folder(root, seed))
+        first = ("run", *self.run, "--seed", str(seed), "--run-dir", folder)
+        return [first, ("evaluate", folder, *self.evaluate)]
+
+    def commands(self, root: Path) -> Iterator[tuple[str, ...]]:
+        """All commands from nothing, in order."""
+        for seed in self.seeds:
+            yield from self.training(root, seed)
+        yield self.comparison(root)
+        yield self.report(root, RESULTS / self.name)
+
+    def comparison(self, root: Path) -> tuple[str, ...]:
+        """The baselines' command."""
+        folder = str(self.folder(root, self.seeds[0]))
+        return ("baselines", "run", "all", "--of", folder, *self.baselines)
+
+    def report(self, root: Path, out: Path) -> tuple[str, ...]:
+        """The report's command."""
+        folders = [str(self.folder(root, seed)) for seed in self.seeds]
+        return ("report", *folders, "--out", str(out))
+
+
+API = ("--backend", "api", "--provider", "embedded")
+EXPERIMENTS = (
+    Experiment(
+        "tldr-local",
+        run=(
+            "--config",
+            "local_cpu",
+            "--set",
+            "learn.evaluate_every=5",
+            "--set",
+            "learn.threads=1",
+        ),
+        seeds=(0, 1),
+        baselines=("--samples", "10"),
+        evaluate=("--samples", "10"),
+        at_once=2,
+    ),
+    Experiment(
+        "tldr-api",
+        run=(*API, "--task", "tldr", "--episodes", "12", "--set", "sampling.max_tokens=64"),
+        seeds=(0,),
+        baselines=("--samples", "4", "--episodes", "12"),
+        evaluate=("--episodes", "12"),
+    ),
+    Experiment(
+        "code_review-api",
+        run=(*API, "--task", "code_review", "--episodes", "8", "--set", "sampling.max_tokens=128"),
+        seeds=(0,),
+        baselines=("--samples", "4", "--episodes", "8"),
+        evaluate=("--episodes", "8"),
+    ),
+)
+
+
+def play(experiment: Experiment, root: Path) -> None:
+    """Trains and evaluates every seed, then plays the baselines; what is there stays."""
+    with ThreadPoolExecutor(experiment.at_once) as pool:
+        list(pool.map(lambda seed: _train(experiment, root, seed), experiment.seeds))
+    call(experiment.comparison(root))
+
+
+def _train(experiment: Experiment, root: Path, seed: int) -> None:
+    run, evaluation = experiment.training(root, seed)
+    folder = experiment.folder(root, seed)
+    call(("resume", str(folder)) if (folder / "journal.jsonl").exists() else run)
+    call(evaluation)
+
+
+def call(command: Sequence[str]) -> None:
+    """One command line, in a process of its own; raises SystemExit where it fails."""
+    print(f"$ orchestry {shlex.join(command)}", flush=True)
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-m", "orchestry", *command], check=False)
+    print(f"  exit {done.returncode} after {time.monotonic() - began:.0f} s", flush=True)
+    if done.returncode:
+        raise SystemExit(f"`orchestry {shlex.join(command)}` ended with {done.returncode}")
+
+
+def write(experiment: Experiment, root: Path) -> None:
+    """Makes the report in docs/results/, and says beside it where it comes from."""
+    out = RESULTS / experiment.name
+    call(experiment.report(root, out))
+    (out / "README.md").write_text(origin(experiment, root), encoding="utf-8")
+
+
+def origin(experiment: Experiment, root: Path) -> str:
+    """The commands behind a report, the day, the machine and the revision."""
+    lines = [f"orchestry {shlex.join(command)}" for command in experiment.commands(root)]
+    return (
+        f"# {experiment.name}\n\n[RESULTS.md](RESULTS.md) and its figures were written on "
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {page.revision()}, {page.machine()}, by\n\n"
+        f"```sh\npython -m benchmarks.quality.chain --only {experiment.name} --write\n```\n\n"
+        "which calls (speeds are of that machine, which did other work besides)\n\n```sh\n"
+        + "\n".join(lines)
+        + "\n```\n"
+    )
+
+
+def main() -> None:
+    """Plays the experiments asked for, and writes what they came to where that is wanted."""
+    known = [experiment.name for experiment in EXPERIMENTS]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", choices=known, action="append", help="may be repeated")
+    parser.add_argument("--root", type=Path, default=Path("runs/chain"), help="where runs lie")
+    parser.add_argument("--write", action="store_true", help="make the reports in docs/results/")
+    asked = parser.parse_args()
+    for experiment in EXPERIMENTS:
+        if not asked.only or experiment.name in asked.only:
+            play(experiment, asked.root)
+            if asked.write:
+                write(experiment, asked.root)
+
+
+if __name__ == "__main__":
+    main()

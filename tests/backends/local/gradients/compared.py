@@ -1,0 +1,106 @@
+"""Our whole path (rollout, groups, log-probabilities, loss, backward) beside autograd of equations
+1 and 2 of MAGRPO as they are written; and what drawing records beside what the learner computes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from orchestry.backends.local.crew import Crew
+from orchestry.backends.local.groups import gather
+from orchestry.backends.local.logprobs import Packed, completion_logprobs
+from orchestry.backends.local.sampling import Drawn as Answer
+from orchestry.backends.local.sampling import Prompt, Sampler
+from orchestry.core.seeds import derive
+from orchestry.rollout.beam import Joint
+from tests.backends.local.gradients.faults import learned, worst
+from tests.backends.local.gradients.formula import Plain, written_out
+from tests.backends.local.gradients.world import (
+    END_ID,
+    TEMPERATURE,
+    WORDS,
+    as_if_trained,
+    crew_of,
+    new_trainer,
+    played,
+    problem,
+    saved_model,
+)
+
+MANY = {"micro_tokens": 64}
+"""For many micro-batches, where otherwise an agent has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Answers drawn in a batch and alone, and largest differences of log-probabilities in nats."""
+
+    answers: int
+    learner: float
+    """Recorded at drawing, beside the learner's."""
+    same: int
+    """Answers that came out alike in the batch and alone."""
+    batch: float
+    """Recorded in the batch, beside alone."""
+
+
+async def compare(
+    seed: int, joint: Joint, agents: int, group: int, turns: int
+) -> tuple[float, float, int]:
+    """The differences with one micro-batch an agent and with many, and the answers drawn."""
+    with saved_model(seed) as folder:
+        whole, parts = (
+            as_if_trained(new_trainer(folder, agents, seed, learning_rate=0.0, **more), seed)
+            for more in ({}, MANY)
+        )
+        plain = Plain(folder)
+    problems = [problem(2 * seed + i, agents=agents, turns=turns) for i in range(2)]
+    trees = await played(whole, problems, seed, group=group, joint=joint)
+    batch = gather(trees, joint=joint)
+    right = plain.gradient(whole, written_out(trees, group if joint == "cross" else None))
+    one, many = (worst(learned(trainer, batch), right) for trainer in (whole, parts))
+    return one, many, sum(batch.actions.values())
+
+
+def draws(dtype: torch.dtype, seeds: int, n: int = 8) -> Drawn:
+    """Answers of two agents to prompts of unequal lengths, in one batch and each alone."""
+    learner, batch, same, answers = 0.0, 0.0, 0, 0
+    for seed in range(seeds):
+        with saved_model(seed) as folder:
+            crew = crew_of(as_if_trained(new_trainer(folder, 2, seed), seed, dtype))
+        asked = [_prompt(seed, agent, length, n) for agent, length in ((0, 3), (1, 40))]
+        sampler = Sampler(crew.base, crew.adapters)
+        for prompt, together in zip(asked, sampler.draw(asked, n), strict=True):
+            learner = max(learner, _from_learner(crew, prompt, together))
+            singly = [replace(prompt, seeds=(own,)) for own in prompt.seeds]
+            for one, answer in zip(singly, together, strict=True):
+                [[alone]] = sampler.draw([one], 1)
+                answers += 1
+                if alone.ids == answer.ids:
+                    same += 1
+                    batch = max(batch, _largest(alone.logprobs, answer.logprobs))
+    return Drawn(answers, learner, same, batch)
+
+
+def _prompt(seed: int, agent: int, length: int, n: int) -> Prompt:
+    rng = random.Random(derive(seed, agent, "prompt"))
+    ids = tuple(rng.randrange(END_ID + 1, len(WORDS)) for _ in range(length))
+    seeds = tuple(derive(seed, agent, j) for j in range(n))
+    return Prompt(agent, ids, 24, TEMPERATURE, 0.95, (), seeds)
+
+
+def _from_learner(crew: Crew, prompt: Prompt, answers: Sequence[Answer]) -> float:
+    """The largest difference of a token's log-probability at drawing from the learner's."""
+    ids = tuple(answer.ids for answer in answers)
+    packed = [Packed(prompt.agent_index, prompt.prompt_ids, ids)]
+    with torch.no_grad():
+        found = completion_logprobs(crew.base, crew.adapters, packed, TEMPERATURE)
+    pairs = zip(found, answers, strict=True)
+    return max(_largest(mine.tolist(), answer.logprobs) for mine, answer in pairs)
+
+
+def _largest(one: Sequence[float], other: Sequence[float]) -> float:
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
