@@ -39,3 +39,4 @@ docs:
 reference:
     python -m tools.reference --write
     python -m tools.tree --write
+    python -m tools.house --write

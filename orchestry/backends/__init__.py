@@ -1,4 +1,4 @@
-"""How a team is asked and how it learns: one file a backend."""
+"""How a team is asked and how it learns: prompts or weights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The command line. Commands load when called, so that `--help` answers at once.
+"""The command line, the only place that prints.
 
-Here errors become one line on stderr and an exit code; nowhere else in the package is printed.
+Commands load when called, so that `--help` answers at once. Here errors become one line on stderr
+and an exit code.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What every room stands on: values, errors, the config, seeds, files, and waiting."""
+"""Types, errors, the config, seeds, files and concurrency."""

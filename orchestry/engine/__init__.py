@@ -1,1 +1,1 @@
-"""Commands without a terminal: train, resume, evaluate, estimate, export, check a judge."""
+"""Train, resume, evaluate, estimate, export, check a judge."""

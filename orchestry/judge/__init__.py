@@ -1,1 +1,1 @@
-"""The central critic: what it is asked, how its answers are read, and how good it is."""
+"""The central critic: its prompts, its ranking, how good it is."""

@@ -1,1 +1,1 @@
-"""Language models behind one door: providers, the gateway, its ledger, cache and prices."""
+"""Providers behind one gateway: ledger, cache, prices, retries."""

@@ -1,1 +1,1 @@
-"""Reports: read from run directories, never from the engine."""
+"""Reports, read from run directories alone."""

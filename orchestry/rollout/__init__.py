@@ -1,1 +1,1 @@
-"""Trees of trajectories: played by the one loop over turns, pruned, valued, credited."""
+"""Trees of trajectories: schedules, values, credit."""

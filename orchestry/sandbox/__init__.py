@@ -1,4 +1,4 @@
-"""Runs code that models wrote where it can reach nothing, and says how far that holds."""
+"""Runs code that models wrote where it can reach nothing."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a user writes, and what banks of problems and rewards share."""
+"""What a user writes, and what banks and rewards share."""
