@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from statistics import fmean
 
 from orchestry.report import stats
 from orchestry.store.records import EpisodeRecord
@@ -43,12 +44,12 @@ def difference(first: Rows, second: Rows) -> Rows:
 
 def mean(rows: Rows) -> float:
     """The mean over problems of the mean over seeds."""
-    return sum(sum(row) / len(row) for row in rows.values()) / len(rows)
+    return fmean(map(fmean, rows.values()))
 
 
 def bounds(rows: Rows) -> tuple[float, float]:
     """The ends of the 95 % interval, as reports have it."""
-    found = stats.interval([sum(row) / len(row) for row in rows.values()])
+    found = stats.interval([fmean(row) for row in rows.values()])
     return found.low, found.high
 
 

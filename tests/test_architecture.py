@@ -18,7 +18,16 @@ from orchestry.task.registry import load_task
 ROOT = Path(__file__).parent.parent
 CODE = sorted([*(ROOT / "orchestry").rglob("*.py"), *(ROOT / "tasks").rglob("*.py")])
 TASKS = sorted((ROOT / "tasks").rglob("*.py"))
-HEAVY = ("torch", "transformers", "anthropic", "openai", "xllamacpp", "rich", "genai_prices")
+HEAVY = (
+    "torch",
+    "numpy",
+    "transformers",
+    "anthropic",
+    "openai",
+    "xllamacpp",
+    "rich",
+    "genai_prices",
+)
 
 
 def names(paths: list[Path]) -> list[str]:

@@ -23,7 +23,7 @@ from benchmarks import load, page
 from benchmarks.server.loopback import ROOT
 
 COMMAND = "python -m benchmarks.guarantees.start --write"
-GOAL_S, GOAL_MB = 0.4, 80
+GOAL_S, GOAL_MB = 0.4, 125
 BLOCK = 512
 MB = 1e6
 

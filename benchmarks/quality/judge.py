@@ -38,8 +38,7 @@ from orchestry.core.seeds import derive
 from orchestry.core.types import AgentSpec, Message, Request, Siblings
 from orchestry.judge import prompt as rating
 from orchestry.judge.judge import ListwiseJudge
-from orchestry.judge.orders import balanced
-from orchestry.judge.ranks import spearman
+from orchestry.judge.ranking import balanced, spearman
 from orchestry.judge.structured import fence_code
 
 COMMAND = "python -m benchmarks.quality.judge --write"

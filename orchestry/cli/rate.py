@@ -17,7 +17,7 @@ from orchestry.cli.options import RUN
 
 if TYPE_CHECKING:
     from orchestry.cli.console import Console
-    from orchestry.judge.ratings import Shown
+    from orchestry.judge.calibration import Shown
     from orchestry.store.journal import Rated
     from orchestry.store.records import EpisodeRecord
     from orchestry.store.run import Store
@@ -95,7 +95,7 @@ def _check(
 def _record_one(
     folder: Path, *, episode: int, node: str | None, rating: str, comment: str | None, **_: int
 ) -> Rated:
-    from orchestry.judge.ratings import find, read_rating
+    from orchestry.judge.calibration import find, read_rating
     from orchestry.store.run import Store
 
     number = read_rating(rating)
@@ -109,7 +109,7 @@ def _ask_all(
 ) -> list[Rated]:
     """Asks about one trajectory after another; returns what was recorded."""
     from orchestry.cli.console import Console
-    from orchestry.judge.ratings import extremes, find
+    from orchestry.judge.calibration import extremes, find
     from orchestry.store.run import Store
 
     with Store(folder) as store:
@@ -165,7 +165,7 @@ def _dialogue(store: Store, chosen: Sequence[Shown], console: Console) -> list[R
 def _ask_rating(store: Store, shown: Shown, console: Console) -> float | Literal["skip", "stop"]:
     """A rating in [0, 1]; anything that is none is asked for again."""
     from orchestry.core.errors import ConfigError
-    from orchestry.judge.ratings import TOP, read_rating
+    from orchestry.judge.calibration import TOP, read_rating
     from orchestry.store.journal import last_words
 
     before = last_words(store.events).get(shown.key)
@@ -193,7 +193,7 @@ def _line(console: Console, prompt: str) -> str:
 
 def _record(store: Store, shown: Shown, rating: float, comment: str) -> Rated:
     """Puts a rating on the disk."""
-    from orchestry.judge.ratings import rated
+    from orchestry.judge.calibration import rated
 
     event = rated(shown, rating, comment, time.time())
     store.journal.append(event)

@@ -9,8 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from orchestry.judge.calibration import PRIOR, Agreement, Calibration, judged, reward
-from orchestry.judge.ratings import Shown
+from orchestry.judge.calibration import PRIOR, Agreement, Calibration, Shown, judged, reward
 from orchestry.report.words import plain
 from orchestry.store.journal import Rated
 from orchestry.store.records import EpisodeRecord, NodeRecord

@@ -26,10 +26,9 @@ from orchestry.engine.manifest import fruitless, stop_reason
 from orchestry.engine.run import new_folder, prepare
 from orchestry.engine.scores import Verdicts
 from orchestry.engine.session import Plan
-from orchestry.judge.advice import Advice, advise
 from orchestry.judge.judge import ListwiseJudge, seed_of
-from orchestry.judge.measures import Measures, Reading, Sheet, measure
-from orchestry.judge.orders import Order, balanced
+from orchestry.judge.measures import Advice, Measures, Reading, Sheet, advise, measure
+from orchestry.judge.ranking import Order, balanced
 from orchestry.models.gateway import Gateway
 from orchestry.rollout.rollout import task_rater
 from orchestry.sandbox import open_sandbox

@@ -1,4 +1,6 @@
-"""What a person's ratings say of the judge: how far the two agree, and how to correct the judge.
+"""What a person is asked to rate, and what the ratings say of the judge.
+
+How far the judge and the person agree, and how to correct the judge. Pure.
 
 The correction is a line, by ridge regression towards the identity: with few pairs a richer map,
 such as isotonic regression, would repeat their noise. The prior counts as PRIOR pairs on which
@@ -10,11 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Literal
 
+from orchestry.core.errors import ConfigError
+from orchestry.core.seeds import derive
 from orchestry.core.types import Score
-from orchestry.judge.ranks import ranks, sign, spearman
+from orchestry.judge.ranking import ranks, sign, spearman
+from orchestry.store.journal import Rated
 from orchestry.store.records import EpisodeRecord, NodeRecord
 
+TOP = 10
+"""The best rating that a person can give; the worst is 0."""
 PRIOR = 10.0
 """How many pairs the belief that the judge is right is worth."""
 _SPREAD = 1 / 12
@@ -61,14 +69,15 @@ def calibration(pairs: Pairs) -> Calibration:
     Minimises the squared errors over the pairs and the prior's, with a slope of at least 0. On the
     pairs themselves its squared error is never above the judge's own.
     """
-    centred = [(number - 0.5, rating - number) for number, rating in pairs]
+    import numpy as np
+
+    numbers, ratings = np.reshape(pairs, (-1, 2)).T
+    x, error = numbers - 0.5, ratings - numbers
     weight = len(pairs) + PRIOR
-    u, e = sum(x for x, _ in centred), sum(y for _, y in centred)
-    uu = sum(x * x for x, _ in centred) + PRIOR * _SPREAD
-    ue = sum(x * y for x, y in centred)
-    tilt = max(-1.0, (ue - u * e / weight) / (uu - u * u / weight))
-    shift = (e - tilt * u) / weight  # the best one for this tilt, also where the bound holds it
-    return Calibration(1.0 + tilt, shift - 0.5 * tilt, len(pairs))
+    covariance = x @ error - x.sum() * error.sum() / weight
+    tilt = max(-1.0, covariance / (x @ x + PRIOR * _SPREAD - x.sum() ** 2 / weight))
+    shift = (error - tilt * x).sum() / weight  # the best for this tilt, also at the bound
+    return Calibration(1.0 + float(tilt), float(shift - 0.5 * tilt), len(pairs))
 
 
 def agreement(pairs: Pairs) -> Agreement:
@@ -126,3 +135,86 @@ def _spearman(pairs: Pairs) -> float | None:
     if len(pairs) < 3 or not any(ranks(numbers)) or not any(ranks(ratings)):
         return None
     return spearman(numbers, ratings)
+
+
+# --- what a person is asked to rate ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A trajectory to rate: an episode, and the node that the trajectory ends in."""
+
+    record: EpisodeRecord
+    node: NodeRecord
+    why: Literal["best", "worst", "asked for"] = "asked for"
+
+    @property
+    def reward(self) -> float:
+        """The task's score of the work at the node."""
+        return reward(self.node)
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """Episode and node: what ratings go by."""
+        return self.record.episode, self.node.id
+
+
+def extremes(records: Sequence[EpisodeRecord], best: int, worst: int) -> list[Shown]:
+    """The leaves with the highest rewards and with the lowest, of each at most one a problem.
+
+    Of equal ones the first played. They come shuffled, always in the same way, so that their places
+    say nothing about them.
+    """
+    leaves = [Shown(record, node) for record in records for node in record.leaves()]
+    top = _one_a_problem(sorted(leaves, key=lambda leaf: -leaf.reward))[:best]
+    taken = {leaf.key for leaf in top}
+    others = [leaf for leaf in leaves if leaf.key not in taken]
+    bottom = _one_a_problem(sorted(others, key=lambda leaf: leaf.reward))[:worst]
+    found = [Shown(leaf.record, leaf.node, "best") for leaf in top]
+    found += [Shown(leaf.record, leaf.node, "worst") for leaf in bottom]
+    return sorted(found, key=lambda leaf: derive("rate", leaf.record.seed, *leaf.key))
+
+
+def find(records: Sequence[EpisodeRecord], episode: int, node: str | None) -> Shown:
+    """The trajectory to a node, or to the episode's best leaf; raises ConfigError for neither."""
+    record = next((record for record in records if record.episode == episode), None)
+    if record is None:
+        known = ", ".join(str(record.episode) for record in records[:20])
+        more = ", ..." if len(records) > 20 else ""
+        raise ConfigError(f"there is no finished episode {episode}: choose one of {known}{more}")
+    moves = {move.id: move for move in record.nodes if move.parent is not None}
+    if node is not None and node not in moves:
+        leaves = ", ".join(leaf.id for leaf in record.leaves())
+        raise ConfigError(
+            f"episode {episode} has no move that leads to node '{node}': choose one of its leaves "
+            f"({leaves}), or a node on the way to one"
+        )
+    return Shown(record, moves[node or record.best])
+
+
+def read_rating(text: str) -> float:
+    """A rating as a person types it, from 0 to TOP, in [0, 1]; raises ConfigError, in one line."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0.0 <= number <= TOP:  # no order holds for NaN either
+        raise ConfigError(
+            f"{text!r} is no rating: give a number from 0 (useless) to {TOP} (could not be better)"
+        )
+    return number / TOP
+
+
+def rated(shown: Shown, rating: float, comment: str, at: float) -> Rated:
+    """The journal's event; `rating` in [0, 1], `at` in Unix seconds."""
+    text = " ".join(comment.encode("utf-8", "replace").decode().split())
+    return Rated(
+        episode=shown.record.episode, node=shown.node.id, rating=rating, comment=text, at=at
+    )
+
+
+def _one_a_problem(ranked: Sequence[Shown]) -> list[Shown]:
+    first = dict[str, Shown]()
+    for leaf in ranked:
+        first.setdefault(leaf.record.problem, leaf)
+    return list(first.values())

@@ -25,9 +25,8 @@ from orchestry.core.types import (
 )
 from orchestry.judge import prompt as rating
 from orchestry.judge import structured
-from orchestry.judge.orders import Order, balanced
 from orchestry.judge.prompt import Rating
-from orchestry.judge.ranking import fit
+from orchestry.judge.ranking import Order, balanced, fit
 from orchestry.judge.structured import Malformed
 
 AGENT = PURPOSE = "judge"

@@ -1,4 +1,4 @@
-"""What a judge's readings say of it: pure arithmetic on pairs of candidates.
+"""What a judge's readings say of it, and what to do with the judge: pure arithmetic on pairs.
 
 Everything is counted in pairs. Two readings of a pair differ by |s - t| / 2, where s and t are +1,
 0 or -1 for the first ahead, a tie, and the second ahead; so a tie against an order is half a flip.
@@ -12,14 +12,31 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import NormalDist, fmean
+from typing import TYPE_CHECKING, Any, Literal
 
 from orchestry.core.types import Frozen, Outcome
-from orchestry.judge.orders import Order
 from orchestry.judge.prompt import TOP
-from orchestry.judge.ranking import fit
-from orchestry.judge.ranks import sign, spearman
+from orchestry.judge.ranking import Order, fit, sign, spearman
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Z = NormalDist().inv_cdf(0.975)
+Level = Literal["unmeasured", "unusable", "chance", "unsure", "usable", "trustworthy"]
+CHANCE = 0.5
+"""Agreement of a coin. A judge is of use only if the whole interval lies above."""
+HOPELESS = 0.65
+"""An interval that holds chance and ends below this is an answer, not a want of problems: at best
+the judge is right in two pairs of three, and a third of what it decides is decided wrongly."""
+TRUSTED = 0.75
+"""Agreement, at the interval's low end, from which a judge errs at most half as often as a coin."""
+MOST_MALFORMED = 0.2
+"""Share of verdicts without numbers above which the calls are better spent on samples."""
+LARGE_EFFECT = 1.0
+"""Points by place from which neighbours on the ten-point scale change places."""
+LARGE_EXCESS = 0.1
+"""Share of pairs flipped by a swap beyond those that a repeat flips anyway: what the place decides.
+Flips by chance alone are common (13.6 % of pairs in published measurements), and no fault of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +153,21 @@ def _wilson(mean: float, size: float) -> tuple[float, float]:
 # --- pairs ----------------------------------------------------------------------------------------
 
 
-def flip(left: int, right: int) -> float:
-    """How far two signs of a pair are apart: 0 alike, 0.5 a tie and an order, 1 opposite."""
-    return abs(left - right) / 2
+def flip(left_P: NDArray[Any], right_P: NDArray[Any]) -> NDArray[Any]:
+    """How far the signs of pairs are apart: 0 alike, 0.5 a tie and an order, 1 opposite."""
+    apart: NDArray[Any] = abs(left_P - right_P) / 2
+    return apart
 
 
-def _alike(left: int, right: int) -> float:
-    return 1.0 - flip(left, right)
+def _alike(left_P: NDArray[Any], right_P: NDArray[Any]) -> NDArray[Any]:
+    return 1.0 - flip(left_P, right_P)
+
+
+def _signs(values_G: Sequence[float]) -> NDArray[Any]:
+    """The sign of each pair of candidates (0, 1), (0, 2), ..., (1, 2), ...; shape (P,)."""
+    import numpy as np
+
+    return np.array([sign(one, other) for one, other in combinations(values_G, 2)])
 
 
 def _swapped(one: Reading, other: Reading) -> bool:
@@ -156,46 +181,35 @@ def _again(one: Reading, other: Reading) -> bool:
 def _compared(
     sheet: Sheet,
     goes_with: Callable[[Reading, Reading], bool],
-    score: Callable[[int, int], float],
+    score: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]],
 ) -> list[float]:
     """For each pair of candidates its mean score over the pairs of readings that go together."""
-    readings = [(a, b) for a, b in combinations(sheet.usable(), 2) if goes_with(a, b)]
-    if not readings:
-        return []
-    return [
-        fmean(
-            score(sign(a.numbers_G[i], a.numbers_G[j]), sign(b.numbers_G[i], b.numbers_G[j]))
-            for a, b in readings
-        )
-        for i, j in combinations(range(len(sheet.worths_G)), 2)
+    scores = [
+        score(_signs(a.numbers_G), _signs(b.numbers_G))
+        for a, b in combinations(sheet.usable(), 2)
+        if goes_with(a, b)
     ]
+    return _means(scores)
 
 
-def _apart(worths_G: Sequence[float]) -> list[tuple[int, int]]:
-    """The pairs of different worth."""
-    return [
-        (i, j) for i, j in combinations(range(len(worths_G)), 2) if sign(worths_G[i], worths_G[j])
-    ]
-
-
-def _right(
-    worths_G: Sequence[float],
-    ratings_R_G: Sequence[Sequence[float]],
-) -> list[float]:
+def _right(worths_G: Sequence[float], ratings_R_G: Sequence[Sequence[float]]) -> list[float]:
     """For each pair of different worth the share of ratings that order it right, ties half."""
-    if not ratings_R_G:
-        return []
-    return [
-        fmean(_alike(sign(worths_G[i], worths_G[j]), sign(row[i], row[j])) for row in ratings_R_G)
-        for i, j in _apart(worths_G)
-    ]
+    true = _signs(worths_G)
+    return _means([_alike(true, _signs(row))[true != 0] for row in ratings_R_G])
 
 
-def _ties(
-    worths_G: Sequence[float],
-    ratings_R_G: Sequence[Sequence[float]],
-) -> list[float]:
-    return [float(not sign(row[i], row[j])) for row in ratings_R_G for i, j in _apart(worths_G)]
+def _ties(worths_G: Sequence[float], ratings_R_G: Sequence[Sequence[float]]) -> list[float]:
+    """Whether a rating ties a pair of different worth: 1 or 0 for each rating and pair."""
+    true = _signs(worths_G)
+    return [float(tie) for row in ratings_R_G for tie in (_signs(row) == 0)[true != 0]]
+
+
+def _means(rows: Sequence[NDArray[Any]]) -> list[float]:
+    """Column by column; [] without rows."""
+    import numpy as np
+
+    means: list[float] = np.mean(rows, axis=0).tolist() if rows else []
+    return means
 
 
 # --- readings of one problem ----------------------------------------------------------------------
@@ -238,3 +252,77 @@ def _mean_correlation(
 
 def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
+
+
+# --- advice ---------------------------------------------------------------------------------------
+
+
+class Advice(Frozen):
+    """A verdict on the judge: `level` for programs, `text` for people."""
+
+    level: Level
+    text: str
+
+
+def advise(found: Measures) -> Advice:
+    """The verdict, with the figures that it rests on."""
+    total = sum(found.verdicts.values())
+    malformed = found.verdicts.get("malformed", 0) / total if total else 0.0
+    if malformed > MOST_MALFORMED:
+        return _advice(
+            "unusable", f"{malformed:.0%} of its verdicts can't be read: leave the judge off"
+        )
+    once, twice = found.agreement, found.agreement_twice
+    if once is None or twice is None:
+        return _advice("unmeasured", "no pair of different worth was judged: nothing is known")
+    best = max(once, twice, key=lambda each: each.low)
+    if best.low <= CHANCE:
+        return _at_chance(once)
+    return _above_chance(found, once, twice)
+
+
+def _at_chance(once: Share) -> Advice:
+    figures = f"agrees with the task's scores on {_figures(once)}"
+    if once.high < HOPELESS:
+        return _advice("chance", f"{figures}, no better than chance: leave the judge off")
+    return _advice(
+        "unsure",
+        f"{figures}, which does not rule out chance: leave the judge off, or ask on more "
+        "problems (--problems)",
+    )
+
+
+def _above_chance(found: Measures, once: Share, twice: Share) -> Advice:
+    placed = _placed(found)
+    if once.low >= TRUSTED and not placed:
+        text = f"trustworthy: agrees with the task's scores on {_figures(once)}"
+        return _advice("trustworthy", f"{text}, and places do not sway it")
+    if placed and twice.low >= TRUSTED:
+        text = f"trustworthy with judge.repeats=2: agrees on {_figures(twice)}; one call is swayed"
+        return _advice("trustworthy", f"{text} by places ({placed})")
+    if placed or once.low <= CHANCE or twice.value > once.value + LARGE_EXCESS:
+        why = f"; one call is swayed by places ({placed})" if placed else ""
+        text = f"usable with judge.repeats=2: agrees with the task's scores on {_figures(twice)}"
+        return _advice("usable", f"{text}{why}")
+    return _advice("usable", f"usable: agrees with the task's scores on {_figures(once)}")
+
+
+def _placed(found: Measures) -> str:
+    """How places sway the judge; '' where they do not."""
+    effect, swap, repeat = found.position_effect, found.swap_consistency, found.repeat_flips
+    if effect is not None and abs(effect) >= LARGE_EFFECT:
+        return f"standing first is worth {effect:+.1f} points"
+    if swap and repeat and (excess := 1.0 - swap.value - repeat.value) >= LARGE_EXCESS:
+        return f"a swap flips {excess:.0%} of the pairs more than a repeat does"
+    return ""
+
+
+def _figures(share: Share) -> str:
+    return (
+        f"{share.value:.0%} of {share.pairs} pairs (95 % interval {share.low:.0%} to "
+        f"{share.high:.0%})"
+    )
+
+
+def _advice(level: Level, text: str) -> Advice:
+    return Advice(level=level, text=text)

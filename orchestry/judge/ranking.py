@@ -1,4 +1,6 @@
-"""The ranking model: what siblings are worth, from ratings in several orders of presentation.
+"""How siblings are ordered: the orders that a judge sees them in, and what they are worth.
+
+The ranking model says what siblings are worth, from ratings in several orders of presentation:
 
     rating of item i in call r = worth of i + effect of its place in call r + noise
 
@@ -16,12 +18,18 @@ reversed order can't cancel, it was ahead by 0.02 of rank correlation for four s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from orchestry.core.seeds import shuffled
+
+Order = tuple[int, ...]
+"""The items by place: order[0] is the item that is shown first."""
 RIDGE = 0.5
 """Variance of the noise over that of the place effects. Between 0.3 and 1 it
 matters only for odd numbers of calls and a bias as large as the differences in worth."""
-TOLERANCE = 1e-9
+DIGITS = 12
+"""Decimals of a fitted worth: those behind them are rounding errors, and would break ties."""
 
 
 def fit(
@@ -32,37 +40,64 @@ def fit(
 
     `ratings_R_G[r][i]` is item i's rating in call r; `orders_R_G[r][p]` the item shown at place p.
     """
-    size = len(ratings_R_G[0])
-    effects_G, step = [0.0] * size, 1.0
-    while step > TOLERANCE:  # each half has a closed solution; alternating they converge
-        worths_G = _worths(ratings_R_G, orders_R_G, effects_G)
-        moved_G = _effects(ratings_R_G, orders_R_G, worths_G)
-        step = max(abs(a - b) for a, b in zip(moved_G, effects_G, strict=True))
-        effects_G = moved_G
-    return [min(1.0, max(0.0, worth)) for worth in worths_G]
+    import numpy as np
+
+    orders = np.array(orders_R_G)
+    calls, size = orders.shape
+    shown = np.take_along_axis(np.array(ratings_R_G), orders, axis=1).ravel()  # by call and place
+    items, places = np.eye(size)[orders.ravel()], np.tile(np.eye(size), (calls, 1))
+    ridge = np.hstack([np.zeros((size, size)), math.sqrt(RIDGE) * np.eye(size)])
+    design = np.vstack([np.hstack([items, places]), ridge])
+    fitted = np.linalg.lstsq(design, np.concatenate([shown, np.zeros(size)]))[0]
+    worths: list[float] = np.clip(fitted[:size].round(DIGITS), 0.0, 1.0).tolist()
+    return worths
 
 
-def _worths(
-    ratings_R_G: Sequence[Sequence[float]],
-    orders_R_G: Sequence[Sequence[int]],
-    effects_G: Sequence[float],
-) -> list[float]:
-    """The best worths for given place effects."""
-    sums_G = [0.0] * len(effects_G)
-    for ratings, order in zip(ratings_R_G, orders_R_G, strict=True):
-        for effect, item in zip(effects_G, order, strict=True):
-            sums_G[item] += ratings[item] - effect
-    return [total / len(ratings_R_G) for total in sums_G]
+def balanced(size: int, repeats: int, seed: int) -> tuple[Order, ...]:
+    """`repeats` orders of `size` items, by seed; the first is a plain shuffle.
+
+    The second of each two is the reverse of the first, so that all items have the same mean place
+    after an even number. Pairs are rows of a Williams design (Williams 1949, "Experimental designs
+    balanced for the estimation of residual effects of treatments"): after a whole design, `size`
+    orders for an even size and twice as many for an odd one, each item was in each place, and
+    right behind each other item, equally often. Longer series are designs on fresh shuffles.
+    """
+    orders = list[Order]()
+    design = 0
+    while len(orders) < repeats:
+        items = shuffled(size, seed, "orders", design)
+        for turn in _spread(size // 2 if size % 2 == 0 else size):
+            row = tuple(items[(place + turn) % size] for place in _zigzag(size))
+            orders += [row, row[::-1]]
+        design += 1
+    return tuple(orders[:repeats])
 
 
-def _effects(
-    ratings_R_G: Sequence[Sequence[float]],
-    orders_R_G: Sequence[Sequence[int]],
-    worths_G: Sequence[float],
-) -> list[float]:
-    """The best place effects for given worths."""
-    sums_G = [0.0] * len(worths_G)
-    for ratings, order in zip(ratings_R_G, orders_R_G, strict=True):
-        for place, item in enumerate(order):
-            sums_G[place] += ratings[item] - worths_G[item]
-    return [total / (len(ratings_R_G) + RIDGE) for total in sums_G]
+def _zigzag(size: int) -> list[int]:
+    """The first row of a Williams square: 0, 1, size - 1, 2, size - 2, and so on."""
+    return [(place + 1) // 2 if place % 2 else -(place // 2) % size for place in range(size)]
+
+
+def _spread(count: int) -> list[int]:
+    """The numbers below `count`, each far from those before it: bits read backwards."""
+    width = count.bit_length()
+    return sorted(range(count), key=lambda number: f"{number:0{width}b}"[::-1])
+
+
+def sign(first: float, second: float) -> int:
+    """+1, 0 or -1; numbers that differ by a rounding error tie."""
+    return 0 if math.isclose(first, second, abs_tol=1e-9) else (1 if first > second else -1)
+
+
+def spearman(left_G: Sequence[float], right_G: Sequence[float]) -> float:
+    """Spearman's rank correlation, ties at their mean rank; 0 where one side is all tied."""
+    import numpy as np
+
+    a, b = np.array(ranks(left_G)), np.array(ranks(right_G))
+    scale = math.sqrt((a @ a) * (b @ b))
+    return float(a @ b) / scale if scale else 0.0
+
+
+def ranks(values_G: Sequence[float]) -> list[float]:
+    """Ranks about their mean: half of how many are below less how many are above."""
+    return [sum(sign(value, other) for other in values_G) / 2.0 for value in values_G]

@@ -63,9 +63,10 @@ def shapley(scores: Sequence[float]) -> tuple[float, ...]:
 
 def mean_scores(mixes: Sequence[Mix]) -> tuple[float, ...]:
     """The game's values: the coalitions' mean scores over the draws."""
-    return tuple(
-        sum(column) / len(mixes) for column in zip(*(m.scores for m in mixes), strict=True)
-    )
+    import numpy as np
+
+    means: list[float] = np.mean([mix.scores for mix in mixes], axis=0).tolist()
+    return tuple(means)
 
 
 def uneven(mixes: Sequence[Mix]) -> tuple[float, ...]:
@@ -81,13 +82,11 @@ def jackknife(mixes: Sequence[Mix]) -> float:
     Each sample index is left out in turn, for all agents (the jackknife of a V-statistic). Fewer
     than two indices tell nothing: the variance is then that of a number drawn evenly from [-1, 1].
     """
+    import numpy as np
+
     indices = sorted({index for mix in mixes for index in mix.drawn})
     rest = [[mix for mix in mixes if index not in mix.drawn] for index in indices]
     rows = [uneven(left) for left in rest if left]
     if len(rows) < 2:
         return 1.0 / 3.0
-    means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-    squares: list[float] = [
-        (x - m) * (x - m) for row in rows for x, m in zip(row, means, strict=True)
-    ]
-    return sum(squares) * (len(rows) - 1) / len(rows) / len(means)
+    return float(np.var(rows, axis=0).mean()) * (len(rows) - 1)

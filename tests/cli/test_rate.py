@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from orchestry import load_run
-from orchestry.judge.ratings import extremes
+from orchestry.judge.calibration import extremes
 from orchestry.store.journal import Rated, ratings
 from orchestry.store.run import Store
 from tests.cli.support import FAKE, CommandLine

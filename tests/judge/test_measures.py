@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry.judge.advice import Level, advise
-from orchestry.judge.measures import Measures, Reading, Share, Sheet, flip, measure, share
-from orchestry.judge.ranks import sign
+from orchestry.judge.measures import (
+    Level,
+    Measures,
+    Reading,
+    Share,
+    Sheet,
+    advise,
+    flip,
+    measure,
+    share,
+)
+from orchestry.judge.ranking import sign
 
 Groups = list[list[float]]
 NOTHING = Measures(
@@ -72,7 +82,7 @@ def test_nothing_measured_is_none_throughout() -> None:
 
 def test_signs_and_flips() -> None:
     assert (sign(0.1 + 0.2, 0.3), sign(0.4, 0.3), sign(0.3, 0.4)) == (0, 1, -1)
-    assert (flip(1, 1), flip(1, -1), flip(1, 0), flip(0, 0)) == (0, 1, 0.5, 0)
+    assert flip(np.array([1, 1, 1, 0]), np.array([1, -1, 0, 0])).tolist() == [0, 1, 0.5, 0]
 
 
 # --- intervals ------------------------------------------------------------------------------------

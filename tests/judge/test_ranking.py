@@ -1,15 +1,66 @@
-"""The ranking model: planted worths and place effects, with and without noise."""
+"""Orders of presentation, the ranking model on planted worths, and rank correlation."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry.judge.orders import balanced
-from orchestry.judge.ranking import RIDGE, fit
+from orchestry.judge.ranking import RIDGE, balanced, fit, sign, spearman
+
+sizes, seeds = st.integers(1, 12), st.integers(0, 2**63 - 1)
+
+
+@given(sizes, st.integers(1, 30), seeds)
+def test_every_order_is_a_permutation_and_follows_from_the_seed(
+    size: int, repeats: int, seed: int
+) -> None:
+    orders = balanced(size, repeats, seed)
+    assert len(orders) == repeats
+    assert all(sorted(order) == list(range(size)) for order in orders)
+    assert orders == balanced(size, repeats, seed)
+    assert orders == balanced(size, repeats + 3, seed)[:repeats]
+
+
+@given(sizes, st.integers(1, 10), seeds)
+def test_after_each_pair_all_mean_places_are_equal(size: int, pairs: int, seed: int) -> None:
+    orders = balanced(size, 2 * pairs, seed)
+    places = [sum(order.index(item) for order in orders) for item in range(size)]
+    assert places == [pairs * (size - 1)] * size
+
+
+def design(size: int) -> int:
+    """How many orders make a whole Williams design."""
+    return size if size % 2 == 0 else 2 * size
+
+
+@given(sizes, st.integers(1, 3), seeds)
+def test_whole_designs_balance_places_and_neighbours(size: int, times: int, seed: int) -> None:
+    orders = balanced(size, times * design(size), seed)
+    places = Counter((place, item) for order in orders for place, item in enumerate(order))
+    assert set(places.values()) == {len(orders) // size}
+    assert len(places) == size * size
+    neighbours = Counter(pair for order in orders for pair in pairwise(order))
+    assert len(neighbours) == size * (size - 1)
+    assert len(set(neighbours.values())) <= 1
+
+
+@given(st.integers(2, 12), st.integers(1, 40), seeds)
+def test_at_any_number_no_place_is_an_items_own(size: int, repeats: int, seed: int) -> None:
+    orders = balanced(size, repeats, seed)
+    places = Counter((place, item) for order in orders for place, item in enumerate(order))
+    assert max(places.values()) <= 2 * (repeats // design(size)) + 2
+
+
+def test_first_orders_are_spread_over_all_permutations() -> None:
+    first = Counter(balanced(3, 1, seed)[0] for seed in range(600))
+    assert len(first) == 6
+    assert min(first.values()) > 60
+
 
 share = st.floats(0.0, 1.0)
 
@@ -92,7 +143,41 @@ def spread(found: list[float], worths: list[float]) -> float:
     return sum((error - middle) ** 2 for error in errors)
 
 
+@given(st.lists(st.integers(0, 10), min_size=2, max_size=8), st.integers(0, 999))
+def test_equal_ratings_are_equal_worths(points: list[int], seed: int) -> None:
+    """To the last bit: what prunes by worth must not see a rounding error."""
+    ratings = [point / 10 for point in points]
+    assert fit([ratings, ratings], balanced(len(ratings), 2, seed)) == ratings
+
+
 def test_worths_stay_in_the_range_of_ratings() -> None:
     orders = balanced(2, 3, 0)
     found = fit([[1.0, 0.0], [1.0, 0.9], [0.0, 0.0]], orders)
     assert all(0.0 <= worth <= 1.0 for worth in found)
+
+
+def test_spearman() -> None:
+    assert spearman([1, 2, 3, 4], [10, 20, 30, 31]) == pytest.approx(1.0)
+    assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1.0)
+    assert spearman([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]) == pytest.approx(0.8)
+    assert spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(0.9486833)
+    assert spearman([1, 1, 1], [1, 2, 3]) == 0.0
+
+
+@given(st.lists(st.integers(-9, 9), min_size=2, max_size=9, unique=True))
+def test_spearman_is_one_for_equal_orders_and_minus_one_for_reverse(values: list[int]) -> None:
+    cubes = [float(value**3) for value in values]
+    assert spearman(cubes, values) == pytest.approx(1.0)
+    assert spearman([-cube for cube in cubes], values) == pytest.approx(-1.0)
+    assert spearman([0.5] * len(values), values) == 0.0
+
+
+def test_spearman_puts_ties_at_their_mean_rank() -> None:
+    # ranks 1.5, 1.5, 3, 4 against 1, 2, 3, 4: 4.5 / sqrt(4.5 * 5)
+    assert spearman([1.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]) == pytest.approx(0.9486833)
+
+
+def test_what_a_rounding_error_parts_is_tied() -> None:
+    assert sign(0.1 + 0.2, 0.3) == sign(0.0, 1e-168) == 0
+    assert (sign(0.2, 0.1), sign(0.1, 0.2)) == (1, -1)
+    assert spearman([0.3, 0.1 + 0.2, 0.3], [1.0, 2.0, 3.0]) == 0.0

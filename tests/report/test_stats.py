@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from itertools import combinations
 from statistics import fmean
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestry.report.stats import difference, expected_best, interval, pass_at
+from orchestry.report.stats import DRAWS, difference, expected_best, interval, pass_at
 
 rewards = st.lists(st.floats(0, 1), min_size=1, max_size=7)
 
@@ -40,6 +41,15 @@ def test_an_interval_holds_its_mean_within_the_figures(row: list[float]) -> None
     assert min(row) - 1e-9 <= found.low <= found.high <= max(row) + 1e-9
     assert found.mean == pytest.approx(fmean(row))
     assert found == interval(row)
+
+
+@settings(max_examples=20, deadline=None)
+@given(rewards)
+def test_its_ends_are_those_of_means_drawn_one_by_one(row: list[float]) -> None:
+    rng = random.Random(0)
+    means = sorted(fmean(rng.choices(row, k=len(row))) for _ in range(DRAWS))
+    found = interval(row)
+    assert (found.low, found.high) == pytest.approx((means[50], means[-51]))
 
 
 def test_an_interval_is_about_that_of_the_normal_distribution() -> None:

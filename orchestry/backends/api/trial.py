@@ -236,14 +236,14 @@ def _refuted(differences_N: list[float], bets_N: list[float], middle: float) -> 
 
     Wealth falls in the mean bet against, also where a bet has to be cut so as not to go broke.
     """
-    low, high, largest = -1.0, middle, max(bets_N)
+    import numpy as np
+
+    differences, bets = np.array(differences_N), np.array(bets_N)
+    low, high = -1.0, middle
     while high - low > PRECISION:
         mean = (low + high) / 2.0
-        most = LARGEST_BET / (1.0 + mean)
-        cut_N = bets_N if largest <= most else [min(bet, most) for bet in bets_N]
-        wealth = math.prod(
-            [1.0 + bet * (d - mean) for d, bet in zip(differences_N, cut_N, strict=True)]
-        )
+        cut_N = np.minimum(bets, LARGEST_BET / (1.0 + mean))
+        wealth = np.prod(1.0 + cut_N * (differences - mean))
         if wealth >= 2.0 / (1.0 - COVERAGE):
             low = mean
         else:
