@@ -184,9 +184,17 @@ def test_the_first_play_goes_to_a_sibling_without_a_return() -> None:
     assert allocate(pruned(), ["0.0.0"], ["a", "b"], {}, 1) in (("0.2",), ("0.3",))
 
 
-def test_student_is_close_to_the_tables() -> None:
-    for freedom, known in ((2, 4.303), (3, 3.182), (10, 2.228), (1000, 1.962)):
-        assert student_95(freedom) == pytest.approx(known, rel=0.01)
+@pytest.mark.parametrize(
+    ("freedom", "known"),
+    [(1, 12.706), (2, 4.3027), (3, 3.1824), (5, 2.5706), (10, 2.2281), (30, 2.0423), (100, 1.984)],
+)
+def test_student_is_that_of_the_tables(freedom: float, known: float) -> None:
+    assert student_95(freedom) == pytest.approx(known, abs=1e-3)
+
+
+@given(st.floats(1.0, 1e6), st.floats(1.0, 1e3))
+def test_student_falls_with_the_degrees_of_freedom(freedom: float, more: float) -> None:
+    assert 1.95996 < student_95(freedom * more) <= student_95(freedom) + 1e-9
 
 
 def episode(best: str, credit: dict[str, dict[str, float]]) -> EpisodeRecord:
