@@ -15,7 +15,7 @@ from orchestry import compare
 from orchestry.core.errors import ConfigError, reason
 from orchestry.core.types import Call, CallResult, Limits, Sandbox
 from orchestry.sandbox.inside.tagged import Untaggable, dumps
-from orchestry.sandbox.leaks import Redactor
+from orchestry.sandbox.redact import Redactor
 from orchestry.task.code import shorten, show_value
 
 GRAVITY = ("timeout", "memory", "error", "fail", "pass")

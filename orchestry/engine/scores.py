@@ -18,7 +18,7 @@ from orchestry.core.errors import TaskFault, reason
 from orchestry.core.texts import utf8
 from orchestry.core.together import together
 from orchestry.core.types import TASK_ERROR, Part, Rate, Score, Trajectory
-from orchestry.sandbox.leaks import Redactor
+from orchestry.sandbox.redact import Redactor
 from orchestry.store.journal import Event, Journal, Scored
 from orchestry.store.run import Store
 from orchestry.task.base import BaseTask

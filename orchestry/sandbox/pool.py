@@ -20,8 +20,8 @@ from orchestry.core.errors import SandboxError
 from orchestry.core.types import Call, CallResult, Limits
 from orchestry.sandbox.inside import tagged
 from orchestry.sandbox.inside.server import ENDED, UNCONFINED
-from orchestry.sandbox.leaks import Redactor
-from orchestry.sandbox.records import run_room, verdicts
+from orchestry.sandbox.redact import Redactor
+from orchestry.sandbox.results import run_room, verdicts
 from orchestry.sandbox.wasi import WASI, WasiWorker
 from orchestry.sandbox.worker import Played, Refused, Worker
 

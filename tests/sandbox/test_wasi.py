@@ -19,11 +19,10 @@ import pytest
 from orchestry.core.errors import ConfigError, OrchestryError, SandboxError
 from orchestry.core.files import Pinned, cache
 from orchestry.core.types import Call, CallResult, Limits
-from orchestry.sandbox import open_sandbox, runtime
-from orchestry.sandbox.instance import Pipe
+from orchestry.sandbox import open_sandbox, wasi
 from orchestry.sandbox.pool import ForkServers
-from orchestry.sandbox.runtime import INTERPRETER, open_runtime
-from tests.sandbox.test_stack import SMALL
+from orchestry.sandbox.wasi import INTERPRETER, Pipe, compiled_interpreter, load
+from tests.sandbox.test_wasi_stack import SMALL
 
 pytestmark = pytest.mark.slow
 LIMITS = Limits(wall_s=20)
@@ -300,7 +299,7 @@ def test_another_file_is_refused(interpreter: Path, tmp_path: Path) -> None:
     copy = tmp_path / INTERPRETER.file
     copy.write_bytes(interpreter.read_bytes()[:-1] + b"\0")
     with pytest.raises(OrchestryError, match=r"its sha256 is [0-9a-f]{64}, expected e5dc5a39"):
-        open_runtime({"ORCHESTRY_WASI": str(copy), "XDG_CACHE_HOME": str(tmp_path)})
+        compiled_interpreter({"ORCHESTRY_WASI": str(copy), "XDG_CACHE_HOME": str(tmp_path)})
 
 
 def test_machine_code_that_others_may_change_is_refused(interpreter: Path, tmp_path: Path) -> None:
@@ -309,7 +308,7 @@ def test_machine_code_that_others_may_change_is_refused(interpreter: Path, tmp_p
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     with pytest.raises(ConfigError, match=r"users other than you can write to it: `chmod go-w"):
-        open_runtime(environ)
+        compiled_interpreter(environ)
 
 
 def test_damaged_machine_code_is_compiled_anew(
@@ -321,13 +320,13 @@ def test_damaged_machine_code_is_compiled_anew(
     small = tmp_path / "python-small.wasm"
     small.write_bytes(wasmtime.wat2wasm(SMALL))
     pinned = _pin(small)
-    monkeypatch.setattr(runtime, "INTERPRETER", pinned)
+    monkeypatch.setattr(wasi, "INTERPRETER", pinned)
     environ = {"ORCHESTRY_WASI": str(small), "XDG_CACHE_HOME": str(tmp_path)}
-    compiled = open_runtime(environ).compiled
+    compiled = compiled_interpreter(environ)
     whole = compiled.read_bytes()
-    assert open_runtime(environ).compiled.stat().st_mtime_ns == compiled.stat().st_mtime_ns
+    assert compiled_interpreter(environ).stat().st_mtime_ns == compiled.stat().st_mtime_ns
     compiled.write_bytes(whole[: len(whole) // 2])
-    open_runtime(environ).module()
+    load(compiled_interpreter(environ))
     assert compiled.read_bytes() == whole
 
 
@@ -338,9 +337,9 @@ def test_another_build_is_refused(
 
     other = tmp_path / "python-other.wasm"
     other.write_bytes(wasmtime.wat2wasm(SMALL.replace("524288", "1048576")))
-    monkeypatch.setattr(runtime, "INTERPRETER", _pin(other))
-    with pytest.raises(SandboxError, match=r"another build.*unexpected section 6"):
-        open_runtime({"ORCHESTRY_WASI": str(other), "XDG_CACHE_HOME": str(tmp_path)})
+    monkeypatch.setattr(wasi, "INTERPRETER", _pin(other))
+    with pytest.raises(SandboxError, match=r"another build.*unexpected stack"):
+        compiled_interpreter({"ORCHESTRY_WASI": str(other), "XDG_CACHE_HOME": str(tmp_path)})
 
 
 async def test_without_the_interpreter_the_level_is_refused(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from orchestry.core.types import CallResult, Limits
 from orchestry.sandbox.inside import tagged
 from orchestry.sandbox.inside.server import ENDED, FULL, LATE
-from orchestry.sandbox.leaks import Redactor
-from orchestry.sandbox.records import run_room, verdicts
+from orchestry.sandbox.redact import Redactor
+from orchestry.sandbox.results import run_room, verdicts
 from orchestry.sandbox.worker import Played
 
 LIMITS = Limits(output_kb=64, cpu_s=1.0)

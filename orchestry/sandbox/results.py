@@ -12,7 +12,7 @@ from orchestry.core.types import CallResult, Limits
 from orchestry.sandbox.inside import tagged, wire
 from orchestry.sandbox.inside.candidate import FRAME
 from orchestry.sandbox.inside.server import ENDED, FULL, LATE, MUTE
-from orchestry.sandbox.leaks import Redactor
+from orchestry.sandbox.redact import Redactor
 from orchestry.sandbox.worker import Played
 
 _MAX_WHY = 300

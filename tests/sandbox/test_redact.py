@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestry.sandbox.leaks import Redactor
+from orchestry.sandbox.redact import Redactor
 
 ENVIRON = {
     "ANTHROPIC_API_KEY": "sk-ant-123456",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestry.core.errors import SandboxError
-from orchestry.sandbox.stack import STACK, deepen
+from orchestry.sandbox.wasi import STACK, deepen
 
 wasmtime = pytest.importorskip("wasmtime")
 
@@ -43,17 +43,17 @@ def test_nothing_else_changes() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "found"),
     [
-        ("160)", "161)", "section 5"),
-        ("160)", "160 4096)", "section 5"),
-        ('(memory (export "memory") 160)', "", "lack of section 5"),
-        ("(i32.const 524288))\n", "(i32.const 524289))\n", "section 6"),
-        ("(global (mut i32)", "(global i32", "section 6"),
-        ("(global (mut", "(global i32 (i32.const 1)) (global (mut", "section 6"),
-        ("500", "501", "section 10"),
-        ("(i32.load offset=12 (local.get 0)) (", "(local.get 0) (", "section 10"),
+        ("160)", "161)", "stack"),
+        ("160)", "160 4096)", "stack"),
+        ('(memory (export "memory") 160)', "", "stack"),
+        ("(i32.const 524288))\n", "(i32.const 524289))\n", "stack"),
+        ("(global (mut i32)", "(global i32", "stack"),
+        ("(global (mut", "(global i32 (i32.const 1)) (global (mut", "stack"),
+        ("500", "501", "nesting"),
+        ("(i32.load offset=12 (local.get 0)) (", "(local.get 0) (", "nesting"),
     ],
 )
-def test_another_build_is_refused(old: str, new: str, found: str) -> None:
+def test_other_numbers_are_refused(old: str, new: str, found: str) -> None:
     assert old in SMALL
     with pytest.raises(SandboxError, match=rf"another build .*unexpected {found}\)"):
         deepen(wasmtime.wat2wasm(SMALL.replace(old, new, 1)))
@@ -61,16 +61,5 @@ def test_another_build_is_refused(old: str, new: str, found: str) -> None:
 
 def test_two_places_to_change_are_one_too_many() -> None:
     store = "(i32.store offset=24 (i32.load offset=12 (local.get 0)) (i32.const 500))"
-    with pytest.raises(SandboxError, match=r"unexpected section 10"):
+    with pytest.raises(SandboxError, match=r"unexpected nesting"):
         deepen(wasmtime.wat2wasm(SMALL.replace(store, store * 2)))
-
-
-@pytest.mark.parametrize("size", [*range(8), 20, 40, 60, 80, 100])
-def test_a_cut_module_is_refused(size: int) -> None:
-    with pytest.raises(SandboxError, match=r"another build"):
-        deepen(wasmtime.wat2wasm(SMALL)[:size])
-
-
-def test_an_endless_number_is_refused() -> None:
-    with pytest.raises(SandboxError, match=r"unexpected number at byte 9"):
-        deepen(b"\0asm\1\0\0\0\5" + b"\xff" * 9)
