@@ -16,9 +16,8 @@ from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_va
 
 from orchestry.core import yamls
 from orchestry.core.errors import ConfigError
-from orchestry.core.explain import explain
 from orchestry.core.learn_config import LearnConfig
-from orchestry.core.secrecy import refuse_secrets
+from orchestry.core.resolve import Mark, explain, refuse_secrets
 from orchestry.core.track_config import TrackersConfig
 from orchestry.core.types import AgentSpec, Frozen, Limits, Split
 
@@ -57,11 +56,13 @@ class ProviderConfig(Frozen):
     """`auto`: Claude where ANTHROPIC_API_KEY is set, else the embedded model."""
     model: str | None = None
     """None: the provider's own default."""
-    base_url: str | None = None
+    base_url: Annotated[str | None, Mark.RESUMABLE, Mark.ADDRESS] = None
     """None: ANTHROPIC_BASE_URL or OPENAI_BASE_URL, else the vendor's."""
-    timeout_s: float = Field(120.0, gt=0.0, le=86_400.0)
+    timeout_s: Annotated[float, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(
+        120.0, gt=0.0, le=86_400.0
+    )
     """Seconds before an unanswered call is given up, and charged at its worst case."""
-    recording: Path | None = None
+    recording: Annotated[Path | None, Mark.MOVABLE] = None
     """`recorded`: the run directory, or its journal.jsonl, to replay."""
     fake: FakeConfig = FakeConfig()
     """`fake`: the script."""
@@ -94,20 +95,20 @@ class AgentConfig(Frozen):
 class SearchConfig(Frozen):
     """How trajectories are searched."""
 
-    strategy: Literal["beam", "fixed", "best_of_n", "chains"] = "beam"
+    strategy: Annotated[Literal["beam", "fixed", "best_of_n", "chains"], Mark.MEASURED] = "beam"
     """`fixed` plays one trajectory; `best_of_n` as many as the beam's calls allow; `chains` plays
     `k_samples` from the first state to the end, as backend local always does."""
-    k_samples: int = Field(4, ge=1, le=64)
+    k_samples: Annotated[int, Mark.MEASURED] = Field(4, ge=1, le=64)
     """Samples drawn for each acting agent in a state."""
-    beam_width: int = Field(2, ge=1, le=64)
+    beam_width: Annotated[int, Mark.MEASURED] = Field(2, ge=1, le=64)
     """States kept after a stage."""
-    joint: Literal["aligned", "cross"] = "aligned"
+    joint: Annotated[Literal["aligned", "cross"], Mark.MEASURED] = "aligned"
     """Simultaneous agents: pair their j-th samples, or combine all of them."""
-    exploration: Share = 0.0
+    exploration: Annotated[Share, Mark.MEASURED] = 0.0
     """Chance that a place in the beam goes to a random state instead of the next best."""
-    concurrency: int = Field(32, ge=1, le=1000)
+    concurrency: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(32, ge=1, le=1000)
     """Most calls in flight at once."""
-    episodes_in_flight: int | None = Field(None, ge=1, le=1000)
+    episodes_in_flight: Annotated[int | None, Mark.OPERATIONAL] = Field(None, ge=1, le=1000)
     """Most episodes played at once. None: as many as keep `concurrency` calls in flight."""
 
 
@@ -169,7 +170,7 @@ class BehaviorsConfig(Frozen):
     model behind OpenAI's API, also in a task that asks for none."""
     every: int = Field(5, ge=1, le=100_000)
     """Episodes between two updates of the library."""
-    source: Path | None = Field(None, alias="from")
+    source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
     """A library to start from (`behaviors.from`), also another task's: that is tested first."""
     top: Share = 0.2
     """Share of an update's trajectories that count as winners."""
@@ -243,43 +244,43 @@ class RunConfig(Frozen):
     Raises ConfigError with one line a fault, and for a secret.
     """
 
-    backend: BackendName = "api"
+    backend: Annotated[BackendName, Mark.MEASURED] = "api"
     """`api` searches and rewrites prompts; `local` trains adapters by policy gradients."""
-    task: str = "code_review"
+    task: Annotated[str, Mark.MEASURED] = "code_review"
     """`orchestry tasks list` shows them; backend local has `code_collaboration` unless told."""
-    task_path: tuple[Path, ...] = ()
+    task_path: Annotated[tuple[Path, ...], Mark.RESUMABLE, Mark.OPERATIONAL] = ()
     """Folders searched for tasks before ./tasks and the bundled ones."""
-    weights: Mapping[str, Weight] = Field(default_factory=dict)
+    weights: Annotated[Mapping[str, Weight], Mark.MEASURED] = Field(default_factory=dict)
     """The task's reward parts by name; what is not named keeps the task's own weight."""
-    options: Mapping[str, Any] = Field(default_factory=dict)
+    options: Annotated[Mapping[str, Any], Mark.MEASURED] = Field(default_factory=dict)
     """The task's own settings; see its README. What is not named keeps the task's default."""
     baseline: Arrangement | None = None
     """Play the task as a baseline has it: one model alone, or a team that talks otherwise;
     `orchestry baselines list` explains them."""
-    episodes: int = Field(20, ge=1, le=1_000_000)
+    episodes: Annotated[int, Mark.RESUMABLE] = Field(20, ge=1, le=1_000_000)
     """One episode is one problem, searched once."""
     split: Split = "train"
     """Whose problems are played; `orchestry evaluate` is what plays test."""
-    seed: int = Field(0, ge=0)
+    seed: Annotated[int, Mark.MEASURED] = Field(0, ge=0)
     """Same seed, same run, where the provider is deterministic."""
-    provider: ProviderConfig = ProviderConfig()
-    sampling: SamplingConfig = SamplingConfig()
-    agents: Mapping[str, AgentConfig] = Field(default_factory=dict)
+    provider: Annotated[ProviderConfig, Mark.MEASURED] = ProviderConfig()
+    sampling: Annotated[SamplingConfig, Mark.MEASURED] = SamplingConfig()
+    agents: Annotated[Mapping[str, AgentConfig], Mark.MEASURED] = Field(default_factory=dict)
     """By role: what this agent does differently."""
     search: SearchConfig = SearchConfig()
     judge: JudgeConfig = JudgeConfig()
     credit: CreditConfig = CreditConfig()
     behaviors: BehaviorsConfig = BehaviorsConfig()
     learn: LearnConfig = LearnConfig()
-    budget: BudgetConfig = BudgetConfig()
-    cache: CacheConfig = CacheConfig()
-    retry: RetryConfig = RetryConfig()
-    trackers: TrackersConfig = TrackersConfig()
+    budget: Annotated[BudgetConfig, Mark.RESUMABLE, Mark.OPERATIONAL] = BudgetConfig()
+    cache: Annotated[CacheConfig, Mark.RESUMABLE, Mark.OPERATIONAL] = CacheConfig()
+    retry: Annotated[RetryConfig, Mark.RESUMABLE, Mark.OPERATIONAL] = RetryConfig()
+    trackers: Annotated[TrackersConfig, Mark.RESUMABLE, Mark.OPERATIONAL] = TrackersConfig()
     prices: Mapping[str, PriceConfig] = Field(default_factory=dict)
     """By model: prices that override or add to genai-prices."""
-    sandbox: Limits = Limits()
+    sandbox: Annotated[Limits, Mark.OPERATIONAL] = Limits()
     """What code written by a model may use."""
-    allow_unsafe_code: bool = False
+    allow_unsafe_code: Annotated[bool, Mark.RESUMABLE, Mark.OPERATIONAL] = False
     """Where this machine can't confine the code that models write, run it all the same."""
 
     @model_validator(mode="wrap")
@@ -287,7 +288,7 @@ class RunConfig(Frozen):
     def _in_words(cls, raw: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
         """A notebook reads the same words as the command line, and no page of pydantic's."""
         try:
-            refuse_secrets(raw)
+            refuse_secrets(raw, cls)
             return check(raw)
         except RecursionError:
             raise ConfigError("a YAML alias in the config lies inside its own anchor") from None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from orchestry.core.resolve import Mark
 from orchestry.core.types import Frozen
 
 _REPLAYED = {
@@ -24,7 +25,7 @@ class LearnConfig(Frozen):
 
     enabled: bool = True
     """False plays with the adapters as they are."""
-    source: Path | None = Field(None, alias="from")
+    source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
     """Adapters to start from (`learn.from`): a checkpoint's folder. None: fresh ones."""
     group_size: int = Field(4, ge=1, le=64)
     """Trajectories drawn of each problem: their returns' mean is the baseline (G in the paper)."""
@@ -37,7 +38,7 @@ class LearnConfig(Frozen):
     1 - clip and 1 + clip only (PPO, arXiv 1707.06347)."""
     kl: float = Field(0.0, ge=0.0, le=10.0)
     """Weight of the KL to the reference, the base without adapter; 0 computes none (the paper)."""
-    learning_rate: float = Field(1e-4, ge=0.0, le=1.0)
+    learning_rate: Annotated[float, Mark.RESUMABLE] = Field(1e-4, ge=0.0, le=1.0)
     """Of AdamW, after a warm-up of 10 % of the updates, 100 at most. 0 is the control that learns
     nothing."""
     max_grad_norm: float = Field(1.0, gt=0.0)
@@ -62,7 +63,7 @@ class LearnConfig(Frozen):
     comlrl_compat: bool = False
     """The loss of CoMLRL 1.4.3, to compare with it: advantages over their standard deviation,
     temperature 1, padding trained, the last token not."""
-    top_p: float = Field(0.95, gt=0.0, le=1.0)
+    top_p: Annotated[float, Mark.MEASURED] = Field(0.95, gt=0.0, le=1.0)
     """Answers are drawn from the likeliest tokens that hold this much probability."""
     rank: int = Field(16, ge=1, le=1024)
     """Of an adapter's two matrices (r)."""
@@ -73,29 +74,31 @@ class LearnConfig(Frozen):
     drew the answers, so it is off; the paper's runs have 0.05."""
     shared: bool = False
     """One adapter for all agents."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Mark.RESUMABLE, Mark.OPERATIONAL] = "auto"
     """`auto`: a GPU where there is one."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], Mark.MEASURED] = "auto"
     """Of the base model. `auto`: float32 on a CPU, bfloat16 on a GPU."""
-    quantize: Literal["nf4", "int8"] | None = None
+    quantize: Annotated[Literal["nf4", "int8"] | None, Mark.MEASURED] = None
     """Of the base model, by bitsandbytes (extra `quantize`)."""
-    vllm_url: str | None = Field(None, pattern=r"^https?://[^/@\s]+(/v1)?/?$")
+    vllm_url: Annotated[str | None, Mark.RESUMABLE] = Field(
+        None, pattern=r"^https?://[^/@\s]+(/v1)?/?$"
+    )
     """A running vLLM server that draws the answers, such as http://127.0.0.1:8000; learning stays
     here. None: this process draws them."""
-    threads: int | None = Field(None, ge=1)
+    threads: Annotated[int | None, Mark.OPERATIONAL] = Field(None, ge=1)
     """Of the arithmetic on a CPU, for all processes of a launch. None: the cores that are idle at
     the start; a resume keeps them, since their number decides the last bits."""
-    micro_tokens: int | None = Field(None, ge=64)
+    micro_tokens: Annotated[int | None, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(None, ge=64)
     """Most tokens in one forward and backward pass: less takes less memory. None: 4096 on a GPU,
     1024 on a CPU."""
-    evaluate_every: int | None = Field(None, ge=1)
+    evaluate_every: Annotated[int | None, Mark.RESUMABLE] = Field(None, ge=1)
     """Updates between two evaluations on dev, before the first update too; None makes none. The
     checkpoint that earned most there is kept."""
     evaluate_problems: int = Field(16, ge=1)
     """Dev problems of an evaluation, `group_size` trajectories each."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Annotated[bool, Mark.RESUMABLE, Mark.OPERATIONAL] = False
     """Compute each layer again in the backward pass: less memory, more time."""
-    keep: int = Field(3, ge=1, le=1000)
+    keep: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(3, ge=1, le=1000)
     """Checkpoints kept, one an update; the last two at least."""
 
     @model_validator(mode="after")

@@ -11,35 +11,10 @@ from orchestry.core.config import RunConfig
 from orchestry.core.digests import folder_digest, text_digest
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import to_json
+from orchestry.core.resolve import Mark, leaves, marked, marks
 from orchestry.store.journal import Event, Opened
 from orchestry.task.base import BaseTask
 from orchestry.task.registry import folder_of
-
-RESUMABLE = frozenset(
-    {
-        "allow_unsafe_code",
-        "budget",
-        "cache",
-        "episodes",
-        "judge.provider.base_url",
-        "learn.device",
-        "learn.evaluate_every",
-        "learn.gradient_checkpointing",
-        "learn.keep",
-        "learn.learning_rate",
-        "learn.micro_tokens",
-        "learn.vllm_url",
-        "provider.base_url",
-        "provider.timeout_s",
-        "retry",
-        "search.concurrency",
-        "task_path",
-        "trackers",
-    }
-)
-"""Keys, and sections as a whole: nothing that was played or learned so far depends on them."""
-_KEPT = frozenset({"behaviors.from", "learn.from", "provider.recording"})
-"""Paths that may move: the run has copies of what lay there, or found it by content."""
 
 
 def names_base(backend: str, key: str) -> bool:
@@ -52,13 +27,17 @@ def names_base(backend: str, key: str) -> bool:
 def check_changes(changes: Mapping[str, Any], backend: str = "api") -> None:
     """Raises ConfigError for changes, nested like the config, of anything else; backend local's
     base may have moved."""
-    for key, _ in _leaves(changes, RESUMABLE):
-        if key not in RESUMABLE and not names_base(backend, key):
+    for key, _ in leaves(changes):
+        if Mark.RESUMABLE not in marks(RunConfig, key) and not names_base(backend, key):
             raise ConfigError(
                 f"{key} can't be changed on a resume, since what was played and learned "
                 f"depends on it: begin another run with it (learn.from or behaviors.from take "
-                f"over what was learned); a resume takes {', '.join(sorted(RESUMABLE))}"
+                f"over what was learned); a resume takes {_resumable()}"
             )
+
+
+def _resumable() -> str:
+    return ", ".join(sorted(marked(RunConfig, Mark.RESUMABLE)))
 
 
 def config_digests(config: RunConfig) -> dict[str, str]:
@@ -66,9 +45,9 @@ def config_digests(config: RunConfig) -> dict[str, str]:
     the defaults, as `config.SECTION`."""
     raw = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     sections: dict[str, dict[str, Any]] = {}
-    for key, value in _leaves(raw, RESUMABLE | _KEPT):
+    for key, value in leaves(raw):
         moves = names_base(config.backend, key) and Path(value).is_absolute()
-        if key not in RESUMABLE | _KEPT and not moves:
+        if not marks(RunConfig, key) & {Mark.RESUMABLE, Mark.MOVABLE} and not moves:
             sections.setdefault(key.partition(".")[0], {})[key] = value
     return _with_whole("config", ".", {name: to_json(found) for name, found in sections.items()})
 
@@ -119,16 +98,6 @@ def worded(names: Iterable[str]) -> str:
 def _with_whole(name: str, mark: str, parts: Mapping[str, str]) -> dict[str, str]:
     found = {f"{name}{mark}{part}": text_digest(text) for part, text in sorted(parts.items())}
     return {name: text_digest(to_json(found)), **found}
-
-
-def _leaves(data: Mapping[str, Any], whole: frozenset[str], prefix: str = "") -> Iterator[Any]:
-    """Dotted keys with their values; the sections in `whole` are not taken apart."""
-    for name, value in data.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and key not in whole:
-            yield from _leaves(value, whole, f"{key}.")
-        else:
-            yield key, value
 
 
 def _files(folder: Path) -> Iterator[Path]:

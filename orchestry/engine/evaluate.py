@@ -10,8 +10,9 @@ from typing import Any, TypedDict, Unpack
 from orchestry.backends import BACKENDS
 from orchestry.core.config import RunConfig, merge, validate
 from orchestry.core.errors import ConfigError, unknown
+from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.core.types import Split
-from orchestry.engine.changes import changed, worded
+from orchestry.engine.changes import changed, names_base, worded
 from orchestry.engine.run import prepare, run_plan
 from orchestry.engine.session import Observer, Plan, Silent
 from orchestry.engine.trust import Trust, of_run
@@ -23,12 +24,6 @@ from orchestry.task.arrangements import ARRANGEMENTS, BASELINES
 
 SAMPLES = 10
 """Trajectories of each problem that a baseline plays, so that pass@10 can be told."""
-_MEASURED = (
-    *("task", "backend", "seed", "options", "weights", "provider", "sampling", "agents"),
-    *("search.strategy", "search.k_samples", "search.beam_width", "search.exploration"),
-    *("search.joint", "learn.top_p", "learn.dtype", "learn.quantize"),
-)
-"""Sections and keys of a config that decide what is measured, beside what a folder's name says."""
 _QUIET: dict[str, Any] = {
     "credit": {"share": 0.0},
     "trackers": {"tensorboard": False, "wandb": "off"},  # they show the run's own curves
@@ -256,20 +251,19 @@ def _check_same(config: RunConfig, folder: Path) -> None:
 
 def differing(one: RunConfig, other: RunConfig) -> Iterator[tuple[str, Any, Any]]:
     """The keys that decide what is measured and are not equal, with both values."""
-    first, second = map(_plain, (one, other))
-    for key in _MEASURED:
-        section, _, name = key.partition(".")
-        values = [plain[section][name] if name else plain[section] for plain in (first, second)]
-        if values[0] != values[1]:
-            yield key, values[0], values[1]
+    first, second = map(_measured, (one, other))
+    for key in first | second:
+        if first.get(key) != second.get(key):
+            yield key, first.get(key), second.get(key)
 
 
-def _plain(config: RunConfig) -> dict[str, Any]:
+def _measured(config: RunConfig) -> dict[str, Any]:
     """Without where the same model answers: a server's address, and the folders of bases, which a
     run knows by content wherever they lie."""
-    plain = config.model_dump(mode="json", by_alias=True)
-    plain["provider"] |= {"base_url": None, "timeout_s": None}
-    for part in (plain["provider"], *plain["agents"].values()):
-        if config.backend == "local" and Path(part["model"] or "").is_absolute():
-            part["model"] = None
-    return plain
+    return {
+        key: value
+        for key, value in leaves(config.model_dump(mode="json", by_alias=True))
+        if Mark.MEASURED in (said := marks(RunConfig, key))
+        and Mark.RESUMABLE not in said
+        and not (names_base(config.backend, key) and Path(value or "").is_absolute())
+    }

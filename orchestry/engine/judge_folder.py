@@ -6,18 +6,14 @@ play on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import yaml
 
 from orchestry.core.config import RunConfig, read_yaml
 from orchestry.core.errors import ConfigError
+from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.store.run import Store
 
 NAME = "check.yaml"
-FREE = ("budget", "episodes", "search", "retry", "cache", "allow_unsafe_code")
-"""What may change when a check goes on: it decides no question."""
 
 
 def keep_config(store: Store, config: RunConfig) -> None:
@@ -29,9 +25,11 @@ def keep_config(store: Store, config: RunConfig) -> None:
     if not path.exists() and store.events:
         raise ConfigError(f"{store.folder} holds a run, no judge check: choose another --run-dir")
     if path.exists():
-        before, now = _leaves(read_yaml(path)), _leaves(yaml.safe_load(config.to_yaml()))
+        before, now = (
+            dict(leaves(data)) for data in (read_yaml(path), yaml.safe_load(config.to_yaml()))
+        )
         for key in sorted(before.keys() | now.keys()):
-            if key.split(".")[0] not in FREE and before.get(key) != now.get(key):
+            if not _free(key) and before.get(key) != now.get(key):
                 raise ConfigError(
                     f"{store.folder} holds a check with {key}={before.get(key)}, not "
                     f"{now.get(key)}: give the settings of then, or choose another --run-dir"
@@ -39,12 +37,7 @@ def keep_config(store: Store, config: RunConfig) -> None:
     store.write(NAME, config.to_yaml())
 
 
-def _leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys, dotted."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            flat |= _leaves(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+def _free(key: str) -> bool:
+    """What may change when a check goes on, since it decides no question: what a resume takes,
+    and how a run would search."""
+    return key.startswith("search.") or Mark.RESUMABLE in marks(RunConfig, key)

@@ -69,7 +69,7 @@ def resume(
     trust: Trust = False,
     accept: bool = False,
 ) -> Run:
-    """Goes on with a run; `changes`, nested like the config, are of what changes.RESUMABLE names.
+    """Goes on with a run; `changes`, nested like the config, are of keys marked as resumable.
 
     Raises ConfigError for any other change, where the run names code or servers of others that are
     not to be trusted, and where config.yaml, the task or the base were changed since, unless that

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from orchestry.core.config import ProviderConfig
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, unknown
-from orchestry.core.secrecy import looks_like_key
+from orchestry.core.resolve import looks_like_key
 from orchestry.core.types import Provider
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestry.report.experiment import Experiment
-from orchestry.report.labels import MUTE, flatten, settings, unique
+from orchestry.report.labels import settings, telling, unique
 from orchestry.report.salvage import Salvaged
 
 
@@ -63,6 +63,4 @@ def by_task(found: Sequence[Arm]) -> Mapping[str, tuple[Arm, ...]]:
 
 
 def _but_for_the_seed(experiment: Experiment) -> str:
-    settings = flatten(experiment.run.config)
-    kept = {k: v for k, v in settings.items() if k != "seed" and not k.startswith(MUTE)}
-    return repr(sorted(kept.items()))
+    return repr(sorted(telling({**experiment.run.config, "seed": None}).items()))

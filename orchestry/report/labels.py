@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orchestry.core.config import RunConfig
+from orchestry.core.resolve import Mark, leaves, marks
+
 Config = Mapping[str, Any]
 _PLAIN = ("task", "backend", "provider.model", "provider.name", "search.strategy", "baseline")
 """Their values say enough; of all other keys the name stands beside the value."""
@@ -12,21 +15,6 @@ _LAST = ("seed", "episodes")
 """Named where nothing else tells runs apart."""
 _KNOWN = ("", "learn", "options", "sampling", "search")
 """Sections whose keys say enough without the section's name."""
-MUTE = (
-    "allow_unsafe_code",
-    "budget",
-    "cache",
-    "learn.keep",
-    "learn.threads",
-    "provider.timeout_s",
-    "retry",
-    "sandbox",
-    "search.concurrency",
-    "search.episodes_in_flight",
-    "task_path",
-    "trackers",
-)
-"""What decides no result."""
 
 
 def labels(configs: Sequence[Config], folders: Sequence[str]) -> list[str]:
@@ -42,8 +30,8 @@ def labels(configs: Sequence[Config], folders: Sequence[str]) -> list[str]:
 
 def settings(configs: Sequence[Config]) -> list[str]:
     """The settings in which each differs from the others; '' where none differs."""
-    flat = [flatten(config) for config in configs]
-    keys = _telling(flat)
+    flat = [telling(config) for config in configs]
+    keys = _fewest(flat)
     return [", ".join(_said(key, one.get(key)) for key in keys) for one in flat]
 
 
@@ -55,7 +43,14 @@ def unique(found: Sequence[str]) -> list[str]:
     ]
 
 
-def _telling(flat: Sequence[Config]) -> list[str]:
+def telling(config: Config) -> dict[str, Any]:
+    """The settings, by dotted key, that a result may depend on."""
+    return {
+        key: value for key, value in leaves(config) if Mark.OPERATIONAL not in marks(RunConfig, key)
+    }
+
+
+def _fewest(flat: Sequence[Config]) -> list[str]:
     """The fewest differing keys that tell the runs apart, as far as any do."""
     chosen = list[str]()
     known = 1
@@ -68,24 +63,9 @@ def _telling(flat: Sequence[Config]) -> list[str]:
 
 def differing(flat: Sequence[Config]) -> list[str]:
     """Keys whose values differ between flat configs: the telling ones first."""
-    keys = [key for one in flat for key in one if not key.startswith(MUTE)]
-    found = [key for key in dict.fromkeys(keys) if len({repr(one.get(key)) for one in flat}) > 1]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    found = [key for key in keys if len({repr(one.get(key)) for one in flat}) > 1]
     return sorted(found, key=lambda key: (key not in _PLAIN, key in _LAST, key == "episodes"))
-
-
-def flatten(config: Config, above: str = "") -> dict[str, Any]:
-    """Nested keys as dotted ones.
-
-    >>> flatten({"learn": {"every": 4}, "seed": 0})
-    {'learn.every': 4, 'seed': 0}
-    """
-    found = dict[str, Any]()
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            found |= flatten(value, f"{above}{key}.")
-        else:
-            found[f"{above}{key}"] = value
-    return found
 
 
 def _said(key: str, value: Any) -> str:

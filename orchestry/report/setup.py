@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from orchestry.core.resolve import leaves
 from orchestry.report.experiment import Experiment
 from orchestry.report.held import Held, baselines, evaluations
-from orchestry.report.labels import flatten
 from orchestry.report.salvage import Salvaged
 from orchestry.store.journal import Opened
 
@@ -36,7 +36,7 @@ _ALL = {
 
 def setup(experiment: Experiment) -> dict[str, str]:
     """What decides the run, by name, in order."""
-    run, config = experiment.run, flatten(experiment.run.config)
+    run, config = experiment.run, dict(leaves(experiment.run.config))
     local = config.get("backend") == "local"
     keys = {**_ALL, **(_LEARN if local else _SEARCH)}
     opened = next((event for event in run.events if isinstance(event, Opened)), None)

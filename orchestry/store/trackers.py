@@ -23,6 +23,7 @@ from typing import Any
 from orchestry.core.config import RunConfig
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, reason
+from orchestry.core.resolve import leaves
 from orchestry.core.track_config import TrackersConfig
 from orchestry.store.journal import Committed, Evaluated, Learned
 from orchestry.store.records import EpisodeRecord, Metrics
@@ -236,7 +237,11 @@ def _tensorboard(folder: Path, config: RunConfig) -> Iterator[Write]:
     try:
         # a viewer that has read the old file forgets its steps
         writer.add_event(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
-        hparams = dict(_leaves("", config.model_dump(mode="json", by_alias=True)))
+        settings = leaves(config.model_dump(mode="json", by_alias=True))
+        hparams = {
+            key: value if isinstance(value, bool | int | float | str) else str(value)
+            for key, value in settings
+        }
         writer.add_event(Event(summary=hparams_pb(hparams, trial_id=folder.name)))
         writer.flush()
         yield write
@@ -330,12 +335,3 @@ def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
             yield from _numbers(f"{name}/{key}", inner)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield name, value
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, bool | int | float | str]]:
-    """A config's keys, dotted as --set takes them, with values that TensorBoard's table takes."""
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from _leaves(f"{name}.{key}".lstrip("."), inner)
-    else:
-        yield name, value if isinstance(value, bool | int | float | str) else str(value)

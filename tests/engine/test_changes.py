@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import orchestry
-from orchestry.core.config import merge, validate
+from orchestry.core.config import RunConfig, merge, validate
 from orchestry.core.errors import ConfigError
-from orchestry.engine.changes import RESUMABLE, changed, check_changes, config_digests
+from orchestry.core.resolve import Mark, marks
+from orchestry.engine.changes import changed, check_changes, config_digests
 from orchestry.engine.evaluate import evaluate
 from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
@@ -135,7 +136,7 @@ def test_whatever_a_resume_does_not_take_is_found_in_an_edited_config(
     before = Opened(at=0.0, provider="p", model="m", digests=config_digests(PLAIN))
     edited = validate(merge(PLAIN.model_dump(mode="json", by_alias=True), changes))
     refused = {
-        key.partition(".")[0] for key, _ in leaves if not {key, key.partition(".")[0]} & RESUMABLE
+        key.partition(".")[0] for key, _ in leaves if Mark.RESUMABLE not in marks(RunConfig, key)
     }
     found = {name.removeprefix("config.") for name in changed([before], config_digests(edited))}
     assert found == refused

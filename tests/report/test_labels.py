@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from orchestry.report.labels import labels
 
 BASE: dict[str, Any] = {"task": "tldr", "seed": 0, "learn": {"learning_rate": 1e-4, "every": 4}}
@@ -52,3 +54,14 @@ def test_of_a_section_that_few_know_the_key_is_named_whole() -> None:
     credits = [{**BASE, "credit": {"method": name}} for name in ("siblings", "replay")]
     named = labels(credits, ["a", "b"])
     assert named == ["a (credit method siblings)", "b (credit method replay)"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("device", "cuda"), ("micro_tokens", 512), ("gradient_checkpointing", True), ("threads", 2)],
+)
+def test_where_and_in_what_pieces_it_was_computed_tells_nothing_apart(
+    key: str, value: object
+) -> None:
+    elsewhere = {**BASE, "learn": {**BASE["learn"], key: value}}
+    assert labels([BASE, elsewhere], ["a", "b"]) == ["a", "b"]

@@ -29,7 +29,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_v
 
 from orchestry.core import yamls
 from orchestry.core.errors import ConfigError, reason, too_long
-from orchestry.core.secrecy import looks_like_key
+from orchestry.core.resolve import looks_like_key
 from orchestry.core.types import Frozen
 
 Kind = Literal["rule", "example"]

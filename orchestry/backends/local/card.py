@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from orchestry.core.config import RunConfig
+from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.store.journal import Learned
 
 ORIGINAL = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -198,9 +199,15 @@ def _facts(card: Card) -> str:
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    machine = {"device", "threads", "micro_tokens", "gradient_checkpointing", "keep"}
-    left_out = {"enabled", "source", *machine}
-    return {"learn": config.learn.model_dump(mode="json", exclude=left_out)}
+    """What decides how the weights came about."""
+    left_out = {"learn.enabled", "learn.from"}
+    return {
+        "learn": {
+            key.removeprefix("learn."): value
+            for key, value in leaves({"learn": config.learn.model_dump(mode="json", by_alias=True)})
+            if key not in left_out and Mark.OPERATIONAL not in marks(RunConfig, key)
+        }
+    }
 
 
 def _fenced(text: str, language: str) -> str:

@@ -1,17 +1,109 @@
-"""What is wrong with a config, in the words of the person who wrote it: key, found, and the fix.
+"""What a config's fields say of their keys: marks, faults in the user's words, and no secrets.
 
 Pydantic names its own types; a reader of YAML knows keys, numbers and lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from functools import cache
 from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from orchestry.core.errors import unknown
+from orchestry.core.errors import ConfigError, unknown
+
+
+class Mark(Enum):
+    """What a field says of its key, or of its whole section, as `Annotated[..., Mark.X]`."""
+
+    RESUMABLE = "a resume may change it: nothing that was played or learned depends on it"
+    MOVABLE = "a path that may move: the run has a copy, or finds what lay there by its content"
+    MEASURED = "it decides what an evaluation measures"
+    OPERATIONAL = "how, where and at what cost the run is executed: no result depends on it"
+    ADDRESS = "an address: one with a user, password or query is refused"
+
+
+@cache
+def marks(root: type[BaseModel], key: str) -> frozenset[Mark]:
+    """The marks of a dotted key: its own and those of the sections that it lies in."""
+    found, model = set[Mark](), root
+    for name in key.split("."):
+        field = _fields(model).get(name)
+        if field is None:  # a name of the user's: agents.<role>, prices.<model>
+            continue
+        found |= _own(field)
+        inner = _model_in(field.annotation)
+        if inner is None:
+            break
+        model = inner
+    return frozenset(found)
+
+
+def marked(root: type[BaseModel], mark: Mark, above: str = "") -> Iterator[str]:
+    """The dotted keys and whole sections with that mark; NAME stands for a name of the user's."""
+    for name, field in _fields(root).items():
+        inner = _model_in(field.annotation)
+        if mark in _own(field):
+            yield f"{above}{name}"
+        elif inner is not None:
+            named = "" if inner in (field.annotation, *_optional(field.annotation)) else ".NAME"
+            yield from marked(inner, mark, f"{above}{name}{named}.")
+
+
+def leaves(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested keys, dotted, with their values; an empty section has none.
+
+    >>> dict(leaves({"learn": {"every": 4}, "seed": 0, "weights": {}}))
+    {'learn.every': 4, 'seed': 0}
+    """
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """By the names that a file has."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def _own(field: FieldInfo) -> set[Mark]:
+    return {item for item in field.metadata if isinstance(item, Mark)}
+
+
+_LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|pk)-[\w-]{12,}")
+
+
+def looks_like_key(text: str) -> bool:
+    """Whether a text may hold an API key, and so may be neither shown nor written."""
+    return _LOOKS_LIKE_KEY.search(text) is not None
+
+
+def refuse_secrets(value: Any, root: type[BaseModel], key: str = "") -> None:
+    """Raises ConfigError for plain data that holds an API key, or a password in an address."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            refuse_secrets(str(name), root, key)
+            refuse_secrets(inner, root, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            refuse_secrets(inner, root, key)
+    elif isinstance(value, str) and looks_like_key(value):
+        raise ConfigError(
+            f"config key '{key}' holds what looks like an API key: no config key takes one; "
+            "export ANTHROPIC_API_KEY or OPENAI_API_KEY instead"
+        )
+    elif isinstance(value, str) and set("@?") & set(value) and Mark.ADDRESS in marks(root, key):
+        raise ConfigError(
+            f"config key '{key}' holds a user, password or query, and would be written to disk: "
+            "give the bare address"
+        )
+
 
 _HOLDS_KEYS = ("model_type", "model_attributes_type", "dict_type", "mapping_type")
 _FIXES = {
@@ -90,7 +182,7 @@ def _keys_beside(root: type[BaseModel], path: Sequence[str]) -> list[str]:
         if inner is None:
             return []
         model = inner
-    return [".".join([*prefix, f.alias or key]) for key, f in model.model_fields.items()]
+    return [".".join([*prefix, name]) for name in _fields(model)]
 
 
 def _inside(root: type[BaseModel], path: Sequence[str]) -> str:

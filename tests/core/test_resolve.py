@@ -1,0 +1,85 @@
+"""The marks on the config's fields: which keys a resume takes, a measurement depends on, and so on.
+
+The five lists that stood in five files before are written out here, with what they lacked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestry.core.config import RunConfig, validate
+from orchestry.core.errors import ConfigError
+from orchestry.core.resolve import Mark, leaves, marked, marks
+
+EVERY: dict[str, Any] = {
+    "weights": {"length": 2.0},
+    "options": {"a": {"b": 1}},
+    "agents": {"writer": {"max_tokens": 3}, "a.b": {"model": "m"}},
+    "judge": {"provider": {"base_url": "http://127.0.0.1:1"}},
+    "prices": {"m": {"input": 0, "output": 0}},
+}
+"""A value where the default has none, so that every key has a leaf."""
+KEYS = [key for key, _ in leaves(validate(EVERY).model_dump(mode="json", by_alias=True))]
+RESUMABLE = (
+    *("allow_unsafe_code", "budget", "cache", "episodes", "judge.provider.base_url"),
+    *("learn.device", "learn.evaluate_every", "learn.gradient_checkpointing", "learn.keep"),
+    *("learn.learning_rate", "learn.micro_tokens", "learn.vllm_url", "provider.base_url"),
+    *("provider.timeout_s", "retry", "search.concurrency", "task_path", "trackers"),
+)
+MEASURED = (
+    *("task", "backend", "seed", "options", "weights", "provider", "sampling", "agents"),
+    *("search.strategy", "search.k_samples", "search.beam_width", "search.exploration"),
+    *("search.joint", "learn.top_p", "learn.dtype", "learn.quantize"),
+)
+MUTE = (
+    *("allow_unsafe_code", "budget", "cache", "learn.keep", "learn.threads", "provider.timeout_s"),
+    *("retry", "sandbox", "search.concurrency", "search.episodes_in_flight", "task_path"),
+    "trackers",
+)
+LISTS = {
+    Mark.RESUMABLE: (*RESUMABLE, "judge.provider.timeout_s"),
+    Mark.MOVABLE: (
+        "behaviors.from",
+        "learn.from",
+        "provider.recording",
+        "judge.provider.recording",
+    ),
+    Mark.MEASURED: MEASURED,
+    Mark.OPERATIONAL: (
+        *(*MUTE, "judge.provider.timeout_s"),
+        *("learn.device", "learn.micro_tokens", "learn.gradient_checkpointing"),
+    ),
+    Mark.ADDRESS: ("provider.base_url", "judge.provider.base_url"),
+}
+"""What the lists of before said; the judge's provider is as the run's own, and reports leave out
+where and in what pieces the weights were computed."""
+
+
+@pytest.mark.parametrize("mark", Mark, ids=lambda mark: mark.name.lower())
+def test_each_mark_says_what_its_list_said(mark: Mark) -> None:
+    assert len(KEYS) > 120
+    for key in KEYS:
+        listed = any(key == one or key.startswith(f"{one}.") for one in LISTS[mark])
+        assert (mark in marks(RunConfig, key)) == listed, key
+
+
+@pytest.mark.parametrize("mark", Mark, ids=lambda mark: mark.name.lower())
+def test_the_marked_keys_can_be_listed(mark: Mark) -> None:
+    assert sorted(marked(RunConfig, mark)) == sorted(LISTS[mark])
+
+
+def test_a_section_is_listed_for_the_keys_in_it() -> None:
+    assert Mark.RESUMABLE in marks(RunConfig, "budget.usd")
+    assert Mark.MEASURED in marks(RunConfig, "options.provider.base_url")
+    assert marks(RunConfig, "unknown.key") == frozenset()
+
+
+@pytest.mark.parametrize("key", ["provider.base_url", "judge.provider.base_url"])
+def test_an_address_with_a_password_is_refused(key: str) -> None:
+    raw: Any = "http://me:secret@host"
+    for name in reversed(key.split(".")):
+        raw = {name: raw}
+    with pytest.raises(ConfigError, match=f"'{key}' holds a user, password or query"):
+        validate(raw)
