@@ -38,12 +38,12 @@ from orchestry.core.types import (
 from orchestry.engine.session import Plan
 from orchestry.judge import prompt as rating
 from orchestry.judge.judge import ListwiseJudge
-from orchestry.models.ledger import NANO, nano
 from orchestry.models.prior import LONGEST_TOKEN, SHAPES
 from orchestry.rollout.beam import Candidate, Chains, Joint, Schedule
 from orchestry.rollout.rollout import TOLD_CHARS, Rollout
 from orchestry.rollout.schedule import schedule
 from orchestry.rollout.values import apply
+from orchestry.store.summary import NANO, nano
 from orchestry.task.guard import task_boundary
 
 T = TypeVar("T")

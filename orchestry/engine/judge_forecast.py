@@ -17,10 +17,10 @@ from orchestry.engine.graded import GradedSet, graded_sets
 from orchestry.engine.judge_check import QUESTIONS, judge_of, settled
 from orchestry.engine.run import prepare
 from orchestry.engine.session import Plan
-from orchestry.models.ledger import NANO, nano
 from orchestry.models.prior import BYTES_PER_TOKEN, LONGEST_TOKEN
 from orchestry.rollout.rollout import task_rater
 from orchestry.sandbox import open_sandbox
+from orchestry.store.summary import NANO, nano
 
 
 class Forecast(Frozen):

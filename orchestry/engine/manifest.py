@@ -5,12 +5,10 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -26,12 +24,12 @@ from orchestry.core.errors import (
 )
 from orchestry.core.files import to_json
 from orchestry.engine.session import Plan
+from orchestry.store import summary
 from orchestry.store.journal import VERSION
-from orchestry.store.records import EpisodeRecord, Summary, UsageRecord
+from orchestry.store.records import EpisodeRecord, Summary
 from orchestry.store.run import Store
+from orchestry.store.summary import Books
 
-USES = {"act": "search", "judge": "judge", "credit": "credit"}
-"""What a call's purpose counts as in the summary; all others are learning."""
 Reason = Literal["done", "budget", "away", "interrupted", "failed"]
 PACKAGES = (
     "anthropic",
@@ -75,60 +73,31 @@ def fruitless(plan: Plan, records: Collection[EpisodeRecord] = ()) -> OrchestryE
 
 def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summary:
     """All committed episodes, and what the whole run's calls came to."""
-    records = [store.episodes[number] for number in sorted(store.episodes)]
-    finished, records = len(records), [record for record in records if not record.failed]
-    best = max(records, key=lambda record: (record.reward, -record.episode), default=None)
-    gateway, provider = plan.backend.gateway, plan.backend.provider
-    tags: Counter[str] = sum((record.tags() for record in records), Counter())
-    judgements: Counter[str] = sum((Counter(record.judgements) for record in records), Counter())
-    usage = gateway.usage()
-    learned = plan.backend.prompt_change(plan.task)
-    return Summary(
-        run_dir=str(store.folder),
-        task=plan.config.task,
-        backend=plan.config.backend,
-        strategy=plan.config.search.strategy,
-        baseline=plan.config.baseline,
+    backend, provider, ledger = plan.backend, plan.backend.provider, plan.backend.gateway.ledger
+    books = Books(
         provider=provider.name,
         model=provider.model,
-        model_sha256=getattr(provider, "sha256", None),
-        stopped=reason,
-        episodes=finished,
-        failed_episodes=finished - len(records),
-        failed_calls=gateway.failed,
-        episodes_asked=plan.config.episodes,
-        calls=sum(row.calls for row in usage),
-        cache_hits=sum(row.cache_hits for row in usage),
-        input_tokens=sum(row.input_tokens for row in usage),
-        output_tokens=sum(row.output_tokens for row in usage),
-        cost_usd=gateway.ledger.spent,
-        lost_usd=gateway.ledger.lost,
-        budget_usd=plan.config.budget.usd,
-        mean_reward=sum(r.reward for r in records) / len(records) if records else None,
-        mean_trajectory_reward=fmean(r.mean_leaf_reward for r in records) if records else None,
-        best_reward=best.reward if best else None,
-        best_episode=best.episode if best else None,
-        tags=dict(sorted(tags.items())),
-        leaves=sum(len(list(record.leaves())) for record in records),
-        solved=plan.task.solved,
-        cost_by_use=_by_use(usage),
-        judgements=dict(sorted(judgements.items())),
-        updates=plan.backend.updates,
-        taught=plan.backend.taught,
-        dev_rewards=plan.backend.dev_rewards,
-        best_update=plan.backend.best_update,
-        accepted=learned.accepted,
-        prompt_diff=learned.diff,
-        usage=usage,
+        usage=backend.gateway.usage(),
+        cost_usd=ledger.spent,
+        lost_usd=ledger.lost,
+        failed_calls=backend.gateway.failed,
+        updates=backend.updates,
+        dev_rewards=backend.dev_rewards,
+        best_update=backend.best_update,
         seconds=seconds,
     )
-
-
-def _by_use(usage: Sequence[UsageRecord]) -> dict[str, float]:
-    dollars = dict.fromkeys(("search", "judge", "credit", "learning"), 0.0)
-    for row in usage:
-        dollars[USES.get(row.purpose, "learning")] += row.usd
-    return dollars
+    finished = [store.episodes[number] for number in sorted(store.episodes)]
+    config, learned = plan.config.model_dump(mode="json"), backend.prompt_change(plan.task)
+    told = summary.summarise(store.folder, config, books, finished)
+    own = {
+        "model_sha256": getattr(provider, "sha256", None),
+        "stopped": reason,
+        "solved": plan.task.solved,
+        "taught": backend.taught,
+        "accepted": learned.accepted,
+        "prompt_diff": learned.diff,
+    }
+    return told.model_copy(update=own)
 
 
 class _Manifest(BaseModel):

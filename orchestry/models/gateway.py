@@ -32,14 +32,14 @@ from orchestry.core.together import together
 from orchestry.core.types import Completion, Provider, Request
 from orchestry.models.breaker import Breaker, doubted
 from orchestry.models.cache import AnswerCache, default_folder
-from orchestry.models.ledger import Ledger, Places, nano, replay
+from orchestry.models.ledger import Ledger, Places
 from orchestry.models.prices import PriceTable
 from orchestry.models.pulse import Pulse
 from orchestry.models.request_key import digest_of_key, place, place_of_key, request_key
 from orchestry.models.retry import persist
-from orchestry.models.usage import Meter
 from orchestry.store.journal import Answered, Event, Journal
 from orchestry.store.records import UsageRecord
+from orchestry.store.summary import Usage, nano, replay
 
 LONGEST_WHY = 300
 
@@ -81,7 +81,7 @@ class Gateway:
         self._told = set[str]()
         self._answering = set[str]()
         """Who answered in this run or, by the cache, in an earlier one."""
-        self._meter = Meter()
+        self._usage = Usage()
         self.pulse = Pulse()
         kept = [event for event in events if isinstance(event, Answered)]
         self._doubted = doubted(kept)
@@ -132,7 +132,7 @@ class Gateway:
 
     def usage(self) -> tuple[UsageRecord, ...]:
         """What the run's calls came to, over all its processes."""
-        return self._meter.rows()
+        return self._usage.rows()
 
     def close_door(self, reason: str) -> None:
         """From now on new attempts raise Interrupted, and calls in flight that cost nothing; those
@@ -151,7 +151,7 @@ class Gateway:
         source = "refused" if said.stop == "too_long" else "weights"
         event = event.model_copy(update={"source": source})
         self.ledger.note(event)
-        self._meter.add(event)
+        self._usage.add(event)
         self._feel(event)
 
     async def answer(
@@ -394,7 +394,7 @@ class Gateway:
         )
 
     def _keep(self, event: Answered) -> None:
-        self._meter.add(event)
+        self._usage.add(event)
         self._feel(event)
         self._memo[digest_of_key(event.key)] = event.completion  # whichever address answered
         if event.source in ("provider", "cache"):

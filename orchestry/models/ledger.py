@@ -19,64 +19,12 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from orchestry.core.errors import BudgetExceeded, OrchestryError, StoreError
+from orchestry.core.errors import BudgetExceeded, OrchestryError
 from orchestry.models.claims import Claims
 from orchestry.store.journal import Answered, Counted, Event, Journal, Lost, Released, Reserved
+from orchestry.store.summary import NANO, Balance, nano, replay
 
-NANO = 1_000_000_000
 EndT = TypeVar("EndT", Answered, Released, Lost)
-
-
-@dataclass(slots=True)
-class Balance:
-    """What a journal says was spent: the fold of its events. Amounts in nano-dollars."""
-
-    settled: int = 0
-    lost: int = 0
-    reserved: int = 0
-    open: dict[int, Reserved] = field(default_factory=dict)
-    """Reservations without an end, by call number."""
-    lost_calls: dict[str, dict[int, int]] = field(default_factory=dict)
-    """What lost calls are charged, by request and call number."""
-    calls: int = 0
-    """The number of the next call."""
-
-    @property
-    def spent(self) -> int:
-        return self.settled + self.lost
-
-    def add(self, event: Event) -> None:
-        """Takes one event; the live ledger and a resume both go this way, so they can't differ.
-
-        Raises StoreError for the end of a call that is not open.
-        """
-        if isinstance(event, Reserved):
-            self.open[event.call] = event
-            self.reserved += nano(event.usd)
-            self.calls = max(self.calls, event.call + 1)
-        elif isinstance(event, Answered) and event.call is not None:
-            self._end(event.call)
-            self.settled += nano(event.completion.usd)
-        elif isinstance(event, Released):
-            self._end(event.call)
-        elif isinstance(event, Lost):
-            reserved = self._end(event.call)
-            self.lost += nano(reserved.usd)
-            self.lost_calls.setdefault(reserved.key, {})[event.call] = nano(reserved.usd)
-        elif isinstance(event, Counted):
-            charged = self.lost_calls[event.key]
-            self.lost += nano(event.usd) - charged[event.call]
-            charged[event.call] = nano(event.usd)
-
-    def _end(self, call: int) -> Reserved:
-        if call not in self.open:
-            raise StoreError(
-                f"the journal ends call {call}, which it never reserved: a line was taken out of "
-                "it; restore the file from a copy"
-            )
-        reserved = self.open.pop(call)
-        self.reserved -= nano(reserved.usd)
-        return reserved
 
 
 @dataclass(slots=True, eq=False)
@@ -346,20 +294,3 @@ class Ledger:
 
     def _past_warning(self) -> bool:
         return self._warn_at is not None and 0 < self._warn_at <= self._balance.spent
-
-
-def replay(events: Iterable[Event]) -> Balance:
-    """The balance of a journal, calls in flight still open."""
-    balance = Balance()
-    for event in events:
-        balance.add(event)
-    return balance
-
-
-def nano(usd: float) -> int:
-    """Whole nano-dollars, rounded up but for float noise.
-
-    >>> nano(0.1 + 0.2), nano(1.2e-9)
-    (300000000, 2)
-    """
-    return math.ceil(round(usd * NANO, 3))

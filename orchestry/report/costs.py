@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from orchestry.report.experiment import Experiment
-from orchestry.report.folded import seconds
 from orchestry.report.salvage import Salvaged
 from orchestry.report.words import dollars, duration
+from orchestry.store.summary import seconds
 
 PURPOSES = {
     "act": "the agents' answers",

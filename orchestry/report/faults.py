@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from orchestry.core.types import TASK_ERROR
-from orchestry.report.folded import failures
 from orchestry.report.kinds import Share
 from orchestry.store.journal import (
     Answered,
@@ -21,6 +20,7 @@ from orchestry.store.journal import (
 )
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run
+from orchestry.store.summary import failures
 
 FAINTEST = 1e-12
 """An advantage that is no larger than this is zero but for rounding."""

@@ -12,7 +12,6 @@ from statistics import fmean
 from orchestry.report.arms import Arm, arms
 from orchestry.report.curves import Axis, axis, curve, dev_rewards, reward, window
 from orchestry.report.experiment import Experiment
-from orchestry.report.folded import seconds
 from orchestry.report.held import (
     Held,
     ahead,
@@ -28,6 +27,7 @@ from orchestry.report.measures import searched
 from orchestry.report.stats import Interval
 from orchestry.report.words import counted, dollars, duration
 from orchestry.store.records import Summary
+from orchestry.store.summary import seconds
 
 
 def headline(experiment: Experiment) -> list[str]:

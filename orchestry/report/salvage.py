@@ -7,12 +7,12 @@ from functools import cached_property
 from pydantic import ValidationError
 
 from orchestry.core.errors import StoreError
-from orchestry.report.folded import folded
 from orchestry.report.measures import Measures, measured
 from orchestry.store import journal
 from orchestry.store.journal import Event, Opened
 from orchestry.store.records import EpisodeRecord, Summary
 from orchestry.store.run import Run, committed, committed_episodes
+from orchestry.store.summary import books, summarise
 
 
 class Salvaged(Run):
@@ -34,7 +34,7 @@ class Salvaged(Run):
     @cached_property
     def summary(self) -> Summary:
         """summary.json; where the run has no readable one, what journal and episodes tell."""
-        return self._written or folded(self.folder, self.config, self.events, self._all)
+        return self._written or summarise(self.folder, self.config, books(self.events), self._all)
 
     @cached_property
     def measures(self) -> Measures | None:

@@ -24,6 +24,14 @@ def best(events: Iterable[Event]) -> Evaluated | None:
     return max(found, key=lambda event: (event.reward, -event.update), default=None)
 
 
+def dev_rewards(events: Iterable[Evaluated]) -> dict[str, float]:
+    """Mean rewards before the first update, at the last evaluation and at the best."""
+    found = {event.update: event for event in events}
+    top = best(found.values())
+    places = {"before": found.get(0), "last": found[max(found)] if top else None, "best": top}
+    return {name: event.reward for name, event in places.items() if event}
+
+
 def chosen(run: Run, which: Which) -> Learned | None:
     """The update that is meant; None where it is none but the run's beginning.
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from orchestry.core.errors import BudgetExceeded, Interrupted
 from orchestry.core.types import Completion
-from orchestry.models.ledger import Ledger, Places, nano
+from orchestry.models.ledger import Ledger, Places
 from orchestry.store.journal import Answered, Journal
+from orchestry.store.summary import nano
 
 
 def _answered(call: int, usd: float) -> Answered:

@@ -11,10 +11,10 @@ import pytest
 
 from orchestry.core.errors import BudgetExceeded, Interrupted, Overbilled, ProviderError, ServerAway
 from orchestry.core.types import Completion, Request
-from orchestry.models.ledger import nano
 from orchestry.models.prices import price_table
 from orchestry.models.request_key import request_digest
 from orchestry.store.journal import Answered, Reserved
+from orchestry.store.summary import nano
 from tests.models.scripted import INPUT, OUTPUT, USD, WORST, Run, Server, ask, fault, kinds, step
 
 

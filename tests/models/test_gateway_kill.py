@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from orchestry.core.texts import MAX_CHARS, clean
 from orchestry.core.types import Completion, Request
-from orchestry.models.ledger import Ledger, nano
+from orchestry.models.ledger import Ledger
 from orchestry.models.request_key import request_digest
 from orchestry.store.journal import HEAD, Answered, Journal, Lost, Released, Reserved
+from orchestry.store.summary import nano
 from tests.models.scripted import WORST, Run, Server, ask, fault, step
 
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from orchestry.core.errors import BudgetExceeded, StoreError
 from orchestry.core.types import Completion
-from orchestry.models.ledger import NANO, Ledger, nano, replay
+from orchestry.models.ledger import Ledger
 from orchestry.store import journal
 from orchestry.store.journal import Answered, Event, Journal, Lost, Released, Reserved
+from orchestry.store.summary import NANO, nano, replay
 
 
 def _answered(call: int, usd: float) -> Answered:

@@ -8,7 +8,7 @@ from orchestry.report.measures import measured
 from orchestry.report.salvage import Salvaged
 from orchestry.store.run import Run
 
-UNTOLD = {"cost_by_use", "prompt_diff", "seconds", "stopped", "solved", "accepted", "run_dir"}
+UNTOLD = {"prompt_diff", "seconds", "stopped", "solved", "accepted", "run_dir"}
 
 
 def test_the_folded_summary_is_the_written_one(folder: Path, searched: Run) -> None:

@@ -14,7 +14,7 @@ from orchestry.core.together import together
 from orchestry.core.types import Problem
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.tree import episode_record
-from orchestry.store.checkpoints import best
+from orchestry.store.checkpoints import best, dev_rewards
 from orchestry.store.journal import Evaluated
 
 
@@ -44,9 +44,7 @@ class Dev:
     @property
     def rewards(self) -> dict[str, float]:
         """Mean rewards before the first update, at the last evaluation and at the best."""
-        last = self._found[max(self._found)] if self.best else None
-        places = {"before": self._found.get(0), "last": last, "best": self.best}
-        return {name: event.reward for name, event in places.items() if event}
+        return dev_rewards(self._found.values())
 
     async def evaluate(self, update: int) -> Evaluation | None:
         """See Backend: the team stands as that update left it."""

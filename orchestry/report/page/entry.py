@@ -12,12 +12,12 @@ import yaml
 
 from orchestry.core import yamls
 from orchestry.core.errors import StoreError
-from orchestry.report.folded import seconds
 from orchestry.report.measures import measured
 from orchestry.report.words import duration
 from orchestry.store.journal import Committed, Evaluated, Event, Learned, RolledBack, last_words
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run
+from orchestry.store.summary import seconds
 
 Kind = Literal["run", "evaluation", "baseline"]
 

@@ -1,0 +1,263 @@
+"""A run in figures: what its journal comes to, and the summary that is made from it.
+
+Gateway and ledger take these folds event by event while a run is played, a resume takes them of the
+journal so far, and a report of whatever it can read of it: so they can't differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from orchestry.core.errors import StoreError
+from orchestry.store.checkpoints import best, dev_rewards
+from orchestry.store.journal import (
+    Answered,
+    Counted,
+    Evaluated,
+    Event,
+    Learned,
+    Lost,
+    Opened,
+    Released,
+    Reserved,
+)
+from orchestry.store.records import EpisodeRecord, Summary, UsageRecord
+
+NANO = 1_000_000_000
+USES = {"act": "search", "judge": "judge", "credit": "credit"}
+"""What a call's purpose counts as in the summary; all others are learning."""
+
+
+def nano(usd: float) -> int:
+    """Whole nano-dollars, rounded up but for float noise.
+
+    >>> nano(0.1 + 0.2), nano(1.2e-9)
+    (300000000, 2)
+    """
+    return math.ceil(round(usd * NANO, 3))
+
+
+@dataclass(slots=True)
+class Balance:
+    """What a journal says was spent: the fold of its events. Amounts in nano-dollars."""
+
+    settled: int = 0
+    lost: int = 0
+    reserved: int = 0
+    open: dict[int, Reserved] = field(default_factory=dict)
+    """Reservations without an end, by call number."""
+    lost_calls: dict[str, dict[int, int]] = field(default_factory=dict)
+    """What lost calls are charged, by request and call number."""
+    calls: int = 0
+    """The number of the next call."""
+    damaged: bool = False
+    """Some lines of the journal can't be read: a call may end that was never reserved."""
+
+    @property
+    def spent(self) -> int:
+        return self.settled + self.lost
+
+    def add(self, event: Event) -> None:
+        """Takes one event; the live ledger and a resume both go this way, so they can't differ.
+
+        Raises StoreError for the end of a call that is not open.
+        """
+        if isinstance(event, Reserved):
+            self.open[event.call] = event
+            self.reserved += nano(event.usd)
+            self.calls = max(self.calls, event.call + 1)
+        elif isinstance(event, Answered) and event.call is not None:
+            self._end(event.call)
+            self.settled += nano(event.completion.usd)
+        elif isinstance(event, Released):
+            self._end(event.call)
+        elif isinstance(event, Lost):
+            if reserved := self._end(event.call):
+                self._charge(reserved.key, event.call, reserved.usd)
+        elif isinstance(event, Counted):
+            self._charge(event.key, event.call, event.usd)
+
+    def _charge(self, key: str, call: int, usd: float) -> None:
+        """What a lost call is charged, in place of what it was charged before."""
+        charged = self.lost_calls.setdefault(key, {})
+        self.lost += nano(usd) - charged.get(call, 0)
+        charged[call] = nano(usd)
+
+    def _end(self, call: int) -> Reserved | None:
+        if call not in self.open:
+            if self.damaged:
+                return None
+            raise StoreError(
+                f"the journal ends call {call}, which it never reserved: a line was taken out of "
+                "it; restore the file from a copy"
+            )
+        reserved = self.open.pop(call)
+        self.reserved -= nano(reserved.usd)
+        return reserved
+
+
+def replay(events: Iterable[Event], *, damaged: bool = False) -> Balance:
+    """The balance of a journal, calls in flight still open."""
+    balance = Balance(damaged=damaged)
+    for event in events:
+        balance.add(event)
+    return balance
+
+
+@dataclass(slots=True)
+class _Sum:
+    calls: int = 0
+    cache_hits: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    nano_usd: int = 0
+    """Whole nano-dollars: their sum is the same in whatever order answers arrive."""
+
+
+class Usage:
+    """Adds up answers, live ones and those of an earlier process of the run alike."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, str], _Sum] = {}
+
+    def add(self, event: Answered) -> None:
+        """Takes one answer; those from the cache count as hits alone."""
+        total = self._sums.setdefault((event.agent, event.purpose), _Sum())
+        if event.source == "cache":
+            total.cache_hits += 1
+        if event.source not in ("provider", "weights"):
+            return
+        total.calls += 1
+        total.input_tokens += event.completion.input_tokens
+        total.output_tokens += event.completion.output_tokens
+        total.nano_usd += nano(event.completion.usd)
+
+    def rows(self) -> tuple[UsageRecord, ...]:
+        """One row an (agent, purpose), in order of both."""
+        return tuple(
+            UsageRecord(
+                agent=agent,
+                purpose=purpose,
+                calls=total.calls,
+                cache_hits=total.cache_hits,
+                input_tokens=total.input_tokens,
+                output_tokens=total.output_tokens,
+                usd=total.nano_usd / NANO,
+            )
+            for (agent, purpose), total in sorted(self._sums.items())
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """What the calls and updates of a run came to."""
+
+    provider: str
+    model: str
+    usage: tuple[UsageRecord, ...]
+    cost_usd: float
+    lost_usd: float
+    failed_calls: int
+    updates: int
+    dev_rewards: Mapping[str, float]
+    best_update: int | None
+    seconds: float
+
+
+def books(events: Sequence[Event]) -> Books:
+    """Those of a journal, some of whose lines may be unreadable; open calls count nothing."""
+    opened = next((event for event in events if isinstance(event, Opened)), None)
+    usage, balance = Usage(), replay(events, damaged=True)
+    for event in events:
+        if isinstance(event, Answered):
+            usage.add(event)
+    evaluated = [event for event in events if isinstance(event, Evaluated)]
+    top = best(evaluated)
+    return Books(
+        provider=opened.provider if opened else "",
+        model=opened.model if opened else "",
+        usage=usage.rows(),
+        cost_usd=balance.spent / NANO,
+        lost_usd=balance.lost / NANO,
+        failed_calls=len(failures(events)),
+        updates=sum(isinstance(event, Learned) for event in events),
+        dev_rewards=dev_rewards(evaluated),
+        best_update=top.update if top else None,
+        seconds=seconds(events),
+    )
+
+
+def summarise(
+    folder: Path, config: Mapping[str, Any], books: Books, finished: Sequence[EpisodeRecord]
+) -> Summary:
+    """All that journal and episodes tell, as of a run that was interrupted here. The process that
+    played it also knows its weights, its prompts and what the task calls solved."""
+    records = [record for record in finished if not record.failed]
+    top = max(records, key=lambda record: (record.reward, -record.episode), default=None)
+    tags: Counter[str] = sum((record.tags() for record in records), Counter())
+    judged: Counter[str] = sum((Counter(record.judgements) for record in records), Counter())
+    return Summary(
+        run_dir=str(folder),
+        task=str(config.get("task")),
+        backend=str(config.get("backend")),
+        strategy=str(config.get("search", {}).get("strategy", "beam")),
+        baseline=config.get("baseline"),
+        provider=books.provider,
+        model=books.model,
+        stopped="interrupted",
+        episodes=len(finished),
+        failed_episodes=len(finished) - len(records),
+        failed_calls=books.failed_calls,
+        episodes_asked=int(config.get("episodes", len(finished))),
+        calls=sum(row.calls for row in books.usage),
+        cache_hits=sum(row.cache_hits for row in books.usage),
+        input_tokens=sum(row.input_tokens for row in books.usage),
+        output_tokens=sum(row.output_tokens for row in books.usage),
+        cost_usd=books.cost_usd,
+        lost_usd=books.lost_usd,
+        budget_usd=config.get("budget", {}).get("usd"),
+        mean_reward=fmean(record.reward for record in records) if records else None,
+        mean_trajectory_reward=fmean(r.mean_leaf_reward for r in records) if records else None,
+        best_reward=top.reward if top else None,
+        best_episode=top.episode if top else None,
+        tags=dict(sorted(tags.items())),
+        leaves=sum(len(list(record.leaves())) for record in records),
+        cost_by_use=_by_use(books.usage),
+        judgements=dict(sorted(judged.items())),
+        updates=books.updates,
+        dev_rewards=dict(books.dev_rewards),
+        best_update=books.best_update,
+        usage=books.usage,
+        seconds=books.seconds,
+    )
+
+
+def _by_use(usage: Sequence[UsageRecord]) -> dict[str, float]:
+    dollars = dict.fromkeys(("search", "judge", "credit", "learning"), 0.0)
+    for row in usage:
+        dollars[USES.get(row.purpose, "learning")] += row.usd
+    return dollars
+
+
+def seconds(events: Iterable[Event]) -> float:
+    """Wall time of all the run's processes, each from its opening to its last event."""
+    found, opened, last = 0.0, None, 0.0
+    for event in events:
+        if isinstance(event, Opened):
+            found += last - opened if opened is not None else 0.0
+            opened = last = event.at
+        else:
+            last = max(last, getattr(event, "at", last))
+    return found + (last - opened if opened is not None else 0.0)
+
+
+def failures(events: Iterable[Event]) -> list[Answered]:
+    """The calls that failed for good, less those that were asked again and answered."""
+    last = {event.key: event for event in events if isinstance(event, Answered)}
+    return [event for event in last.values() if event.source == "failed"]
