@@ -62,8 +62,8 @@ def measure(model: str, case: Case, way: str, threads: int) -> dict[str, Any]:
 
     from benchmarks.peers.gpu_work import name_of, peak, timed
     from orchestry.backends.local.adapters import Adapters
-    from orchestry.backends.local.base import load_base
-    from orchestry.backends.local.sampling import PREFILL_TOKENS, Prompt, Sampler
+    from orchestry.backends.local.model import load_base
+    from orchestry.backends.local.sampler import PREFILL_TOKENS, Prompt, Sampler
 
     torch.set_num_threads(threads)
     base = load_base(model)

@@ -71,7 +71,7 @@ def endless(source: Path, folder: Path) -> None:
 
 def sources(folder: Path) -> dict[str, Path]:
     """Both models as they are, by name."""
-    from orchestry.backends.local.base import load_base
+    from orchestry.backends.local.model import load_base
 
     embedded = load_base()
     tiny(folder / "tiny", embedded.tokenizer)

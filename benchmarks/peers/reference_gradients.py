@@ -13,10 +13,9 @@ from safetensors.torch import load_file
 
 from benchmarks.peers.reference_work import AGENTS, MICRO_TOKENS
 from benchmarks.peers.with_local import trainer
-from orchestry.backends.local.base import Base
-from orchestry.backends.local.groups import Batch
+from orchestry.backends.local.batch import Batch, Sample
 from orchestry.backends.local.magrpo import advantages
-from orchestry.backends.local.samples import Sample
+from orchestry.backends.local.model import Base
 
 SIZES = (7, 24, 1, 15)
 """Tokens of the answers to each prompt."""

@@ -19,9 +19,8 @@ from benchmarks.peers.reference_work import (
     report,
     reward,
 )
-from orchestry.backends.local.groups import Batch
+from orchestry.backends.local.batch import Batch, Sample
 from orchestry.backends.local.magrpo import advantages
-from orchestry.backends.local.samples import Sample
 from orchestry.backends.local.trainer import Trainer
 from orchestry.core.learn_config import LearnConfig
 from orchestry.core.seeds import derive

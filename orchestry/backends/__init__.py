@@ -41,6 +41,6 @@ def open_backend(
         raise ConfigError(
             f"process {here.rank} of a launch follows process 0 and runs nothing of its own: start "
             "`accelerate launch -m orchestry run`, or call "
-            "orchestry.backends.local.parallel.follow() in it"
+            "orchestry.backends.local.distributed.follow() in it"
         )
     return BACKENDS[config.backend](config, task, environ, need_key)

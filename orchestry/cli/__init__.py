@@ -38,7 +38,7 @@ COMMANDS = {
 
 
 LAUNCHED = ("run", "resume", "evaluate", "baselines")
-"""Commands that several processes can share: see orchestry/backends/local/parallel.py."""
+"""Commands that several processes can share: see orchestry/backends/local/distributed.py."""
 ALONE = {"--dry-run", "--help", "-h", "list"}
 """With these, they load no weights."""
 
@@ -110,7 +110,7 @@ def _follow(argv: list[str]) -> int:
     """Any process of a launch but the first, which alone reads, writes and says something."""
     if argv[:1] and argv[0] in LAUNCHED and not ALONE.intersection(argv):
         with suppress(ImportError):  # the first process says what is not installed
-            from orchestry.backends.local.parallel import follow
+            from orchestry.backends.local.distributed import follow
 
             follow()
     return 0

@@ -96,6 +96,10 @@ class LearnError(OrchestryError):
     """No gradient step can be made of what was drawn or computed; nothing of it is saved."""
 
 
+class NotFiniteError(LearnError):
+    """What was computed holds NaN or infinity; the message says where, and not yet why."""
+
+
 def fault(error: Exception) -> OrchestryError:
     """Our own error for one that nobody foresaw, raised by Orchestry or by what it builds on."""
     found = OrchestryError(

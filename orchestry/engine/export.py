@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from orchestry.backends.local.base import EMBEDDED, load_base, loadable, require_local
 from orchestry.backends.local.card import Card, generation
+from orchestry.backends.local.model import EMBEDDED, load_base, loadable, require_local
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, StoreError, reason, unknown
 from orchestry.core.files import to_json

@@ -128,7 +128,8 @@ def surprise(made: Trainer, episode: EpisodeRecord) -> float:
     """The largest gap between the log-probabilities recorded and those of these weights."""
     import torch
 
-    from orchestry.backends.local.logprobs import Packed, completion_logprobs
+    from orchestry.backends.local.batch import Packed
+    from orchestry.backends.local.logprobs import completion_logprobs
 
     gaps, (crew,) = [], made.crews
     for turn in turns(episode):

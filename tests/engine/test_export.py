@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
 import orchestry
-from orchestry.backends.local.base import _checksum, loadable
+from orchestry.backends.local.model import _checksum, loadable
 from orchestry.core.errors import ConfigError, StoreError
 from orchestry.engine.export import export
 from orchestry.models import weights as models

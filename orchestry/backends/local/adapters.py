@@ -3,33 +3,69 @@
 LoRA as in arXiv 2106.09685, eq. 3: h = W x + (alpha / r) B A x, with A drawn and B zero at first.
 The base keeps its modules and its parameters: the low-rank part joins in forward hooks, so that
 one copy of the weights serves all agents, and row -1 is the bare base bit for bit.
+
+On disk an adapter is as peft has it. A third file says which base it was trained on and what its
+weights are, by content: so a base that was moved is the same one, and a flipped bit is found.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from orchestry.backends.local import adapterfiles
-from orchestry.backends.local.adapterfiles import SHARED
-from orchestry.backends.local.base import Base, quiet
-from orchestry.core.errors import ConfigError
+from orchestry.backends.local.model import Base, base_digest, quiet
+from orchestry.core.digests import file_digest
+from orchestry.core.errors import ConfigError, StoreError, reason
+from orchestry.core.files import to_json
 from orchestry.core.seeds import derive
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+SHARED = "shared"
+"""The folder of the one adapter that all agents share."""
 _PREFIX = "base_model.model."
+_WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_FACTS = "adapter_digests.json"
+_BASE = "base_model_name_or_path"
+_PLAIN: dict[str, Any] = {
+    "peft_type": "LORA",
+    "use_rslora": False,
+    "use_dora": False,
+    "lora_bias": False,
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "alpha_pattern": {},
+    "rank_pattern": {},
+    "modules_to_save": None,
+    "layers_to_transform": None,
+}
+"""What peft may do otherwise, and these adapters do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What all adapters of a team have in common."""
+
+    base: str
+    """Its name."""
+    paths: frozenset[str]
+    """Other names that it has."""
+    rank: int
+    alpha: int
+    dropout: float
+    targets: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +150,8 @@ class Adapters:
         return self._folders * len(self.agents) if self.shared else self._folders
 
     @property
-    def _kind(self) -> adapterfiles.Kind:
-        return adapterfiles.Kind(
+    def _kind(self) -> _Kind:
+        return _Kind(
             base=self.base.name,
             paths=frozenset([str(self.base.model.name_or_path)]),  # as `orchestry export` names it
             rank=self.rank,
@@ -160,7 +196,7 @@ class Adapters:
         """One folder an agent, named after it, that peft's `from_pretrained` loads."""
         for number, name in enumerate(self._folders):
             weights = {key: weight.detach() for key, weight in self._named(number)}
-            adapterfiles.write(folder / name, self._kind, weights)
+            _write(folder / name, self._kind, weights)
 
     def load(self, folder: Path, any_base: bool = False) -> None:
         """What `save` or peft wrote; all adapters or, with an error, none of them.
@@ -172,7 +208,7 @@ class Adapters:
         found = []
         for number, name in enumerate(self._folders):
             shapes = {key: tuple(weight.shape) for key, weight in self._named(number)}
-            found.append(adapterfiles.read(folder / name, self._kind, shapes, any_base))
+            found.append(_read(folder / name, self._kind, shapes, any_base))
         with torch.no_grad():
             for number, tensors in enumerate(found):
                 for key, weight in self._named(number):
@@ -344,3 +380,151 @@ def _spans(numbers: list[int]) -> tuple[tuple[int, int, int | None], ...]:
 def _folder(agent: str) -> str:
     """An agent's name as one folder's name, on any file system."""
     return quote(agent, safe=" ").replace(".", "%2E")
+
+
+def _write(folder: Path, kind: _Kind, tensors: Mapping[str, Tensor]) -> None:
+    """Saves one adapter in a new folder, so that peft's `from_pretrained` loads it."""
+    from peft import LoraConfig
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    LoraConfig(
+        base_model_name_or_path=kind.base,
+        task_type="CAUSAL_LM",
+        inference_mode=True,
+        r=kind.rank,
+        lora_alpha=kind.alpha,
+        lora_dropout=kind.dropout,
+        target_modules=list(kind.targets),
+    ).save_pretrained(str(folder))
+    _settle(folder / _CONFIG)
+    save_file(dict(tensors), folder / _WEIGHTS, metadata={"format": "pt"})
+    facts = {"base": base_digest(kind.base), _WEIGHTS: file_digest(folder / _WEIGHTS)}
+    (folder / _FACTS).write_text(to_json(facts), encoding="utf-8")
+
+
+def _read(
+    folder: Path, kind: _Kind, shapes: Mapping[str, tuple[int, ...]], any_base: bool = False
+) -> dict[str, Tensor]:
+    """The tensors of an adapter that fits; with `any_base` the caller vouches for its base.
+
+    Raises StoreError for files that are damaged or not there, and ConfigError for an adapter that
+    was trained on another base or with other settings.
+    """
+    if not (folder / _CONFIG).is_file():
+        raise StoreError(_absent(folder))
+    config, tensors = _object(folder / _CONFIG), _tensors(folder)
+    if not any_base:
+        _check_base(folder, config, kind)
+    _check_settings(folder, config, kind)
+    found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+    if found != shapes:
+        key = min(key for key, _ in found.items() ^ shapes.items())
+        raise ConfigError(
+            f"the adapter in {folder} does not fit the base {kind.base}: {key} is "
+            f"{found.get(key, 'absent')}, expected {shapes.get(key, 'absent')}: name the base that "
+            "it was trained on in provider.model, or start from another adapter"
+        )
+    return tensors
+
+
+def _settle(file: Path) -> None:
+    """peft writes a set, in another order in each process."""
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["target_modules"] = sorted(config["target_modules"])
+    file.write_text(to_json(config), encoding="utf-8")
+
+
+def _object(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it holds no keys and values")
+    except (OSError, ValueError) as error:
+        raise _damaged(file, reason(error)) from None
+    return found
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """Nothing for an adapter that others made."""
+    return _object(folder / _FACTS) if (folder / _FACTS).exists() else {}
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    file = folder / _WEIGHTS
+    try:
+        if _facts(folder).get(_WEIGHTS) not in (None, file_digest(file)):
+            raise _damaged(file, "its content is not what was written")
+        tensors: dict[str, Tensor] = load_file(file)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise _damaged(file, reason(error)) from None
+    return tensors
+
+
+def _damaged(file: Path, why: str) -> StoreError:
+    return StoreError(
+        f"the adapter {file} can't be read ({why}): restore it from a copy, or take another "
+        "checkpoint"
+    )
+
+
+def _absent(folder: Path) -> str:
+    """Whose adapters are there instead, and what to do about it."""
+    there = sorted(path.parent.name for path in folder.parent.glob(f"*/{_CONFIG}"))
+    if not there:
+        fix = "name a folder that holds one folder an agent, as a checkpoint has it"
+    elif SHARED in (folder.name, *there):
+        fix = f"set learn.shared={'true' if SHARED in there else 'false'}"
+    else:
+        fix = "name a checkpoint of a team with the same agents, or rename its folders"
+    names = ", ".join(map(unquote, there)) or "nobody"
+    return f"{folder.parent} holds no adapter {unquote(folder.name)}, but of {names}: {fix}"
+
+
+def _check_base(folder: Path, config: Mapping[str, Any], kind: _Kind) -> None:
+    """By content where both are known; else the adapter must name this base."""
+    named, ours = str(config.get(_BASE)), base_digest(kind.base)
+    theirs = _facts(folder).get("base") or (base_digest(named) if Path(named).is_dir() else None)
+    if ours and theirs:
+        if ours == theirs:
+            return
+        raise ConfigError(
+            f"the adapter in {folder} was trained on another base than {kind.base} (weights, "
+            f"tokenizer or config differ; it names {named}): name its base in provider.model, or "
+            "start from another adapter"
+        )
+    if named not in {kind.base, *kind.paths}:
+        raise ConfigError(
+            f"the adapter in {folder} names the base {named}, which can't be compared with "
+            f"{kind.base} here: name its base in provider.model or, if they are the same, write "
+            f"{kind.base} as {_BASE} into its {_CONFIG}"
+        )
+
+
+def _check_settings(folder: Path, config: Mapping[str, Any], kind: _Kind) -> None:
+    for key, option, value in (("r", "rank", kind.rank), ("lora_alpha", "alpha", kind.alpha)):
+        if (found := config.get(key)) != value:
+            raise ConfigError(
+                f"the adapter in {folder} has {key} {found!r}, and this run learn.{option}={value}:"
+                f" set learn.{option}={found}, or start from another adapter"
+            )
+    for key, value in _PLAIN.items():
+        if (found := config.get(key)) != value and found is not None:
+            raise ConfigError(
+                f"the adapter in {folder} has {key} {found!r}, and backend local trains plain LoRA "
+                f"({key} {value!r}): start from another adapter"
+            )
+    targets = config.get("target_modules")
+    if isinstance(targets, list) and _last(targets) != _last(kind.targets):
+        raise ConfigError(
+            f"the adapter in {folder} changes {', '.join(sorted(_last(targets)))}, and this run "
+            f"trains {', '.join(sorted(kind.targets))}: start from another adapter"
+        )
+
+
+def _last(names: list[Any] | tuple[str, ...]) -> set[str]:
+    """Last parts of module names."""
+    return {str(name).rpartition(".")[2] for name in names}

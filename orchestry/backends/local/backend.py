@@ -18,14 +18,12 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from orchestry.backends.base import NO_KEYS, Backend, Evaluation, Update
-from orchestry.backends.local.base import require_installed
-from orchestry.backends.local.config import as_chains, model_of, refuse
 from orchestry.backends.local.credit import Otherwise, otherwise
-from orchestry.backends.local.dev import Dev, chosen
-from orchestry.backends.local.lockstep import Lockstep
-from orchestry.backends.local.taught import empty, leftover
-from orchestry.backends.local.weights import Weights
-from orchestry.core.config import RunConfig
+from orchestry.backends.local.dev import Dev, chosen, empty, leftover
+from orchestry.backends.local.lockstep import InStep, Lockstep
+from orchestry.backends.local.model import EMBEDDED, device_of, require_installed, source_of
+from orchestry.core.config import AgentConfig, RunConfig, SearchConfig
+from orchestry.core.cores import idle_cores
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
 from orchestry.core.texts import sample_of
@@ -41,20 +39,49 @@ from orchestry.task.base import BaseTask
 if TYPE_CHECKING:
     from orchestry.backends.local.trainer import Learnt, Trainer
 
+
 START = "start"
 """In the run: the adapters of `learn.from`."""
+ON_GPU = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
+TEMPERATURE = 0.8
+"""Where the config names none: the paper's."""
+_FIXED = {"strategy": "chains", "beam_width": SearchConfig().beam_width}
+"""What a config may say of the search, since it would be no other."""
+_TEMPLATE_TOKENS = 64  # what a chat template puts around a message, at most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InStep(Rollout[Any]):
-    """A rollout in step with the others of its update."""
+class Weights:
+    """They answer through Lockstep, all that are asked at once in one batch."""
 
-    lockstep: Lockstep
+    name, base_url = "local", ""
+    cacheable, bills_unanswered = False, False
+    slots: int | None = None
+    device: str | None = None
+    """What they lie on, once they are loaded."""
+    sha256: str | None = None
+    """Of the file that they come from, where it is known."""
 
-    async def play(self, problem: Problem, seed: int) -> Tree[Any]:
-        """See Rollout.play."""
-        with self.lockstep.playing():
-            return await Rollout.play(self, problem, seed)
+    def __init__(self, model: str, deterministic: bool) -> None:
+        self.model, self.deterministic = model, deterministic
+
+    async def complete(
+        self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
+    ) -> Completion:
+        """Never asked: moves are drawn in step, and who judges is another provider."""
+        raise AssertionError(f"the agents' weights were asked for {request.purpose}")
+
+    def input_bound(self, request: Request) -> int:
+        """A token is at least a byte."""
+        texts = [message.content.encode() for message in request.messages]
+        return sum(len(text) + _TEMPLATE_TOKENS for text in texts)
+
+    def leads(self, request: Request) -> bool:
+        return False
+
+    async def __aenter__(self) -> Weights:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +161,7 @@ class LocalBackend(Backend):
     def digests(self) -> dict[str, str]:
         """See Backend: the base, or each agent's where they differ (a hub's that is not fetched yet
         has none)."""
-        from orchestry.backends.local.identity import base_digest
+        from orchestry.backends.local.model import base_digest
 
         found = {f"base of {role}": base_digest(model) for role, model in self._models.items()}
         if len(set(self._models.values())) == 1:
@@ -225,7 +252,7 @@ class LocalBackend(Backend):
     def _load(
         self, task: BaseTask[Any], last: Path | None, on_warn: Callable[[str], None]
     ) -> Trainer:
-        from orchestry.backends.local.parallel import load_trainer
+        from orchestry.backends.local.distributed import load_trainer
 
         settings = self.config.learn
         updates = self.config.episodes // settings.every
@@ -341,7 +368,7 @@ class LocalBackend(Backend):
 
     async def _learn(self, played: Sequence[tuple[Tree[Any], Otherwise | None]]) -> Learnt:
         """The step itself; a batch of numbers that are none is kept for the user to look at."""
-        from orchestry.backends.local.groups import gather
+        from orchestry.backends.local.batch import gather
 
         settings = self.config.learn
         credits = [found for _, found in played if found is not None]
@@ -387,3 +414,71 @@ class LocalBackend(Backend):
 def _checkpoint(episodes: int) -> Path:
     """Of the team that learned from so many episodes, in the run directory."""
     return Path("checkpoints", f"{episodes:06d}")
+
+
+def refuse(config: RunConfig) -> None:
+    """Raises ConfigError for settings that other backends have and this one would not read."""
+    judge = config.judge.provider
+    reasons = {
+        f"it has no provider {config.provider.name}: leave provider.name, and name the base in "
+        "provider.model": config.provider.name not in ("auto", EMBEDDED),
+        "it learns by gradients: behaviors.enabled=true is for backend api": bool(
+            config.behaviors.enabled
+        ),
+        "its weights can't judge: name another provider in judge.provider.name": judge is not None
+        and judge.name == "auto",
+        "its replays are learn.credit=replay: leave credit.share": bool(config.credit.share),
+        "learn.credit=replay is of aligned joint actions: leave search.joint": (
+            config.learn.credit == "replay" and config.search.joint != "aligned"
+        ),
+    }
+    reasons |= {
+        f"it draws independent chains, learn.group_size of each problem: leave search.{name}": (
+            name in config.search.model_fields_set and getattr(config.search, name) != fits
+        )
+        for name, fits in {**_FIXED, "k_samples": config.learn.group_size}.items()
+    }
+    for why, applies in reasons.items():
+        if applies:
+            raise ConfigError(f"backend local refuses this config: {why}")
+
+
+def as_chains(config: RunConfig) -> RunConfig:
+    """Independent trajectories, a group a problem, all episodes of an update at once; all that a
+    resume must find again is settled."""
+    learn, sampling = config.learn, config.sampling
+    search = {
+        "strategy": "chains",
+        "k_samples": learn.group_size,
+        "episodes_in_flight": learn.every,
+    }
+    temperature = TEMPERATURE if sampling.temperature is None else sampling.temperature
+    own = {
+        "threads": learn.threads or idle_cores(),
+        "source": learn.source.expanduser().absolute() if learn.source else None,
+    }
+    return config.model_copy(
+        update={
+            "search": config.search.model_copy(update=search),
+            "sampling": sampling.model_copy(update={"temperature": temperature}),
+            "learn": learn.model_copy(update=own),
+            "judge": config.judge.model_copy(update={"when": config.judge.when or "always"}),
+            "agents": {role: _with_source(agent) for role, agent in config.agents.items()},
+            "behaviors": config.behaviors.model_copy(update={"enabled": False}),
+        }
+    )
+
+
+def _with_source(agent: AgentConfig) -> AgentConfig:
+    return agent.model_copy(update={"model": agent.model and source_of(agent.model)})
+
+
+def model_of(config: RunConfig) -> str:
+    """The base that the config names; else one that can code where there is a GPU to train it, and
+    the embedded one elsewhere. Raises ConfigError for a folder that is not there.
+    """
+    if config.provider.model is not None:
+        return source_of(config.provider.model)
+    if config.provider.name == EMBEDDED:
+        return EMBEDDED
+    return ON_GPU if device_of(config.learn.device).type == "cuda" else EMBEDDED

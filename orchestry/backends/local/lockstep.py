@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from orchestry.core.types import Completion, Request
+from orchestry.core.types import Completion, Problem, Request, Tree
+from orchestry.rollout.rollout import Rollout
 
 Draw = Callable[[Sequence[Request], int], Awaitable[list[list[Completion]]]]
 """`n` samples of every request, in order."""
@@ -71,3 +73,15 @@ class Lockstep:
             for one in asked:
                 if not one.answer.done():
                     one.answer.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InStep(Rollout[Any]):
+    """A rollout in step with the others of its update."""
+
+    lockstep: Lockstep
+
+    async def play(self, problem: Problem, seed: int) -> Tree[Any]:
+        """See Rollout.play."""
+        with self.lockstep.playing():
+            return await Rollout.play(self, problem, seed)

@@ -15,33 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from orchestry.backends.local.masks import additive, aligned, check_attention
+from orchestry.backends.local.batch import Packed
+from orchestry.backends.local.decode import additive, aligned, check_attention
 from orchestry.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from orchestry.backends.local.adapters import Adapters
-    from orchestry.backends.local.base import Base
+    from orchestry.backends.local.model import Base
 
 CHUNK = 1 << 25
 """Logits held at once: 128 MiB in float32, for any vocabulary."""
 RESCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Config keys of models that change the logits after the last linear layer."""
 _Function: Any = torch.autograd.Function  # its methods have no types
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """One row: a prompt, and answers to it, all of one agent."""
-
-    agent_index: int
-    prompt_ids: tuple[int, ...]
-    completions: tuple[tuple[int, ...], ...]
-    """The ids of each answer, none empty, with its end token where it has one."""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens computed: an answer's last one is predicted but never read."""
-        return len(self.prompt_ids) + sum(len(ids) - 1 for ids in self.completions)
 
 
 def completion_logprobs(

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from orchestry.backends.local.finite import NotFiniteError
-from orchestry.core.errors import LearnError
+from orchestry.core.errors import LearnError, NotFiniteError
 
 MAX_WARM_UP = 100
 

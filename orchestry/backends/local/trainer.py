@@ -1,4 +1,8 @@
-"""A team on the weights of this machine: draws its moves, takes MAGRPO steps, saves and goes on."""
+"""A team on the weights of this machine: draws its moves, takes MAGRPO steps, saves and goes on.
+
+Agents of one base are a crew: they draw with one copy of its weights, on which each has an adapter
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,43 @@ import pickle
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from orchestry.backends.local.crew import Crew
-from orchestry.backends.local.finite import explained
-from orchestry.backends.local.groups import Batch
-from orchestry.backends.local.memory import MicroBatches, out_of_memory
+from orchestry.backends.local.adapters import Adapters
+from orchestry.backends.local.batch import COMLRL_TEMPERATURE, Batch, Packed, as_comlrl, packed
+from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
+from orchestry.backends.local.magrpo import policy_loss
+from orchestry.backends.local.memory import MicroBatches, fitting, out_of_memory
+from orchestry.backends.local.model import Base, load_base
 from orchestry.backends.local.optimizer import Step, TeamOptimizer
-from orchestry.backends.local.sampling import Beat, still
-from orchestry.core.errors import ConfigError, LearnError, StoreError, reason
+from orchestry.backends.local.sampler import Beat, Drawn, Prompt, Sampler, still
+from orchestry.backends.local.vllm import VllmSampler
+from orchestry.core.errors import (
+    ConfigError,
+    LearnError,
+    NotFiniteError,
+    PromptTooLong,
+    StoreError,
+    reason,
+)
 from orchestry.core.files import sync
 from orchestry.core.learn_config import LearnConfig
 from orchestry.core.seeds import derive
-from orchestry.core.types import Completion, Member, Request
+from orchestry.core.types import Completion, Member, Request, Tokens
 from orchestry.store.checkpoints import OPTIMIZER
 
+BARE = -1
+"""The row of a batch that wears no adapter: the reference policy."""
+Answer = Callable[[Sequence[Prompt], int], list[list[Drawn]]]
+"""Draws `n` answers a prompt, in order; see Sampler.draw."""
 _PART = ".part"
+_AGAIN = "begin another run from an earlier checkpoint (learn.from)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +113,18 @@ class Trainer:
         self._micro = MicroBatches(self.crews[0].micro_tokens, warn)
 
     def draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        """`n` answers a request, in one batch a crew; see Crew.draw."""
+        """`n` answers per request, in one batch per crew; see Crew.draw."""
         found: dict[int, list[Completion]] = {}
-        for crew in self.crews:
+        for number, crew in enumerate(self.crews):
             places = [i for i, request in enumerate(requests) if request.agent in crew.roles]
-            answers = crew.draw([requests[place] for place in places], n)
+            asked = [requests[place] for place in places]
+            answers = crew.draw(asked, n, partial(self.answer, number))
             found.update(zip(places, answers, strict=True))
         return [found[place] for place in range(len(requests))]
+
+    def answer(self, crew: int, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
+        """Draws with the crew of that number; see Sampler.draw."""
+        return self.crews[crew].sampler.draw(prompts, n)
 
     def learn(self, batch: Batch) -> Learnt:
         """`learn.epochs` steps up the gradient of equation 2, each agent's mean over its actions.
@@ -211,7 +236,7 @@ class Trainer:
 
     def resume(self, folder: Path) -> None:
         """Goes on exactly where the checkpoint was saved, on a base that the caller compared."""
-        Trainer.start_from(self, folder, any_base=True)
+        self._take_over(folder, any_base=True)
         try:
             state = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
         except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
@@ -222,6 +247,9 @@ class Trainer:
 
     def start_from(self, folder: Path, any_base: bool = False) -> None:
         """Takes over a checkpoint's adapters, with a fresh optimizer; see Adapters.load."""
+        self._take_over(folder, any_base)
+
+    def _take_over(self, folder: Path, any_base: bool) -> None:
         for crew in self.crews:
             crew.adapters.load(folder, any_base)
             crew.publish(folder)
@@ -264,3 +292,204 @@ def _crews(
         )
         for model in models
     )
+
+
+ON_A_GPU, ON_A_CPU = 4096, 1024
+"""Tokens of a micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One micro-batch of one agent: its share of the loss, and its actions' log-probabilities."""
+
+    loss: torch.Tensor
+    logprobs: tuple[torch.Tensor, ...]
+    """(T,) an action, without gradient."""
+
+
+class Crew:
+    """One copy of a base's weights with an adapter an agent."""
+
+    def __init__(
+        self,
+        model: str,
+        temperatures: Mapping[str, float],
+        settings: LearnConfig,
+        seed: int,
+        warn: Callable[[str], None],
+        beat: Beat = still,
+    ) -> None:
+        """`temperatures`, by agent: at which its answers are drawn, and are learned from."""
+        self.base = load_base(model, settings.dtype, settings.quantize, settings.device)
+        self.roles = tuple(temperatures)
+        on_gpu = self.base.device.type == "cuda"
+        self.micro_tokens = settings.micro_tokens or (ON_A_GPU if on_gpu else ON_A_CPU)
+        with fitting(f"the adapters on {model}"):
+            self.adapters = Adapters(
+                self.base,
+                self.roles,
+                rank=settings.rank,
+                alpha=settings.alpha,
+                dropout=settings.dropout,
+                seed=derive(seed, "adapters"),
+                shared=settings.shared,
+            )
+        if settings.gradient_checkpointing:
+            _checkpoint_layers(self.base)
+        self.sampler: Sampler | VllmSampler = (
+            VllmSampler(
+                self.base,
+                self.adapters,
+                settings.vllm_url,
+                micro_tokens=self.micro_tokens,
+                warn=warn,
+            )
+            if settings.vllm_url
+            else Sampler(self.base, self.adapters, warn=warn, beat=beat)
+        )
+        self._fitted = False
+        """Whether any prompt left room for its answer so far: else something is set wrong."""
+        self._temperatures, self._settings, self._warn = temperatures, settings, warn
+
+    def publish(self, folder: Path) -> None:
+        """Says where the adapters that draw from now on are saved: a server reads them there."""
+        if isinstance(self.sampler, VllmSampler):
+            self.sampler.publish(folder)
+
+    def draw(self, requests: Sequence[Request], n: int, answer: Answer) -> list[list[Completion]]:
+        """`n` answers per request in one batch; sample j of a request by its own seed.
+
+        A prompt that leaves no room for its answer gets an empty answer and a warning; raises
+        PromptTooLong where none has fitted yet.
+        """
+        prompts = self._prompts(requests, n)
+        with explained([self]):
+            drawn = iter(answer([prompt for prompt in prompts if prompt], n))
+        return [
+            [self._completion(prompt, sample) for sample in next(drawn)]
+            if prompt
+            else [Completion(text="", model=self.base.name, stop="too_long")] * n
+            for prompt in prompts
+        ]
+
+    def _prompts(self, requests: Sequence[Request], n: int) -> list[Prompt | None]:
+        found, errors = list[Prompt | None](), list[PromptTooLong]()
+        for request in requests:
+            try:
+                found.append(self._prompt(request, n))
+            except PromptTooLong as error:
+                found.append(None)
+                errors.append(error)
+        self._fitted |= len(errors) < len(requests)
+        if errors and not self._fitted:
+            raise errors[0]
+        if errors:
+            self._warn(
+                f"answers to {len(errors)} of {len(requests)} prompts are empty: {errors[0]}"
+            )
+        return found
+
+    def _prompt(self, request: Request, n: int) -> Prompt:
+        return Prompt(
+            agent_index=self.roles.index(request.agent),
+            prompt_ids=self.base.render(request.messages, request.max_tokens),
+            max_tokens=request.max_tokens,
+            temperature=self._temperatures[request.agent],
+            top_p=self._settings.top_p,
+            stop=request.stop,
+            seeds=tuple(derive(request.seed, index) for index in range(n)),
+        )
+
+    def _completion(self, prompt: Prompt, drawn: Drawn) -> Completion:
+        return Completion(
+            text=drawn.text,
+            model=self.base.name,
+            input_tokens=len(prompt.prompt_ids),
+            output_tokens=len(drawn.ids),
+            stop=drawn.stop,
+            tokens=Tokens(prompt_ids=prompt.prompt_ids, ids=drawn.ids, logprobs=drawn.logprobs),
+        )
+
+    def parts(
+        self, batch: Batch, micro_tokens: int, olds: Iterator[torch.Tensor] | None
+    ) -> Iterator[Part]:
+        """The batch in micro-batches, whose losses add up to the loss of equation 2.
+
+        `olds`: what an earlier pass over this batch gave, action after action; with them the loss
+        is clipped (`learn.clip`).
+        """
+        for index, role in enumerate(self.roles):
+            groups, advantages = packed(index, [s for s in batch.samples if s.agent == role])
+            if self._settings.comlrl_compat:
+                pad_id: Any = self.base.tokenizer.pad_token_id
+                groups, advantages = as_comlrl(groups, advantages, pad_id)
+            left = iter(advantages)
+            for micro in micro_batches(groups, micro_tokens):
+                logprobs = self._logprobs(micro, role)
+                loss = policy_loss(
+                    logprobs,
+                    [next(left) for _ in logprobs],
+                    reduce=self._settings.reduce,
+                    actions=batch.actions[role],
+                    clip=self._settings.clip if olds else None,
+                    old_logprobs=[next(olds) for _ in logprobs] if olds else None,
+                    kl=self._settings.kl,
+                    reference_logprobs=self._reference(micro, role) if self._settings.kl else None,
+                )
+                yield Part(loss, tuple(each.detach() for each in logprobs))
+
+    def _logprobs(self, micro: Sequence[Packed], role: str) -> list[torch.Tensor]:
+        compat = self._settings.comlrl_compat
+        temperature = COMLRL_TEMPERATURE if compat else self._temperatures[role]
+        return completion_logprobs(self.base, self.adapters, micro, temperature)
+
+    @torch.no_grad()
+    def _reference(self, micro: Sequence[Packed], role: str) -> list[torch.Tensor]:
+        """Of the base without adapter, which the team set out from."""
+        return self._logprobs([replace(group, agent_index=BARE) for group in micro], role)
+
+
+def _checkpoint_layers(base: Base) -> None:
+    model: Any = base.model  # whose methods transformers leaves untyped
+    if not model.supports_gradient_checkpointing:
+        raise ConfigError(
+            f"learn.gradient_checkpointing: {base.name} has no layers that can be computed again: "
+            "set it false, or choose another base"
+        )
+    model.activation_checkpointing_enable()
+
+
+@contextmanager
+def explained(crews: Sequence[Crew]) -> Iterator[None]:
+    """Says which weights are at fault. The same batch comes to the same numbers on a resume, so
+    nothing that a resume may change helps."""
+    try:
+        yield
+    except NotFiniteError as error:
+        raise LearnError(f"{error}; {_why(crews)}") from error
+
+
+def _why(crews: Sequence[Crew]) -> str:
+    for crew in crews:
+        for name, weight in crew.base.model.named_parameters():
+            if not _finite(weight):
+                return (
+                    f"the base {crew.base.name} is damaged, its {name} holds NaN or infinity: "
+                    "fetch it again, or name another in provider.model"
+                )
+        for index, role in enumerate(crew.roles):
+            if not all(map(_finite, crew.adapters.parameters(index))):
+                return f"the adapter of {role} holds NaN or infinity: {_AGAIN}"
+    dtypes = {crew.base.model.dtype for crew in crews} - {torch.float32, torch.float64}
+    sizes = [w.detach().abs().max().item() for crew in crews for w in crew.adapters.parameters()]
+    told = f"all weights are finite (the adapters' largest number is {max(sizes):.2g})"
+    if dtypes:
+        return f"{told}, and {str(dtypes.pop())[6:]} is too narrow: set learn.dtype=float32"
+    return (
+        f"{told}, and what they compute overflows float32: {_AGAIN} or without learn.from, with a "
+        "lower learn.learning_rate or learn.alpha"
+    )
+
+
+def _finite(weight: torch.Tensor) -> bool:
+    return not weight.is_floating_point() or bool(weight.isfinite().all())

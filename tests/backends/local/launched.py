@@ -15,11 +15,9 @@ from typing import Any
 
 import torch
 
-from orchestry.backends.local.groups import Batch
+from orchestry.backends.local.batch import Batch, Sample
+from orchestry.backends.local.distributed import Processes, follow, load_trainer
 from orchestry.backends.local.optimizer import Step, TeamOptimizer
-from orchestry.backends.local.parallel import follow, load_trainer
-from orchestry.backends.local.processes import Processes
-from orchestry.backends.local.samples import Sample
 from orchestry.core.errors import LearnError, OrchestryError
 from orchestry.core.launch import launched
 from orchestry.core.learn_config import LearnConfig

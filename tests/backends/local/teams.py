@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from orchestry.backends.local.adapters import Adapters
-from orchestry.backends.local.base import Base
+from orchestry.backends.local.model import Base
 from tests.backends.local.tiny import Kind, tiny_model, tiny_tokenizer
 
 

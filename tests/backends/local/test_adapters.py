@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from orchestry.backends.local.adapters import ATTENTION, Adapters
-from orchestry.backends.local.base import Base
+from orchestry.backends.local.model import Base
 from orchestry.core.errors import ConfigError, StoreError
 from tests.backends.local.tiny import Kind, tiny_model, tiny_tokenizer
 

@@ -17,7 +17,7 @@ from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError, LearnError, PromptTooLong
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import prepare, resume
-from orchestry.store.journal import Answered
+from orchestry.store.journal import Answered, Learned
 from orchestry.store.run import Run, load_run
 from tests.backends.letters import (
     EVERY,
@@ -34,6 +34,7 @@ from tests.backends.letters import (
     write_task,
 )
 from tests.backends.local.tiny import tiny_folder
+from tests.store.test_trackers import BOARD, assert_shows, curves
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 IN_TURN = (
@@ -327,3 +328,78 @@ def test_a_judge_that_is_named_rates_every_episode_of_a_task_that_asks_for_one(
     sets = ("judge.enabled=true", "judge.provider.name=fake", "episodes=4")
     run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
     assert {row.purpose for row in run.summary.usage} == {"act", "judge"}
+
+
+TWO_TURNS = TASK.replace("() if state.said else", "() if len(state.said) == 4 else").replace(
+    "said=tuple(", "said=state.said + tuple("
+)
+OPTIONS = (
+    "learn.discount=0.5",
+    "learn.rewards=final",
+    "learn.grouping=agent",
+    "learn.baseline=leave_one_out",
+    "learn.normalise=true",
+    "learn.reduce=mean",
+    "search.joint=cross",
+    "sampling.temperature=1.0",
+)
+
+
+@pytest.fixture(scope="module")
+def two_turns(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_task(tmp_path_factory.mktemp("tasks"), TWO_TURNS)
+
+
+@pytest.fixture(scope="module")
+def plain_loss(model: str, two_turns: Path, tmp_path_factory: pytest.TempPathFactory) -> float:
+    return loss(model, two_turns, tmp_path_factory.mktemp("runs") / "run")
+
+
+def loss(model: str, tasks: Path, folder: Path, *more: str) -> float:
+    """Of a run's only update."""
+    chosen = config(model, tasks, f"episodes={EVERY}", "learn.group_size=2", *more)
+    (update,) = learned(orchestry.train(chosen, folder))
+    assert update.state["samples"] > 0
+    return float(update.state["loss"])
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_of_learning_is_not_ignored(
+    option: str, plain_loss: float, model: str, two_turns: Path, tmp_path: Path
+) -> None:
+    """Ignored, it would give by the same seed the very update of the defaults."""
+    assert loss(model, two_turns, tmp_path / "run", option) != plain_loss
+
+
+def test_combined_actions_count_once(model: str, two_turns: Path, tmp_path: Path) -> None:
+    """Two answers an agent make four pairs, and each pair draws one more."""
+    few = (f"episodes={EVERY}", "learn.group_size=2", "search.joint=cross")
+    (update,) = learned(orchestry.train(config(model, two_turns, *few), tmp_path / "run"))
+    assert update.state["samples"] + update.state["skipped"] == EVERY * len(ROLES) * (2 + 4)
+
+
+def test_a_reward_without_variance_costs_no_forward_pass(model: str, tmp_path: Path) -> None:
+    flat = TWO_TURNS.replace("quality=", "quality=0.5 + 0 * ")
+    tasks = write_task(tmp_path / "tasks", flat)
+    run = orchestry.train(config(model, tasks, f"episodes={EVERY}"), tmp_path / "run")
+    (update,) = learned(run)
+    assert (update.state["samples"], update.state["tokens"]) == (0, 0)
+    assert update.state["skipped"] == EVERY * GROUP * 2 * len(ROLES)
+    assert set(update.state["norms"].values()) == {0.0}
+
+
+def test_each_update_is_shown_at_the_last_episode_that_it_learned_from(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard")
+    run = orchestry.train(config(model, tasks, BOARD, "episodes=6"), tmp_path / "run")
+    run = resume(run.folder, {"episodes": 8})  # the last two were no update's: played again
+    found = curves(run.folder)
+    assert_shows(found, run.folder)
+    updates = [event.state for event in run.events if isinstance(event, Learned)]
+    assert [step for step, _ in found["learn/loss"]] == [3, 7]
+    for key in ("loss", "rate", "reward", "samples", "skipped", "tokens"):
+        expected = [state[key] for state in updates]
+        assert [x for _, x in found[f"learn/{key}"]] == pytest.approx(expected)
+    for agent, norm in updates[-1]["norms"].items():
+        assert found[f"learn/norms/{agent}"][-1][1] == pytest.approx(norm)

@@ -12,12 +12,9 @@ pytest.importorskip("peft")
 
 from pydantic import ValidationError
 
-from orchestry.backends.local.compat import as_comlrl
-from orchestry.backends.local.crew import Crew
-from orchestry.backends.local.groups import Batch
-from orchestry.backends.local.logprobs import Packed
+from orchestry.backends.local.batch import Batch, Packed, Sample, as_comlrl
 from orchestry.backends.local.magrpo import advantages
-from orchestry.backends.local.samples import Sample
+from orchestry.backends.local.trainer import Crew
 from orchestry.core.learn_config import LearnConfig
 from tests.backends.local.teams import plain_logits, some_ids
 from tests.backends.local.tiny import tiny_folder

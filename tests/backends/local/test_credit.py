@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestry import Score, Tools, Transcript
+from orchestry.backends.local.batch import Batch, gather
 from orchestry.backends.local.credit import Otherwise, otherwise
-from orchestry.backends.local.groups import Batch, gather
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Completion, Request, Tree
 from orchestry.engine.run import prepare
 from orchestry.rollout.beam import Chains
 from orchestry.rollout.rollout import Rollout, task_rater
-from tests.backends.local.test_groups import TOOLS, Rounds, Spelled
+from tests.backends.local.test_batch import TOOLS, Rounds, Spelled
 from tests.toys import Duo, Pair, team
 
 GROUP = 4

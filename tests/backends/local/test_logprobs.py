@@ -12,14 +12,14 @@ pytest.importorskip("torch")
 import torch
 
 from orchestry.backends.local.adapters import Adapters
-from orchestry.backends.local.base import Base
+from orchestry.backends.local.batch import Packed
 from orchestry.backends.local.logprobs import (
-    Packed,
     completion_logprobs,
     micro_batches,
     token_logprobs,
 )
-from orchestry.backends.local.sampling import Prompt, Sampler
+from orchestry.backends.local.model import Base
+from orchestry.backends.local.sampler import Prompt, Sampler
 from orchestry.core.errors import ConfigError
 from tests.backends.local.teams import plain_logprobs, some_ids, team
 from tests.backends.local.tiny import Kind

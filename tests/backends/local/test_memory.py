@@ -63,7 +63,7 @@ assert all(abs(done.step.norms[r] / whole.step.norms[r] - 1) < 1e-4 for r in ROL
 def test_fewer_answers_are_drawn_at_a_time(tmp_path: Path) -> None:
     code = """
 (crew,) = trainer(model).crews
-from orchestry.backends.local.sampling import Prompt, Sampler
+from orchestry.backends.local.sampler import Prompt, Sampler
 prompt = Prompt(0, tuple(range(3, 203)), 12, 0.8, 0.95, (), tuple(range(1024)))
 with room(30):
     few = Sampler(crew.base, crew.adapters, 1024, print).draw([prompt], 1024)
@@ -111,7 +111,7 @@ def test_other_errors_are_no_lack_of_memory() -> None:
 def test_a_base_that_does_not_fit_is_one_line(tmp_path: Path) -> None:
     code = """
 from orchestry.core.errors import ConfigError
-from orchestry.backends.local.base import load_base
+from orchestry.backends.local.model import load_base
 load_base(model)
 import torch
 torch.set_num_threads(1)

@@ -12,8 +12,7 @@ pytest.importorskip("peft")
 bitsandbytes: Any = pytest.importorskip("bitsandbytes")
 
 import orchestry
-from orchestry.backends.local.base import load_base
-from orchestry.backends.local.quantize import Quantize
+from orchestry.backends.local.model import Quantize, load_base
 from orchestry.backends.local.trainer import Trainer
 from orchestry.core.errors import ConfigError
 from tests.backends.letters import TASK, config, learned, write_task

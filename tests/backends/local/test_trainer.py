@@ -15,9 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from orchestry.backends.local.groups import Batch
-from orchestry.backends.local.logprobs import Packed, completion_logprobs
-from orchestry.backends.local.samples import Sample
+from orchestry.backends.local.batch import Batch, Packed, Sample
+from orchestry.backends.local.logprobs import completion_logprobs
 from orchestry.backends.local.trainer import Trainer
 from orchestry.core.errors import ConfigError, LearnError, PromptTooLong, StoreError
 from orchestry.core.learn_config import LearnConfig

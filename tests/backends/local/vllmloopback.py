@@ -23,8 +23,8 @@ from urllib.parse import unquote
 import torch
 
 from orchestry.backends.local.adapters import Adapters
-from orchestry.backends.local.base import Base
-from orchestry.backends.local.sampling import Drawn, Prompt, Sampler
+from orchestry.backends.local.model import Base
+from orchestry.backends.local.sampler import Drawn, Prompt, Sampler
 from tests.backends.local.teams import plain_logits
 from tests.backends.local.tiny import CONTEXT, tiny_model, tiny_tokenizer
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from orchestry.backends.local.groups import gather
-from orchestry.backends.local.logprobs import Packed, completion_logprobs
+from orchestry.backends.local.batch import Packed, gather
+from orchestry.backends.local.logprobs import completion_logprobs
 from orchestry.backends.local.trainer import Trainer
 from orchestry.core.seeds import derive
 from orchestry.core.types import Problem, Tree

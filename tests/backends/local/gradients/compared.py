@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from orchestry.backends.local.crew import Crew
-from orchestry.backends.local.groups import gather
-from orchestry.backends.local.logprobs import Packed, completion_logprobs
-from orchestry.backends.local.sampling import Drawn as Answer
-from orchestry.backends.local.sampling import Prompt, Sampler
+from orchestry.backends.local.batch import Packed, gather
+from orchestry.backends.local.logprobs import completion_logprobs
+from orchestry.backends.local.sampler import Drawn as Answer
+from orchestry.backends.local.sampler import Prompt, Sampler
+from orchestry.backends.local.trainer import Crew
 from orchestry.core.seeds import derive
 from orchestry.rollout.beam import Joint
 from tests.backends.local.gradients.faults import learned, worst

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from orchestry.backends.local.groups import Batch, gather
+from orchestry.backends.local.batch import Batch, gather
 from orchestry.backends.local.trainer import Trainer
 from orchestry.core.errors import LearnError
 from orchestry.core.types import Tree

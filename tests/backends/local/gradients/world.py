@@ -25,10 +25,8 @@ from transformers import (
 )
 
 from orchestry import AgentSpec, BaseTask, Problem, Score, Split, Tools
-from orchestry.backends.local.backend import InStep
-from orchestry.backends.local.crew import Crew
-from orchestry.backends.local.lockstep import Lockstep
-from orchestry.backends.local.trainer import Trainer
+from orchestry.backends.local.lockstep import InStep, Lockstep
+from orchestry.backends.local.trainer import Crew, Trainer
 from orchestry.core.learn_config import LearnConfig
 from orchestry.core.seeds import derive
 from orchestry.core.together import together

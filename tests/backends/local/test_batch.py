@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestry import AgentSpec, Problem, Score, Tools, Transcript
-from orchestry.backends.local.groups import Grouping, Rewards, gather
+from orchestry.backends.local.batch import Grouping, Rewards, gather
 from orchestry.backends.local.magrpo import advantages, returns
 from orchestry.core.errors import LearnError
 from orchestry.core.seeds import derive

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from math import fsum, isfinite
 from typing import Any, Literal
 
 from orchestry.backends.local.credit import Otherwise
 from orchestry.backends.local.magrpo import Baseline, action_returns, advantages, returns
-from orchestry.backends.local.samples import Sample
 from orchestry.core.errors import LearnError
 from orchestry.core.types import Group, Tokens, Trajectory, Tree, Turn
 from orchestry.rollout.beam import Joint
@@ -29,6 +29,37 @@ Rewards = Literal["turns", "final"]
 Grouping = Literal["turn", "history", "agent"]
 History = tuple[str, tuple[int, ...]]
 """An agent and the prompt it saw."""
+COMLRL_TEMPERATURE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One agent's action in one history, and what it was worth beside the others of its group."""
+
+    agent: str
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    """The EOS included where the answer ended by itself."""
+    logprobs: tuple[float, ...]
+    """Nats, one a token of `ids`: of the policy that drew it, at the sampling temperature."""
+    advantage: float
+    group: int
+    """Samples of one group share a history: their prompt is computed once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One row: a prompt, and answers to it, all of one agent."""
+
+    agent_index: int
+    prompt_ids: tuple[int, ...]
+    completions: tuple[tuple[int, ...], ...]
+    """The ids of each answer, none empty, with its end token where it has one."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens computed: an answer's last one is predicted but never read."""
+        return len(self.prompt_ids) + sum(len(ids) - 1 for ids in self.completions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,3 +283,41 @@ def _tokens(turn: Turn, place: str) -> Tokens:
             f"{len(tokens.logprobs)} log-probabilities: the policy must record one a token"
         )
     return tokens
+
+
+def packed(index: int, samples: Sequence[Sample]) -> tuple[list[Packed], list[float]]:
+    """One agent's actions by history, and their advantages in the same order."""
+    groups: defaultdict[int, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        if not sample.ids:
+            raise LearnError(f"an answer of {sample.agent} has no tokens: nothing to learn from")
+        groups[sample.group].append(sample)
+    packed = [
+        Packed(index, group[0].prompt_ids, tuple(sample.ids for sample in group))
+        for group in groups.values()
+    ]
+    return packed, [sample.advantage for group in groups.values() for sample in group]
+
+
+def as_comlrl(
+    groups: Sequence[Packed], advantages: Sequence[float], pad_id: int
+) -> tuple[list[Packed], list[float]]:
+    """What CoMLRL 1.4.3 takes its loss of: to compare with it on equal gradients, not to learn by.
+
+    `MAGRPOTrainer._compute_loss_with_gradients` there sums, at COMLRL_TEMPERATURE whatever the
+    answers were drawn at, the log-probabilities of rows that are padded to the longest answer of
+    their group, less the last column. So padding behind a shorter answer is trained, and the end of
+    the longest is not. Returns those rows and their advantages, one per answer.
+
+    A group holds all answers to its prompt, or the longest would not be known. A group whose
+    longest answer has one token has nothing left to train, and falls out.
+    """
+    kept, own = list[Packed](), list[float]()
+    left = iter(advantages)
+    for group in groups:
+        mine = list(islice(left, len(group.completions)))
+        if width := max(map(len, group.completions)) - 1:
+            rows = tuple((*ids, *[pad_id] * width)[:width] for ids in group.completions)
+            kept.append(replace(group, completions=rows))
+            own += mine
+    return kept, own

@@ -1,4 +1,4 @@
-"""Runs that two real processes share: the same as one alone, and what the end of either does."""
+"""Two real processes of a launch: they learn what one alone would, and hear of the other's end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("peft")
 pytest.importorskip("accelerate")
 
 import orchestry
-from orchestry.backends.local.parallel import dealt
+from orchestry.backends.local.distributed import dealt
 from orchestry.core.config import resolve
 from orchestry.store.run import Run, load_run
 from tests.backends.letters import TASK, learned, settings, write_task
@@ -251,3 +251,21 @@ def test_what_is_refused_ends_both(tmp_path: Path, model: str) -> None:
             _, said = finish(process)
         assert said.count("\norchestry: ") + said.startswith("orchestry: ") == 1, said
         assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_two_processes_work_fail_and_part_together(tmp_path: Path) -> None:
+    with launching("tests.backends.local.launched", "meet", str(tmp_path)) as process:
+        code, said = finish(process)
+    assert code != 0, said  # the second process ended by itself
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["ranks"] == [0, 1]
+    assert found["sums"] == [[1.0, 1.0], [2.0, 2.0, 2.0]]
+    assert found["error 0"] == ["ZeroDivisionError", "no such luck", False]
+    name, text, traced = found["error 1"]
+    assert (name, traced) == ("LearnError", True)
+    assert text == "process 1: unforeseen ZeroDivisionError: no such luck"
+    notes = ["about to fail", "process 1: fine", "fine", "process 1: about to fail"]
+    assert found["said"] == notes
+    assert found["alone"].startswith("another process of this launch has ended (")
+    assert ".cc" not in found["alone"]

@@ -15,16 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from orchestry.backends.local.endings import Ending, Endings
-from orchestry.backends.local.kv import joined, roomy_cache
-from orchestry.backends.local.masks import additive, aligned, check_attention
+from orchestry.backends.local.decode import (
+    Ending,
+    Endings,
+    additive,
+    aligned,
+    check_attention,
+    joined,
+    pick,
+    roomy_cache,
+)
 from orchestry.backends.local.memory import out_of_memory, release
-from orchestry.backends.local.nucleus import pick
 from orchestry.core.errors import LearnError, reason
 
 if TYPE_CHECKING:
     from orchestry.backends.local.adapters import Adapters
-    from orchestry.backends.local.base import Base
+    from orchestry.backends.local.model import Base
+
 
 MAX_ROWS = 256
 """Rows decoded at once. Keys and values take rows x tokens x layers x 4 x KV width bytes (bf16)."""

@@ -1,7 +1,8 @@
 """A base model, frozen, with its tokenizer: what the agents' adapters sit on.
 
-torch and transformers are imported when a base is loaded, so that an installation without them
-gets one clear error.
+Which files it has, where its weights go (CPU, this process's GPU, 4 or 8 bits), and what tells it
+from another base. torch and transformers are imported when a base is loaded, so that an
+installation without them gets one clear error.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from filelock import FileLock
 
-from orchestry.backends.local.device import device_of, plain_attention
-from orchestry.backends.local.quantize import Quantize, hush, keep_gradients, quantized
+from orchestry.core.digests import folder_digest, text_digest
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, reason
 from orchestry.core.files import Progress, cache
+from orchestry.core.launch import Launch, launched
 from orchestry.core.types import Message
 from orchestry.models import weights as models
 
@@ -34,13 +35,21 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+
 EMBEDDED = "embedded"
 Dtype = Literal["auto", "float32", "bfloat16"]
+Quantize = Literal["nf4", "int8"]
 _NEEDS = ("torch", "transformers", "peft", "safetensors", "gguf")
 _FIX = install("local")
 _FORMAT = 2
 """Of the converted folder: raised when a new version must not read an old one's."""
 _SUMS = "checksums.json"
+_READ = (
+    *("*.safetensors", "config.json", "generation_config.json", "adapter_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "*.model", "chat_template.jinja"),
+)
+"""What transformers reads of a model's folder: weights, config and tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,3 +402,123 @@ def quiet() -> Iterator[None]:
         hub.setLevel(level)
         if shown:
             progress.enable_progress_bar()
+
+
+def quantized(kind: Quantize, place: torch.device, precision: torch.dtype) -> dict[str, Any]:
+    """Options of transformers' from_pretrained; raises ConfigError where a package is missing."""
+    for package in ("bitsandbytes", "accelerate"):
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise ConfigError(
+                f"learn.quantize={kind} needs {package}, which can't be imported here "
+                f"({reason(error)}): {install('quantize')}, or leave learn.quantize"
+            ) from None
+    from transformers import BitsAndBytesConfig
+
+    build: Any = BitsAndBytesConfig
+    config = (
+        build(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=precision)
+        if kind == "nf4"
+        else build(load_in_8bit=True)
+    )
+    return {"quantization_config": config, "device_map": {"": place}}
+
+
+def hush() -> None:
+    """Before bitsandbytes is imported, which transformers does wherever it is installed: its word
+    on a kernel that it lacks on CPUs, and a line a product, of a cast that 8-bit layers make."""
+    for name in ("bitsandbytes.backends.cpu.ops", "bitsandbytes.autograd._functions"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def keep_gradients(model: Any) -> None:
+    """Has a base on a CPU stay in a form that gradients pass through.
+
+    On CPUs with AVX512-BF16, bitsandbytes 0.50 packs 4-bit weights anew when answers are drawn; the
+    product of the packed ones has no gradient, and training goes on with wrong ones.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
+def device_of(device: str = "auto") -> torch.device:
+    """`auto`: CUDA where there is one; `cuda`: this process's own among those of a launch.
+
+    Raises ConfigError for a device that is not there.
+    """
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"device '{device}' is none ({reason(error)}): auto, cpu or cuda"
+        ) from None
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device '{device}' is not available: choose auto or cpu")
+    return _own_gpu(launched()) if place == torch.device("cuda") else place
+
+
+def plain_attention() -> None:
+    """Leaves attention to the flash and memory-efficient kernels, in all threads.
+
+    cuDNN's, which torch prefers on Hopper, builds a plan for every new shape, so for every token
+    drawn, and gives gradients that are NaN for some shapes with a mask (pytorch/pytorch#196678).
+    """
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def _own_gpu(here: Launch) -> torch.device:
+    """A GPU a process of this machine; alone, whichever CUDA takes."""
+    import torch
+
+    if here.processes == 1:
+        return torch.device("cuda")
+    if here.local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"{here.local_processes} processes were launched on this machine, and its GPUs are "
+            f"{torch.cuda.device_count()}: launch one process a GPU, or set learn.device=cpu"
+        )
+    return torch.device("cuda", here.local_rank)
+
+
+def base_digest(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Of the base of that name: "embedded", a folder, or a hub's id as it lies in the hub's cache.
+
+    Equal for the same files at another place. None for a hub's id that was not fetched yet. Raises
+    ConfigError for a folder that is not there or can't be read.
+    """
+    if name == EMBEDDED:  # converted from pinned weights, by way of libraries that leave traces
+        return text_digest(models.SHA256)
+    folder = Path(source_of(name))
+    if not folder.is_dir():
+        cached = _fetched(name)
+        if cached is None:
+            return None
+        folder = cached
+    try:
+        return folder_digest(
+            folder, {file for kind in _READ for file in folder.glob(kind)}, environ
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"the files of the model {name} can't be read ({reason(error)}): correct the rights of "
+            f"{folder}, or fetch it again"
+        ) from None
+
+
+def _fetched(name: str) -> Path | None:
+    """Where a hub's model lies on this disk."""
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except ValueError:  # no hub's name: who loads it says so
+        return None
+    return Path(found).parent if isinstance(found, str) else None

@@ -1,0 +1,243 @@
+"""One step of decoding: the token that is drawn, the cache of keys and values and the masks that
+it is computed with, and whether the answer ends there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Literal, cast
+
+import torch
+from transformers.cache_utils import Cache, DynamicLayer
+
+from orchestry.core.errors import ConfigError, NotFiniteError
+
+HEAD = 256
+"""Tokens looked at first. Sorting a whole vocabulary costs 20 times as much, and is needed only
+where these do not reach top-p."""
+
+
+ROOM = 64
+"""Tokens by which a layer grows at a time."""
+_Layer: Any = DynamicLayer  # the library's methods have no types
+Ending = Literal["end", "stop", "length"]
+UNFINISHED = "\ufffd"
+"""What a token decodes to that holds only some bytes of a character."""
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
+
+def pick(
+    logits_RV: torch.Tensor,  # noqa: N803
+    temperature_R: torch.Tensor,
+    top_p_R: torch.Tensor,
+    uniform_R: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids_R, logprobs_R): the token that each uniform in [0, 1) falls on.
+
+    The inverse of the cumulative distribution softmax(logits / temperature), tokens in falling
+    order of probability, cut to the smallest set that holds at least top_p. The log-probabilities,
+    in nats, are of softmax(logits / temperature) BEFORE that cut: what a gradient can be taken of.
+    Temperature 0 takes the likeliest token, with log-probability 0.
+
+    Raises NotFiniteError where the logits are not finite.
+    """
+    greedy_R = temperature_R == 0
+    scaled_RV = logits_RV / temperature_R.masked_fill(greedy_R, 1.0)[:, None]  # noqa: N806
+    total_R = scaled_RV.logsumexp(-1)
+    top_p_R = top_p_R.masked_fill(greedy_R, 1.0)
+    uniform_R = uniform_R.masked_fill(greedy_R, 0.0)
+    head = scaled_RV.topk(min(HEAD, scaled_RV.shape[-1]))
+    ids_R, reached_R = _invert(head.values, head.indices, total_R, top_p_R, uniform_R)
+    # `reached` is false for NaN too, so that finite logits cost no check of their own.
+    short = (~reached_R).nonzero().squeeze(-1)
+    if len(short) > 0:
+        if not bool(total_R.isfinite().all()):
+            raise NotFiniteError("the model's logits are not finite, so nothing can be drawn")
+        full = scaled_RV[short].sort(descending=True)
+        ids_R[short], _ = _invert(
+            full.values, full.indices, total_R[short], top_p_R[short], uniform_R[short]
+        )
+    logprobs_R = scaled_RV.gather(-1, ids_R[:, None]).squeeze(-1) - total_R
+    return ids_R, logprobs_R.masked_fill(greedy_R, 0.0)
+
+
+def _invert(
+    scaled_RK: torch.Tensor,  # noqa: N803
+    ids_RK: torch.Tensor,  # noqa: N803
+    total_R: torch.Tensor,
+    top_p_R: torch.Tensor,
+    uniform_R: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids_R, whether these K tokens sufficed to tell), the K sorted by falling probability."""
+    chance_RK = (scaled_RK - total_R[:, None]).exp()  # noqa: N806
+    sum_RK = chance_RK.cumsum(-1)  # noqa: N806
+    cut_R = top_p_R < 1
+    # Without a cut the whole mass is 1, and only the tokens up to the uniform number are needed.
+    inside_RK = (sum_RK - chance_RK < top_p_R[:, None]) | ~cut_R[:, None]  # noqa: N806
+    mass_R = torch.where(cut_R, (chance_RK * inside_RK).sum(-1), 1.0)
+    place_R = (sum_RK <= (uniform_R * mass_R)[:, None]).sum(-1)
+    # Rounding may put the last sum below the mass; and NaN is inside nothing.
+    place_R = place_R.minimum(inside_RK.sum(-1) - 1).clamp(min=0)
+    reached_R = sum_RK[:, -1] > torch.where(cut_R, top_p_R, uniform_R)
+    return ids_RK.gather(-1, place_R[:, None]).squeeze(-1), reached_R
+
+
+class RoomyLayer(_Layer):  # type: ignore[misc]
+    """One layer's keys and values, (R, heads, tokens, dim): views of tensors with room behind.
+
+    The library's layer concatenates, which copies everything at every token; this one copies once
+    in ROOM tokens.
+    """
+
+    keys: Any
+    values: Any
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._rooms: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Appends (R, heads, new, dim) to both; all keys and all values."""
+        start = self.get_seq_length()
+        if start == 0:
+            super().update(key_states, value_states, *args, **kwargs)
+            return self.keys, self.values
+        end = start + key_states.shape[-2]
+        if self._rooms is None or end > self._rooms[0].shape[-2]:
+            self._rooms = _roomy(self.keys, end + ROOM), _roomy(self.values, end + ROOM)
+        keys, values = self._rooms
+        keys[:, :, start:end] = key_states
+        values[:, :, start:end] = value_states
+        self.keys, self.values = keys[:, :, :end], values[:, :, :end]
+        return self.keys, self.values
+
+    def select(self, index_R: torch.Tensor, start: int) -> None:
+        """Keeps these rows, in this order and as often as named, from token `start` on."""
+        self.keys = self.keys[:, :, start:].index_select(0, index_R)
+        self.values = self.values[:, :, start:].index_select(0, index_R)
+        self._rooms = None
+
+
+def roomy_cache() -> Cache:
+    """An empty cache of RoomyLayers, one for each layer that asks for it."""
+    return Cache(layer_class_to_replicate=RoomyLayer)
+
+
+def joined(parts: Sequence[Cache], width: int) -> Cache:
+    """The rows of all caches in one, each with room on its left up to `width` tokens.
+
+    Takes the parts' layers one by one, so that no more than one layer is there twice.
+    """
+    whole = parts[0]
+    for number in range(len(whole.layers)):
+        first, *rest = taken = [cast(Any, part).layers[number] for part in parts]
+        first.keys = _padded([one.keys for one in taken], width)
+        first.values = _padded([one.values for one in taken], width)
+        for one in rest:
+            one.keys = one.values = None
+    return whole
+
+
+def _padded(states: Sequence[torch.Tensor], width: int) -> torch.Tensor:
+    """(R, heads, width, dim): all rows, with zeros before those that have fewer tokens."""
+    _, heads, _, size = states[0].shape
+    found = states[0].new_zeros((sum(map(len, states)), heads, width, size))
+    first = 0
+    for part in states:
+        end = first + len(part)
+        found[first:end, :, width - part.shape[-2] :] = part
+        first = end
+    return found
+
+
+def _roomy(states: torch.Tensor, tokens: int) -> torch.Tensor:
+    rows, heads, filled, size = states.shape
+    room = states.new_empty((rows, heads, tokens, size))
+    room[:, :, :filled] = states
+    return room
+
+
+class Endings:
+    """Tells endings of answers token by token; decodes no more than it must."""
+
+    def __init__(self, tokenizer: Any, end_ids: Collection[int]) -> None:
+        self._tokenizer = tokenizer
+        self._end_ids = end_ids
+        self._completes: dict[tuple[int, str], bool] = {}
+
+    def of(self, ids: Sequence[int], max_tokens: int, stop: tuple[str, ...]) -> Ending | None:
+        """How the answer ended with its last id, or None. Asked after every id."""
+        if ids[-1] in self._end_ids:
+            return "end"
+        if any(self._stops(ids, string) for string in stop):
+            return "stop"
+        return "length" if len(ids) >= max_tokens else None
+
+    def text(self, ids: Sequence[int], stop: tuple[str, ...]) -> str:
+        """The answer without special tokens, cut before the first stop string."""
+        text = self._decode(ids)
+        found = [place for string in stop if (place := text.find(string)) >= 0]
+        return text[: min(found)] if found else text
+
+    def _stops(self, ids: Sequence[int], stop: str) -> bool:
+        """Whether the last id completed the stop string."""
+        if not self._may_complete(ids[-1], stop):
+            return False
+        # Each token holds a byte or more; the one before them keeps a decoder that strips the
+        # first space from stripping one of the string.
+        tail = ids[-(len(stop.encode()) + 1) :]
+        return stop in self._decode(tail) and stop in self._decode(ids)
+
+    def _may_complete(self, token: int, stop: str) -> bool:
+        """Whether a stop string can end within this token; true in doubt."""
+        known = self._completes.get((token, stop))
+        if known is None:
+            own = self._decode([token])
+            known = stop[-1] in own or UNFINISHED in own or not own or stop[-1].isspace()
+            self._completes[token, stop] = known
+        return known
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(
+            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+
+def additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """0 where attention is allowed, the dtype's least number elsewhere: what is added to scores.
+
+    Unlike a boolean mask it serves both of transformers' implementations, sdpa and eager.
+    """
+    mask = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+    return mask.masked_fill_(~allowed, torch.finfo(dtype).min)
+
+
+def aligned(mask: torch.Tensor) -> torch.Tensor:
+    """The same mask with rows that begin at multiples of 8 numbers, as kernels on a GPU want them:
+    else each layer makes itself such a copy."""
+    width = mask.shape[-1]
+    return torch.nn.functional.pad(mask, (0, -width % 8))[..., :width]
+
+
+def check_attention(model: Any, length: int) -> None:
+    """Refuses a model whose layers would not attend as our masks say in a row of `length` tokens.
+
+    Raises ConfigError: layers without attention, or a sliding window shorter than the row.
+    """
+    config = model.config
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING})
+    if others:
+        raise ConfigError(
+            f"local: {config.model_type} has layers of type {', '.join(others)}, and only full "
+            "attention is supported: choose another model"
+        )
+    window = getattr(config, "sliding_window", None)
+    if window is not None and length > window:
+        raise ConfigError(
+            f"local: {config.model_type} attends within a window of {window} tokens, and a row of "
+            f"{length} was asked for: shorten prompts or max_tokens, or choose another model"
+        )
