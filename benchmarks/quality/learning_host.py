@@ -81,17 +81,14 @@ async def _optimise(
     backend, task = plan.backend, plan.task
     with Store(folder) as store:
         store.write("config.yaml", plan.config.to_yaml())
-        try:
-            unsafe = plan.config.allow_unsafe_code
-            async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
-                rate = Verdicts(task_rater(task, Tools(sandbox)), store.journal, store.events)
-                await backend.open(store, task, rate, _note)
+        unsafe = plan.config.allow_unsafe_code
+        async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
+            rate = Verdicts(task_rater(task, Tools(sandbox)), store.journal, store.events)
+            async with backend.open(store, task, rate, _note):
                 name, model = backend.provider.name, backend.provider.model
                 store.journal.append(Opened(at=time.time(), provider=name, model=model))
                 done = await Host(backend, task, rate, config).serve(command, calls)
                 store.journal.append(Stopped(reason="done", at=time.time()))
-        finally:
-            await backend.close()
         events = list(read_journal(store.journal.path))
         found = Optimised(
             **done,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from orchestry.backends.api.backend import ApiBackend
@@ -22,8 +23,11 @@ def open_backend(
     task: BaseTask[Any],
     environ: Mapping[str, str] = os.environ,
     need_key: bool = True,
+    folder: Path | None = None,
 ) -> Backend:
     """The backend that the config names, checked but not yet opened: nothing is spent.
+
+    `folder` holds the run that is gone on with, and copies of what it started from.
 
     Whether to judge, where the config leaves that open, is the task's and the model's to say.
     Without `need_key` a missing API key is no error; no call can be made then. Raises ConfigError
@@ -43,4 +47,4 @@ def open_backend(
             "`accelerate launch -m orchestry run`, or call "
             "orchestry.backends.local.distributed.follow() in it"
         )
-    return BACKENDS[config.backend](config, task, environ, need_key)
+    return BACKENDS[config.backend](config, task, environ, need_key, folder)

@@ -1,24 +1,43 @@
-"""What every backend is: who answers and at what price, who judges, and what an update leaves."""
+"""What every backend is: who answers and at what price, who judges, and what an update leaves.
+
+A backend that is built was checked, and nothing is spent. `open` holds what calls need.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestry.backends.api.library import Library, empty
-from orchestry.backends.judging import open_bench, why_off
-from orchestry.backends.settling import settled
-from orchestry.backends.team import team
-from orchestry.core.config import RunConfig
-from orchestry.core.types import Completion, Judge, Member, Policy, Provider, Rate, Request, Tree
+from orchestry.core.config import (
+    PROVIDERS,
+    AgentConfig,
+    CreditConfig,
+    JudgeConfig,
+    ProviderConfig,
+    RunConfig,
+)
+from orchestry.core.errors import ConfigError, unknown
+from orchestry.core.types import (
+    AgentSpec,
+    Completion,
+    Judge,
+    Member,
+    Policy,
+    Provider,
+    Rate,
+    Request,
+    Tree,
+)
 from orchestry.judge.calibration import Calibration, calibration, judged_pairs
 from orchestry.judge.judge import ListwiseJudge
 from orchestry.models.gateway import Gateway, open_gateway
-from orchestry.models.prices import price_table
+from orchestry.models.openai import is_vendor
+from orchestry.models.prices import PriceTable, price_table
+from orchestry.models.providers import open_provider
 from orchestry.rollout.beam import Schedule
 from orchestry.rollout.rollout import Rollout
 from orchestry.store import journal
@@ -27,6 +46,13 @@ from orchestry.store.run import Run, Store
 from orchestry.task.base import BaseTask
 
 NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-for-a-dry-run")
+NOISE = (
+    "judge off: ratings of the embedded 135M model are noise (judge.enabled=true asks it anyway)"
+)
+ABLE = ("anthropic", "openai")
+"""Providers whose models can judge."""
+SHARE = 0.1
+"""Calls for replays where behaviours are learned, as a share of an episode's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +94,32 @@ class Ranked:
 
 
 class Backend(ABC):
-    """Provider and gateway of one run. Built: checked, nothing spent. `open`: calls can be made."""
+    """Provider and gateway of one run; see the module."""
 
     gateway: Gateway
     calibration = Calibration()
     """What people's ratings correct the judge's numbers by."""
-    library: Library
-    """Behaviours that the run began with in its prompts; empty where there are none."""
     in_step = False
     """Whether episodes wait for each other's answers, so that none may be kept back for another."""
 
     def __init__(
-        self, config: RunConfig, provider: Provider, judged: bool, environ: Mapping[str, str]
+        self,
+        config: RunConfig,
+        task: BaseTask[Any],
+        provider: Provider,
+        environ: Mapping[str, str],
     ) -> None:
-        """`judged` is whether the task asks for a judge where the config does not say."""
+        """Raises ConfigError for settings that do not fit the task or the provider."""
+        roles = [spec.role for spec in task.agents]
+        for role in config.agents:
+            if role not in roles:
+                raise ConfigError(unknown(f"agent of task {task.name}", role, roles))
         self.provider = provider
         self.prices = price_table(provider, config)
         self.bench = open_bench(config, provider, self.prices, environ)
-        self.config = settled(config, provider, self.bench.provider, judged)
-        self.library = empty(config.task, provider.model)
-        why = why_off(config, self.bench.provider, judged)
+        self.config = settled(config, provider, self.bench.provider, task.judged)
+        why = why_off(config, self.bench.provider, task.judged)
         self.notes: list[str] = [why] if why else []
-        self._stack = AsyncExitStack()
 
     @property
     @abstractmethod
@@ -169,49 +199,56 @@ class Backend(ABC):
         """Slope and intercept by which the judge's numbers are corrected."""
         return self.calibration.slope, self.calibration.intercept
 
+    @asynccontextmanager
     async def open(
         self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
-    ) -> None:
-        """Starts the providers, and the gateway with what the journal already paid for."""
+    ) -> AsyncIterator[None]:
+        """Holds the providers, and the gateway with what the journal already paid for."""
         others = [self.bench.provider] if self.bench.own else []
-        self.gateway = await self._stack.enter_async_context(
-            open_gateway(
-                self.config,
-                self.provider,
-                self.prices,
-                store.journal,
-                store.events,
-                on_warn=on_warn,
-                besides=others,
+        async with AsyncExitStack() as stack:
+            self.gateway = await stack.enter_async_context(
+                open_gateway(
+                    self.config,
+                    self.provider,
+                    self.prices,
+                    store.journal,
+                    store.events,
+                    on_warn=on_warn,
+                    besides=others,
+                )
             )
+            for provider in (self.provider, *others):
+                await stack.enter_async_context(provider)
+            self._critic: Policy = self.gateway
+            self._agents = task.agents
+            if self.bench.own:
+                self._critic = self.gateway.beside(self.bench.provider, self.bench.prices)
+            self.calibration = _calibration(store)
+            self._calibrations = _calibrations(store)
+            yield
+
+    def kept_config(self, store: Store) -> RunConfig:
+        """The config, with what the run starts from as its own directory keeps it."""
+        return self.config
+
+    def team(self, task: BaseTask[Any]) -> dict[str, Member]:
+        """The task's agents as this run asks them."""
+        return {spec.role: self._member(spec) for spec in task.agents}
+
+    def _member(self, spec: AgentSpec) -> Member:
+        own, usual = self.config.agents.get(spec.role, AgentConfig()), self.config.sampling
+        return Member(
+            role=spec.role,
+            system_prompt=self.config.system_prompt(spec),
+            model=own.model or self.provider.model,
+            max_tokens=own.max_tokens or usual.max_tokens,
+            temperature=usual.temperature if own.temperature is None else own.temperature,
+            stop=usual.stop,
         )
-        for provider in (self.provider, *others):
-            await self._stack.enter_async_context(provider)
-        self._critic: Policy = self.gateway
-        self._agents = task.agents
-        if self.bench.own:
-            self._critic = self.gateway.beside(self.bench.provider, self.bench.prices)
-        self.calibration = _calibration(store)
-        self._calibrations = _calibrations(store)
-
-    async def close(self) -> None:
-        await self._stack.aclose()
-
-    def meet(self, task: BaseTask[Any]) -> None:
-        """Checks that the run's settings fit the task; raises ConfigError, or adds notes."""
-        self.team(task)
-
-    def begin(self) -> None:  # noqa: B027 - most take over nothing
-        """Checks what a run takes over as it begins, and a resume has already; raises ConfigError
-        for what is not there."""
-
-    def team(self, task: BaseTask[Any], library: Library | None = None) -> dict[str, Member]:
-        """The task's agents as this run asks them; raises ConfigError for a role it lacks."""
-        return team(task, self.config, self.provider.model, library or self.library)
 
     def digests(self) -> dict[str, str]:
         """What this run stands on beside its config and task, by content: equal content has equal
-        digests wherever it lies. May be asked once `meet` was called; a resume compares them."""
+        digests wherever it lies. A resume compares them."""
         return {}
 
     def files(self) -> dict[str, str]:
@@ -251,3 +288,147 @@ def _calibrations(store: Store) -> dict[int, Calibration]:
         elif isinstance(event, journal.Committed) and event.episode in store.lost:
             found[event.episode] = then
     return found
+
+
+# --- who is asked: the config with its open questions answered ------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The judge's provider and its prices."""
+
+    provider: Provider
+    prices: PriceTable
+    own: bool
+    """Whether it is another one than the run's, to be opened and closed beside it."""
+
+
+def open_bench(
+    config: RunConfig, provider: Provider, prices: PriceTable, environ: Mapping[str, str]
+) -> Bench:
+    """The judge's provider, checked; raises ConfigError as the run's own does."""
+    if config.judge.provider is None:
+        return Bench(provider, prices, own=False)
+    asked = named(config.judge.provider, config.provider, provider)
+    judge = open_provider(asked, config.seed, environ)
+    alone = config.model_copy(update={"provider": asked, "agents": {}})
+    return Bench(judge, price_table(judge, alone), own=True)
+
+
+def able(critic: Provider) -> bool:
+    """Whether this provider's model is asked to judge, and to distil, without being told to."""
+    return critic.name in ABLE
+
+
+def why_off(config: RunConfig, critic: Provider, judged: bool) -> str | None:
+    """A line for the user who did not say whether to judge, and might have expected it.
+
+    `judged` is whether the task asks for a judge.
+    """
+    if config.judge.enabled is not None:
+        return None
+    if critic.name == "embedded":
+        return NOISE
+    if able(critic) and not judged:
+        return f"judge off: task {config.task} asks for none (judge.enabled=true asks it anyway)"
+    return None
+
+
+def named(asked: ProviderConfig, runs: ProviderConfig, provider: Provider) -> ProviderConfig:
+    """The judge's provider by name: where it names none, the run's own, at the same address."""
+    if asked.name != "auto":
+        return asked
+    changes = {"name": provider.name, "base_url": asked.base_url or runs.base_url}
+    return asked.model_copy(update=changes)
+
+
+def settled(config: RunConfig, provider: Provider, critic: Provider, judged: bool) -> RunConfig:
+    """The config as it is run with this provider, and this one for the judge: who is asked, where,
+    and from which files, so that a resume asks the same ones from any folder. An address with a
+    password stays in the environment.
+
+    `judged` is whether the task asks for a judge; it decides only what the config leaves open.
+    Raises ConfigError for a temperature that no one would read.
+    """
+    judge = settled_judge(config.judge, critic, judged)
+    learns = _learns(config, critic)
+    source = config.behaviors.source
+    found = config.model_copy(
+        update={
+            "provider": settled_provider(config.provider, provider),
+            "judge": judge,
+            "credit": _credit(config.credit, learns),
+            "behaviors": config.behaviors.model_copy(
+                update={"enabled": learns, "source": source.absolute() if source else None}
+            ),
+            "cache": config.cache.model_copy(update=_absolute(dir=config.cache.dir)),
+            "task_path": tuple(path.absolute() for path in config.task_path),
+        }
+    )
+    _check_temperatures(found, provider, critic)
+    return found
+
+
+def settled_provider(asked: ProviderConfig, provider: Provider) -> ProviderConfig:
+    """With name, model, address and paths as found."""
+    name = provider.name if provider.name in PROVIDERS else asked.name  # weights have none
+    changes: dict[str, Any] = {"name": name, "model": provider.model}
+    if provider.name in ("anthropic", "openai") and not set("@?") & set(provider.base_url):
+        changes["base_url"] = provider.base_url
+    changes |= _absolute(recording=asked.recording)
+    changes["fake"] = asked.fake.model_copy(update=_absolute(script=asked.fake.script))
+    return asked.model_copy(update=changes)
+
+
+def settled_judge(judge: JudgeConfig, critic: Provider, judged: bool) -> JudgeConfig:
+    """On by default for models that can judge, where the task is `judged`; at temperature 0."""
+    changes: dict[str, Any] = {}
+    if judge.temperature is None and _takes_temperature(critic):
+        changes["temperature"] = 0.0
+    if judge.enabled is None:
+        changes["enabled"] = able(critic) and judged
+    if judge.when is None:
+        changes["when"] = "undecided" if judged else "always"
+    if judge.provider is not None:
+        changes["provider"] = settled_provider(judge.provider, critic)
+    return judge.model_copy(update=changes)
+
+
+def _learns(config: RunConfig, critic: Provider) -> bool:
+    """By default as the user says of the judge, whose model distils; not as the task does, whose
+    score is what behaviours are tested by.
+    """
+    if config.behaviors.enabled is not None:
+        return config.behaviors.enabled
+    return able(critic) if config.judge.enabled is None else config.judge.enabled
+
+
+def _credit(credit: CreditConfig, learns: bool) -> CreditConfig:
+    """Where nothing is learned from them, credits are made of the samples at hand."""
+    if credit.share is not None:
+        return credit
+    if learns:
+        return credit.model_copy(update={"share": SHARE})
+    method = "siblings" if credit.method == "replay" else credit.method
+    return credit.model_copy(update={"share": 0.0, "method": method})
+
+
+def _absolute(**paths: Path | None) -> dict[str, Path]:
+    return {name: path.absolute() for name, path in paths.items() if path}
+
+
+def _takes_temperature(provider: Provider) -> bool:
+    """Claude and OpenAI's own newer models refuse one."""
+    if provider.name == "openai":
+        return not is_vendor(provider.base_url)
+    return provider.name != "anthropic"
+
+
+def _check_temperatures(config: RunConfig, provider: Provider, critic: Provider) -> None:
+    set_ones = [config.sampling.temperature, *(own.temperature for own in config.agents.values())]
+    asked = provider.name == "anthropic" and any(t is not None for t in set_ones)
+    if asked or (critic.name == "anthropic" and config.judge.temperature is not None):
+        raise ConfigError(
+            "Claude takes no temperature, and one is set in sampling, agents or judge: remove it; "
+            "its samples differ by an angle at the end of the prompt"
+        )

@@ -19,9 +19,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist, fmean
 
+from orchestry.backends.api.backend import ApiBackend
 from orchestry.backends.api.contrast import Contrast, contrasts
 from orchestry.backends.api.distil import distil
 from orchestry.backends.api.learner import shares
+from orchestry.backends.api.library import Library
 from orchestry.backends.foretold import Chain, Walk
 from orchestry.backends.simulated import Rewards, Simulated, Tallies, Tally
 from orchestry.core.config import RunConfig
@@ -106,7 +108,6 @@ def estimate(
     running event loop.
     """
     plan = prepare(config, note, environ, need_key=False)
-    plan.backend.begin()
     courses, tallies = Courses(), Tallies(Tally)
     worst, calls = most(plan, courses)
     totals = sorted(simulate(plan, calls, tallies, courses))
@@ -212,13 +213,13 @@ def _learning(
     """
     settings, rng = plan.config.behaviors, policy.rng
     found = _contrasts(plan, records)
-    if not found and not plan.backend.library.behaviors:
+    if not found and not _library(plan).behaviors:
         return {}
     made = _distil(plan, policy, found, blame(records))
     chain = _chain(plan, policy, rewards)
     dev = [problem.id for problem in plan.task.problems("dev")]
     examples = fmean(made) if made else 0.0
-    walk = Walk(settings, rng, chain, dev, plan.backend.library, examples)
+    walk = Walk(settings, rng, chain, dev, _library(plan), examples)
     allowance = settings.share * settings.every * fmean(record.calls for record in records)
     updates = _updates(plan)
     walked = min(updates, UPDATES_EACH)
@@ -230,6 +231,11 @@ def _learning(
         "trial": walk.calls * times / chain.calls,
         "distil": walk.distilled * times / max(1, len(made)),
     }
+
+
+def _library(plan: Plan) -> Library:
+    assert isinstance(plan.backend, ApiBackend), "only backend api learns behaviours"
+    return plan.backend.library
 
 
 def _contrasts(plan: Plan, records: Sequence[EpisodeRecord]) -> dict[str, tuple[Contrast, ...]]:
@@ -269,7 +275,7 @@ def _distil(
             policy.critic(),
             plan.backend.bench.provider.model,
             plan.task.agents,
-            plan.backend.library,
+            _library(plan),
             role,
             found[role],
             blamed,

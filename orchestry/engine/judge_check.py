@@ -149,11 +149,10 @@ async def _drive(plan: Plan, folder: Path, watch: Watcher) -> CheckReport:
 async def _opened(plan: Plan, store: Store, watch: Watcher) -> AsyncIterator[list[GradedSet]]:
     """The sets, scored in the sandbox or by the journal, while the judge can be asked."""
     config, provider = plan.config, plan.backend.provider
-    try:
-        unsafe = config.allow_unsafe_code
-        async with open_sandbox(config.sandbox, allow_unsafe=unsafe) as sandbox:
-            rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events)
-            await plan.backend.open(store, plan.task, rate, watch.note)
+    unsafe = config.allow_unsafe_code
+    async with open_sandbox(config.sandbox, allow_unsafe=unsafe) as sandbox:
+        rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events)
+        async with plan.backend.open(store, plan.task, rate, watch.note):
             opened = Opened(at=time.time(), provider=provider.name, model=provider.model)
             store.journal.append(opened)
             watch.note(f"sandbox level {sandbox.level}")
@@ -164,9 +163,7 @@ async def _opened(plan: Plan, store: Store, watch: Watcher) -> AsyncIterator[lis
                 watch.note(
                     f"only {len(sets)} problems of train and dev have answers of different worth"
                 )
-        yield sets
-    finally:
-        await plan.backend.close()
+            yield sets
 
 
 @dataclass(slots=True)

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestry.backends import open_backend
-from orchestry.backends.api.backend import START
-from orchestry.backends.api.library import file_of
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, OrchestryError, TaskError, too_long
 from orchestry.core.types import Problem, Tools
@@ -56,9 +54,7 @@ def train(
         raise ConfigError(
             f"{folder} holds a run: `orchestry resume {folder}`, or choose another --run-dir"
         )
-    plan = prepare(config, watch.note)
-    plan.backend.begin()
-    return run_plan(plan, folder, watch)
+    return run_plan(prepare(config, watch.note), folder, watch)
 
 
 def resume(
@@ -78,11 +74,8 @@ def resume(
     watch, place = observer or Silent(), existing(Path(folder))
     before = read_config(place)
     check_changes(changes or {}, str(before.get("backend")))
-    kept: dict[str, Any] = dict(changes or {})
-    if (place / START).exists():  # wherever the run was moved to
-        kept["behaviors"] = {"from": str(place / START)}
-    config = of_run(place, kept, trust, watch.note)
-    return run_plan(prepare(config, watch.note), place, watch, accept)
+    config = of_run(place, changes, trust, watch.note)
+    return run_plan(prepare(config, watch.note, folder=place), place, watch, accept)
 
 
 def prepare(
@@ -90,15 +83,19 @@ def prepare(
     note: Callable[[str], None] = lambda text: None,
     environ: Mapping[str, str] = os.environ,
     need_key: bool = True,
+    folder: Path | None = None,
 ) -> Plan:
-    """Checks all that can be checked without spending; raises ConfigError or TaskError."""
+    """Checks all that can be checked without spending; raises ConfigError or TaskError.
+
+    `folder` holds the run that is gone on with.
+    """
     _refuse_keys(config, environ)
     check(config.trackers, login=need_key)
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
-    digests, folder = task_digests(task), folder_of(task)
+    digests, home = task_digests(task), folder_of(task)
     known = (bundled("tasks"), *config.task_path)
-    if folder and folder.parent not in [path.resolve() for path in known]:  # it was in ./tasks
-        shelves = (*config.task_path, folder.parent)
+    if home and home.parent not in [path.resolve() for path in known]:  # it was in ./tasks
+        shelves = (*config.task_path, home.parent)
         config = config.model_copy(update={"task_path": shelves})
     config, task = arranged(config, task)
     with task_boundary(task, "problems"):
@@ -111,8 +108,7 @@ def prepare(
     _check_ids(config, problems)
     count_stages(task, problems[0])  # a task that never ends would spend without end
     check_first_state(config, task, problems[0])
-    backend = open_backend(config, task, environ, need_key)
-    backend.meet(task)
+    backend = open_backend(config, task, environ, need_key, folder)
     for text in backend.notes:
         note(text)
     return Plan(backend.config, task, problems, backend, digests)
@@ -183,34 +179,18 @@ async def _drive(plan: Plan, folder: Path, watch: Observer, accept: bool) -> Orc
     start = time.monotonic()
     with Store(folder, shortened=accept) as store:
         ground = _ground(plan, store, accept)
-        store.write("config.yaml", _own(plan.config, store).to_yaml())
-        try:
-            failure = await _play(plan, store, watch, ground)
-            failure = failure or fruitless(plan, store.episodes.values())
-            reason = stop_reason(failure)
-            store.rewrite()
-            summary = summarise(plan, store, reason, time.monotonic() - start)
-            store.write("summary.json", summary.model_dump_json(indent=2) + "\n")
-            store.journal.append(Stopped(reason=reason, at=time.time()))
-            store.journal.sync()
-            if failure is not None and reason != "failed":
-                watch.note(str(failure))
-        finally:
-            await plan.backend.close()
+        store.write("config.yaml", plan.backend.kept_config(store).to_yaml())
+        failure = await _play(plan, store, watch, ground)
+        failure = failure or fruitless(plan, store.episodes.values())
+        reason = stop_reason(failure)
+        store.rewrite()
+        summary = summarise(plan, store, reason, time.monotonic() - start)
+        store.write("summary.json", summary.model_dump_json(indent=2) + "\n")
+        store.journal.append(Stopped(reason=reason, at=time.time()))
+        store.journal.sync()
+        if failure is not None and reason != "failed":
+            watch.note(str(failure))
     return failure
-
-
-def _own(config: RunConfig, store: Store) -> RunConfig:
-    """The config with the library that the run starts from in the run itself, so that nobody can
-    change it between two processes.
-    """
-    source, kept = config.behaviors.source, store.folder.absolute() / START
-    if source is None:
-        return config
-    if source != kept:
-        store.write(START, file_of(source).read_text(encoding="utf-8"))
-    learning = config.behaviors.model_copy(update={"source": kept})
-    return config.model_copy(update={"behaviors": learning})
 
 
 def _ground(plan: Plan, store: Store, accept: bool) -> dict[str, Any]:
@@ -234,27 +214,27 @@ async def _play(
     async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
         faults = Faults(plan.task, store, watch.note)
         rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events, faults)
-        await plan.backend.open(store, plan.task, rate, watch.note)
-        store.journal.append(
-            Opened(
-                at=time.time(),
-                provider=provider.name,
-                model=provider.model,
-                calibration=plan.backend.corrects,
-                **ground,
+        async with plan.backend.open(store, plan.task, rate, watch.note):
+            store.journal.append(
+                Opened(
+                    at=time.time(),
+                    provider=provider.name,
+                    model=provider.model,
+                    calibration=plan.backend.corrects,
+                    **ground,
+                )
             )
-        )
-        for name, text in plan.backend.files().items():
-            store.write(name, text)
-        write_manifest(store, plan, sandbox.level)
-        watch.started(store.folder, plan, len(store.episodes))
-        watch.note(f"sandbox level {sandbox.level}")
-        if store.lost:
-            watch.note(
-                f"episodes.jsonl lacks {len(store.lost)} finished episodes: they are played again "
-                "from the journal's answers"
-            )
-        store.mirrors += open_trackers(plan.config, store, plan.backend.every, watch.note)
-        failure = await Session(plan, store, watch, rate).play()
-        rate.sum_up()
-        return failure
+            for name, text in plan.backend.files().items():
+                store.write(name, text)
+            write_manifest(store, plan, sandbox.level)
+            watch.started(store.folder, plan, len(store.episodes))
+            watch.note(f"sandbox level {sandbox.level}")
+            if store.lost:
+                watch.note(
+                    f"episodes.jsonl lacks {len(store.lost)} finished episodes: they are played "
+                    "again from the journal's answers"
+                )
+            store.mirrors += open_trackers(plan.config, store, plan.backend.every, watch.note)
+            failure = await Session(plan, store, watch, rate).play()
+            rate.sum_up()
+            return failure

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import orchestry
+from orchestry.backends.api.backend import ApiBackend
 from orchestry.backends.api.library import Behavior, Library, read_library, to_yaml
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError
@@ -243,6 +244,7 @@ def test_the_library_at_the_start_is_part_of_the_run(tmp_path: Path) -> None:
 def test_behaviours_for_agents_that_the_task_lacks_are_left_out_and_said(tmp_path: Path) -> None:
     path = library_file(tmp_path / "lib.yaml", "FIRST", agent="nobody")
     plan = prepare(config(*PLAIN, f"behaviors.from={path}", "behaviors.enabled=false"))
+    assert isinstance(plan.backend, ApiBackend)
     assert not plan.backend.library.behaviors
     (note,) = [note for note in plan.backend.notes if "nobody" in note]
     assert "writer" in note

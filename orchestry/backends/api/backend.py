@@ -6,8 +6,9 @@ the agents' system prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from orchestry.backends.api.library import (
     IN_RUN,
     Library,
     empty,
+    file_of,
     prompt_diff,
     read_library,
     to_yaml,
@@ -25,7 +27,7 @@ from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import write_atomic
 from orchestry.core.seeds import derive
-from orchestry.core.types import Problem, Rate
+from orchestry.core.types import Member, Problem, Rate
 from orchestry.models.providers import open_provider, resolve_name
 from orchestry.rollout.beam import Chains, Schedule
 from orchestry.rollout.rollout import Rollout
@@ -42,10 +44,19 @@ class ApiBackend(Backend):
     """Prompts over a provider, and the library of behaviours in them."""
 
     learner: Learner | None = None
+    library: Library
+    """Behaviours that the run began with in its prompts; empty where there are none."""
 
     def __init__(
-        self, config: RunConfig, task: BaseTask[Any], environ: Mapping[str, str], need_key: bool
+        self,
+        config: RunConfig,
+        task: BaseTask[Any],
+        environ: Mapping[str, str],
+        need_key: bool,
+        folder: Path | None,
     ) -> None:
+        if folder is not None and (folder / START).exists():  # wherever the run was moved to
+            config = _from(config, folder / START)
         config, notes = _with_dev(config, task)
         name, note = resolve_name(config.provider, environ)
         named = config.provider.model_copy(update={"name": name})
@@ -53,9 +64,10 @@ class ApiBackend(Backend):
             environ = {**NO_KEYS, **environ}
         provider = open_provider(named, config.seed, environ)
         config = config.model_copy(update={"provider": named})
-        super().__init__(config, provider, task.judged, environ)
+        super().__init__(config, task, provider, environ)
         self.notes = [*notes, *([note] if note else []), *self.notes]
         self.library = self._first_library()
+        self._keep_roles(task)
 
     @property
     def every(self) -> int | None:
@@ -67,18 +79,32 @@ class ApiBackend(Backend):
         """See Backend."""
         return len(self.learner.states) - 1 if self.learner else 0
 
+    @asynccontextmanager
     async def open(
         self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
-    ) -> None:
+    ) -> AsyncIterator[None]:
         """See Backend."""
-        await super().open(store, task, rate, on_warn)
-        if self.config.behaviors.enabled:
-            self.learner = self._new_learner(task, rate, store.events)
+        async with super().open(store, task, rate, on_warn):
+            if self.config.behaviors.enabled:
+                self.learner = self._new_learner(task, rate, store.events)
+            yield
 
-    def meet(self, task: BaseTask[Any]) -> None:
-        """See Backend."""
-        super().meet(task)
-        self._keep_roles(task)
+    def kept_config(self, store: Store) -> RunConfig:
+        """See Backend: nobody can change that library between two processes."""
+        source, kept = self.config.behaviors.source, store.folder.absolute() / START
+        if source is None:
+            return self.config
+        if source != kept:
+            store.write(START, file_of(source).read_text(encoding="utf-8"))
+        return _from(self.config, kept)
+
+    def team(self, task: BaseTask[Any], library: Library | None = None) -> dict[str, Member]:
+        """See Backend: with the behaviours of `library`, else of the run's first one."""
+        shown = library or self.library
+        return {
+            role: replace(member, system_prompt=shown.prompt(role, member.system_prompt))
+            for role, member in super().team(task).items()
+        }
 
     def rollout(
         self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
@@ -233,6 +259,12 @@ def _with_dev(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, list[s
         raise ConfigError(f"{lacks}: add some, or set behaviors.enabled=false")
     off = config.behaviors.model_copy(update={"enabled": False})
     return config.model_copy(update={"behaviors": off}), [f"{lacks}: nothing is learned"]
+
+
+def _from(config: RunConfig, library: Path) -> RunConfig:
+    """The config with its first library in that file."""
+    learning = config.behaviors.model_copy(update={"source": library.absolute()})
+    return config.model_copy(update={"behaviors": learning})
 
 
 def _began_with(run: Run) -> Path | None:

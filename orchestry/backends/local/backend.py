@@ -10,7 +10,8 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -106,7 +107,12 @@ class LocalBackend(Backend):
     in_step = True
 
     def __init__(
-        self, config: RunConfig, task: BaseTask[Any], environ: Mapping[str, str], need_key: bool
+        self,
+        config: RunConfig,
+        task: BaseTask[Any],
+        environ: Mapping[str, str],
+        need_key: bool,
+        folder: Path | None,
     ) -> None:
         require_installed()
         refuse(config)
@@ -114,7 +120,7 @@ class LocalBackend(Backend):
             environ = {**NO_KEYS, **environ}
         # What else is in a batch of vLLM's changes the last bits.
         provider = Weights(model_of(config), deterministic=config.learn.vllm_url is None)
-        super().__init__(as_chains(config), provider, task.judged, environ)
+        super().__init__(as_chains(config), task, provider, environ)
         if self.config.judge.enabled and not self.bench.own:
             raise ConfigError(
                 "backend local has no judge of its own: name one in judge.provider.name, or set "
@@ -126,10 +132,12 @@ class LocalBackend(Backend):
         """Of the episodes since the last update."""
         self._samples = list[int]()
         """Actions learned from, an update."""
+        self._dev: Dev | None = None
+        self._meet(task)
+        self._check_source(folder)
 
-    def meet(self, task: BaseTask[Any]) -> None:
-        """See Backend; at temperature 0 an agent's answers are all alike."""
-        super().meet(task)
+    def _meet(self, task: BaseTask[Any]) -> None:
+        """Checks settings against the task; at temperature 0 an agent's answers are all alike."""
         settings = self.config.learn
         self._models = {role: member.model for role, member in self.team(task).items()}
         self._dev_problems = min(settings.evaluate_problems, len(task.problems("dev")))
@@ -145,9 +153,12 @@ class LocalBackend(Backend):
                 "that differ: set it above 0, or learn.enabled=false"
             )
 
-    def begin(self) -> None:
-        """See Backend: the adapters to start from."""
+    def _check_source(self, folder: Path | None) -> None:
+        """Raises ConfigError where the adapters to start from are not there. A run that is gone on
+        with has its own copy of them."""
         source, file = self.config.learn.source, "adapter_config.json"
+        if folder is not None and (folder / START).is_dir():
+            return
         if source is None or any(source.glob(f"*/{file}")):
             return
         near = [*source.glob(f"checkpoints/*/*/{file}"), *source.glob(f"*/*/{file}")]
@@ -184,12 +195,12 @@ class LocalBackend(Backend):
     @property
     def dev_rewards(self) -> dict[str, float]:
         """See Backend."""
-        return self._dev.rewards
+        return self._dev.rewards if self._dev else {}
 
     @property
     def best_update(self) -> int | None:
         """See Backend."""
-        return self._dev.best.update if self._dev.best else None
+        return self._dev.best.update if self._dev and self._dev.best else None
 
     @property
     def updates(self) -> int:
@@ -201,9 +212,10 @@ class LocalBackend(Backend):
         """See Backend."""
         return len(self._samples) - self._samples.count(0)
 
+    @asynccontextmanager
     async def open(
         self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
-    ) -> None:
+    ) -> AsyncIterator[None]:
         """Loads the weights, and the adapters as the last update left them.
 
         Episodes since that update are played again, all together: what a batch holds is then what
@@ -211,10 +223,19 @@ class LocalBackend(Backend):
         """
         learned = [event for event in store.events if isinstance(event, Learned)]
         self._samples, self._store = [one.state["samples"] for one in learned], store
-        await super().open(store, task, rate, on_warn)
-        last = self._last(learned)
-        self._trainer = await asyncio.to_thread(self._load, task, last, on_warn)
-        self._stack.callback(self._trainer.close)
+        async with super().open(store, task, rate, on_warn):
+            last = self._last(learned)
+            self._trainer = await asyncio.to_thread(self._load, task, last, on_warn)
+            try:
+                self._begin(store, task, rate, on_warn)
+                yield
+            finally:
+                self._trainer.close()
+
+    def _begin(
+        self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
+    ) -> None:
+        """What is known only once the weights are loaded."""
         self._keep_start(store)
         base = self._trainer.crews[0].base
         self.provider.device, self.provider.sha256 = str(base.device), base.sha256
@@ -350,7 +371,7 @@ class LocalBackend(Backend):
         """
         done = await self._learn([self._played.pop(record.episode) for record in block])
         name, keep = _checkpoint(block[-1].episode + 1), self.config.learn.keep
-        best = self._dev.best
+        best = self._dev.best if self._dev else None
         spared = {_checkpoint(best.update * len(block)).name} if best else set[str]()
         await asyncio.to_thread(self._trainer.save, self._store.folder / name, keep, spared)
         self._samples.append(done.samples)
@@ -364,7 +385,9 @@ class LocalBackend(Backend):
 
     async def evaluate(self) -> Evaluation | None:
         """See Backend; a run that learns nothing, such as an evaluation, is not evaluated."""
-        return None if self.every is None else await self._dev.evaluate(self.updates)
+        if self.every is None or self._dev is None:
+            return None
+        return await self._dev.evaluate(self.updates)
 
     async def _learn(self, played: Sequence[tuple[Tree[Any], Otherwise | None]]) -> Learnt:
         """The step itself; a batch of numbers that are none is kept for the user to look at."""

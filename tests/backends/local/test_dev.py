@@ -321,3 +321,8 @@ def test_sound_weights_that_overflow_are_told_apart(
     with pytest.raises(LearnError, match=fix) as caught:
         orchestry.train(config(model, tasks, *sets), tmp_path / "run")
     assert "resume" not in str(caught.value)  # which would draw and compute the same again
+
+
+def test_a_backend_that_was_not_opened_has_no_best_update(model: str, tasks: Path) -> None:
+    backend = prepare(config(model, tasks, "learn.evaluate_every=1")).backend
+    assert (backend.best_update, backend.dev_rewards) == (None, {})
