@@ -20,7 +20,7 @@ from orchestry.core.config import (
     ProviderConfig,
     RunConfig,
 )
-from orchestry.core.errors import ConfigError, unknown
+from orchestry.core.errors import ConfigError
 from orchestry.core.types import (
     AgentSpec,
     Completion,
@@ -110,10 +110,6 @@ class Backend(ABC):
         environ: Mapping[str, str],
     ) -> None:
         """Raises ConfigError for settings that do not fit the task or the provider."""
-        roles = [spec.role for spec in task.agents]
-        for role in config.agents:
-            if role not in roles:
-                raise ConfigError(unknown(f"agent of task {task.name}", role, roles))
         self.provider = provider
         self.prices = price_table(provider, config)
         self.bench = open_bench(config, provider, self.prices, environ)

@@ -80,7 +80,7 @@ class SamplingConfig(Frozen):
 
 
 class AgentConfig(Frozen):
-    """What one agent does differently from `provider` and `sampling`."""
+    """What one agent does differently from the task, `provider` and `sampling`."""
 
     model: str | None = None
     """None: that of `provider`; backend local then loads a base of its own for it."""
@@ -89,7 +89,16 @@ class AgentConfig(Frozen):
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     """None: that of `sampling`."""
     system_prompt: str | None = None
-    """None: the task's own."""
+    """None: the task's own, and this goal behind it where one is given."""
+    goal: str | None = None
+    """None: the task's own. The judge reads it too."""
+    role: str | None = None
+    """The agent's name, in a list of agents; as a mapping, `agents` names it before the colon."""
+
+    @property
+    def said(self) -> dict[str, str]:
+        """What it says of an AgentSpec."""
+        return self.model_dump(include={"goal", "system_prompt"}, exclude_none=True)
 
 
 class SearchConfig(Frozen):
@@ -266,7 +275,8 @@ class RunConfig(Frozen):
     provider: Annotated[ProviderConfig, Mark.MEASURED] = ProviderConfig()
     sampling: Annotated[SamplingConfig, Mark.MEASURED] = SamplingConfig()
     agents: Annotated[Mapping[str, AgentConfig], Mark.MEASURED] = Field(default_factory=dict)
-    """By role: what this agent does differently."""
+    """By role: what this agent does differently. A list, each with its `role`, is the whole team
+    in that order where the task takes new roles (`open_roles`)."""
     search: SearchConfig = SearchConfig()
     judge: JudgeConfig = JudgeConfig()
     credit: CreditConfig = CreditConfig()
@@ -289,19 +299,26 @@ class RunConfig(Frozen):
         """A notebook reads the same words as the command line, and no page of pydantic's."""
         try:
             refuse_secrets(raw, cls)
-            return check(raw)
+            return check(_by_role(raw))
         except RecursionError:
             raise ConfigError("a YAML alias in the config lies inside its own anchor") from None
         except ValidationError as error:
             raise ConfigError("; ".join(explain(item, cls) for item in error.errors())) from None
 
     def system_prompt(self, spec: AgentSpec) -> str:
-        """An agent's system prompt before anything was learned: this config's, the task's, or one
-        made of role and goal."""
-        own = self.agents.get(spec.role)
-        if own and own.system_prompt is not None:
+        """An agent's system prompt before anything was learned: this config's, the task's with the
+        goal that this config gives, or one made of role and goal."""
+        own = self.agents.get(spec.role, AgentConfig())
+        if own.system_prompt is not None:
             return own.system_prompt
-        return spec.system_prompt or f"You are the {spec.role} of a team. {spec.goal}".strip()
+        if not spec.system_prompt:
+            return f"You are the {spec.role} of a team. {own.goal or spec.goal}".strip()
+        return f"{spec.system_prompt}\n\nYour goal: {own.goal}" if own.goal else spec.system_prompt
+
+    @property
+    def team(self) -> tuple[str, ...]:
+        """The roles of a list of agents, in its order; () where `agents` is a mapping."""
+        return tuple(role for role, own in self.agents.items() if own.role is not None)
 
     def plain(self) -> dict[str, Any]:
         """What was said of the run, not what is left at its default, as plain data."""
@@ -333,12 +350,45 @@ def resolve(
     Raises ConfigError naming the key, what was found, and the nearest known key.
     """
     merged: dict[str, Any] = {}
-    for path in files:
-        merged = merge(merged, read_yaml(path))
-    merged = merge(merged, settings_of(sets))
+    for layer in (*(read_yaml(path) for path in files), settings_of(sets)):
+        if isinstance(layer.get("agents"), list):  # the whole team, whoever was named before
+            merged["agents"] = {}
+        merged = merge(merged, _by_role(layer))
     for key, value in (flags or {}).items():
         put(merged, key, value)
     return validate(merged)
+
+
+def _by_role(raw: Any) -> Any:
+    """A config's raw data, with a list of agents as a mapping whose entries keep their role."""
+    agents = raw.get("agents") if isinstance(raw, Mapping) else None
+    if isinstance(agents, list | tuple):
+        return {**raw, "agents": _named(agents)}
+    if isinstance(agents, Mapping):
+        for name, own in agents.items():
+            role = own.get("role") if isinstance(own, Mapping) else None
+            if role not in (None, name):
+                raise ConfigError(
+                    f"config key 'agents.{name}.role' is '{role}': leave it, or make agents a list "
+                    f"such as [{{role: {role}}}]"
+                )
+    return raw
+
+
+def _named(agents: Sequence[Any]) -> dict[str, Any]:
+    """Raises ConfigError for an entry without a role, and for a role that two entries have."""
+    found = dict[str, Any]()
+    for place, own in enumerate(agents):
+        role = own.get("role") if isinstance(own, Mapping) else None
+        if not role or not isinstance(role, str):
+            raise ConfigError(
+                f"config key 'agents.{place}' has no role: give each agent of the list one, such "
+                "as {role: coder}"
+            )
+        if role in found:
+            raise ConfigError(f"config key 'agents' has two agents of role '{role}': rename one")
+        found[role] = own
+    return found
 
 
 def validate(raw: Mapping[str, Any]) -> RunConfig:

@@ -19,8 +19,8 @@ from typing import Any
 
 from orchestry.backends import open_backend
 from orchestry.core.config import RunConfig
-from orchestry.core.errors import ConfigError, OrchestryError, TaskError, too_long
-from orchestry.core.types import Problem, Tools
+from orchestry.core.errors import ConfigError, OrchestryError, TaskError, too_long, unknown
+from orchestry.core.types import AgentSpec, Problem, Tools
 from orchestry.engine.changes import changed, check_changes, config_digests, task_digests, worded
 from orchestry.engine.manifest import fruitless, stop_reason, summarise, write_manifest
 from orchestry.engine.scores import Faults, Verdicts
@@ -32,6 +32,8 @@ from orchestry.store.journal import Opened, Stopped
 from orchestry.store.run import Run, Store, existing, load_run, read_config
 from orchestry.store.trackers import check, open_trackers
 from orchestry.task.arrangements import arranged, check_first_state
+from orchestry.task.arrangements.fixed import ALONE
+from orchestry.task.base import BaseTask, TeamTask
 from orchestry.task.guard import count_stages, task_boundary
 from orchestry.task.registry import bundled, folder_of, load_task
 
@@ -97,6 +99,7 @@ def prepare(
     if home and home.parent not in [path.resolve() for path in known]:  # it was in ./tasks
         shelves = (*config.task_path, home.parent)
         config = config.model_copy(update={"task_path": shelves})
+    _give_agents(task, config)
     config, task = arranged(config, task)
     with task_boundary(task, "problems"):
         problems = tuple(task.problems(config.split))
@@ -112,6 +115,23 @@ def prepare(
     for text in backend.notes:
         note(text)
     return Plan(backend.config, task, problems, backend, digests)
+
+
+def _give_agents(task: BaseTask[Any], config: RunConfig) -> None:
+    """Gives the task the goals and prompts that the config has for its agents; where the task has
+    `open_roles`, the config's list of agents is its team. Raises ConfigError for an unknown role.
+    """
+    known = {spec.role: spec for spec in task.agents}
+    if config.team and isinstance(task, TeamTask) and task.open_roles:
+        known = {role: known.get(role, AgentSpec(role=role)) for role in config.team}
+    for role in config.agents:
+        alone = config.baseline == "fixed" and role == ALONE  # settled by an earlier process
+        if role not in known and not alone:
+            raise ConfigError(unknown(f"agent of task {task.name}", role, [*known]))
+    vars(task)["agents"] = tuple(
+        spec.model_copy(update=config.agents[role].said) if role in config.agents else spec
+        for role, spec in known.items()
+    )
 
 
 def _check_ids(config: RunConfig, problems: Sequence[Problem]) -> None:

@@ -29,6 +29,7 @@ class BaseTask(ABC, Generic[StateT]):
 
     name: ClassVar[str]
     agents: ClassVar[tuple[AgentSpec, ...]]
+    """The team. A run's config may give an instance other goals, prompts or roles."""
     weights: ClassVar[Mapping[str, float]] = {"quality": 1.0}
     options_type: ClassVar[type[Frozen]] = Frozen
     solved: ClassVar[str | None] = None
@@ -150,6 +151,8 @@ class TeamTask(BaseTask[Transcript]):
     """Agents speak in order for `rounds` rounds: write problems, observe and evaluate."""
 
     rounds: ClassVar[int] = 1
+    open_roles: ClassVar[bool] = False
+    """Whether a config's list of agents is the team, new roles included, in that order."""
 
     def reset(self, problem: Problem, seed: int) -> Transcript:
         return Transcript(problem)

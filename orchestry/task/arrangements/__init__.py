@@ -73,7 +73,7 @@ def _alone(config: RunConfig, task: Fixed) -> RunConfig:
 
     Raises ConfigError for agents of several models or temperatures.
     """
-    if set(config.agents) == {ALONE}:  # settled by the process that began the run
+    if set(config.agents) == {ALONE}:  # settled by orchestry 0.1
         return config
     own = [config.agents.get(role, AgentConfig()).max_tokens for role in task.team]
     most = sum(tokens or config.sampling.max_tokens for tokens in own)
@@ -83,7 +83,7 @@ def _alone(config: RunConfig, task: Fixed) -> RunConfig:
         temperature=_own(config, task.team, "temperature", config.sampling.temperature),
         system_prompt=task.agents[0].system_prompt,
     )
-    return config.model_copy(update={"agents": {ALONE: agent}})
+    return config.model_copy(update={"agents": {**config.agents, ALONE: agent}})
 
 
 def _own(config: RunConfig, team: Sequence[str], key: str, usual: Any) -> Any:
