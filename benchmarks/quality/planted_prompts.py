@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from statistics import stdev
 
-from orchestry.backends.api.front import best, front
+from orchestry.backends.api.trial import best, front
 from orchestry.core.seeds import derive
 
 ALPHA = 0.05

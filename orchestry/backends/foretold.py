@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from orchestry.backends.api.front import best, front
 from orchestry.backends.api.learner import BATCH, DOUBT
 from orchestry.backends.api.library import Library
-from orchestry.backends.api.trial import level, retire, rule
+from orchestry.backends.api.trial import best, front, level, retire, rule
 from orchestry.core.config import BehaviorsConfig
 from orchestry.core.types import Group
 from orchestry.models.prior import MOST_LIFT

@@ -20,8 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist, fmean
 
 from orchestry.backends.api.backend import ApiBackend
-from orchestry.backends.api.contrast import Contrast, contrasts
-from orchestry.backends.api.distil import distil
+from orchestry.backends.api.distil import Contrast, contrasts, distil
 from orchestry.backends.api.learner import shares
 from orchestry.backends.api.library import Library
 from orchestry.backends.foretold import Chain, Walk

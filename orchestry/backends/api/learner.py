@@ -19,11 +19,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, Protocol
 
-from orchestry.backends.api.contrast import contrasts
-from orchestry.backends.api.distil import distil
-from orchestry.backends.api.front import best, front
+from orchestry.backends.api.distil import contrasts, distil
 from orchestry.backends.api.library import Behavior, Evidence, Library
-from orchestry.backends.api.trial import LOSS_LEVEL, Ruling, level, retire, rule
+from orchestry.backends.api.trial import LOSS_LEVEL, Ruling, best, front, level, retire, rule
 from orchestry.core.config import BehaviorsConfig
 from orchestry.core.seeds import derive
 from orchestry.core.together import together
