@@ -15,6 +15,7 @@ from pathlib import Path
 
 import orchestry
 from orchestry.core.config import merge, validate
+from orchestry.core.types import NodeId
 from orchestry.store.records import EpisodeRecord, NodeRecord
 from orchestry.store.run import read_config
 from tools import put
@@ -52,7 +53,7 @@ def played() -> EpisodeRecord:
 def drawn(episode: EpisodeRecord) -> str:
     """The tree as an SVG: a column a stage, a state's samples in one block, best path bold."""
     places = _places(episode)
-    width = 2 * LEFT + COLUMN * max(node.id.count(".") for node in episode.nodes)
+    width = 2 * LEFT + COLUMN * max(node.place.stage for node in episode.nodes)
     height = max(y for _, y in places.values()) + HEIGHT // 2 + 52
     best = {node.id for node in episode.path(episode.best)}
     edges = [_edge(node, places, node.id in best) for node in episode.nodes if node.parent]
@@ -80,7 +81,7 @@ def _places(episode: EpisodeRecord) -> Mapping[str, tuple[int, int]]:
 
     def put(id: str) -> int:
         ys = [put(child) for child in children[id]] or [TOP + HEIGHT // 2 + ROW * next(rows)]
-        places[id] = (LEFT + COLUMN * id.count("."), sum(ys) // len(ys))
+        places[id] = (LEFT + COLUMN * NodeId.of(id).stage, sum(ys) // len(ys))
         return places[id][1]
 
     put("0")
@@ -126,7 +127,7 @@ def _labels(episode: EpisodeRecord, node: NodeRecord) -> tuple[str, str]:
 
 
 def _heads(episode: EpisodeRecord, width: int, height: int) -> Iterator[str]:
-    stages = {node.id.count("."): node.turns for node in episode.nodes if node.turns}
+    stages = {node.place.stage: node.turns for node in episode.nodes if node.turns}
     for stage, turns in sorted(stages.items()):
         who = " and ".join(turn.agent for turn in turns)
         x = LEFT + COLUMN * stage

@@ -24,7 +24,7 @@ from benchmarks.quality.games import TEAM, Chances, Moves, Play, named, problem
 from orchestry import Tools
 from orchestry.core.config import CreditConfig
 from orchestry.core.seeds import derive
-from orchestry.core.types import Limits, Tree
+from orchestry.core.types import Limits, NodeId, Tree
 from orchestry.rollout.beam import Beam
 from orchestry.rollout.credit import blame
 from orchestry.rollout.replay import Credited, give_credit
@@ -80,7 +80,8 @@ async def compare(kind: str, number: int, seed: int, config: CreditConfig) -> Fo
     game, pairs, covered = named(name), list[Pair](), 0
     for record in credited.records:
         if record.agent in game.roles:
-            exact = game.credit(tree.trajectories[record.leaf].state.actions)[record.agent]
+            leaf = tree.nodes[NodeId.of(record.leaf)].trajectory
+            exact = game.credit(leaf.state.actions)[record.agent]
             pairs.append((record.credit, exact))
             covered += record.low - 1e-9 <= exact <= record.high + 1e-9
     return Found(tuple(pairs), covered, len(tree.answers), credited.calls)

@@ -196,7 +196,7 @@ class Host:
             purpose="trial",
         )
         tree = await rollout.play(problem, derive(self.config.seed, "common", problem.id))
-        leaf = tree.trajectories[tree.leaves[0]]
+        leaf = tree.leaves[0].trajectory
         assert leaf.score is not None
         moves = {
             turn.agent: {"saw": turn.messages[-1].content, "answered": turn.completion.text}

@@ -22,7 +22,7 @@ from statistics import NormalDist, fmean
 from typing import Any
 
 from orchestry.core.seeds import derive
-from orchestry.core.types import Completion, Problem, Request, Siblings, Trajectory, Turn
+from orchestry.core.types import ROOT, Completion, Problem, Request, Siblings, Trajectory, Turn
 from orchestry.judge import prompt as rating
 from orchestry.models.prior import filler
 
@@ -131,7 +131,7 @@ def family(number: int, size: int) -> Siblings[Any]:
     """One sibling set: texts of the usual length, each with its number."""
     rng = random.Random(number)
     problem = Problem(id=f"p{number}", prompt=filler(TOKENS, rng))
-    root: Trajectory[Any] = Trajectory("0", problem, number, None)
+    root: Trajectory[Any] = Trajectory(ROOT, problem, number, None)
     parent = root.extend(0, None, [_turn("writer", filler(TOKENS, rng))])
     children = tuple(
         parent.extend(

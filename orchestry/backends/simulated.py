@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestry.backends.base import Backend
-from orchestry.core.types import Completion, Part, Rate, Request, Score, Trajectory
+from orchestry.core.types import Completion, NodeId, Part, Rate, Request, Score, Trajectory
 from orchestry.models.instances import instance
 from orchestry.models.prior import (
     AGENT_SIGMA,
@@ -171,11 +171,11 @@ class Rewards:
 
     def of_episode(self) -> Rate:
         """Rates the nodes of one episode."""
-        by_id: dict[str, float] = {}
+        by_id: dict[NodeId | None, float] = {}
         by_state: dict[Any, float] = {}
 
         def one(node: Trajectory[Any]) -> Score:
-            before = by_id.setdefault(node.parent or "", self._draw())
+            before = by_id.setdefault(node.id.parent, self._draw())
             idle = self._idle[node.turns[-1].agent]
             number = by_state.setdefault(node.state, before if idle else self._draw())
             return simulated_score(by_id.setdefault(node.id, number))

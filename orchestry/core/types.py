@@ -156,15 +156,54 @@ class Value(Frozen):
     feedback: str = ""
 
 
+class NodeId(tuple[int | str, ...]):
+    """A place in an episode's tree: which sample was followed in each stage, () for the root.
+
+    Ids are ordered as the nodes are played. In text, as records have them, `0.2.1` is the second
+    child of the third child of the root. A play beside the tree has a name as its last steps.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, text: str) -> NodeId:
+        """The id that a record has as text."""
+        return cls(int(step) for step in text.split(".")[1:])
+
+    def __str__(self) -> str:
+        return ".".join(("0", *map(str, self)))
+
+    def child(self, step: int | str) -> NodeId:
+        """The id one stage on."""
+        return NodeId((*self, step))
+
+    @property
+    def parent(self) -> NodeId | None:
+        """The id one stage before; None for the root."""
+        return NodeId(self[:-1]) if self else None
+
+    @property
+    def stage(self) -> int:
+        """How many stages were played before the node."""
+        return len(self)
+
+    @property
+    def path(self) -> list[NodeId]:
+        """The ids from the root to this one, itself included."""
+        return [NodeId(self[:end]) for end in range(len(self) + 1)]
+
+
+ROOT = NodeId()
+
+
 @dataclass(frozen=True, slots=True)
 class Trajectory(Generic[StateT]):
     """A path from the root of an episode's tree. `extend` makes a child and leaves self alone."""
 
-    id: str
+    id: NodeId
     problem: Problem
     seed: int
     state: StateT
-    parent: str | None = None
     turns: tuple[Turn, ...] = ()
     score: Score | None = None
     fault: Exception | None = None
@@ -180,8 +219,7 @@ class Trajectory(Generic[StateT]):
         """The child that the `index`-th sampled joint action leads to."""
         return replace(
             self,
-            id=f"{self.id}.{index}",
-            parent=self.id,
+            id=self.id.child(index),
             state=state,
             turns=(*self.turns, *turns),
             score=None,
@@ -200,9 +238,9 @@ class Group:
     same child, so a baseline over the group still counts every sample.
     """
 
-    parent: str
+    parent: NodeId
     agents: tuple[str, ...]
-    children: tuple[str, ...]
+    children: tuple[NodeId, ...]
 
 
 Outcome = Literal["rated", "repaired", "malformed"]
@@ -232,7 +270,7 @@ class Siblings(Generic[StateT]):
     agents: tuple[str, ...]
     """Who moved."""
     children: tuple[Trajectory[StateT], ...]
-    ended: frozenset[str]
+    ended: frozenset[NodeId]
     """Ids of the children with which the episode ends: of these evaluate() had the last word."""
 
     @property
@@ -242,24 +280,71 @@ class Siblings(Generic[StateT]):
 
 
 @dataclass(slots=True)
-class Tree(Generic[StateT]):
-    """One episode: trajectories by id, sibling groups in order of play, values, and survivors."""
+class Node(Generic[StateT]):
+    """One state of a tree, and what is known of it."""
 
-    trajectories: dict[str, Trajectory[StateT]] = field(default_factory=dict)
+    trajectory: Trajectory[StateT]
+    value: Value | None = None
+    """What it is worth; None for the root until its leaves are known."""
+    judged: Value | None = None
+    """Its value by the judge, who rated it: the judge's number mixed with the task's score."""
+    opinion: float | None = None
+    """The judge's own number, in [0, 1], before mixing."""
+    survived: bool = False
+    """Whether it was gone on from, or is a leaf."""
+    leaf: bool = False
+    """Whether the episode ended there."""
+
+    @property
+    def id(self) -> NodeId:
+        return self.trajectory.id
+
+    @property
+    def number(self) -> float:
+        """Its value in [0, 1]. Raises ValueError where it has none yet."""
+        if self.value is None:
+            raise ValueError(f"node {self.id} has no value yet")
+        return self.value.number
+
+    @property
+    def total(self) -> float:
+        """The task's score; 0 where it gave none."""
+        return self.trajectory.score.total if self.trajectory.score else 0.0
+
+
+@dataclass(slots=True)
+class Tree(Generic[StateT]):
+    """One episode: its nodes by id and its sibling groups, both in the order of play."""
+
+    nodes: dict[NodeId, Node[StateT]] = field(default_factory=dict)
     groups: list[Group] = field(default_factory=list)
-    values: dict[str, Value] = field(default_factory=dict)
-    judged: dict[str, Value] = field(default_factory=dict)
-    """Values of the nodes that the judge rated: its number mixed with the task's score."""
-    opinions: dict[str, float] = field(default_factory=dict)
-    """The judge's own numbers for these nodes, in [0, 1], before mixing."""
     outcomes: list[Outcome] = field(default_factory=list)
     """What came of asking the judge, a sibling set each."""
-    leaves: list[str] = field(default_factory=list)
-    survivors: set[str] = field(default_factory=set)
     answers: list[Completion] = field(default_factory=list)
     """Every sample drawn, those of collapsed siblings included: what the episode cost."""
     failures: list[str] = field(default_factory=list)
     """Why samples are missing, one a call that failed for good."""
+
+    def add(self, trajectory: Trajectory[StateT]) -> Node[StateT]:
+        """The node of one more trajectory; it is worth its score until more is known."""
+        node = self.nodes[trajectory.id] = Node(trajectory)
+        if score := trajectory.score:
+            node.value = Value(number=score.total, source="task", feedback=score.feedback)
+        return node
+
+    @property
+    def root(self) -> Node[StateT]:
+        """The state in which the episode began."""
+        return self.nodes[ROOT]
+
+    @property
+    def leaves(self) -> list[Node[StateT]]:
+        """The nodes with which the episode ended, in the order of play."""
+        return [node for node in self.nodes.values() if node.leaf]
+
+    def siblings(self, group: Group) -> list[Node[StateT]]:
+        """One node a sample of the group: several are the same node where states were equal."""
+        return [self.nodes[child] for child in group.children]
 
 
 # --- protocols: the seams between layers -------------------------------------------------------

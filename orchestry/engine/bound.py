@@ -22,9 +22,11 @@ from orchestry.core.errors import OrchestryError, TaskError
 from orchestry.core.seeds import derive
 from orchestry.core.texts import MAX_CHARS
 from orchestry.core.types import (
+    ROOT,
     Completion,
     Group,
     Judge,
+    NodeId,
     Policy,
     Problem,
     Rate,
@@ -83,15 +85,14 @@ class Courses:
     def add(self, tree: Tree[Any]) -> None:
         """Takes the way to every leaf of a played episode."""
         acted = {group.parent: group.agents for group in tree.groups}
-        self.unknown |= any(node.failed for node in tree.trajectories.values())
-        seen = self.by_state[tree.trajectories["0"].state]
+        self.unknown |= any(node.trajectory.failed for node in tree.nodes.values())
+        seen = self.by_state[tree.root.trajectory.state]
         for leaf in tree.leaves:
-            parts = leaf.split(".")
-            seen.add(tuple(acted[".".join(parts[:end])] for end in range(1, len(parts))))
+            seen.add(tuple(acted[state] for state in leaf.id.path[:-1]))
 
     def longest(self, tree: Tree[Any]) -> Course:
         """The longest way from the state where the episode began."""
-        return max(self.by_state[tree.trajectories["0"].state], key=len)
+        return max(self.by_state[tree.root.trajectory.state], key=len)
 
     @property
     def fixed(self) -> bool:
@@ -190,7 +191,7 @@ class Apart:
     def samples(self, stage: int, pool: int) -> int:
         return self.schedule.samples(stage, pool)
 
-    def prune(self, pool: Sequence[Candidate], seed: int) -> list[str]:
+    def prune(self, pool: Sequence[Candidate], seed: int) -> list[NodeId]:
         return self.schedule.prune(pool, seed)
 
 
@@ -317,7 +318,7 @@ def _widest(plan: Plan, problem: Problem, course: Course, size: int) -> Siblings
         ]
 
     *before, acting = course
-    parent = Trajectory("0", problem, 0, None, turns=tuple(moves([*chain(*before)])))
+    parent = Trajectory(ROOT, problem, 0, None, turns=tuple(moves([*chain(*before)])))
     said = Score(parts=(), feedback=WIDE * (most + 1))
     children = [replace(parent.extend(i, None, moves(acting)), score=said) for i in range(size)]
     return Siblings(parent, acting, tuple(children), ended=frozenset())

@@ -14,7 +14,7 @@ from typing import Any
 from orchestry.core.errors import ConfigError, TaskError
 from orchestry.core.seeds import derive, shuffled
 from orchestry.core.together import together
-from orchestry.core.types import Completion, Problem, Rate, Siblings, Split, Trajectory, Turn
+from orchestry.core.types import ROOT, Completion, Problem, Rate, Siblings, Split, Trajectory, Turn
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import stages, task_boundary
 
@@ -87,7 +87,7 @@ def _play(
     """The play in which every agent says its answer whenever it acts."""
     seed = derive("judge check", problem.id)
     with task_boundary(task, "reset", problem):
-        way: list[Trajectory[Any]] = [Trajectory("0", problem, seed, task.reset(problem, seed))]
+        way: list[Trajectory[Any]] = [Trajectory(ROOT, problem, seed, task.reset(problem, seed))]
     for texts, state in stages(
         task, problem, way[0].state, lambda agent: _said(task, problem, answers, agent)
     ):

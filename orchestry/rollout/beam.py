@@ -12,16 +12,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from orchestry.core.types import NodeId
+
 Joint = Literal["aligned", "cross"]
 """Pair the agents' j-th samples, or combine all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A state that may live on: its id, its parent's id, and its value in [0, 1]."""
+    """A state that may live on: its id and its value in [0, 1]."""
 
-    id: str
-    parent: str
+    id: NodeId
     value: float
 
 
@@ -47,7 +48,7 @@ class Schedule(Protocol):
         """Samples for each acting agent in each of `pool` states."""
         ...
 
-    def prune(self, pool: Sequence[Candidate], seed: int) -> list[str]:
+    def prune(self, pool: Sequence[Candidate], seed: int) -> list[NodeId]:
         """Ids that live on, best first."""
         ...
 
@@ -75,7 +76,7 @@ class Beam:
     def samples(self, stage: int, pool: int) -> int:
         return min(self.k, max(1, self.breadth // pool))
 
-    def prune(self, pool: Sequence[Candidate], seed: int) -> list[str]:
+    def prune(self, pool: Sequence[Candidate], seed: int) -> list[NodeId]:
         width = self.breadth if _all_tied(pool) else self.width
         return prune(pool, width, seed, self.exploration)
 
@@ -95,11 +96,13 @@ class Chains:
     def samples(self, stage: int, pool: int) -> int:
         return self.n if stage == 0 else 1
 
-    def prune(self, pool: Sequence[Candidate], seed: int) -> list[str]:
+    def prune(self, pool: Sequence[Candidate], seed: int) -> list[NodeId]:
         return [candidate.id for candidate in pool]
 
 
-def prune(pool: Sequence[Candidate], width: int, seed: int, exploration: float = 0.0) -> list[str]:
+def prune(
+    pool: Sequence[Candidate], width: int, seed: int, exploration: float = 0.0
+) -> list[NodeId]:
     """The `width` best candidates, best first.
 
     Equal values are broken by seed, and in favour of parents with the fewest survivors so far.
@@ -107,15 +110,15 @@ def prune(pool: Sequence[Candidate], width: int, seed: int, exploration: float =
     """
     rng = random.Random(seed)
     coin = {candidate.id: rng.random() for candidate in pool}
-    kept_of: Counter[str] = Counter()
-    left, kept = list(pool), list[str]()
+    kept_of: Counter[NodeId | None] = Counter()
+    left, kept = list(pool), list[NodeId]()
     while left and len(kept) < width:
         if exploration and rng.random() < exploration:
             chosen = rng.choice(left)
         else:
-            chosen = max(left, key=lambda c: (c.value, -kept_of[c.parent], coin[c.id]))
+            chosen = max(left, key=lambda c: (c.value, -kept_of[c.id.parent], coin[c.id]))
         left.remove(chosen)
-        kept_of[chosen.parent] += 1
+        kept_of[chosen.id.parent] += 1
         kept.append(chosen.id)
     return kept
 
@@ -134,9 +137,9 @@ def advantages(values_G: Sequence[float]) -> tuple[float, ...]:
 
 def _all_tied(pool: Iterable[Candidate]) -> bool:
     """Whether this stage told no sibling from another (or, without siblings, nothing at all)."""
-    values: defaultdict[str, list[float]] = defaultdict(list)
+    values: defaultdict[NodeId | None, list[float]] = defaultdict(list)
     for candidate in pool:
-        values[candidate.parent].append(candidate.value)
+        values[candidate.id.parent].append(candidate.value)
     families = [family for family in values.values() if len(family) > 1]
     if not families:
         families = [[value for family in values.values() for value in family]]

@@ -22,17 +22,17 @@ from itertools import pairwise
 from math import isfinite, pi, sqrt, tan
 from typing import Any, Literal
 
-from orchestry.core.types import Group, Tree
+from orchestry.core.types import ROOT, Group, NodeId, Tree
 from orchestry.rollout.beam import advantages
 from orchestry.rollout.shapley import Mix, jackknife, mean_scores, shapley, uneven
 from orchestry.rollout.values import group_values
-from orchestry.rollout.worth import PRIOR, PRIOR_FREEDOM, Worths, depth, path
+from orchestry.rollout.worth import PRIOR, PRIOR_FREEDOM, Worths
 from orchestry.store.records import CreditRecord, EpisodeRecord
 
 Method = Literal["replay", "siblings", "equal"]
-Returns = Mapping[str, Sequence[float]]
+Returns = Mapping[NodeId, Sequence[float]]
 """Returns of plays that went on from a state, by its id."""
-Mixes = Mapping[str, Sequence[Mix]]
+Mixes = Mapping[NodeId, Sequence[Mix]]
 """Mixed joint actions, by the id of the state that the unmixed one led to."""
 _SPAN, _STEPS = 10.0, 10_001
 """Of the grid for Student's t: up to the angle beyond which no mass is left."""
@@ -50,7 +50,7 @@ class Sum:
 
 def credits(
     tree: Tree[Any],
-    leaves: Sequence[str],
+    leaves: Sequence[NodeId],
     agents: Sequence[str],
     returns: Returns,
     method: Method = "replay",
@@ -76,7 +76,7 @@ def credits(
 def _sums(
     tree: Tree[Any],
     worths: Worths,
-    leaf: str,
+    leaf: NodeId,
     agents: Sequence[str],
     method: Method,
     mixes: Mixes,
@@ -92,8 +92,8 @@ def _sums(
 
 
 def allocate(
-    tree: Tree[Any], leaves: Sequence[str], agents: Sequence[str], returns: Returns, calls: int
-) -> tuple[str, ...]:
+    tree: Tree[Any], leaves: Sequence[NodeId], agents: Sequence[str], returns: Returns, calls: int
+) -> tuple[NodeId, ...]:
     """The states to play on from, an entry a play, for at most `calls` calls; greedy.
 
     Each is the one that takes most of the summed variance of the credits of all `leaves` for its
@@ -102,14 +102,14 @@ def allocate(
     """
     worths, costs = Worths(tree, returns), remaining_calls(tree)
     states = _candidates(worths, leaves)
-    chosen = list[str]()
+    chosen = list[NodeId]()
     error = _error(worths, leaves, agents)
-    while fit := [state for state in states if costs[depth(state)] <= calls]:
+    while fit := [state for state in states if costs[state.stage] <= calls]:
         after = {state: _error_after(worths, state, leaves, agents) for state in fit}
-        best = max(fit, key=lambda state: (error - after[state]) / costs[depth(state)])
+        best = max(fit, key=lambda state: (error - after[state]) / costs[state.stage])
         if after[best] >= error:
             break
-        error, calls = after[best], calls - costs[depth(best)]
+        error, calls = after[best], calls - costs[best.stage]
         worths.add(best, _guess(worths, best))
         chosen.append(best)
     return tuple(chosen)
@@ -119,15 +119,18 @@ def remaining_calls(tree: Tree[Any]) -> list[int]:
     """Calls of one play from a state of each depth: the most agents that acted in each stage."""
     stages: defaultdict[int, int] = defaultdict(int)
     for group in tree.groups:
-        level = depth(group.parent)
+        level = group.parent.stage
         stages[level] = max(stages[level], len(group.agents))
     return [sum(stages[level] for level in range(d, len(stages))) for d in range(len(stages) + 1)]
 
 
-def settled(tree: Tree[Any], mixes: Mixes) -> dict[str, float]:
+def settled(tree: Tree[Any], mixes: Mixes) -> dict[NodeId, float]:
     """The mean over mixed joint actions of the states in which they ended the episode."""
-    ended = {path(child)[-2]: found for child, found in mixes.items() if child in tree.leaves}
-    return {state: mean_scores(found)[0] for state, found in ended.items() if found}
+    return {
+        state: mean_scores(found)[0]
+        for child, found in mixes.items()
+        if found and tree.nodes[child].leaf and (state := child.parent) is not None
+    }
 
 
 def blame(records: Sequence[EpisodeRecord]) -> dict[str, float]:
@@ -161,23 +164,23 @@ def student_95(freedom: float) -> float:
     return sqrt(freedom) * tan(float(np.interp(0.95, mass / mass[-1], angles)))
 
 
-def _record(agent: str, leaf: str, found: Sum, width: float) -> CreditRecord:
+def _record(agent: str, leaf: NodeId, found: Sum, width: float) -> CreditRecord:
     half = width * sqrt(max(0.0, found.variance))
     low, high = max(-1.0, found.credit - half), min(1.0, found.credit + half)
     if not isfinite(half):
         low, high = -1.0, 1.0
-    return CreditRecord(agent=agent, leaf=leaf, credit=found.credit, low=low, high=high)
+    return CreditRecord(agent=agent, leaf=str(leaf), credit=found.credit, low=low, high=high)
 
 
-def _shares(worths: Worths, leaf: str, agent: str) -> list[float]:
+def _shares(worths: Worths, leaf: NodeId, agent: str) -> list[float]:
     """An agent's even share in every stage on the way to a leaf."""
-    groups = [worths.group(state) for state in path(leaf)[:-1]]
+    groups = [worths.group(state) for state in leaf.path[:-1]]
     return [(agent in group.agents) / len(group.agents) for group in groups]
 
 
-def _telescoped(worths: Worths, leaf: str, agents: Sequence[str]) -> dict[str, Sum]:
+def _telescoped(worths: Worths, leaf: NodeId, agents: Sequence[str]) -> dict[str, Sum]:
     """Differences of V, summed by agent; errors of V along a path are correlated."""
-    states = path(leaf)
+    states = leaf.path
     found = [worths.known(state) for state in states]
     sums = {}
     for agent in agents:
@@ -196,20 +199,20 @@ def _telescoped(worths: Worths, leaf: str, agents: Sequence[str]) -> dict[str, S
 
 
 def _add_uneven(
-    sums: dict[str, Sum], tree: Tree[Any], worths: Worths, leaf: str, mixes: Mixes
+    sums: dict[str, Sum], tree: Tree[Any], worths: Worths, leaf: NodeId, mixes: Mixes
 ) -> None:
     """Moves the even shares of agents that acted at once to their Shapley values.
 
     Before the last stage the game is that of the task's scores of unfinished work; of what the
     stage's advantage differs from that, nobody knows the shares, and the variance says so.
     """
-    for before, after in pairwise(path(leaf)):
+    for before, after in pairwise(leaf.path):
         group = worths.group(before)
         if len(group.agents) == 1:
             continue
         if found := mixes.get(after):
             unknown, noise = 0.0, jackknife(found)
-            if after not in tree.leaves:
+            if not tree.nodes[after].leaf:
                 explained = sum(shapley(mean_scores(found)))
                 unknown = worths.known(after).mean - worths.known(before).mean - explained
             extra = uneven(found)
@@ -222,19 +225,19 @@ def _add_uneven(
             sums[agent] = Sum(old.credit + more, variance)
 
 
-def _equal(worths: Worths, leaf: str, agents: Sequence[str]) -> dict[str, Sum]:
+def _equal(worths: Worths, leaf: NodeId, agents: Sequence[str]) -> dict[str, Sum]:
     acted = {agent for agent in agents if any(_shares(worths, leaf, agent))}
-    root, end = worths.known(path(leaf)[0]), worths.known(leaf)
+    root, end = worths.known(ROOT), worths.known(leaf)
     part = Sum((end.mean - root.mean) / len(acted), root.variance / len(acted) ** 2)
     return {agent: part if agent in acted else Sum(0.0, 0.0) for agent in agents}
 
 
 def _siblings(
-    tree: Tree[Any], worths: Worths, leaf: str, agents: Sequence[str]
+    tree: Tree[Any], worths: Worths, leaf: NodeId, agents: Sequence[str]
 ) -> tuple[dict[str, Sum], float]:
     """Group-relative advantages, summed by agent, with their degrees of freedom."""
     sums, freedom = dict.fromkeys(agents, Sum(0.0, 0.0)), PRIOR_FREEDOM
-    for state, after in pairwise(path(leaf)):
+    for state, after in pairwise(leaf.path):
         group = worths.group(state)
         own, variance = _advantage(tree, group, after)
         freedom += len(group.children) - 1
@@ -244,7 +247,7 @@ def _siblings(
     return sums, freedom
 
 
-def _advantage(tree: Tree[Any], group: Group, child: str) -> tuple[float, float]:
+def _advantage(tree: Tree[Any], group: Group, child: NodeId) -> tuple[float, float]:
     """A child's value less the siblings' mean, and that mean's variance."""
     found = advantages(group_values(tree, group)[1])
     prior = PRIOR_FREEDOM * PRIOR
@@ -252,30 +255,32 @@ def _advantage(tree: Tree[Any], group: Group, child: str) -> tuple[float, float]
     return found[group.children.index(child)], pooled / len(found)
 
 
-def _candidates(worths: Worths, leaves: Sequence[str]) -> list[str]:
+def _candidates(worths: Worths, leaves: Sequence[NodeId]) -> list[NodeId]:
     """The states on the way to the leaves and their siblings, ended ones left out."""
-    ordered: dict[str, None] = {}
+    ordered: dict[NodeId, None] = {}
     for leaf in leaves:
-        for state in path(leaf)[:-1]:
+        for state in leaf.path[:-1]:
             ordered[state] = None
             ordered |= dict.fromkeys(worths.group(state).children)
     return [state for state in ordered if not worths.ended(state)]
 
 
-def _error(worths: Worths, leaves: Sequence[str], agents: Sequence[str]) -> float:
+def _error(worths: Worths, leaves: Sequence[NodeId], agents: Sequence[str]) -> float:
     return sum(
         found.variance for leaf in leaves for found in _telescoped(worths, leaf, agents).values()
     )
 
 
-def _error_after(worths: Worths, state: str, leaves: Sequence[str], agents: Sequence[str]) -> float:
+def _error_after(
+    worths: Worths, state: NodeId, leaves: Sequence[NodeId], agents: Sequence[str]
+) -> float:
     worths.add(state, _guess(worths, state))
     error = _error(worths, leaves, agents)
     worths.drop(state)
     return error
 
 
-def _guess(worths: Worths, state: str) -> float:
+def _guess(worths: Worths, state: NodeId) -> float:
     """A return to be expected from a state; only the number of returns matters to the error."""
     found = worths.worth(state)
     return found.mean if found else 0.5

@@ -16,12 +16,11 @@ from typing import Any
 
 from orchestry.core.config import CreditConfig
 from orchestry.core.seeds import derive
-from orchestry.core.types import Group, StateT, Trajectory, Tree, Turn
+from orchestry.core.types import Group, NodeId, StateT, Trajectory, Tree, Turn
 from orchestry.rollout.credit import Mixes, allocate, credits
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.shapley import Mix, draws
 from orchestry.rollout.tree import best_leaf, worst_leaf
-from orchestry.rollout.worth import path
 from orchestry.store.records import CreditRecord
 
 ROUNDS = 2
@@ -66,20 +65,20 @@ class Replays:
 
     rollout: Rollout[Any]
     tree: Tree[Any]
-    returns: dict[str, list[float]] = field(default_factory=dict)
+    returns: dict[NodeId, list[float]] = field(default_factory=dict)
     calls: int = 0
-    _begun: Counter[str] = field(default_factory=Counter)
-    _scores_below: dict[str, dict[Any, float]] = field(default_factory=dict)
+    _begun: Counter[NodeId] = field(default_factory=Counter)
+    _scores_below: dict[NodeId, dict[Any, float]] = field(default_factory=dict)
     """Scores of the states that joint actions led to, by the state that they were made in."""
-    _first_moves: dict[str, list[tuple[Turn, ...]]] = field(default_factory=dict)
+    _first_moves: dict[NodeId, list[tuple[Turn, ...]]] = field(default_factory=dict)
 
-    async def play(self, states: Sequence[str], calls: int) -> None:
+    async def play(self, states: Sequence[NodeId], calls: int) -> None:
         """One play an entry of `states`, together; those that outgrow `calls` return nothing."""
         starts, seeds = list[Trajectory[Any]](), list[int]()
         for state in states:
-            node, number = self.tree.trajectories[state], self._begun[state]
+            node, number = self.tree.nodes[state].trajectory, self._begun[state]
             self._begun[state] += 1
-            starts.append(replace(node, id=f"{state}.r{number}"))
+            starts.append(replace(node, id=state.child(f"r{number}")))
             seeds.append(derive(node.seed, "replay", number))
         ends = await self.rollout.go_on(starts, seeds, calls)
         self.calls += sum(
@@ -95,23 +94,23 @@ class Replays:
             self.returns.setdefault(state, []).append(score.total)
             self._first_moves.setdefault(state, []).append(end.turns)
 
-    async def mix(self, leaves: Sequence[str]) -> Mixes:
+    async def mix(self, leaves: Sequence[NodeId]) -> Mixes:
         """Scores joint actions on the way to the leaves, mixed from all samples at hand.
 
         No model is asked: the task steps and evaluates.
         """
         groups = {group.parent: group for group in self.tree.groups}
-        mixes: dict[str, list[Mix]] = {}
+        mixes: dict[NodeId, list[Mix]] = {}
         for state, child in _moves(leaves):
             group = groups[state]
             if len(group.agents) > 1:
                 mixes[child] = await self._mix(group, child)
         return mixes
 
-    async def _mix(self, group: Group, child: str) -> list[Mix]:
+    async def _mix(self, group: Group, child: NodeId) -> list[Mix]:
         """One joint action's coalitions, against draws of the samples of its state."""
         pools, agents = self._pools(group), range(len(group.agents))
-        node, own = self.tree.trajectories[group.parent], self._move(group, child)
+        node, own = self.tree.nodes[group.parent].trajectory, self._move(group, child)
         drawn = draws(len(pools), len(agents), derive(node.seed, "mix", node.id))
         wanted = [
             tuple(own[i] if kept >> i & 1 else pools[draw[i]][i] for i in agents)
@@ -126,7 +125,7 @@ class Replays:
     ) -> list[float]:
         """The task's score of each joint action; equal ones are made, equal states scored, once."""
         if node.id not in self._scores_below:
-            siblings = [self.tree.trajectories[child] for child in group.children]
+            siblings = [sibling.trajectory for sibling in self.tree.siblings(group)]
             self._scores_below[node.id] = {
                 one.state: one.score.total for one in siblings if one.score and not one.failed
             }
@@ -137,7 +136,7 @@ class Replays:
         states = {texts: child.fault or child.state for texts, child in made.items()}
         fresh = {states[texts]: made[texts] for texts in made if states[texts] not in known}
         mixed = [
-            replace(child, id=f"{node.id}.m{number}")
+            replace(child, id=node.id.child(f"m{number}"))
             for number, child in enumerate(fresh.values(), start=len(known))
         ]
         rated = await self.rollout.rate(mixed)
@@ -150,18 +149,17 @@ class Replays:
         if self.rollout.schedule.joint == "cross":  # its rows (j, j, ...) hold every sample once
             samples = round(len(children) ** (1 / agents))
             children = children[:: sum(samples**i for i in range(agents))]
-        before = len(self.tree.trajectories[group.parent].turns)
+        before = len(self.tree.nodes[group.parent].trajectory.turns)
         played = self._first_moves.get(group.parent, [])
         return [
             *(self._move(group, child) for child in children),
             *(turns[before : before + agents] for turns in played),
         ]
 
-    def _move(self, group: Group, child: str) -> tuple[Turn, ...]:
-        return self.tree.trajectories[child].turns[-len(group.agents) :]
+    def _move(self, group: Group, child: NodeId) -> tuple[Turn, ...]:
+        return self.tree.nodes[child].trajectory.turns[-len(group.agents) :]
 
 
-def _moves(leaves: Sequence[str]) -> dict[tuple[str, str], None]:
+def _moves(leaves: Sequence[NodeId]) -> dict[tuple[NodeId, NodeId], None]:
     """Each stage on the way to the leaves once: the state, and the one that followed."""
-    paths = [path(leaf) for leaf in leaves]
-    return dict.fromkeys(step for states in paths for step in pairwise(states))
+    return dict.fromkeys(step for leaf in leaves for step in pairwise(leaf.path))

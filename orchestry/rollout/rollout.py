@@ -16,11 +16,14 @@ from orchestry.core.errors import TaskError, TaskFault, unknown
 from orchestry.core.seeds import derive
 from orchestry.core.together import together
 from orchestry.core.types import (
+    ROOT,
     Completion,
     Group,
     Judge,
     Member,
     Message,
+    Node,
+    NodeId,
     Policy,
     Problem,
     Rate,
@@ -32,7 +35,6 @@ from orchestry.core.types import (
     Trajectory,
     Tree,
     Turn,
-    Value,
 )
 from orchestry.rollout.beam import Candidate, Schedule
 from orchestry.rollout.values import apply, back_up
@@ -65,17 +67,19 @@ class Rollout(Generic[StateT]):
         Raises TaskError where the task breaks its contract.
         """
         with task_boundary(self.task, "reset", problem):
-            root = Trajectory("0", problem, seed, self.task.reset(problem, seed))
-        tree = Tree(trajectories={root.id: root}, survivors={root.id})
-        pool, stage = self._settle(tree, [root]), 0
+            root = Trajectory(ROOT, problem, seed, self.task.reset(problem, seed))
+        tree = Tree[StateT]()
+        pool, stage = self._going([tree.add(root)]), 0
+        tree.root.survived = True
         while pool:
             if stage == MAX_STAGES:
                 raise endless(self.task, problem)
-            children = await self._stage(tree, pool, stage)
-            alive = self._settle(tree, children)
-            kept = self.schedule.prune(_candidates(tree, alive), derive(seed, "prune", stage))
-            tree.survivors.update(kept)
-            pool = [tree.trajectories[id] for id in sorted(kept, key=_order)]
+            going = self._going(await self._stage(tree, pool, stage))
+            candidates = [Candidate(node.id, node.number) for node in going]
+            kept = self.schedule.prune(candidates, derive(seed, "prune", stage))
+            pool = [tree.nodes[id] for id in sorted(kept)]
+            for node in pool:
+                node.survived = True
             stage += 1
         back_up(tree)
         return tree
@@ -182,25 +186,20 @@ class Rollout(Generic[StateT]):
                 raise TaskError(unknown(f"agent from {self.task.name}.to_act", role, [*self.team]))
         return actors
 
-    def _settle(
-        self, tree: Tree[StateT], nodes: Sequence[Trajectory[StateT]]
-    ) -> list[Trajectory[StateT]]:
-        """Puts finished trajectories among the leaves; returns those that go on."""
-        alive = []
+    def _going(self, nodes: Sequence[Node[StateT]]) -> list[Node[StateT]]:
+        """Those that go on; the others are leaves."""
         for node in nodes:
-            if self.actors(node):
-                alive.append(node)
-            else:
-                tree.leaves.append(node.id)
-                tree.survivors.add(node.id)
-        return alive
+            if not self.actors(node.trajectory):
+                node.leaf = node.survived = True
+        return [node for node in nodes if not node.leaf]
 
     async def _stage(
-        self, tree: Tree[StateT], pool: Sequence[Trajectory[StateT]], stage: int
-    ) -> list[Trajectory[StateT]]:
+        self, tree: Tree[StateT], pool: Sequence[Node[StateT]], stage: int
+    ) -> list[Node[StateT]]:
         """All samples of one stage in one batch; returns the distinct children, scored."""
         n = self.schedule.samples(stage, len(pool))
-        requests = [self.request(node, agent) for node in pool for agent in self.actors(node)]
+        acting = [(node.trajectory, self.actors(node.trajectory)) for node in pool]
+        requests = [self.request(state, agent) for state, agents in acting for agent in agents]
         samples = await self.policy.sample(requests, n)
         for completion in (completion for one in samples for completion in one):
             if completion.failed:
@@ -209,20 +208,18 @@ class Rollout(Generic[StateT]):
                 tree.answers.append(completion)
         answers = iter(zip(requests, samples, strict=True))
         children, groups = list[Trajectory[StateT]](), list[Group]()
-        for node in pool:
-            moves = [next(answers) for _ in self.actors(node)]
-            group, born = self._branch(node, _whole(moves))
+        for node, (state, agents) in zip(pool, acting, strict=True):
+            group, born = self._branch(state, _whole([next(answers) for _ in agents]))
             if born:
                 groups.append(group)
             else:
-                tree.survivors.discard(node.id)
+                node.survived = False
             children += born
         tree.groups += groups
-        for child in await self._scored(children):
-            _record(tree, child)
+        found = [tree.add(child) for child in await self._scored(children)]
         if self.judge is not None:
             await self._judge(tree, groups, self.judge)
-        return [tree.trajectories[child.id] for child in children]
+        return found
 
     async def _scored(self, children: Sequence[Trajectory[StateT]]) -> list[Trajectory[StateT]]:
         """The children with their scores; those whose agents can't be asked end there."""
@@ -243,16 +240,16 @@ class Rollout(Generic[StateT]):
                 apply(tree, family, judgement)
 
     def _siblings(self, tree: Tree[StateT], group: Group) -> Siblings[StateT]:
-        children = tuple(tree.trajectories[child] for child in dict.fromkeys(group.children))
+        children = tuple(tree.nodes[child].trajectory for child in dict.fromkeys(group.children))
         ended = frozenset(child.id for child in children if not self.actors(child))
-        return Siblings(tree.trajectories[group.parent], group.agents, children, ended)
+        return Siblings(tree.nodes[group.parent].trajectory, group.agents, children, ended)
 
     def _branch(
         self, node: Trajectory[StateT], moves: Sequence[tuple[Request, Sequence[Completion]]]
     ) -> tuple[Group, list[Trajectory[StateT]]]:
         """One child a joint action; equal siblings are one child that several samples lead to."""
         combine = product if self.schedule.joint == "cross" else zip
-        ids, born = list[str](), dict[Any, Trajectory[StateT]]()
+        ids, born = list[NodeId](), dict[Any, Trajectory[StateT]]()
         for index, joint in enumerate(combine(*(answers for _, answers in moves))):
             turns = [
                 Turn(agent=request.agent, messages=request.messages, completion=completion)
@@ -316,22 +313,3 @@ def _whole(
         if not any(completion.failed for completion in joint)
     ]
     return [(request, [samples[place] for place in kept]) for request, samples in moves]
-
-
-def _record(tree: Tree[StateT], child: Trajectory[StateT]) -> None:
-    score = child.score
-    assert score is not None, "it was just rated"
-    tree.trajectories[child.id] = child
-    tree.values[child.id] = Value(number=score.total, source="task", feedback=score.feedback)
-
-
-def _candidates(tree: Tree[Any], nodes: Sequence[Trajectory[Any]]) -> list[Candidate]:
-    return [
-        Candidate(id=node.id, parent=node.parent or "", value=tree.values[node.id].number)
-        for node in nodes
-    ]
-
-
-def _order(id: str) -> tuple[int, ...]:
-    """Node ids in the order of play: 0.2 before 0.10."""
-    return tuple(int(part) for part in id.split("."))

@@ -20,15 +20,16 @@ def apply(tree: Tree[Any], siblings: Siblings[Any], judgement: Judgement) -> Non
     if judgement.outcome == "malformed":
         return
     rated = list(zip(siblings.children, judgement.values, judgement.opinions, strict=True))
-    tree.opinions |= {child.id: opinion for child, _, opinion in rated}
+    for child, _, opinion in rated:
+        tree.nodes[child.id].opinion = opinion
     rated = [each for each in rated if not each[0].failed]  # it scores 0, whatever a judge says
     if judgement.relative:
         rated = [each for each in rated if each[0].id not in siblings.ended]
     scores = [child.score.total if child.score else 0.0 for child, _, _ in rated]
     numbers = mix(scores, [said.number for _, said, _ in rated], judgement)
     for (child, said, _), number in zip(rated, numbers, strict=True):
-        tree.judged[child.id] = Value(number=number, source="judge", feedback=said.feedback)
-        tree.values[child.id] = tree.judged[child.id]
+        node = tree.nodes[child.id]
+        node.value = node.judged = Value(number=number, source="judge", feedback=said.feedback)
 
 
 def mix(
@@ -57,7 +58,7 @@ def back_up(tree: Tree[Any]) -> None:
 
     A child that k samples led to counts k times.
     """
-    sums = {leaf: (tree.values[leaf].number, 1) for leaf in tree.leaves}
+    sums = {leaf.id: (leaf.number, 1) for leaf in tree.leaves}
     for group in reversed(tree.groups):
         below = [sums[child] for child in group.children if child in sums]
         if below:
@@ -66,10 +67,11 @@ def back_up(tree: Tree[Any]) -> None:
                 before + sum(total for total, _ in below),
                 count + sum(leaves for _, leaves in below),
             )
-    for node, (total, leaves) in sums.items():
-        feedback = tree.values[node].feedback if node in tree.values else ""
+    for id, (total, leaves) in sums.items():
+        node = tree.nodes[id]
+        feedback = node.value.feedback if node.value else ""
         number = min(1.0, total / leaves)  # a mean of ones may exceed one by a rounding error
-        tree.values[node] = Value(number=number, source="leaf", feedback=feedback)
+        node.value = Value(number=number, source="leaf", feedback=feedback)
 
 
 def group_values(tree: Tree[Any], group: Group) -> tuple[Source, tuple[float, ...]]:
@@ -77,11 +79,10 @@ def group_values(tree: Tree[Any], group: Group) -> tuple[Source, tuple[float, ..
 
     Leaves if every child has some, else the judge's if it rated every child, else own scores.
     """
-    values = [tree.values[child] for child in group.children]
-    if all(value.source == "leaf" for value in values):
-        return "leaf", tuple(value.number for value in values)
-    judged = [tree.judged[child].number for child in group.children if child in tree.judged]
-    if len(judged) == len(group.children):
+    siblings = tree.siblings(group)
+    if all(node.value and node.value.source == "leaf" for node in siblings):
+        return "leaf", tuple(node.number for node in siblings)
+    judged = [node.judged.number for node in siblings if node.judged]
+    if len(judged) == len(siblings):
         return "judge", tuple(judged)
-    scores = [tree.trajectories[child].score for child in group.children]
-    return "task", tuple(score.total for score in scores if score is not None)
+    return "task", tuple(node.total for node in siblings)

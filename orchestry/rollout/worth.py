@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from orchestry.core.types import Group, Tree
+from orchestry.core.types import Group, NodeId, Tree
 
 PRIOR = 1.0 / 12.0
 """Variance of a return before anything is known: that of a number drawn evenly from [0, 1]."""
@@ -36,7 +36,7 @@ class Worth:
 
     mean: float
     variance: float
-    weights: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[NodeId, float] = field(default_factory=dict)
 
 
 class Worths:
@@ -49,67 +49,67 @@ class Worths:
     def __init__(
         self,
         tree: Tree[Any],
-        returns: Mapping[str, Sequence[float]],
-        settled: Mapping[str, float] | None = None,
+        returns: Mapping[NodeId, Sequence[float]],
+        settled: Mapping[NodeId, float] | None = None,
     ) -> None:
         self._tree = tree
         self._returns = {node: list(found) for node, found in returns.items()}
         self._settled = settled or {}
         self._groups = {group.parent: group for group in tree.groups}
-        self._leaves = set(tree.leaves)
-        self._memo: dict[str, Worth | None] = {}
+        self._depth = max((leaf.id.stage for leaf in tree.leaves), default=0)
+        self._memo: dict[NodeId, Worth | None] = {}
         self.freedom = PRIOR_FREEDOM
         """Degrees of freedom of one depth's variance: the mean over depths."""
         self._between: dict[int, float] = {}
         self._single: dict[int, float] = {}
         self._slope: dict[int, float] = {}
         self._apart: dict[int, float] = {}
-        levels = {depth(group.parent) for group in tree.groups}
+        levels = {group.parent.stage for group in tree.groups}
         for level in sorted(levels, reverse=True):
             self.freedom += self._pool(level) / len(levels)
 
-    def group(self, node: str) -> Group:
+    def group(self, node: NodeId) -> Group:
         """The samples of a state that was gone on from."""
         return self._groups[node]
 
-    def known(self, node: str) -> Worth:
+    def known(self, node: NodeId) -> Worth:
         """The estimate of a state that has a return below it."""
         worth = self.worth(node)
         if worth is None:
             raise KeyError(node)
         return worth
 
-    def worth(self, node: str) -> Worth | None:
+    def worth(self, node: NodeId) -> Worth | None:
         """The estimate of a state; None where nothing was played to its end from there."""
         if node not in self._memo:
             self._memo[node] = self._worth(node)
         return self._memo[node]
 
-    def ended(self, node: str) -> bool:
+    def ended(self, node: NodeId) -> bool:
         """Whether the episode ended there."""
-        return node in self._leaves
+        return self._tree.nodes[node].leaf
 
-    def add(self, node: str, value: float) -> None:
+    def add(self, node: NodeId, value: float) -> None:
         """Takes one more return from a state; the pooled variances stay."""
         self._returns.setdefault(node, []).append(value)
         self._forget(node)
 
-    def drop(self, node: str) -> None:
+    def drop(self, node: NodeId) -> None:
         """Takes back the last return added there."""
         self._returns[node].pop()
         self._forget(node)
 
-    def _forget(self, node: str) -> None:
-        for ancestor in path(node):
+    def _forget(self, node: NodeId) -> None:
+        for ancestor in node.path:
             self._memo.pop(ancestor, None)
 
-    def _worth(self, node: str) -> Worth | None:
-        if node in self._leaves:
+    def _worth(self, node: NodeId) -> Worth | None:
+        if self.ended(node):
             return Worth(self._return(node), 0.0)
         below, played = self._below(node), self._returns.get(node)
         if not played or (below and node in self._settled):
             return below
-        alone = Worth(fmean(played), self._single.get(depth(node), PRIOR) / len(played))
+        alone = Worth(fmean(played), self._single.get(node.stage, PRIOR) / len(played))
         if below is None:
             return alone
         share = alone.variance / (alone.variance + below.variance)
@@ -119,11 +119,11 @@ class Worths:
             {child: share * weight for child, weight in below.weights.items()},
         )
 
-    def _return(self, leaf: str) -> float:
-        score = self._tree.trajectories[leaf].score
-        return self._tree.values[leaf].number if score is None else score.total
+    def _return(self, leaf: NodeId) -> float:
+        node = self._tree.nodes[leaf]
+        return node.total if node.trajectory.score else node.number
 
-    def _below(self, node: str) -> Worth | None:
+    def _below(self, node: NodeId) -> Worth | None:
         """The mean over children.
 
         What the search pruned by tells, together with the siblings that went on, what a child
@@ -138,7 +138,7 @@ class Worths:
         ]
         if not firm:
             return None
-        level, anchor = depth(node), fmean(found[child].mean for child in firm)
+        level, anchor = node.stage, fmean(found[child].mean for child in firm)
         first = fmean(self._first_value(child) for child in firm)
         mean, weights = 0.0, dict.fromkeys(found, 0.0)
         for child in children:
@@ -159,9 +159,9 @@ class Worths:
             weights,
         )
 
-    def _firm(self, node: str) -> bool:
+    def _firm(self, node: NodeId) -> bool:
         """Whether the search itself went on from there to an end."""
-        return node in self._leaves or bool((worth := self.worth(node)) and worth.weights)
+        return self.ended(node) or bool((worth := self.worth(node)) and worth.weights)
 
     def _trust(self, own: Worth | None, level: int) -> float:
         """The weight of a child's own returns beside what its siblings say of it."""
@@ -171,7 +171,7 @@ class Worths:
         """How far V follows what the search first took a sibling to be worth; least squares."""
         cross, square = PRIOR_SLOPE * PRIOR_SQUARE, PRIOR_SQUARE
         for group in self._tree.groups:
-            if depth(group.parent) != level:
+            if group.parent.stage != level:
                 continue
             found = [
                 (self._first_value(child), worth.mean)
@@ -183,11 +183,10 @@ class Worths:
             square += sum((x - first) ** 2 for x, _ in found)
         return min(1.0, max(0.0, cross / square))
 
-    def _first_value(self, node: str) -> float:
+    def _first_value(self, node: NodeId) -> float:
         """What the search pruned by: the judge's value or the task's score of the work so far."""
-        if node in self._tree.judged:
-            return self._tree.judged[node].number
-        return self._return(node)
+        judged = self._tree.nodes[node].judged
+        return judged.number if judged else self._return(node)
 
     def _pool(self, level: int) -> int:
         """Sets the variances of one depth, those of greater depths being known; returns their
@@ -196,7 +195,7 @@ class Worths:
         between, apart, freedom = 0.0, 0.0, 0
         after = self._single.get(level + 1, 0.0)
         for group in self._tree.groups:
-            if depth(group.parent) != level:
+            if group.parent.stage != level:
                 continue
             found = [(child, worth) for child in group.children if (worth := self.worth(child))]
             noise = sum(worth.variance for _, worth in found) * (1.0 - 1.0 / max(1, len(found)))
@@ -206,22 +205,11 @@ class Worths:
             played = self._returns.get(group.parent, ())
             excess = _squares(played) - max(0, len(played) - 1) * after
             between, freedom = between + excess, freedom + max(0, len(played) - 1)
-        prior = PRIOR_FREEDOM * PRIOR / (1 + max(depth(leaf) for leaf in self._leaves))
+        prior = PRIOR_FREEDOM * PRIOR / (1 + self._depth)
         self._between[level] = (max(0.0, between) + prior) / (freedom + PRIOR_FREEDOM)
         self._apart[level] = (max(0.0, apart) + prior) / (freedom + PRIOR_FREEDOM)
         self._single[level] = self._between[level] + after
         return freedom
-
-
-def depth(node: str) -> int:
-    """How many stages were played before a state of the tree."""
-    return node.count(".")
-
-
-def path(node: str) -> list[str]:
-    """The ids from the root to a state, itself included."""
-    parts = node.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def _squares(values: Sequence[float]) -> float:

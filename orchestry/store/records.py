@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from orchestry.core.types import Frozen, Part, Source, Split, Turn
+from orchestry.core.types import Frozen, NodeId, Part, Source, Split, Turn
 
 
 class NodeRecord(Frozen):
@@ -31,6 +31,11 @@ class NodeRecord(Frozen):
     parts: tuple[Part, ...] = ()
     feedback: str = ""
     tags: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> NodeId:
+        """Where it stands in the tree, as an id that can be ordered and has a stage."""
+        return NodeId.of(self.id)
 
 
 class GroupRecord(Frozen):

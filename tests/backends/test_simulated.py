@@ -8,7 +8,7 @@ from random import Random
 
 from orchestry.backends.simulated import Rewards, Simulated
 from orchestry.core.config import resolve
-from orchestry.core.types import Completion, Message, Problem, Rate, Request, Trajectory, Turn
+from orchestry.core.types import ROOT, Completion, Message, Problem, Rate, Request, Trajectory, Turn
 from orchestry.engine.run import prepare
 from orchestry.judge import prompt as rating
 
@@ -65,7 +65,7 @@ async def test_an_agents_moves_change_the_score_or_never_do() -> None:
 
 
 async def scores(rate: Rate, agent: str) -> list[float]:
-    root = Trajectory("0", Problem(id="p", prompt=""), 0, ("root", -1))
+    root = Trajectory(ROOT, Problem(id="p", prompt=""), 0, ("root", -1))
     turn = Turn(agent=agent, messages=(), completion=Completion(text="", model="m"))
     nodes = [root.extend(index, (agent, index), [turn]) for index in range(12)]
     return [score.total for score in await rate(nodes)]

@@ -13,6 +13,7 @@ import pytest
 
 from orchestry.core.config import FakeConfig, JudgeConfig
 from orchestry.core.types import (
+    ROOT,
     AgentSpec,
     Completion,
     Judgement,
@@ -44,13 +45,13 @@ MALFORMED = '{"A": 7}'
 
 def family(*texts: str, totals: tuple[float, ...] = (), over: bool = False) -> Siblings[Any]:
     """The writer's first moves; their scores tie unless given."""
-    root: Trajectory[Any] = Trajectory("0", PROBLEM, 5, "")
+    root: Trajectory[Any] = Trajectory(ROOT, PROBLEM, 5, "")
     children = []
     for index, text in enumerate(texts):
         said = Turn(agent="writer", messages=(), completion=Completion(text=text, model="m"))
         total = totals[index] if totals else 0.5
         score = Score(parts=(Part(name="quality", value=total),))
-        children.append(Trajectory(f"0.{index}", PROBLEM, 5, text, "0", (said,), score))
+        children.append(Trajectory(root.id.child(index), PROBLEM, 5, text, (said,), score))
     return Siblings(root, ("writer",), tuple(children), frozenset(c.id for c in children if over))
 
 
@@ -296,16 +297,19 @@ def test_the_judge_decides_a_tied_review() -> None:
     policy = Scripted(lambda request: rated(request, lambda text, place: 9 * (text == "bbb")))
     tree = play(Scripted(act), ListwiseJudge(policy, "m", JudgeConfig(repeats=1), Words.agents))
     assert tree.outcomes == ["rated"]
-    (kept,) = [id for id in tree.survivors if id.count(".") == 2]
-    assert tree.trajectories[kept].turns[-1].completion.text == "bbb"
-    lead = tree.opinions[kept] - sum(tree.opinions.values()) / len(tree.opinions)
-    assert tree.judged[kept].number == pytest.approx(0.3 + 0.5 * lead)
-    assert tree.judged[kept].feedback == "About bbb."
-    assert all(tree.opinions[kept] > n for id, n in tree.opinions.items() if id != kept)
+    (kept,) = [node for node in tree.nodes.values() if node.survived and node.id.stage == 2]
+    assert kept.trajectory.turns[-1].completion.text == "bbb"
+    opinions = {node.id: node.opinion for node in tree.nodes.values() if node.opinion is not None}
+    own = opinions.pop(kept.id)
+    lead = own - (own + sum(opinions.values())) / (1 + len(opinions))
+    assert kept.judged is not None
+    assert kept.judged.number == pytest.approx(0.3 + 0.5 * lead)
+    assert kept.judged.feedback == "About bbb."
+    assert all(own > opinion for opinion in opinions.values())
 
 
 def test_a_malformed_judge_leaves_the_tasks_score() -> None:
     judge = ListwiseJudge(Scripted(lambda request: "?"), "m", JudgeConfig(repeats=1), Words.agents)
     tree = play(Scripted(act), judge)
     assert tree.outcomes == ["malformed"]
-    assert tree.judged == {}
+    assert not any(node.judged for node in tree.nodes.values())

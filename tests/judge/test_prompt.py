@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from orchestry.core.config import JudgeConfig
 from orchestry.core.types import (
+    ROOT,
     AgentSpec,
     Completion,
     Part,
@@ -35,7 +36,7 @@ from orchestry.judge.structured import CUT, Malformed, fence_code
 
 TEAM = (AgentSpec(role="writer", goal="Write it."), AgentSpec(role="reviewer"))
 PROBLEM = Problem(id="p", prompt="Reverse a string.", data={"tests": "SECRET"})
-ROOT: Trajectory[Any] = Trajectory("0", PROBLEM, 5, None)
+FIRST: Trajectory[Any] = Trajectory(ROOT, PROBLEM, 5, None)
 ORDER = (1, 2, 0)
 
 
@@ -45,12 +46,12 @@ def turn(agent: str, text: str) -> Turn:
 
 def family(*texts: str, feedback: str = "") -> Siblings[Any]:
     """The reviewer's candidates after the writer's one move."""
-    parent = ROOT.extend(0, None, [turn("writer", "def f(s): return s")])
+    parent = FIRST.extend(0, None, [turn("writer", "def f(s): return s")])
     score = Score(parts=(Part(name="quality", value=0.5),), feedback=feedback)
     children = []
     for index, text in enumerate(texts):
         child = parent.extend(index, text, [turn("reviewer", text)])
-        children.append(Trajectory(child.id, PROBLEM, 5, text, parent.id, child.turns, score))
+        children.append(Trajectory(child.id, PROBLEM, 5, text, child.turns, score))
     return Siblings(parent, ("reviewer",), tuple(children), ended=frozenset())
 
 
@@ -82,10 +83,11 @@ def test_the_prompt_shows_team_problem_history_and_candidates_by_order() -> None
 
 def test_a_joint_move_shows_every_mover() -> None:
     children = tuple(
-        ROOT.extend(n, n, [turn("left", f"l{n}"), turn("right", f"r{n}")]) for n in range(2)
+        FIRST.extend(n, n, [turn("left", f"l{n}"), turn("right", f"r{n}")]) for n in range(2)
     )
     _, user = asked(
-        Siblings(ROOT, ("left", "right"), children, frozenset(c.id for c in children)), order=(0, 1)
+        Siblings(FIRST, ("left", "right"), children, frozenset(c.id for c in children)),
+        order=(0, 1),
     )
     assert "a next move by left and right" in user
     assert "begin candidate B, by left]\nl1\n" in user

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestry.core.types import NodeId
 from orchestry.rollout.beam import Beam, Candidate, Chains, advantages, prune
 
 VALUES = st.floats(0, 1, allow_nan=False)
 LEVELS = st.sampled_from([0.0, 0.5, 1.0])
 POOLS = st.lists(st.tuples(st.sampled_from("pqr"), LEVELS), min_size=1, max_size=12).map(
-    lambda rows: [Candidate(f"{p}.{i}", p, v) for i, (p, v) in enumerate(rows)]
+    lambda rows: [Candidate(NodeId((p, i)), v) for i, (p, v) in enumerate(rows)]
 )
 
 
@@ -47,23 +48,28 @@ def test_pruning_does_not_depend_on_the_other_values_of_ids(
 
 
 def test_ties_are_kept_diverse_in_their_parents() -> None:
-    pool = [Candidate(f"{parent}.{i}", parent, 1.0) for parent in "abc" for i in range(4)]
+    pool = [Candidate(NodeId((parent, i)), 1.0) for parent in "abc" for i in range(4)]
     for seed in range(20):
         kept = prune(pool, 3, seed)
         assert {id[0] for id in kept} == {"a", "b", "c"}
 
 
 def test_ties_are_broken_by_seed() -> None:
-    pool = [Candidate(f"a.{i}", "a", 1.0) for i in range(4)]
-    assert {prune(pool, 1, seed)[0] for seed in range(40)} == {"a.0", "a.1", "a.2", "a.3"}
+    pool = [Candidate(NodeId(("a", i)), 1.0) for i in range(4)]
+    assert {prune(pool, 1, seed)[0] for seed in range(40)} == {
+        ("a", 0),
+        ("a", 1),
+        ("a", 2),
+        ("a", 3),
+    }
 
 
 def test_full_exploration_reaches_the_worst() -> None:
-    pool = [Candidate("a.0", "a", 1.0), Candidate("a.1", "a", 0.0)]
+    pool = [Candidate(NodeId(("a", 0)), 1.0), Candidate(NodeId(("a", 1)), 0.0)]
     greedy = {prune(pool, 1, seed)[0] for seed in range(40)}
     curious = {prune(pool, 1, seed, exploration=1.0)[0] for seed in range(40)}
-    assert greedy == {"a.0"}
-    assert curious == {"a.0", "a.1"}
+    assert greedy == {("a", 0)}
+    assert curious == {("a", 0), ("a", 1)}
 
 
 @given(st.integers(1, 8), st.integers(1, 8), POOLS)
@@ -76,15 +82,16 @@ def test_no_stage_draws_more_than_k_times_width(k: int, width: int, pool: list[C
 
 def test_pruning_waits_while_all_siblings_tie() -> None:
     beam = Beam(k=3, width=2)
-    tied = [Candidate(f"{p}.{i}", p, v) for p, v in (("a", 1.0), ("b", 0.5)) for i in range(3)]
+    tied = [Candidate(NodeId((p, i)), v) for p, v in (("a", 1.0), ("b", 0.5)) for i in range(3)]
     assert len(beam.prune(tied, 0)) == 6
-    told = [*tied[:-1], Candidate("b.2", "b", 0.7)]
+    told = [*tied[:-1], Candidate(NodeId(("b", 2)), 0.7)]
     assert len(beam.prune(told, 0)) == 2
 
 
 def test_a_pool_of_only_children_is_pruned_by_value() -> None:
     beam = Beam(k=2, width=1)
-    assert beam.prune([Candidate("a.0", "a", 0.1), Candidate("b.0", "b", 0.9)], 0) == ["b.0"]
+    pool = [Candidate(NodeId(("a", 0)), 0.1), Candidate(NodeId(("b", 0)), 0.9)]
+    assert beam.prune(pool, 0) == [("b", 0)]
 
 
 def test_after_a_tie_the_next_stage_spreads_the_same_calls() -> None:
@@ -98,5 +105,5 @@ def test_chains_never_branch_after_the_root() -> None:
     chains = Chains(5)
     assert chains.samples(0, 1) == 5
     assert chains.samples(1, 5) == 1
-    pool = [Candidate(f"{i}", "r", i / 5) for i in range(5)]
-    assert chains.prune(pool, 0) == [str(i) for i in range(5)]
+    pool = [Candidate(NodeId((i,)), i / 5) for i in range(5)]
+    assert chains.prune(pool, 0) == [(i,) for i in range(5)]

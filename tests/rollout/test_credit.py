@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestry import Problem, Score
-from orchestry.core.types import Group, Part, Trajectory, Tree, Value
+from orchestry.core.types import ROOT, Group, NodeId, Part, Trajectory, Tree
 from orchestry.rollout.credit import Method, allocate, blame, credits, remaining_calls, student_95
 from orchestry.rollout.shapley import Mix, draws, shapley
 from orchestry.rollout.values import back_up
@@ -25,15 +25,14 @@ def tree_of(
     groups: dict[str, tuple[str, ...]], scores: dict[str, float], leaves: list[str]
 ) -> Tree[str]:
     """A tree from the agents that moved in each state; its children are those that have scores."""
-    tree: Tree[str] = Tree(trajectories={"0": Trajectory("0", PROBLEM, 1, "")}, leaves=leaves)
-    for id, value in scores.items():
-        score = Score(parts=(Part(name="quality", value=value),))
-        parent = id.rpartition(".")[0]
-        tree.trajectories[id] = Trajectory(id, PROBLEM, 1, id, parent, score=score)
-        tree.values[id] = Value(number=value, source="task")
+    tree: Tree[str] = Tree()
+    tree.add(Trajectory(ROOT, PROBLEM, 1, ""))
+    for id in map(NodeId.of, scores):
+        score = Score(parts=(Part(name="quality", value=scores[str(id)]),))
+        tree.add(Trajectory(id, PROBLEM, 1, str(id), score=score)).leaf = str(id) in leaves
     for parent, agents in groups.items():
-        children = tuple(id for id in scores if id.rpartition(".")[0] == parent)
-        tree.groups.append(Group(parent, agents, children))
+        children = tuple(id for id in tree.nodes if id.parent == NodeId.of(parent))
+        tree.groups.append(Group(NodeId.of(parent), agents, children))
     back_up(tree)
     return tree
 
@@ -46,24 +45,29 @@ def pruned() -> Tree[str]:
     return tree_of({"0": ("a",), "0.0": ("b",), "0.1": ("b",)}, scores, leaves)
 
 
+def at(*texts: str) -> list[NodeId]:
+    """Node ids from their texts."""
+    return [NodeId.of(text) for text in texts]
+
+
 def by_agent(records: tuple[CreditRecord, ...]) -> dict[str, float]:
     return {record.agent: record.credit for record in records}
 
 
 def test_credits_are_differences_of_mean_leaves() -> None:
-    found = credits(pruned(), ["0.0.0"], ["b", "a"], {})
+    found = credits(pruned(), at("0.0.0"), ["b", "a"], {})
     assert [record.agent for record in found] == ["b", "a"]
     assert by_agent(found) == {"a": pytest.approx(0.3), "b": pytest.approx(0.2)}
 
 
 def test_replays_of_pruned_siblings_lower_what_the_survivors_promise() -> None:
-    before = by_agent(credits(pruned(), ["0.0.0"], ["a", "b"], {}))
-    low = {"0.2": [0.0] * 40, "0.3": [0.0] * 40}
-    after = by_agent(credits(pruned(), ["0.0.0"], ["a", "b"], low))
+    before = by_agent(credits(pruned(), at("0.0.0"), ["a", "b"], {}))
+    low = dict.fromkeys(at("0.2", "0.3"), [0.0] * 40)
+    after = by_agent(credits(pruned(), at("0.0.0"), ["a", "b"], low))
     assert after["a"] > before["a"] + 0.2
     assert after["b"] == pytest.approx(before["b"])
-    many = {state: [0.1] * 4000 for state in ("0.2", "0.3")}
-    assert by_agent(credits(pruned(), ["0.0.0"], ["a", "b"], many))["a"] == pytest.approx(
+    many = dict.fromkeys(at("0.2", "0.3"), [0.1] * 4000)
+    assert by_agent(credits(pruned(), at("0.0.0"), ["a", "b"], many))["a"] == pytest.approx(
         0.8 - (0.8 + 0.2 + 0.1 + 0.1) / 4, abs=0.01
     )
 
@@ -71,21 +75,23 @@ def test_replays_of_pruned_siblings_lower_what_the_survivors_promise() -> None:
 def test_a_pruned_siblings_first_score_tells_what_it_is_worth() -> None:
     scores = {"0.0": 0.9, "0.1": 0.9, "0.2": 0.1, "0.3": 0.1, "0.0.0": 0.9, "0.1.0": 0.9}
     tree = tree_of({"0": ("a",), "0.0": ("b",), "0.1": ("b",)}, scores, ["0.0.0", "0.1.0"])
-    (credit,) = (r for r in credits(tree, ["0.0.0"], ["a", "b"], {}) if r.agent == "a")
+    (credit,) = (r for r in credits(tree, at("0.0.0"), ["a", "b"], {}) if r.agent == "a")
     assert credit.credit == pytest.approx(0.5 * 0.4)  # half the gap of the mean first scores
 
 
 def test_siblings_are_told_from_their_mean_and_equal_shares_the_rest() -> None:
-    siblings = by_agent(credits(pruned(), ["0.0.0"], ["a", "b", "c"], {}, "siblings"))
+    siblings = by_agent(credits(pruned(), at("0.0.0"), ["a", "b", "c"], {}, "siblings"))
     assert siblings == {"a": 0.0, "b": pytest.approx(0.2), "c": 0.0}  # by one source: all tie
-    equal = by_agent(credits(pruned(), ["0.0.0"], ["a", "b", "c"], {}, "equal"))
+    equal = by_agent(credits(pruned(), at("0.0.0"), ["a", "b", "c"], {}, "equal"))
     assert equal == {"a": pytest.approx(0.25), "b": pytest.approx(0.25), "c": 0.0}
 
 
 def test_only_replay_reads_the_returns() -> None:
-    extra = {"0.2": [0.0, 0.1]}
+    extra = {NodeId((2,)): [0.0, 0.1]}
     for method in METHODS:
-        with_, without = (credits(pruned(), ["0.1.1"], ["a", "b"], r, method) for r in (extra, {}))
+        with_, without = (
+            credits(pruned(), at("0.1.1"), ["a", "b"], r, method) for r in (extra, {})
+        )
         assert (with_ == without) == (method != "replay")
 
 
@@ -96,19 +102,21 @@ unit = st.floats(0, 1)
 @given(
     st.lists(unit, min_size=8, max_size=8),
     st.lists(unit, min_size=4, max_size=4),
-    st.dictionaries(st.sampled_from(["0", "0.0", "0.1", "0.2", "0.3"]), st.lists(unit, max_size=4)),
+    st.dictionaries(
+        st.sampled_from(at("0", "0.0", "0.1", "0.2", "0.3")), st.lists(unit, max_size=4)
+    ),
 )
 def test_credits_add_up_and_intervals_hold_them(
-    values: list[float], last: list[float], returns: dict[str, list[float]]
+    values: list[float], last: list[float], returns: dict[NodeId, list[float]]
 ) -> None:
     tree = pruned()
-    names = [*tree.trajectories][1:]
+    names, leaves = [*map(str, tree.nodes)][1:], [leaf.id for leaf in tree.leaves]
     scores = dict(zip(names, [*values[:4], *last], strict=True))
-    tree = tree_of({"0": ("a",), "0.0": ("b",), "0.1": ("b",)}, scores, tree.leaves)
-    for leaf in tree.leaves:
+    tree = tree_of({"0": ("a",), "0.0": ("b",), "0.1": ("b",)}, scores, [*map(str, leaves)])
+    for leaf in leaves:
         found = credits(tree, [leaf], ["a", "b"], returns)
-        root = Worths(tree, returns).known("0").mean
-        assert sum(record.credit for record in found) == pytest.approx(scores[leaf] - root)
+        root = Worths(tree, returns).known(ROOT).mean
+        assert sum(record.credit for record in found) == pytest.approx(scores[str(leaf)] - root)
         for method in METHODS:
             for record in credits(tree, [leaf], ["a", "b"], returns, method):
                 assert -1.0 <= record.low <= record.credit <= record.high <= 1.0
@@ -118,7 +126,7 @@ def test_credits_add_up_and_intervals_hold_them(
 
 def test_a_tree_of_one_chain_says_that_it_knows_nothing() -> None:
     tree = tree_of({"0": ("a",), "0.0": ("b",)}, {"0.0": 0.2, "0.0.0": 0.7}, ["0.0.0"])
-    for record in credits(tree, ["0.0.0"], ["a", "b"], {}):
+    for record in credits(tree, at("0.0.0"), ["a", "b"], {}):
         assert record.credit == pytest.approx(0.0)
         assert record.high - record.low > 1.0
 
@@ -126,8 +134,8 @@ def test_a_tree_of_one_chain_says_that_it_knows_nothing() -> None:
 def test_more_returns_narrow_the_interval() -> None:
     widths = []
     for count in (1, 4, 16):
-        returns = {state: [0.2, 0.4] * count for state in ("0", "0.2", "0.3")}
-        record = credits(pruned(), ["0.0.0"], ["a", "b"], returns)[0]
+        returns = dict.fromkeys(at("0", "0.2", "0.3"), [0.2, 0.4] * count)
+        record = credits(pruned(), at("0.0.0"), ["a", "b"], returns)[0]
         widths.append(record.high - record.low)
     assert widths == sorted(widths, reverse=True)
 
@@ -135,10 +143,10 @@ def test_more_returns_narrow_the_interval() -> None:
 def test_agents_at_once_share_by_their_shapley_values() -> None:
     tree = tree_of({"0": ("a", "b")}, {"0.0": 1.0, "0.1": 0.0}, ["0.0", "0.1"])
     only_a = [Mix(draw, (0.5 * (1 - draw[0]), 1.0, 0.5, 1.0)) for draw in draws(2, 2, 0)]
-    found = credits(tree, ["0.0"], ["a", "b"], {}, mixes={"0.0": only_a})
+    found = credits(tree, at("0.0"), ["a", "b"], {}, mixes={NodeId((0,)): only_a})
     assert sum(record.credit for record in found) == pytest.approx(1.0 - 0.25)
     assert found[0].credit == pytest.approx((0.75 + 0.5) / 2)
-    even = credits(tree, ["0.0"], ["a", "b"], {})
+    even = credits(tree, at("0.0"), ["a", "b"], {})
     assert even[0].credit == even[1].credit == pytest.approx(0.25)
     assert even[0].high - even[0].low > 1.0
 
@@ -172,16 +180,16 @@ def test_calls_of_a_play_are_those_of_the_stages_ahead() -> None:
 @given(st.integers(0, 30))
 def test_an_allocation_never_passes_its_calls(calls: int) -> None:
     tree = pruned()
-    states = allocate(tree, ["0.0.0", "0.1.1"], ["a", "b"], {}, calls)
+    states = allocate(tree, at("0.0.0", "0.1.1"), ["a", "b"], {}, calls)
     costs = remaining_calls(tree)
-    assert sum(costs[state.count(".")] for state in states) <= calls
+    assert sum(costs[state.stage] for state in states) <= calls
     assert bool(states) == (calls > 0)
-    assert states == allocate(tree, ["0.0.0", "0.1.1"], ["a", "b"], {}, calls)
-    assert not set(states) & set(tree.leaves)
+    assert states == allocate(tree, at("0.0.0", "0.1.1"), ["a", "b"], {}, calls)
+    assert not any(tree.nodes[state].leaf for state in states)
 
 
 def test_the_first_play_goes_to_a_sibling_without_a_return() -> None:
-    assert allocate(pruned(), ["0.0.0"], ["a", "b"], {}, 1) in (("0.2",), ("0.3",))
+    assert allocate(pruned(), at("0.0.0"), ["a", "b"], {}, 1) in (((2,),), ((3,),))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orchestry import AgentSpec, Problem, Score, Split, TeamTask, Tools, Transcript
 from orchestry.core.config import CreditConfig, FakeConfig
 from orchestry.core.seeds import derive
-from orchestry.core.types import Limits, Member, Policy, Request, Tree
+from orchestry.core.types import ROOT, Limits, Member, NodeId, Policy, Request, Tree
 from orchestry.models.fake import FakeProvider
 from orchestry.rollout.beam import Beam, Chains, Schedule
 from orchestry.rollout.replay import Credited, Replays, give_credit
@@ -108,7 +108,7 @@ def test_the_share_is_never_passed_and_credits_add_up(
 def test_go_on_keeps_to_its_calls_and_says_which_plays_are_not_over() -> None:
     rollout = rollout_of(Words(), Scripted(letters))
     tree = asyncio.run(rollout.play(rollout.task.problems("train")[0], 1))
-    starts = [tree.trajectories["0"]] * 2
+    starts = [tree.root.trajectory] * 2
     whole = asyncio.run(rollout.go_on(starts, [1, 2], 6))
     assert [len(end.turns) for end in whole] == [3, 3]
     cut = asyncio.run(rollout.go_on(starts, [1, 2], 5))
@@ -160,7 +160,7 @@ async def test_cross_and_aligned_samples_mix_to_the_same_credits() -> None:
         schedule = Beam(k=4, width=2, joint=joint)
         tree, credit = await credited(rollout_of(Duo(), Scripted(letters), schedule), 0.0, seed=3)
         best = {r.agent: round(r.credit, 9) for r in credit.records[:2]}
-        found.append((tree.values[credit.records[0].leaf].number, best))
+        found.append((tree.nodes[NodeId.of(credit.records[0].leaf)].number, best))
     assert found[0] == found[1]
 
 
@@ -168,22 +168,23 @@ async def test_extra_joint_samples_join_the_mix() -> None:
     rollout = rollout_of(Duo(), Scripted(letters))
     tree = await rollout.play(rollout.task.problems("train")[0], 1)
     replays = Replays(rollout, tree)
-    await replays.play(["0", "0"], 4)
-    mixes = await replays.mix([tree.leaves[0]])
-    assert len(mixes[tree.leaves[0]]) == 6**2
-    own = {mix.scores[-1] for mix in mixes[tree.leaves[0]]}
-    assert own == {tree.values[tree.leaves[0]].number}
+    await replays.play([ROOT, ROOT], 4)
+    leaf = tree.leaves[0]
+    mixes = await replays.mix([leaf.id])
+    assert len(mixes[leaf.id]) == 6**2
+    own = {mix.scores[-1] for mix in mixes[leaf.id]}
+    assert own == {leaf.number}
 
 
 async def test_unfinished_joint_stages_telescope() -> None:
     tree, found = await credited(rollout_of(Encore(), Scripted(letters)), share=0.0, seed=5)
     leaf = found.records[0].leaf
     replays = Replays(rollout_of(Encore(), Scripted(letters)), tree)
-    mixes = await replays.mix([leaf])
+    mixes = await replays.mix([NodeId.of(leaf)])
     assert len(mixes) == 2
     total = sum(record.credit for record in found.records if record.leaf == leaf)
-    root = Worths(tree, {}).known("0").mean
-    assert total == pytest.approx(tree.values[leaf].number - root, abs=0.25)
+    root = Worths(tree, {}).known(ROOT).mean
+    assert total == pytest.approx(tree.nodes[NodeId.of(leaf)].number - root, abs=0.25)
 
 
 async def test_other_methods_ask_for_nothing() -> None:

@@ -15,7 +15,7 @@ from orchestry import Problem, Score, Tools, Transcript
 from orchestry.core.config import CreditConfig
 from orchestry.core.errors import TaskError
 from orchestry.core.seeds import derive
-from orchestry.core.types import Limits, Request, Tree
+from orchestry.core.types import ROOT, Limits, Node, NodeId, Request, Tree
 from orchestry.rollout.beam import Beam, Chains, Joint, Schedule
 from orchestry.rollout.replay import give_credit
 from orchestry.rollout.rollout import TOLD_CHARS, Rollout, task_rater
@@ -55,9 +55,9 @@ def test_equal_arguments_give_an_equal_tree() -> None:
 def test_trees_are_sound(k: int, width: int, seed: int) -> None:
     tree = play(Words(), Beam(k=k, width=width), Scripted(letters), seed=seed)
     for group in tree.groups:
-        assert all(tree.trajectories[child].parent == group.parent for child in group.children)
-        assert group.parent in tree.survivors
-    leaves = [tree.trajectories[leaf] for leaf in tree.leaves]
+        assert all(child.parent == group.parent for child in group.children)
+        assert tree.nodes[group.parent].survived
+    leaves = [leaf.trajectory for leaf in tree.leaves]
     assert leaves
     assert all(len(leaf.turns) == 3 for leaf in leaves)
     assert len(tree.answers) == sum(len(group.children) for group in tree.groups)
@@ -74,7 +74,7 @@ def test_equal_siblings_are_one_node_that_counts_for_all_its_samples() -> None:
 
     tree = play(Words(), Beam(k=4, width=2), Scripted(answer))
     first = tree.groups[0]
-    assert first.children == ("0.0", "0.1", "0.1", "0.1")
+    assert first.children == ((0,), (1,), (1,), (1,))
     record = episode_record(tree, 0)
     assert len(record.groups[0].advantages) == 4
     assert record.usd == pytest.approx(0.01 * len(tree.answers))
@@ -98,9 +98,9 @@ def test_a_group_never_mixes_sources() -> None:
 
 def test_a_nodes_value_is_the_mean_of_its_leaf_samples() -> None:
     tree = play(Words(), Chains(6), Scripted(letters))
-    totals = [score.total for leaf in tree.leaves if (score := tree.trajectories[leaf].score)]
+    totals = [tree_score(leaf) for leaf in tree.leaves]
     assert len(totals) == 6
-    assert tree.values["0"].number == pytest.approx(sum(totals) / 6)
+    assert tree.root.number == pytest.approx(sum(totals) / 6)
 
 
 def test_joint_actions_aligned_and_cross() -> None:
@@ -108,12 +108,12 @@ def test_joint_actions_aligned_and_cross() -> None:
         return str(request.sample_index)
 
     aligned = play(Duo(), Beam(k=3, width=1), Scripted(answer))
-    assert [tree_score(aligned, leaf) for leaf in aligned.leaves] == [1.0, 1.0, 1.0]
+    assert [tree_score(leaf) for leaf in aligned.leaves] == [1.0, 1.0, 1.0]
     policy = Scripted(answer)
     cross = play(Duo(), Beam(k=3, width=1, joint="cross"), policy)
     assert policy.calls == 6
     assert len(cross.leaves) == 9
-    assert sum(tree_score(cross, leaf) for leaf in cross.leaves) == 3.0
+    assert sum(tree_score(leaf) for leaf in cross.leaves) == 3.0
 
 
 # --- calls that failed ----------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def test_a_joint_action_loses_the_sample_that_one_agent_lacks(joint: Joint, leav
 
     tree = play(Duo(), Beam(k=4, width=1, joint=joint), Scripted(answer))
     assert len(tree.leaves) == leaves
-    said = {turn.completion.text for node in tree.trajectories.values() for turn in node.turns}
+    said = {turn.completion.text for node in tree.nodes.values() for turn in node.trajectory.turns}
     assert said == {"0", "1", "3"}
 
 
@@ -152,8 +152,8 @@ def test_a_branch_whose_samples_all_failed_ends_and_counts_in_no_mean() -> None:
     tree = play(Words(), Chains(3), Scripted(answer))
     record = episode_record(tree, 0)
     assert len(tree.leaves) == 2
-    assert {leaf.id for leaf in record.leaves()} == set(tree.leaves)
-    totals = [score.total for leaf in tree.leaves if (score := tree.trajectories[leaf].score)]
+    assert {leaf.id for leaf in record.leaves()} == {str(leaf.id) for leaf in tree.leaves}
+    totals = [tree_score(leaf) for leaf in tree.leaves]
     assert record.mean_leaf_reward == pytest.approx(sum(totals) / 2)
 
 
@@ -206,8 +206,8 @@ def test_whatever_fails_the_tree_is_sound(
         assert sum(group.advantages) == pytest.approx(0.0, abs=1e-9)
 
 
-def tree_score(tree: Tree[Any], leaf: str) -> float:
-    score = tree.trajectories[leaf].score
+def tree_score(leaf: Node[Any]) -> float:
+    score = leaf.trajectory.score
     assert score is not None
     return score.total
 
@@ -301,13 +301,13 @@ def test_agents_are_told_the_score_of_their_state_and_never_that_of_the_first() 
     policy = Scripted(letters)
     tree = play(Hearing(), Chains(1), policy)
     prompts = [batch[0].messages[-1].content for batch in policy.batches]
-    first = tree.trajectories["0.0"].score
+    first = tree.nodes[NodeId((0,))].trajectory.score
     assert first is not None
     assert [prompt.count("told wrote") for prompt in prompts] == [0, 1, 2]
     told = f"told wrote:\n{first.total:.1f} {'f' * TOLD_CHARS}"
     assert told in prompts[1]
     assert told + "f" not in prompts[1]
-    states = [tree.trajectories[id].state for id in ("0", "0.0")]
+    states = [tree.nodes[id].trajectory.state for id in (ROOT, NodeId((0,)))]
     assert [len(state.said) for state in states] == [0, 1]  # stored as they were
 
 
@@ -316,12 +316,12 @@ def test_plays_that_go_on_are_told_what_the_search_would_have_told() -> None:
     task, searched, replayed = Hearing(), Scripted(lambda _: "aa"), Scripted(lambda _: "aa")
     tree = play(task, Chains(1), searched)
     rollout = Rollout(task, team(task), replayed, task_rater(task, TOOLS), Chains(1))
-    (end,) = asyncio.run(rollout.go_on([tree.trajectories["0"]], [1], 3))
+    (end,) = asyncio.run(rollout.go_on([tree.root.trajectory], [1], 3))
     seen = [[each.messages for each in batch] for batch in searched.batches]
     assert [[each.messages for each in batch] for batch in replayed.batches] == seen
     assert end.score is None
     replayed.batches.clear()
-    asyncio.run(rollout.go_on([tree.trajectories["0.0"]], [1], 3))
+    asyncio.run(rollout.go_on([tree.nodes[NodeId((0,))].trajectory], [1], 3))
     assert [[each.messages for each in batch] for batch in replayed.batches] == seen[1:]
 
 

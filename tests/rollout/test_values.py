@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestry.core.types import (
+    ROOT,
     Group,
     Judgement,
+    Node,
+    NodeId,
     Part,
     Problem,
     Score,
@@ -27,49 +30,46 @@ PROBLEM = Problem(id="p", prompt="p")
 
 
 @dataclass(frozen=True)
-class Node:
+class Drawn:
     """A state of a drawn tree: its own score, whether it is a leaf, and the k-th sample's child."""
 
     score: float
     leaf: bool
     samples: tuple[int, ...] = ()
-    children: tuple[Node, ...] = ()
+    children: tuple[Drawn, ...] = ()
 
 
 @st.composite
-def nodes(draw: st.DrawFn, depth: int = 3) -> Node:
+def nodes(draw: st.DrawFn, depth: int = 3) -> Drawn:
     """Leaves, pruned nodes without children, and nodes whose samples may share children."""
     score = draw(st.floats(0, 1))
     kind = draw(st.sampled_from(["leaf", "pruned", "inner", "inner"])) if depth else "leaf"
     if kind != "inner":
-        return Node(score, leaf=kind == "leaf")
+        return Drawn(score, leaf=kind == "leaf")
     children = tuple(draw(st.lists(nodes(depth - 1), min_size=1, max_size=3)))
     repeats = draw(st.lists(st.sampled_from(range(len(children))), max_size=3))
-    return Node(score, False, (*range(len(children)), *repeats), children)
+    return Drawn(score, False, (*range(len(children)), *repeats), children)
 
 
-def planted(node: Node) -> tuple[Tree[str], dict[str, Node]]:
+def planted(node: Drawn) -> tuple[Tree[str], dict[NodeId, Drawn]]:
     """The tree as a rollout leaves it before values are backed up, and its nodes by id."""
     tree: Tree[str] = Tree()
-    by_id = {"0": node}
-    stage = ["0"]
+    by_id = {ROOT: node}
+    stage = [ROOT]
     while stage:
         for id in stage:
             here = by_id[id]
-            score = Score(parts=(Part(name="quality", value=here.score),))
-            tree.trajectories[id] = Trajectory(id, PROBLEM, 0, id, score=score)
-            tree.values[id] = Value(number=here.score, source="task", feedback=f"of {id}")
-            by_id.update({f"{id}.{k}": child for k, child in enumerate(here.children)})
-            if here.leaf:
-                tree.leaves.append(id)
+            score = Score(parts=(Part(name="quality", value=here.score),), feedback=f"of {id}")
+            tree.add(Trajectory(id, PROBLEM, 0, str(id), score=score)).leaf = here.leaf
+            by_id.update({id.child(k): child for k, child in enumerate(here.children)})
             if here.samples:
-                children = tuple(f"{id}.{k}" for k in here.samples)
+                children = tuple(id.child(k) for k in here.samples)
                 tree.groups.append(Group(parent=id, agents=("a",), children=children))
-        stage = [f"{id}.{k}" for id in stage for k in range(len(by_id[id].children))]
+        stage = [id.child(k) for id in stage for k in range(len(by_id[id].children))]
     return tree, by_id
 
 
-def leaf_samples(node: Node) -> Iterator[float]:
+def leaf_samples(node: Drawn) -> Iterator[float]:
     """The score of every leaf below, once for each path of samples that led to it."""
     if node.leaf:
         yield node.score
@@ -78,12 +78,13 @@ def leaf_samples(node: Node) -> Iterator[float]:
 
 
 @given(nodes())
-def test_a_node_is_worth_the_mean_of_its_leaf_samples(root: Node) -> None:
+def test_a_node_is_worth_the_mean_of_its_leaf_samples(root: Drawn) -> None:
     tree, by_id = planted(root)
     back_up(tree)
-    assert tree.values.keys() == by_id.keys()
+    assert tree.nodes.keys() == by_id.keys()
     for id, node in by_id.items():
-        value, below = tree.values[id], [*leaf_samples(node)]
+        value, below = tree.nodes[id].value, [*leaf_samples(node)]
+        assert value is not None
         assert 0.0 <= value.number <= 1.0
         assert value.source == ("leaf" if below else "task")
         assert value.number == pytest.approx(sum(below) / len(below) if below else node.score)
@@ -91,7 +92,7 @@ def test_a_node_is_worth_the_mean_of_its_leaf_samples(root: Node) -> None:
 
 
 @given(nodes())
-def test_a_group_never_mixes_sources(root: Node) -> None:
+def test_a_group_never_mixes_sources(root: Drawn) -> None:
     tree, by_id = planted(root)
     back_up(tree)
     for group in tree.groups:
@@ -108,22 +109,30 @@ def test_a_group_never_mixes_sources(root: Node) -> None:
 
 @given(st.lists(st.just(1.0), min_size=1, max_size=60))
 def test_a_tree_of_ones_is_worth_one(ones: list[float]) -> None:
-    children = tuple(Node(score, leaf=True) for score in ones)
-    tree, _ = planted(Node(0.0, False, tuple(range(len(children))), children))
+    children = tuple(Drawn(score, leaf=True) for score in ones)
+    tree, _ = planted(Drawn(0.0, False, tuple(range(len(children))), children))
     back_up(tree)
-    assert tree.values["0"].number == 1.0
+    assert tree.root.number == 1.0
 
 
 # --- the judge's part -----------------------------------------------------------------------------
 
 
 def siblings(scores: list[float], ended: Collection[int] = ()) -> Siblings[str]:
-    root = Trajectory("0", PROBLEM, 0, "root")
+    root = Trajectory(ROOT, PROBLEM, 0, "root")
     children = tuple(
-        Trajectory(f"0.{i}", PROBLEM, 0, str(i), "0", score=Score(parts=(Part(name="q", value=s),)))
+        Trajectory(NodeId((i,)), PROBLEM, 0, str(i), score=Score(parts=(Part(name="q", value=s),)))
         for i, s in enumerate(scores)
     )
-    return Siblings(root, ("a",), children, frozenset(f"0.{i}" for i in ended))
+    return Siblings(root, ("a",), children, frozenset(NodeId((i,)) for i in ended))
+
+
+def applied(family: Siblings[str], judgement: Judgement) -> list[Node[str]]:
+    """The siblings' nodes, once the judge has spoken."""
+    tree: Tree[str] = Tree()
+    nodes = [tree.add(child) for child in family.children]
+    apply(tree, family, judgement)
+    return nodes
 
 
 def judged(numbers: list[float], weight: float, relative: bool) -> Judgement:
@@ -141,9 +150,8 @@ def test_a_judge_of_some_sets_moves_no_set_as_a_whole(
     drawn: list[tuple[float, float]], weight: float
 ) -> None:
     scores, numbers = [score for score, _ in drawn], [number for _, number in drawn]
-    tree: Tree[str] = Tree()
-    apply(tree, siblings(scores), judged(numbers, weight, relative=True))
-    values = [tree.values[f"0.{i}"].number for i in range(len(drawn))]
+    nodes = applied(siblings(scores), judged(numbers, weight, relative=True))
+    values = [node.number for node in nodes]
     if min(values) > 0.0 and max(values) < 1.0:
         assert sum(values) == pytest.approx(sum(scores))
     first, second = sorted(range(len(drawn)), key=lambda i: numbers[i])[:2]
@@ -152,27 +160,26 @@ def test_a_judge_of_some_sets_moves_no_set_as_a_whole(
 
 
 def test_a_judge_of_all_sets_is_mixed_by_weight() -> None:
-    tree: Tree[str] = Tree()
-    apply(tree, siblings([0.2, 1.0], {1}), judged([1.0, 0.5], 0.25, relative=False))
-    assert tree.values["0.0"].number == pytest.approx(0.75 * 0.2 + 0.25)
-    assert tree.values["0.1"].number == pytest.approx(0.75 + 0.125)
-    assert tree.opinions == {"0.0": 1.0, "0.1": 0.5}
+    nodes = applied(siblings([0.2, 1.0], {1}), judged([1.0, 0.5], 0.25, relative=False))
+    assert nodes[0].number == pytest.approx(0.75 * 0.2 + 0.25)
+    assert nodes[1].number == pytest.approx(0.75 + 0.125)
+    assert [node.opinion for node in nodes] == [1.0, 0.5]
 
 
 def test_a_trajectory_that_ended_is_left_to_the_task() -> None:
-    tree: Tree[str] = Tree()
-    apply(tree, siblings([1.0, 1.0, 1.0], {0}), judged([0.1, 0.9, 0.5], 0.5, relative=True))
-    assert "0.0" not in tree.values
-    assert tree.values["0.1"].number > tree.values["0.2"].number
+    family = siblings([1.0, 1.0, 1.0], {0})
+    ended, better, worse = applied(family, judged([0.1, 0.9, 0.5], 0.5, relative=True))
+    assert (ended.judged, ended.number) == (None, 1.0)
+    assert better.number > worse.number
 
 
 def test_a_trajectory_that_the_task_could_not_score_stays_0_whatever_a_judge_says() -> None:
-    tree: Tree[str] = Tree()
     family = siblings([0.0, 0.5])
     failed = replace(family.children[0], fault=ValueError("odd"))
     family = replace(family, children=(failed, family.children[1]))
-    apply(tree, family, judged([1.0, 0.5], 0.5, relative=False))
-    assert [*tree.values] == ["0.1"]
+    nodes = applied(family, judged([1.0, 0.5], 0.5, relative=False))
+    assert (nodes[0].judged, nodes[0].number) == (None, 0.0)
+    assert nodes[1].judged is not None
 
 
 def test_ties_count_only_among_those_that_go_on() -> None:

@@ -45,7 +45,7 @@ def test_concat_asks_all_at_once_and_shows_nobody_anything() -> None:
     tree = play("concat", Words(), policy)
     prompt = "word 0"
     assert asked(policy) == [[(who, prompt) for who in ("writer", "reviewer", "refactorer")]]
-    state = tree.trajectories[tree.leaves[0]].state.inner
+    state = tree.leaves[0].trajectory.state.inner
     assert state.said == (
         ("writer", "<writer>"),
         ("reviewer", "<reviewer>"),
@@ -60,7 +60,7 @@ def test_concat_gives_an_agent_its_one_answer_in_every_round() -> None:
     policy = Scripted(says)
     tree = play("concat", Twice(), policy)
     assert policy.calls == 3
-    assert tree.trajectories[tree.leaves[0]].state.inner.by("writer") == ("<writer>", "<writer>")
+    assert tree.leaves[0].trajectory.state.inner.by("writer") == ("<writer>", "<writer>")
 
 
 def test_sequential_lets_the_second_of_two_read_the_first() -> None:
@@ -123,7 +123,7 @@ def test_discussion_counts_the_answers_that_were_written_knowing_the_drafts() ->
     assert "Your draft:\n<left>" in left
     assert "right wrote:\n<right>" in left
     assert "left wrote" not in left
-    assert tree.values[tree.leaves[0]].number == 1.0
+    assert tree.leaves[0].number == 1.0
 
 
 def test_fixed_is_one_call_of_one_agent_who_writes_for_all() -> None:
@@ -132,7 +132,7 @@ def test_fixed_is_one_call_of_one_agent_who_writes_for_all() -> None:
     (((who, text),),) = asked(policy)
     assert who == ALONE
     assert text.startswith("## left\nagree, left\n\n## right\nagree, right")
-    assert tree.values[tree.leaves[0]].number == 1.0
+    assert tree.leaves[0].number == 1.0
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_fixed_is_one_call_of_one_agent_who_writes_for_all() -> None:
 )
 def test_an_answer_that_keeps_no_headings_is_counted(answer: str, tags: tuple[str, ...]) -> None:
     tree = play("fixed", Duo(), Scripted(lambda request: answer))
-    score = tree.trajectories[tree.leaves[0]].score
+    score = tree.leaves[0].trajectory.score
     assert score is not None
     assert (score.total, score.tags) == (1.0, tags)
 

@@ -34,7 +34,7 @@ def run(folder: Path, *sets: str) -> Run:
 def agents(found: Run) -> set[tuple[str, ...]]:
     """Who spoke at each depth of the trees."""
     nodes = [node for record in found.episodes for node in record.nodes if node.turns]
-    return {(str(node.id.count(".")), *(turn.agent for turn in node.turns)) for node in nodes}
+    return {(str(node.place.stage), *(turn.agent for turn in node.turns)) for node in nodes}
 
 
 def test_a_run_in_one_round(tmp_path: Path) -> None:

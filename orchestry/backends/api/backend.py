@@ -246,8 +246,8 @@ class _Dev:
         tree = await rollout.play(problem, seed)
         if not tree.leaves:
             return Played(None, ())
-        leaf = tree.trajectories[tree.leaves[0]]
-        return Played(tree.values[leaf.id].number, leaf.turns)
+        leaf = tree.leaves[0]
+        return Played(leaf.number, leaf.trajectory.turns)
 
 
 def _with_dev(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, list[str]]:

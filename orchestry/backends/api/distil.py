@@ -25,6 +25,7 @@ from orchestry.core.types import (
     Completion,
     Frozen,
     Message,
+    NodeId,
     Outcome,
     Policy,
     Request,
@@ -77,8 +78,8 @@ class _Leaf:
     value: float
 
     @property
-    def place(self) -> tuple[int, tuple[int, ...]]:
-        return self.record.episode, tuple(int(part) for part in self.node.id.split("."))
+    def place(self) -> tuple[int, NodeId]:
+        return self.record.episode, self.node.place
 
 
 def contrasts(

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from orchestry.backends.local.credit import Otherwise
 from orchestry.backends.local.magrpo import Baseline, action_returns, advantages, returns
 from orchestry.core.errors import LearnError
-from orchestry.core.types import Group, Tokens, Trajectory, Tree, Turn
+from orchestry.core.types import Group, NodeId, Tokens, Trajectory, Tree, Turn
 from orchestry.rollout.beam import Joint
 
 Rewards = Literal["turns", "final"]
@@ -82,7 +82,7 @@ class Action:
 
     agent: str
     stage: int
-    state: str
+    state: NodeId
     """Which it led to; under `cross` the first of those."""
     tokens: Tokens
     worth: float
@@ -178,35 +178,27 @@ def _credited(drawn: Sequence[Action], otherwise: Otherwise) -> list[tuple[Actio
     return found
 
 
-def _worths(tree: Tree[Any], rewards: Rewards, discount: float) -> dict[str, float]:
+def _worths(tree: Tree[Any], rewards: Rewards, discount: float) -> dict[NodeId, float]:
     """The return of each state that was reached: the mean over the chains through it."""
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    parents = {node.parent for node in tree.trajectories.values()}
-    for end in tree.trajectories.values():
+    found: defaultdict[NodeId, list[float]] = defaultdict(list)
+    parents = {group.parent for group in tree.groups}
+    for node in tree.nodes.values():
+        end = node.trajectory
         if end.id in parents:
             continue
-        if end.id not in tree.leaves and (rewards == "final" or discount):
+        if not node.leaf and (rewards == "final" or discount):
             raise LearnError(
                 f"state {end.id} of problem {end.problem.id} was pruned, so its return is unknown: "
                 "learn from independent chains, or from each stage's own score (rewards='turns', "
                 "discount=0)"
             )
-        chain = _chain(tree, end)
-        scores_T = [_score(node) for node in chain]
+        chain = end.id.path[1:]
+        scores_T = [_score(tree.nodes[id].trajectory) for id in chain]
         if rewards == "final":
             scores_T = [0.0] * (len(chain) - 1) + scores_T[-1:]
-        for node, worth in zip(chain, returns(scores_T, discount), strict=True):
-            found[node.id].append(worth)
+        for id, worth in zip(chain, returns(scores_T, discount), strict=True):
+            found[id].append(worth)
     return {id: fsum(each) / len(each) for id, each in found.items()}
-
-
-def _chain(tree: Tree[Any], end: Trajectory[Any]) -> list[Trajectory[Any]]:
-    """The states after each stage that led to an end, in order of play; not the first state."""
-    chain, node = list[Trajectory[Any]](), end
-    while node.parent is not None:
-        chain.append(node)
-        node = tree.trajectories[node.parent]
-    return chain[::-1]
 
 
 def _score(node: Trajectory[Any]) -> float:
@@ -220,12 +212,12 @@ def _score(node: Trajectory[Any]) -> float:
     return total
 
 
-def _actions(tree: Tree[Any], joint: Joint, worths: Mapping[str, float]) -> list[Action]:
+def _actions(tree: Tree[Any], joint: Joint, worths: Mapping[NodeId, float]) -> list[Action]:
     """Every action that was drawn, once, in the order of play; none where a prompt was too long."""
     found = list[Action]()
     for group in tree.groups:
-        children = [tree.trajectories[id] for id in group.children]
-        problem, stage = children[0].problem.id, len(_chain(tree, children[0]))
+        children = [node.trajectory for node in tree.siblings(group)]
+        problem, stage = children[0].problem.id, group.parent.stage + 1
         place = f"state {group.parent} of problem {problem}"
         if len(set(group.children)) < len(children):
             raise LearnError(
@@ -247,7 +239,7 @@ def _moves(
     returns_J: Sequence[float],
     joint: Joint,
     place: str,
-) -> Iterator[tuple[Turn, str, float]]:
+) -> Iterator[tuple[Turn, NodeId, float]]:
     """Each agent's actions in one state, in sample order, with the next state and the return."""
     agents = len(group.agents)
     turns_J = [child.turns[-agents:] for child in children]

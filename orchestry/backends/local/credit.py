@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestry.core.seeds import derive
-from orchestry.core.types import Trajectory, Tree, Turn
+from orchestry.core.types import NodeId, Trajectory, Tree, Turn
 from orchestry.rollout.rollout import Rollout
 
-Otherwise = Mapping[tuple[str, str], Sequence[float]]
+Otherwise = Mapping[tuple[NodeId, str], Sequence[float]]
 """By the state that a joint action led to, and an agent of it: the final scores, in [0, 1], of the
 plays in which that agent acted otherwise."""
 
@@ -28,7 +28,7 @@ class _Move:
     """A joint action that was played, and other actions of each agent in the same state."""
 
     state: Trajectory[Any]
-    child: str
+    child: NodeId
     turns: tuple[Turn, ...]
     others: tuple[tuple[Turn, ...], ...]
 
@@ -41,19 +41,21 @@ async def otherwise(rollout: Rollout[Any], tree: Tree[Any]) -> Otherwise:
     seeds that all plays of a joint action have in common.
     """
     rollout = replace(rollout, purpose="credit", judge=None)
-    starts, seeds, owners = list[Trajectory[Any]](), list[int](), list[tuple[str, str]]()
+    starts, seeds, owners = list[Trajectory[Any]](), list[int](), list[tuple[NodeId, str]]()
     for move in await _moves(rollout, tree):
         for place, turns in enumerate(move.others):
             agent = move.turns[place].agent
             for number, turn in enumerate(turns):
                 mixed = (*move.turns[:place], turn, *move.turns[place + 1 :])
                 start = rollout.child(move.state, 0, mixed)
-                starts.append(replace(start, id=f"{move.child}.{agent}.{number}"))
+                starts.append(
+                    replace(start, id=move.state.id.child(f"{move.child[-1]}.{agent}.{number}"))
+                )
                 seeds.append(derive(move.state.seed, "otherwise", move.child))
                 owners.append((move.child, agent))
     await rollout.score_for_agents(starts, range(len(starts)))  # as the real plays were
     ends = await rollout.go_on(starts, seeds)
-    scores = defaultdict[tuple[str, str], list[float]](list)
+    scores = defaultdict[tuple[NodeId, str], list[float]](list)
     for owner, score in zip(owners, await rollout.rate(ends), strict=True):
         scores[owner].append(score.total)
     return scores
@@ -63,12 +65,14 @@ async def _moves(rollout: Rollout[Any], tree: Tree[Any]) -> list[_Move]:
     """All joint actions; those without siblings with one new action an agent, drawn together."""
     alone = [group for group in tree.groups if len(group.children) == 1]
     drawn = iter(
-        await _drawn(rollout, [(tree.trajectories[g.parent], a) for g in alone for a in g.agents])
+        await _drawn(
+            rollout, [(tree.nodes[g.parent].trajectory, a) for g in alone for a in g.agents]
+        )
     )
     found = list[_Move]()
     for group in tree.groups:
-        state = tree.trajectories[group.parent]
-        played = [tree.trajectories[child].turns[-len(group.agents) :] for child in group.children]
+        state = tree.nodes[group.parent].trajectory
+        played = [node.trajectory.turns[-len(group.agents) :] for node in tree.siblings(group)]
         for place, (child, turns) in enumerate(zip(group.children, played, strict=True)):
             siblings = played[:place] + played[place + 1 :]
             others = (

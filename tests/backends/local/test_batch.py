@@ -20,9 +20,11 @@ from orchestry.backends.local.magrpo import advantages, returns
 from orchestry.core.errors import LearnError
 from orchestry.core.seeds import derive
 from orchestry.core.types import (
+    ROOT,
     Completion,
     Group,
     Limits,
+    NodeId,
     Part,
     Request,
     Tokens,
@@ -96,11 +98,8 @@ def play(task: Any, schedule: Schedule, seed: int = 1) -> Tree[Any]:
 
 def paths(tree: Tree[Any]) -> list[list[Trajectory[Any]]]:
     """The states of each chain after the first, by leaf, in the order of the chains' samples."""
-    ends = sorted(tree.leaves, key=lambda id: [int(part) for part in id.split(".")])
-    return [
-        [tree.trajectories[".".join(end.split(".")[: n + 2])] for n in range(end.count("."))]
-        for end in ends
-    ]
+    ends = sorted(leaf.id for leaf in tree.leaves)
+    return [[tree.nodes[id].trajectory for id in end.path[1:]] for end in ends]
 
 
 def total(node: Trajectory[Any]) -> float:
@@ -242,8 +241,9 @@ def turn(agent: str, prompt: int, tokens: Tokens | None = None) -> Turn:
 
 def chains(*played: Sequence[tuple[str, int, float | None]]) -> Tree[int]:
     """A tree of chains: of each the agent, what it saw, and the score after it, stage by stage."""
-    root: Trajectory[int] = Trajectory("0", Problem(id="p", prompt=""), 0, 0)
-    tree: Tree[int] = Tree(trajectories={"0": root})
+    root: Trajectory[int] = Trajectory(ROOT, Problem(id="p", prompt=""), 0, 0)
+    tree: Tree[int] = Tree()
+    tree.add(root)
     later = list[Group]()
     for index, stages in enumerate(played):
         node = root
@@ -251,12 +251,12 @@ def chains(*played: Sequence[tuple[str, int, float | None]]) -> Tree[int]:
             parent, node = node, node.extend(0 if depth else index, 0, [turn(agent, prompt)])
             if score is not None:
                 node = replace(node, score=Score(parts=(Part(name="quality", value=score),)))
-            tree.trajectories[node.id] = node
+            tree.add(node)
             if depth:
                 later.append(Group(parent=parent.id, agents=(agent,), children=(node.id,)))
-        tree.leaves.append(node.id)
-    first = tuple(f"0.{index}" for index in range(len(played)))
-    tree.groups = [Group(parent="0", agents=(played[0][0][0],), children=first), *later]
+        tree.nodes[node.id].leaf = True
+    first = tuple(NodeId((index,)) for index in range(len(played)))
+    tree.groups = [Group(parent=ROOT, agents=(played[0][0][0],), children=first), *later]
     return tree
 
 
@@ -339,7 +339,7 @@ def test_siblings_of_a_beam_are_the_groups_of_at_grpo() -> None:
     samples = gather([tree], grouping="history", discount=0.0, skip=False).samples
     assert [len(group.children) for group in tree.groups] == [4, 4]
     for group, mine in zip(tree.groups, (samples[:12], samples[12:]), strict=True):
-        scores = [total(tree.trajectories[child]) for child in group.children]
+        scores = [total(node.trajectory) for node in tree.siblings(group)]
         assert len(set(scores)) > 1
         assert [sample.advantage for sample in mine] == list(advantages(scores)) * 3
         assert [sample.agent for sample in mine] == ["x"] * 4 + ["y"] * 4 + ["z"] * 4
@@ -351,16 +351,17 @@ def test_siblings_of_a_beam_are_the_groups_of_at_grpo() -> None:
 
 def with_tokens(tokens: Tokens | None) -> Tree[int]:
     tree = chains(*MIXED)
-    node = tree.trajectories["0.1.0"]
-    bad = Completion(text="x", model="m", tokens=tokens)
-    turns = (*node.turns[:-1], node.turns[-1].model_copy(update={"completion": bad}))
-    tree.trajectories["0.1.0"] = replace(node, turns=turns)
+    node = tree.nodes[NodeId((1, 0))]
+    *before, last = node.trajectory.turns
+    bad = last.model_copy(update={"completion": Completion(text="x", model="m", tokens=tokens)})
+    node.trajectory = replace(node.trajectory, turns=(*before, bad))
     return tree
 
 
 def with_score(score: Score | None) -> Tree[int]:
     tree = chains(*MIXED)
-    tree.trajectories["0.1"] = replace(tree.trajectories["0.1"], score=score)
+    node = tree.nodes[NodeId((1,))]
+    node.trajectory = replace(node.trajectory, score=score)
     return tree
 
 

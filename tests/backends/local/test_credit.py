@@ -99,8 +99,8 @@ def test_where_an_agent_has_no_siblings_it_is_asked_again_and_the_play_goes_on()
             for agent in group.agents:
                 assert len(credits[child, agent]) == max(1, len(group.children) - 1)
     # The last move of a chain: the score is that of the other text, read off by playing it.
-    last = max(tree.leaves, key=len)
-    state = tree.trajectories[tree.trajectories[last].parent or ""]
+    last = max((leaf.id for leaf in tree.leaves), key=len)
+    state = tree.nodes[last.path[-2]].trajectory
     (agent,) = rollout.actors(state)
     again = asyncio.run(otherwise(rollout, tree))
     assert again == credits  # common seeds: a replay is a function of the run's seed

@@ -80,7 +80,7 @@ def _problems(seed: int, arms: Arms) -> list[Problem]:
 
 def chances(trainer: Trainer, arms: Arms, tree: Tree[object]) -> list[list[float]]:
     """Of each agent's three arms, exactly: over all letters that stand for one."""
-    crew, turns, found = crew_of(trainer), tree.trajectories[tree.leaves[0]].turns, []
+    crew, turns, found = crew_of(trainer), tree.leaves[0].trajectory.turns, []
     for agent, role in enumerate(ROLES[:2]):
         prompt = next(t.completion.tokens for t in turns if t.agent == role and t.completion.tokens)
         every = Packed(agent, prompt.prompt_ids, tuple((token,) for token in range(len(WORDS))))

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from orchestry.backends.local.adapters import ATTENTION
 from orchestry.backends.local.trainer import Trainer
-from orchestry.core.types import Tree
+from orchestry.core.types import NodeId, Tree
 from tests.backends.local.gradients.world import (
     END_ID,
     PAD_ID,
@@ -71,7 +71,7 @@ def written_out(
     """
     found, answers = list[Move](), 0.0
     for episode, tree in enumerate(trees):
-        chains = [_chain(tree, leaf)[:turns] for leaf in tree.leaves]
+        chains = [_chain(tree, leaf.id)[:turns] for leaf in tree.leaves]
         agents = len(tree.groups[0].agents)
         for turn in range(len(chains[0])):
             part_of = cross ** (agents - 1) if cross and turn == 0 else 1
@@ -88,10 +88,9 @@ def written_out(
     return [replace(move, weight=move.weight / answers) for move in found]
 
 
-def _chain(tree: Tree[Any], leaf: str) -> list[Any]:
+def _chain(tree: Tree[Any], leaf: NodeId) -> list[Any]:
     """The states after each turn."""
-    parts = leaf.split(".")
-    return [tree.trajectories[".".join(parts[:end])] for end in range(2, len(parts) + 1)]
+    return [tree.nodes[id].trajectory for id in leaf.path[1:]]
 
 
 class Plain:

@@ -59,9 +59,8 @@ def test_weights_of_the_written_out_formula() -> None:
 
 
 def _scores(tree: Tree[Any]) -> list[list[float]]:
-    """By chain, turn after turn; its second state's id begins with that of its first."""
-    nodes = [[tree.trajectories[leaf[:3]], tree.trajectories[leaf]] for leaf in tree.leaves]
-    return [[node.score.total for node in chain if node.score] for chain in nodes]
+    """By chain, turn after turn."""
+    return [[tree.nodes[id].total for id in leaf.id.path[1:]] for leaf in tree.leaves]
 
 
 def test_all_baselines_are_one_once_normalised() -> None:
