@@ -64,7 +64,7 @@ def played(seed: int, folder: Path) -> dict[str, Any]:
         "seed": seed,
         "seconds": round(run.summary.seconds, 1),
         "problem": best.problem,
-        "passes": "solved" in best.best_node.tags,
+        "passes": "solved" in best.best_node.score.tags,
     }
 
 

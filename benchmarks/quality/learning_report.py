@@ -45,7 +45,7 @@ def report(results: Results) -> str:
     """The section's body."""
     runs, problems = dict(results.tested), results.problems
     reward = tabulate(runs, problems, lambda e: e.reward)
-    solved = tabulate(runs, problems, lambda e: float("solved" in e.best_node.tags))
+    solved = tabulate(runs, problems, lambda e: float("solved" in e.best_node.score.tags))
     calls = tabulate(runs, problems, lambda e: float(e.calls))
     blocks = [
         _setting(results),

@@ -201,8 +201,8 @@ def _counted(played: Sequence[Played]) -> dict[str, float]:
     parts, tags = defaultdict[str, list[float]](list), Counter[str]()
     tokens, ended = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for leaf in leaves:
-        tags.update(leaf.tags)
-        for part in leaf.parts:
+        tags.update(leaf.score.tags)
+        for part in leaf.score.parts:
             parts[f"reward: {part.name}"].append(part.value)
         for turn in leaf.turns:
             tokens[f"{turn.agent}: tokens an answer"].append(turn.completion.output_tokens)

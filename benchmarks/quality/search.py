@@ -81,7 +81,7 @@ def report(runs: dict[str, list[Run]], episodes: int) -> str:
     """The section's body: a row a strategy, and the paired differences."""
     seeds = len(runs["beam"])
     reward = tabulate(runs, episodes, lambda e: e.reward)
-    solved = tabulate(runs, episodes, lambda e: float("solved" in e.best_node.tags))
+    solved = tabulate(runs, episodes, lambda e: float("solved" in e.best_node.score.tags))
     calls = tabulate(runs, episodes, lambda e: float(e.calls))
     tokens = tabulate(runs, episodes, lambda e: float(e.output_tokens))
     lines = [

@@ -36,10 +36,10 @@ def numbers_panel(shown: Shown, rating: float | None) -> Panel:
     facts.add_column(style="dim", no_wrap=True)
     if rating is not None:
         facts.add_row("you", Text(f"{rating:.3f}", style="bold"))
-    parts = "  ".join(f"{part.name} {part.value:.2f}" for part in shown.node.parts)
+    parts = "  ".join(f"{part.name} {part.value:.2f}" for part in shown.node.score.parts)
     facts.add_row("reward", Text.assemble((f"{shown.reward:.3f}", "bold"), f"  ({parts})"))
-    if shown.node.feedback:
-        facts.add_row("", Text(plain(shown.node.feedback), style="dim"))
+    if shown.node.score.feedback:
+        facts.add_row("", Text(plain(shown.node.score.feedback), style="dim"))
     for node in shown.record.path(shown.node.id):
         if node.judged is not None:
             facts.add_row("judge", _judged(node))

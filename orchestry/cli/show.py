@@ -159,13 +159,13 @@ def _next(summary: Summary) -> str:
 
 def best(record: EpisodeRecord) -> Group:
     """The best leaf's way through its tree: each move, its value, and its advantage."""
-    parts = "  ".join(f"{part.name} {part.value:.2f}" for part in record.best_node.parts)
+    parts = "  ".join(f"{part.name} {part.value:.2f}" for part in record.best_node.score.parts)
     rows: list[RenderableType] = []
     for node in record.path(record.best):
         rows += [_move(record, node), Text()]
     rows.append(Text(f"reward {record.reward:.3f}  ({parts})", style="bold"))
-    if record.best_node.feedback:
-        rows.append(Text(plain(record.best_node.feedback), style="dim"))
+    if record.best_node.score.feedback:
+        rows.append(Text(plain(record.best_node.score.feedback), style="dim"))
     credits = [credit for credit in record.credits if credit.leaf == record.best]
     if credits:
         rows += [Text(), Text("credit by agent, in units of the reward", style="dim")]

@@ -118,7 +118,7 @@ def judged(record: EpisodeRecord, node: NodeRecord) -> float | None:
 
 def reward(node: NodeRecord) -> float:
     """The task's score of the work at that node, in [0, 1]; NaN for the root, which has none."""
-    return Score(parts=node.parts).total
+    return node.score.total
 
 
 def _rated(

@@ -63,8 +63,8 @@ def part(name: str) -> Callable[[Run], Figure]:
 
     def figure(run: Run) -> Figure:
         if searched(run):
-            return lambda record: _value(record.best_node.parts, name)
-        return lambda record: fmean(_value(leaf.parts, name) for leaf in record.leaves())
+            return lambda record: _value(record.best_node.score.parts, name)
+        return lambda record: fmean(_value(leaf.score.parts, name) for leaf in record.leaves())
 
     return figure
 
@@ -78,7 +78,9 @@ def dev_rewards(run: Run) -> dict[int, float]:
 def part_names(runs: Sequence[Run]) -> list[str]:
     """The reward's parts, in the task's order."""
     records = (record for run in runs for record in run.episodes)
-    return list(dict.fromkeys(one.name for record in records for one in record.best_node.parts))
+    return list(
+        dict.fromkeys(one.name for record in records for one in record.best_node.score.parts)
+    )
 
 
 def window(runs: Sequence[Run]) -> int:

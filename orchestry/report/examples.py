@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orchestry.core.types import Score, Turn
+from orchestry.core.types import Turn
 from orchestry.store.records import CreditRecord, EpisodeRecord, NodeRecord
 from orchestry.store.run import Run
 
@@ -52,7 +52,7 @@ def examples(run: Run) -> tuple[Example, ...]:
 def _all(run: Run) -> Iterator[Example]:
     for record in run.episodes:
         for leaf in record.leaves():
-            yield Example("", record, leaf, Score(parts=leaf.parts).total)
+            yield Example("", record, leaf, leaf.score.total)
 
 
 def _order(one: Example) -> tuple[float, bool, int, str]:

@@ -71,7 +71,7 @@ def common(runs: Sequence[Run]) -> list[str]:
 def count(records: Iterable[EpisodeRecord], *, schemes: bool) -> Counter[str]:
     """Evaluated trajectories by kind."""
     leaves = (leaf for record in records for leaf in record.leaves())
-    return Counter(kind_of(leaf.tags, schemes=schemes) for leaf in leaves)
+    return Counter(kind_of(leaf.score.tags, schemes=schemes) for leaf in leaves)
 
 
 def shares(

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from orchestry.core.types import Score
 from orchestry.report.stats import Interval, difference, expected_best, interval, pass_at
 from orchestry.store.journal import Answered, Event, Opened, Stopped
 from orchestry.store.records import EpisodeRecord
@@ -107,7 +106,7 @@ def trajectory_rewards(records: Iterable[EpisodeRecord]) -> dict[str, list[float
     found: dict[str, list[float]] = {}
     for record in records:
         rewards = found.setdefault(record.problem, [])
-        rewards += [Score(parts=leaf.parts).total for leaf in record.leaves()]
+        rewards += [leaf.score.total for leaf in record.leaves()]
     return found
 
 

@@ -16,8 +16,8 @@ def trajectories(experiment: Experiment) -> str:
 
 
 def _trajectory(one: Example, label: str) -> str:
-    parts = ", ".join(f"{inline(part.name)} {part.value:.3f}" for part in one.leaf.parts)
-    tags = ", ".join(map(inline, one.leaf.tags)) or "none"
+    parts = ", ".join(f"{inline(part.name)} {part.value:.3f}" for part in one.leaf.score.parts)
+    tags = ", ".join(map(inline, one.leaf.score.tags)) or "none"
     pieces = [
         f"### {inline(label)}: the {one.place}, reward {one.reward:.3f}",
         f"Episode {one.record.episode}, problem {inline(one.record.problem)}, trajectory "
@@ -30,8 +30,8 @@ def _trajectory(one: Example, label: str) -> str:
         )
         answer = fenced(said) if said.strip() else "*an empty answer*"
         pieces.append(f"**{inline(turn.agent)}**{end}\n\n{answer}")
-    if one.leaf.feedback:
-        pieces.append(f"Feedback of the task: {inline(one.leaf.feedback, longest=600)}")
+    if one.leaf.score.feedback:
+        pieces.append(f"Feedback of the task: {inline(one.leaf.score.feedback, longest=600)}")
     return "\n\n".join([*pieces, _credits(one)])
 
 

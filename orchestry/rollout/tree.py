@@ -58,7 +58,7 @@ def _worth(leaf: Node[Any]) -> tuple[float, float]:
 
 
 def _node(tree: Tree[Any], node: Node[Any]) -> NodeRecord:
-    parent, score = node.id.parent, node.trajectory.score or Score(parts=())
+    parent = node.id.parent
     before = 0 if parent is None else len(tree.nodes[parent].trajectory.turns)
     return NodeRecord(
         id=str(node.id),
@@ -69,9 +69,7 @@ def _node(tree: Tree[Any], node: Node[Any]) -> NodeRecord:
         survived=node.survived,
         judged=node.opinion,
         judge_feedback=node.judged.feedback if node.judged else "",
-        parts=score.parts,
-        feedback=score.feedback,
-        tags=score.tags,
+        score=node.trajectory.score or Score(parts=()),
     )
 
 

@@ -9,11 +9,11 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from orchestry.core.types import Frozen, NodeId, Part, Source, Split, Turn
+from orchestry.core.types import Frozen, NodeId, Score, Source, Split, Turn
 
 
 class NodeRecord(Frozen):
@@ -28,9 +28,17 @@ class NodeRecord(Frozen):
     judged: float | None = None
     """The judge's own number, before mixing; None where it was not asked."""
     judge_feedback: str = ""
-    parts: tuple[Part, ...] = ()
-    feedback: str = ""
-    tags: tuple[str, ...] = ()
+    score: Score = Score(parts=())
+    """The task's; without parts at the root, which has none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_0_1_0(cls, data: Any) -> Any:
+        """Version 0.1.0 wrote the score's fields beside those of the node."""
+        if not isinstance(data, dict) or not (found := Score.model_fields.keys() & data.keys()):
+            return data
+        rest = {name: value for name, value in data.items() if name not in found}
+        return {**rest, "score": {name: data[name] for name in found}}
 
     @property
     def place(self) -> NodeId:
@@ -117,7 +125,7 @@ class EpisodeRecord(Frozen):
 
     def tags(self) -> Counter[str]:
         """How many leaves carry each tag."""
-        return Counter(tag for node in self.leaves() for tag in node.tags)
+        return Counter(tag for node in self.leaves() for tag in node.score.tags)
 
     def leaves(self) -> Iterator[NodeRecord]:
         """The nodes with nothing below them that survived to the end."""
@@ -223,7 +231,7 @@ class Metrics:
             "leaves": len(list(record.leaves())),
             "usd": record.usd,
             "total_usd": self.usd,
-            **{f"part/{part.name}": part.value for part in record.best_node.parts},
+            **{f"part/{part.name}": part.value for part in record.best_node.score.parts},
             **{f"tag/{tag}": float(count) for tag, count in sorted(record.tags().items())},
         }
 
@@ -233,7 +241,7 @@ def rewards_csv(records: Sequence[EpisodeRecord], *, header: bool) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for record in records:
-        parts = record.best_node.parts
+        parts = record.best_node.score.parts
         if header:
             writer.writerow(["episode", "total", *(part.name for part in parts)])
             header = False

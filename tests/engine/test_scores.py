@@ -45,8 +45,8 @@ def config(where: str, *sets: str, **flags: Any) -> RunConfig:
 def failed(run: Run) -> int:
     """How many leaves the task could not score; each is worth 0 to whoever learns from it."""
     leaves = [leaf for record in run.episodes for leaf in record.leaves()]
-    found = [leaf for leaf in leaves if TASK_ERROR in leaf.tags]
-    assert {part.value for leaf in found for part in leaf.parts} <= {0.0}
+    found = [leaf for leaf in leaves if TASK_ERROR in leaf.score.tags]
+    assert {part.value for leaf in found for part in leaf.score.parts} <= {0.0}
     assert {leaf.value for leaf in found} <= {0.0}
     return len(found)
 

@@ -170,7 +170,7 @@ def test_the_reward_of_any_node_can_be_compared(judged: list[EpisodeRecord]) -> 
     writer = judged[1].path(judged[1].best)[0]
     ratings = {(1, judged[1].best): 0.9, (1, writer.id): 0.4}
     assert reward_pairs(judged, ratings) == [
-        (writer.parts[0].value, 0.4),
+        (writer.score.parts[0].value, 0.4),
         (judged[1].reward, 0.9),
     ]
     assert reward_pairs(judged, {}) == judged_pairs(judged, {}) == []

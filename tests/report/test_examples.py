@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestry.core.types import Score
 from orchestry.report.examples import examples
 from orchestry.report.salvage import Salvaged
 from orchestry.store.run import Run
 
 
 def test_best_median_and_worst_are_what_they_say(searched: Run) -> None:
-    rewards = sorted(
-        Score(parts=leaf.parts).total for record in searched.episodes for leaf in record.leaves()
-    )
+    rewards = sorted(leaf.score.total for record in searched.episodes for leaf in record.leaves())
     best, median, worst = examples(searched)
     assert (best.place, median.place, worst.place) == ("best", "median", "worst")
     assert (best.reward, worst.reward) == (rewards[-1], rewards[0])

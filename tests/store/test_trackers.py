@@ -84,7 +84,8 @@ def test_tensorboard_shows_each_episode_and_the_config(shown: Run) -> None:
 
 def test_a_tag_is_shown_as_a_rate_also_where_it_falls_to_none(shown: Run) -> None:
     plain = shown.episodes[0]
-    leaf = plain.best_node.model_copy(update={"tags": ("cooperation",)})
+    score = plain.best_node.score.model_copy(update={"tags": ("cooperation",)})
+    leaf = plain.best_node.model_copy(update={"score": score})
     nodes = tuple(leaf if node.id == leaf.id else node for node in plain.nodes)
     rows = Rows(None)
     first, second = plain.model_copy(update={"nodes": nodes}), shown.episodes[1]

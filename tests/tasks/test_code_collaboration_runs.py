@@ -68,7 +68,7 @@ def test_a_run_of_two_turns(tmp_path: Path, script: str, acting: str) -> None:
     assert any("Result of both: " in text for text in helper)
     assert not any("sum(aux(n)" in text for text in helper)
     assert any("return n ** 3" in text for text in main) is (acting == "sequential")
-    assert any("Code taken from main:\n" in node.feedback for node in run.episodes[0].nodes)
+    assert any("Code taken from main:\n" in node.score.feedback for node in run.episodes[0].nodes)
 
 
 def test_a_resume_tells_the_agents_what_they_were_told(tmp_path: Path, script: str) -> None:
@@ -138,5 +138,5 @@ def test_it_runs_on_the_embedded_model(tmp_path: Path) -> None:
     run = orchestry.train(resolve([], [*sets, *small]), tmp_path / "run")
     assert run.summary.stopped == "done"
     assert run.summary.episodes == 2
-    scores = [node.parts for record in run.episodes for node in record.nodes if node.parts]
+    scores = [node.score.parts for record in run.episodes for node in record.nodes if node.parent]
     assert all({part.name for part in found} >= {"tests", "cooperation"} for found in scores)

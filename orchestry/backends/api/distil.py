@@ -158,7 +158,7 @@ def _side(agent: str, leaf: _Leaf, node: NodeRecord, turn: Turn) -> Side:
     credit = next(
         (c.credit for c in leaf.record.credits if (c.agent, c.leaf) == (agent, leaf.node.id)), None
     )
-    said = dict.fromkeys(text for text in (leaf.node.feedback, node.judge_feedback) if text)
+    said = dict.fromkeys(text for text in (leaf.node.score.feedback, node.judge_feedback) if text)
     return Side(
         episode=leaf.record.episode,
         leaf=leaf.node.id,
@@ -166,7 +166,7 @@ def _side(agent: str, leaf: _Leaf, node: NodeRecord, turn: Turn) -> Side:
         saw=next((m.content for m in reversed(turn.messages) if m.role == "user"), ""),
         answered=turn.completion.text,
         feedback="\n".join(said),
-        tags=leaf.node.tags,
+        tags=leaf.node.score.tags,
         credit=credit,
     )
 

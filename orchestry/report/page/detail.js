@@ -87,12 +87,12 @@ function group(node) {
 }
 
 function score(node) {
-  const parts = node.parts ?? [];
+  const { parts = [], tags = [], feedback = [] } = node.score ?? {};
   const notes = [
-    node.tags?.length ? el('p', { class: 'taglist' }, node.tags.map((tag) =>
+    tags.length ? el('p', { class: 'taglist' }, tags.map((tag) =>
       el('span', { class: 'tag' }, shown(tag)))) : null,
-    node.feedback?.length && textOf(node.feedback)
-      ? el('p', { class: 'prose feedback' }, shown(textOf(node.feedback))) : null,
+    feedback.length && textOf(feedback)
+      ? el('p', { class: 'prose feedback' }, shown(textOf(feedback))) : null,
   ];
   if (!parts.length) return notes.some(Boolean) ? notes : null;
   const rows = parts.map((part) => el('tr', {}, el('th', { scope: 'row' }, shown(part.name)),

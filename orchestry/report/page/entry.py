@@ -110,7 +110,7 @@ def _row(record: EpisodeRecord) -> dict[str, Any]:
         "leaves": len(list(record.leaves())),
         "calls": record.calls,
         "usd": record.usd,
-        "parts": {part.name: part.value for part in record.best_node.parts},
+        "parts": {part.name: part.value for part in record.best_node.score.parts},
         "tags": dict(sorted(record.tags().items())),
     }
 

@@ -98,10 +98,11 @@ def test_a_contrast_says_what_was_seen_said_and_made_of_it() -> None:
     credits = (CreditRecord(credit=0.2, **credit),)
     record = episode(5, 0, by("writer", "12390"), Chains(5), credits)
     leaf = record.node("0.3.0.0")
+    score = leaf.score.model_copy(update={"feedback": "9 a's", "tags": ("good",)})
     record = record.model_copy(
         update={
             "nodes": tuple(
-                node.model_copy(update={"value": 0.9, "feedback": "9 a's", "tags": ("good",)})
+                node.model_copy(update={"value": 0.9, "score": score})
                 if node.id == leaf.id
                 else node
                 for node in record.nodes

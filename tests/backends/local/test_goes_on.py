@@ -48,7 +48,7 @@ def test_answers_that_the_task_cant_digest_are_learned_from_as_0(
     )
     leaves = [leaf for episode in run.episodes for leaf in episode.leaves()]
     odd_ones = ["e" in "".join(turn.completion.text for turn in leaf.turns) for leaf in leaves]
-    assert ["task_error" in leaf.tags for leaf in leaves] == odd_ones
+    assert ["task_error" in leaf.score.tags for leaf in leaves] == odd_ones
     assert 0 < sum(odd_ones) < len(leaves)
     assert {leaf.value for leaf, odd in zip(leaves, odd_ones, strict=True) if odd} == {0.0}
     assert max(run.rewards) > 0.0
