@@ -95,13 +95,14 @@ def run_baselines(
 def _root(config: RunConfig, source: Path | None, out: Path | None) -> Path:
     from orchestry.core.errors import ConfigError
     from orchestry.engine.run import new_folder
+    from orchestry.store.measurements import BASELINES
 
     if source and out:
         raise click.UsageError("--of RUN keeps the results in the run: leave --out")
     if out and out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is no directory: choose another --out")
     if source:
-        return source / "baselines"
+        return source / BASELINES
     return out or new_folder(f"{config.task}--baselines--{config.backend}")
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from orchestry.cli.screen import console, facts, framed
 from orchestry.report.headline import updated
 from orchestry.report.words import counted, plain
+from orchestry.store.measurements import EVALUATIONS
 from orchestry.store.records import CreditRecord, EpisodeRecord, NodeRecord, Summary
 from orchestry.store.run import Run
 
@@ -149,7 +150,7 @@ def usage_table(summary: Summary) -> Table:
 def _next(summary: Summary) -> str:
     if summary.stopped == "done":
         folder = Path(summary.run_dir)
-        if folder.parent.name == "evaluations":  # which lies in its run
+        if folder.parent.name == EVALUATIONS:  # which lies in its run
             return f"report {folder.parent.parent}"
         return f"evaluate {folder} --split test"
     if summary.stopped == "budget":  # only the ledger knows the next call's worst case

@@ -18,6 +18,7 @@ from orchestry.engine.session import Observer, Plan, Silent
 from orchestry.engine.trust import Trust, of_run
 from orchestry.store.checkpoints import Which, chosen
 from orchestry.store.journal import Learned
+from orchestry.store.measurements import EVALUATIONS, Measurement, host_of
 from orchestry.store.records import Summary
 from orchestry.store.run import Run, load_run, read_config
 from orchestry.task.arrangements import ARRANGEMENTS, BASELINES
@@ -64,11 +65,9 @@ def evaluate(
     own = of_run(source.folder, today, trust, note)
     learned = chosen(source, update)
     # A folder for each team that the run came to; one that learned nothing has a single one.
-    number = learned.update if learned else 0
-    stage = f"{split}--update-{number}" if chosen(source, None) else split
-    if samples is not None:
-        stage += f"--samples-{samples}"
-    folder = source.folder / "evaluations" / stage
+    number = (learned.update if learned else 0) if chosen(source, None) else None
+    stage = Measurement(split=split, update=number, samples=samples)
+    folder = source.folder / EVALUATIONS / stage.name
     changes: dict[str, Any] = dict(
         BACKENDS[source.config.get("backend", "api")].as_left(source, learned, folder)
     )
@@ -138,8 +137,8 @@ class Baselines:
             prepare(config)
         for name, config in configs.items():
             budget = config.budget.model_copy(update={"usd": left})
-            folder = root / f"{name}--{self.split}--samples-{self.samples}"
-            run = _play(config.model_copy(update={"budget": budget}), folder, observer)
+            stage = Measurement(baseline=name, split=self.split, samples=self.samples)
+            run = _play(config.model_copy(update={"budget": budget}), root / stage.name, observer)
             yield run
             if run.summary.stopped != "done":
                 return
@@ -225,11 +224,8 @@ def _play(config: RunConfig, folder: Path, observer: Observer | None) -> Run:
 def _compare(plan: Plan, folder: Path, watch: Observer) -> None:
     """Notes where the run that this folder lies in was played with another version of the task, or
     on another base."""
-    host = folder.parent.parent
-    if (
-        folder.parent.name not in ("evaluations", "baselines")
-        or not (host / "journal.jsonl").is_file()
-    ):
+    host = host_of(folder)
+    if host is None:
         return
     if found := changed(load_run(host).events, {**plan.digests, **plan.backend.digests()}):
         watch.note(

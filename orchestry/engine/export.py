@@ -6,7 +6,6 @@ An export is whole or not there. It changes nothing in the run but for the defau
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from orchestry.core.errors import ConfigError, StoreError, reason, unknown
 from orchestry.core.files import to_json
 from orchestry.store.checkpoints import Which, checkpoint, chosen
 from orchestry.store.journal import Learned
+from orchestry.store.measurements import evaluations
 from orchestry.store.run import Run, load_run
 
 _CONFIG, _BASE = "adapter_config.json", "base_model_name_or_path"
@@ -193,15 +193,14 @@ def prompts_of(run: Run) -> dict[str, str]:
 def _held_out(run: Run, update: int) -> dict[str, float]:
     """Mean reward by split of the evaluations after that update that were played to their end; of
     several of a split, that with the most samples."""
-    named = re.compile(rf"(?P<split>\w+)--update-{update}(--samples-(?P<samples>\d+))?")
     found: dict[str, tuple[int, float]] = {}
-    for path in (run.folder / "evaluations").glob("*/summary.json"):
-        if not (stage := named.fullmatch(path.parent.name)):
+    for place, stage in evaluations(run.folder):
+        if stage.update != update or not (place / "summary.json").exists():
             continue
-        summary = Run(path.parent).summary
+        summary = Run(place).summary
         if summary.stopped == "done" and summary.mean_trajectory_reward is not None:
-            one = (int(stage["samples"] or 0), summary.mean_trajectory_reward)
-            found[stage["split"]] = max(one, found.get(stage["split"], one))
+            one = (stage.samples or 0, summary.mean_trajectory_reward)
+            found[stage.split] = max(one, found.get(stage.split, one))
     return {split: mean for split, (_, mean) in sorted(found.items())}
 
 

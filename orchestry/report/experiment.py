@@ -9,6 +9,7 @@ from pathlib import Path
 from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.report.labels import labels
 from orchestry.report.salvage import Salvaged
+from orchestry.store.measurements import BASELINES, EVALUATIONS, FORMS, Measurement
 from orchestry.store.run import existing
 
 
@@ -55,8 +56,8 @@ def _read(folder: Path) -> Salvaged:
 
 def _around(run: Salvaged, label: str) -> Experiment:
     missing = list(run.missing)
-    evaluations = _inside(run.folder / "evaluations", missing)
-    baselines = _inside(run.folder / "baselines", missing)
+    evaluations = _inside(run.folder / EVALUATIONS, missing)
+    baselines = _inside(run.folder / BASELINES, missing)
     return Experiment(label, run, evaluations, baselines, tuple(missing))
 
 
@@ -66,6 +67,10 @@ def _inside(folder: Path, missing: list[str]) -> dict[str, Salvaged]:
     places = [place for place in folder.iterdir() if place.is_dir()] if folder.is_dir() else []
     for place in sorted(places):
         where = f"{folder.name}/{place.name}"
+        stage = Measurement.parse(place.name)
+        if stage is None or (stage.baseline is None) != (folder.name == EVALUATIONS):
+            missing.append(f"{where} is left out: its name is not of the form {FORMS}")
+            continue
         try:
             run = _read(place)
         except OrchestryError as error:

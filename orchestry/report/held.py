@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from orchestry.core.types import SPLITS
 from orchestry.report.experiment import Experiment
 from orchestry.report.measures import Measures, gain, searched
 from orchestry.report.salvage import Salvaged
 from orchestry.report.stats import FEWEST, Interval
 from orchestry.store.journal import Learned
+from orchestry.store.measurements import Measurement
 from orchestry.store.run import Run
 
 BEST_OF_N = "best_of_n"
 _BEGAN = "as the run began"
-_STAGE = re.compile(r"(?P<name>.+?)(--update-(?P<update>\d+))?(--samples-(?P<samples>\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +44,15 @@ def in_words(folder: str, run: Run) -> str:
     """What a folder of a measurement says, for people: `fixed--test--samples-10` is "fixed, test
     split, 10 samples each".
     """
-    match = _STAGE.fullmatch(folder)
-    *who, split = match["name"].split("--") if match else [folder]
-    if match is None or split not in SPLITS:
+    stage = Measurement.parse(folder)
+    if stage is None:
         return folder
-    said = [name.replace("_", " ") for name in who] + [f"{split} split"]
-    if match["update"]:
-        said.append(_after(int(match["update"])))
-    if match["samples"] and not _sized(run):
-        said.append(f"{match['samples']} samples each")
+    said = [stage.baseline.replace("_", " ")] if stage.baseline else []
+    said.append(f"{stage.split} split")
+    if stage.update is not None:
+        said.append(_after(stage.update))
+    if stage.samples and not _sized(run):
+        said.append(f"{stage.samples} samples each")
     return ", ".join(said)
 
 
@@ -71,22 +69,21 @@ def evaluations(experiment: Experiment) -> list[Held]:
     """The run's evaluations that have finished an episode: by split, samples and update."""
     updates = {e.update: e.state for e in experiment.run.events if isinstance(e, Learned)}
     found = []
-    for split, update, samples, run, measures in _stages(experiment.evaluations):
-        number = None if update is None else int(update)
+    for stage, run, measures in _stages(experiment.evaluations):
+        number = stage.update
         state = updates.get(number or 0, {})
         name = "the team" if number is None else _after(number)
         place = str(state.get("checkpoint", ""))
-        found.append(Held(name, split, number, samples, run, measures, place))
+        found.append(Held(name, stage.split, number, stage.samples, run, measures, place))
     return sorted(found, key=lambda one: (one.split, one.samples or 0, one.update or 0))
 
 
 def baselines(experiment: Experiment) -> list[Held]:
     """The baselines beside the run that have finished an episode, by split and name."""
     found = []
-    for stage, _, samples, run, measures in _stages(experiment.baselines):
-        name, split = stage.partition("--")[0], str(run.config.get("split"))
-        asked = None if _sized(run) else samples  # else by the search's calls, so beside the search
-        found.append(Held(name, split, None, asked, run, measures))
+    for stage, run, measures in _stages(experiment.baselines):
+        asked = None if _sized(run) else stage.samples  # None: the search's calls, so beside it
+        found.append(Held(str(stage.baseline), stage.split, None, asked, run, measures))
     return sorted(found, key=lambda one: (one.split, one.name, one.samples or 0))
 
 
@@ -134,14 +131,9 @@ def shows_gain(difference: Interval, problems: int) -> str:
     return "higher" if difference.mean > 0 else "lower"
 
 
-_Stage = tuple[str, str | None, int | None, Salvaged, Measures]
-
-
-def _stages(runs: Mapping[str, Salvaged]) -> Iterator[_Stage]:
-    """Folders' names taken apart: name, update and samples, of runs that have an episode."""
+def _stages(runs: Mapping[str, Salvaged]) -> Iterator[tuple[Measurement, Salvaged, Measures]]:
+    """What the folders' names say, of runs that have an episode."""
     for folder, run in runs.items():
-        match = _STAGE.fullmatch(folder)
-        if match is None or run.measures is None:
-            continue
-        samples = int(match["samples"]) if match["samples"] else None
-        yield match["name"], match["update"], samples, run, run.measures
+        stage = Measurement.parse(folder)
+        if stage is not None and run.measures is not None:
+            yield stage, run, run.measures

@@ -15,12 +15,12 @@ from tests.report.made import copied
 
 def test_evaluations_and_baselines_are_read_by_their_folders(folder: Path, searched: Run) -> None:
     copied(searched.folder, folder / "evaluations" / "test")
-    copied(searched.folder, folder / "baselines" / "best_of_n")
+    copied(searched.folder, folder / "baselines" / "best_of_n--test--samples-2")
     (experiment,) = read_experiments([folder])
     assert experiment.label == "run"
     assert experiment.run.episodes == searched.episodes
     assert set(experiment.evaluations) == {"test"}
-    assert experiment.baselines["best_of_n"].rewards == searched.rewards
+    assert experiment.baselines["best_of_n--test--samples-2"].rewards == searched.rewards
     assert experiment.missing == ()
 
 
@@ -31,6 +31,15 @@ def test_an_evaluation_that_is_no_run_is_named(folder: Path) -> None:
     (sentence,) = experiment.missing
     assert sentence.startswith("evaluations/test is left out: ")
     assert "holds no run" in sentence
+
+
+@pytest.mark.parametrize("name", ["evaluations/mine", "evaluations/fixed--test", "baselines/test"])
+def test_a_measurement_under_another_name_is_named(folder: Path, searched: Run, name: str) -> None:
+    copied(searched.folder, folder / name)
+    (experiment,) = read_experiments([folder])
+    assert not experiment.evaluations
+    assert not experiment.baselines
+    assert experiment.missing[0].startswith(f"{name} is left out: its name is not of the form")
 
 
 def test_a_run_cut_off_says_how_far_it_came(folder: Path) -> None:
