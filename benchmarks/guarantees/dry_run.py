@@ -115,7 +115,7 @@ def _search(rng: random.Random) -> dict[str, Any]:
     return {
         "k_samples": rng.randint(1, 8),
         "beam_width": rng.randint(1, 4),
-        "strategy": rng.choice(("beam", "beam", "best_of_n", "fixed")),
+        "strategy": rng.choice(("beam", "beam", "best_of_n", "single")),
         "joint": rng.choice(("aligned", "aligned", "cross")),
         "exploration": rng.choice((0.0, 0.2)),
         "concurrency": rng.choice((1, 8, 64)),

@@ -25,7 +25,7 @@ from orchestry.task.registry import load_task
 STRATEGIES = {
     "beam": "beam (k=4, W=2)",
     "best_of_n": "best of n, at least as many calls",
-    "fixed": "one sample",
+    "single": "one sample",
 }
 MAX_TOKENS = 160
 
@@ -99,7 +99,7 @@ def report(runs: dict[str, list[Run]], episodes: int) -> str:
             f"| {interval(reward[strategy])} | {interval(solved[strategy])} |"
         )
     lines += ["", "| paired difference | reward | solved |", "|---|---|---|"]
-    for other in ("best_of_n", "fixed"):
+    for other in ("best_of_n", "single"):
         gains = [difference(table["beam"], table[other]) for table in (reward, solved)]
         lines.append(
             f"| beam less {STRATEGIES[other]} | {interval(gains[0])} | {interval(gains[1])} |"

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from orchestry.core import yamls
 from orchestry.core.errors import ConfigError
@@ -30,6 +36,9 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0.0, le=86_400.0)]
 MAX_TOKENS = 1_000_000
+RENAMED = {"search.strategy": {"fixed": "single"}}
+"""By key, values that had another name in earlier releases: `fixed` is a baseline, and no strategy
+any more."""
 
 
 class FakeConfig(Frozen):
@@ -104,8 +113,8 @@ class AgentConfig(Frozen):
 class SearchConfig(Frozen):
     """How trajectories are searched."""
 
-    strategy: Annotated[Literal["beam", "fixed", "best_of_n", "chains"], Mark.MEASURED] = "beam"
-    """`fixed` plays one trajectory; `best_of_n` as many as the beam's calls allow; `chains` plays
+    strategy: Annotated[Literal["beam", "single", "best_of_n", "chains"], Mark.MEASURED] = "beam"
+    """`single` plays one trajectory; `best_of_n` as many as the beam's calls allow; `chains` plays
     `k_samples` from the first state to the end, as backend local always does."""
     k_samples: Annotated[int, Mark.MEASURED] = Field(4, ge=1, le=64)
     """Samples drawn for each acting agent in a state."""
@@ -119,6 +128,14 @@ class SearchConfig(Frozen):
     """Most calls in flight at once."""
     episodes_in_flight: Annotated[int | None, Mark.OPERATIONAL] = Field(None, ge=1, le=1000)
     """Most episodes played at once. None: as many as keep `concurrency` calls in flight."""
+
+    @field_validator("strategy", mode="before")
+    @classmethod
+    def _has_its_new_name(cls, value: Any) -> Any:
+        renamed = RENAMED["search.strategy"]
+        if isinstance(value, str) and value in renamed:
+            raise ValueError(f"it is called '{renamed[value]}' now: give '{renamed[value]}'")
+        return value
 
 
 class JudgeConfig(Frozen):
@@ -394,6 +411,17 @@ def _named(agents: Sequence[Any]) -> dict[str, Any]:
 def validate(raw: Mapping[str, Any]) -> RunConfig:
     """RunConfig from plain data; raises ConfigError as RunConfig itself does."""
     return RunConfig.model_validate(raw)
+
+
+def modern(written: Mapping[str, Any]) -> dict[str, Any]:
+    """A config that an earlier release wrote, with today's names of values."""
+    found = dict(written)
+    for key, names in RENAMED.items():
+        section, _, name = key.partition(".")
+        below = found.get(section)
+        if isinstance(below, Mapping) and str(below.get(name)) in names:
+            found[section] = {**below, name: names[str(below[name])]}
+    return found
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestry.core.config import RunConfig
+from orchestry.core.config import RENAMED, RunConfig
 from orchestry.core.digests import folder_digest, text_digest
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import to_json
@@ -48,7 +48,8 @@ def config_digests(config: RunConfig) -> dict[str, str]:
     for key, value in leaves(raw):
         moves = names_base(config.backend, key) and Path(value).is_absolute()
         if not marks(RunConfig, key) & {Mark.RESUMABLE, Mark.MOVABLE} and not moves:
-            sections.setdefault(key.partition(".")[0], {})[key] = value
+            before = {new: old for old, new in RENAMED.get(key, {}).items()}
+            sections.setdefault(key.partition(".")[0], {})[key] = before.get(value, value)
     return _with_whole("config", ".", {name: to_json(found) for name, found in sections.items()})
 
 

@@ -18,7 +18,7 @@ from orchestry.task.guard import count_stages
 def schedule(search: SearchConfig, task: BaseTask[Any], problem: Problem) -> Schedule:
     """The schedule that `search.strategy` names, sized for this task."""
     beam = Beam(search.k_samples, search.beam_width, search.exploration, search.joint)
-    if search.strategy == "fixed":
+    if search.strategy == "single":
         return Chains(n=1)
     if search.strategy == "chains":
         return Chains(search.k_samples, search.joint)

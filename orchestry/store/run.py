@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from orchestry.core import yamls
+from orchestry.core.config import modern
 from orchestry.core.errors import ConfigError, LockedError, StoreError, reason, too_long
 from orchestry.core.files import refused, write_atomic
 from orchestry.store import journal
@@ -284,7 +285,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The plain data of config.yaml."""
+    """The plain data of config.yaml, whichever release wrote it."""
     path = folder / "config.yaml"
     try:
         data = yamls.load(path.read_text(encoding="utf-8"))
@@ -294,7 +295,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path} holds no keys and values: restore it from a copy, then go on")
-    return data
+    return modern(data)
 
 
 def committed_episodes(

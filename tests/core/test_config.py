@@ -61,6 +61,8 @@ def test_a_resolved_config_is_rerunnable(tmp_path: Path) -> None:
         ("credit.share=2", "'credit.share' is 2: give a number <= 1"),
         ("prices.m.input=.inf", "'prices.m.input' is inf: give a finite number"),
         ("judge.enabled=maybe", "'judge.enabled' is 'maybe': give true or false"),
+        ("search.strategy=fixed", "'fixed': it is called 'single' now: give 'single'"),
+        ("search.strategy=[a]", "'search.strategy' is .'a'.: give 'beam', 'single'"),
         ("split=tst", "'split' is 'tst': give 'train', 'dev' or 'test'"),
         ("sampling.stop=x", "'sampling.stop' is 'x': give a list, such as .a, b."),
         ("judge={quality: 0, collaboration: 0, efficiency: 0}", "0}: quality, .* are all zero"),

@@ -29,13 +29,13 @@ def test_the_maximum_takes_a_verdict_for_each_sibling_set_that_the_judge_may_see
             ("judge.enabled=true", "judge.repeats=1"),
             ("judge.enabled=true", "judge.repeats=1", "judge.when=always"),
             ("judge.enabled=true", "judge.repeats=2"),
-            ("judge.enabled=true", "search.strategy=fixed"),
+            ("judge.enabled=true", "search.strategy=single"),
         )
     )
     assert on > off
     assert always > on
     assert twice - off == pytest.approx(2 * (on - off))
-    single = plan_of(*base, "judge.enabled=false", "search.strategy=fixed")
+    single = plan_of(*base, "judge.enabled=false", "search.strategy=single")
     assert alone == most(single, Courses())[0]  # a chain has no siblings
 
 
@@ -74,7 +74,7 @@ def test_replays_are_part_of_the_maximum() -> None:
 
 
 def test_the_maximum_is_reached_where_a_run_leaves_nothing_to_chance(tmp_path: Path) -> None:
-    sets = ("sampling.max_tokens=1", "search.strategy=fixed", "retry.attempts=1", "task=relay")
+    sets = ("sampling.max_tokens=1", "search.strategy=single", "retry.attempts=1", "task=relay")
     chosen = config(*sets)
     run = orchestry.train(chosen, tmp_path / "run")
     top = estimate(chosen).cost_usd.max

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 import orchestry
 from orchestry.core.config import RunConfig, merge, validate
+from orchestry.core.digests import text_digest
 from orchestry.core.errors import ConfigError
+from orchestry.core.files import to_json
 from orchestry.core.resolve import Mark, marks
 from orchestry.engine.changes import changed, check_changes, config_digests
 from orchestry.engine.evaluate import evaluate
@@ -93,6 +95,22 @@ def test_a_task_that_moved_is_the_same(run: Run, tmp_path: Path) -> None:
     (tmp_path / "shelf").rename(tmp_path / "moved")
     found = resume(run.folder, {"task_path": [str(tmp_path / "moved")]})
     assert (found.summary.stopped, opened(run)[-1].accepted) == ("done", ())
+
+
+def test_a_run_whose_strategy_had_its_old_name_goes_on(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    orchestry.train(config("episodes=1", "search.strategy=single"), old)
+    path = old / "config.yaml"
+    path.write_text(path.read_text().replace("strategy: single", "strategy: fixed"))
+    assert "strategy: fixed" in path.read_text()
+    assert Run(old).config["search"]["strategy"] == "single"
+    assert resume(old, {"episodes": 2}).summary.strategy == "single"
+    assert evaluate(old).summary.stopped == "done"
+
+
+def test_the_new_name_leaves_the_digest_as_it_was() -> None:
+    now = config_digests(validate({"search": {"strategy": "single"}}))
+    assert now["config.search"] == text_digest(to_json({"search.strategy": "fixed"}))
 
 
 PLAIN = prepare(config()).config

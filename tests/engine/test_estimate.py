@@ -47,7 +47,7 @@ SETTINGS = st.fixed_dictionaries(
         "episodes": st.integers(1, 7),
         "search.k_samples": st.integers(1, 5),
         "search.beam_width": st.integers(1, 4),
-        "search.strategy": st.sampled_from(["beam", "best_of_n", "fixed"]),
+        "search.strategy": st.sampled_from(["beam", "best_of_n", "single"]),
         "search.joint": st.sampled_from(["aligned", "cross"]),
         "search.exploration": st.sampled_from([0.0, 0.5]),
         "sampling.max_tokens": st.sampled_from([1, 16, 400]),
@@ -80,7 +80,7 @@ def test_percentiles_are_ordered_below_a_maximum_that_no_simulated_run_passes(
 
 
 @pytest.mark.parametrize("task", ["words", "relay", "duet"])
-@pytest.mark.parametrize("strategy", ["beam", "best_of_n", "fixed"])
+@pytest.mark.parametrize("strategy", ["beam", "best_of_n", "single"])
 def test_no_real_run_passes_the_maximum_though_its_calls_are_lost(
     tmp_path: Path, task: str, strategy: str
 ) -> None:
@@ -197,7 +197,7 @@ def test_a_librarys_behaviours_are_tested_though_nothing_can_be_contrasted(tmp_p
     source = tmp_path / "library.yaml"
     learned = Behavior(agent="writer", text="Say it in verse.", why="", status="accepted")
     source.write_text(to_yaml(Library(task="words", model="fake-1", behaviors=(learned,))))
-    alone = ("search.strategy=fixed", "behaviors.enabled=true", "behaviors.every=1")
+    alone = ("search.strategy=single", "behaviors.enabled=true", "behaviors.every=1")
     none, some = (
         {row.purpose for row in estimate(config(*alone, *sets)).usage}
         for sets in ((), (f"behaviors.from={source}",))

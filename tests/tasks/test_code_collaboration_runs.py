@@ -106,7 +106,7 @@ def test_the_judge_is_off_and_where_on_is_paid_through_the_ledger(
 @pytest.mark.slow
 def test_the_dry_run_bounds_what_agents_are_told(tmp_path: Path, script: str) -> None:
     """Feedback lengthens the prompts of turn 2, and no run may cost more than the maximum."""
-    sets = ("options.turns=2", "search.strategy=fixed", "retry.attempts=1", "credit.share=0")
+    sets = ("options.turns=2", "search.strategy=single", "retry.attempts=1", "credit.share=0")
     chosen = config(script, *sets, "behaviors.enabled=false")
     top = estimate(chosen).cost_usd.max
     run = orchestry.train(chosen, tmp_path / "run")

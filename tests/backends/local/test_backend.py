@@ -225,7 +225,7 @@ def test_numbers_that_are_none_stop_the_run_and_the_batch_is_kept(
         (["learn.epochs=2"], "learns from actions of an older policy: set learn.clip"),
         (["behaviors.enabled=true"], "learns by gradients"),
         (["search.k_samples=8"], "draws independent chains, .* leave search.k_samples"),
-        (["search.strategy=fixed"], "leave search.strategy"),
+        (["search.strategy=single"], "leave search.strategy"),
         (["search.beam_width=5"], "leave search.beam_width"),
         (["credit.share=0.1"], "its replays are learn.credit=replay: leave credit.share"),
         (["agents.left.temperature=0"], "left would answer at temperature 0"),

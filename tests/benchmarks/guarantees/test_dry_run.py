@@ -25,7 +25,7 @@ def test_configurations_repeat_and_vary() -> None:
     configs = [draw(seed) for seed in range(16)]
     assert configs[7] == draw(7)
     assert {config.task for config in configs} == {"words", "relay", "duet", "until"}
-    assert {config.search.strategy for config in configs} == {"beam", "best_of_n", "fixed"}
+    assert {config.search.strategy for config in configs} == {"beam", "best_of_n", "single"}
     assert {config.provider.fake.fault_rate > 0 for config in configs} == {True, False}
     assert {config.provider.fake.output_tokens is None for config in configs} == {True, False}
     assert any(config.budget.usd for config in configs)
