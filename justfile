@@ -38,5 +38,6 @@ docs:
 # write anew what the documentation takes from the code
 reference:
     python -m tools.reference --write
+    python -m tools.defaults --write
     python -m tools.tree --write
     python -m tools.house --write

@@ -80,7 +80,7 @@ def _walk(name: str, model: type[BaseModel], seen: set[type[BaseModel]]) -> Iter
     below: list[tuple[str, type[BaseModel]]] = []
     for field, info in model.model_fields.items():
         key = info.alias or field
-        inner, path = _model(schema["properties"][key]), _below(name, key)
+        inner, path = model_in(schema["properties"][key]), _below(name, key)
         if inner and inner not in seen:
             below.append((path, inner))
         else:
@@ -95,7 +95,7 @@ def _below(name: str, key: str) -> str:
     return f"{path}.{PLACEHOLDERS[path]}" if path in PLACEHOLDERS else path
 
 
-def _model(schema: Schema) -> type[BaseModel] | None:
+def model_in(schema: Schema) -> type[BaseModel] | None:
     """The model that a field holds, or maps names to."""
     values = schema.get("additionalProperties")
     holder = values if isinstance(values, Mapping) else schema

@@ -41,8 +41,8 @@ KEYS = """## Config keys
 
 A run's config is merged in this order, the later word counting: the defaults below,
 `configs/<backend>.yaml`, `--config`, `--set`, flags. Every key can stand in a YAML file or be set
-by `--set`, as in `--set search.k_samples=8`. In a heading, capitals stand for a name of yours: an
-agent's role, a model. None is `null` in YAML.
+by `--set`, as in `--set search.k_samples=8`; `configs/default.yaml` has them all. In a heading,
+capitals stand for a name of yours: an agent's role, a model. None is `null` in YAML.
 """
 
 
