@@ -86,8 +86,8 @@ class LearnConfig(Frozen):
     """A running vLLM server that draws the answers, such as http://127.0.0.1:8000; learning stays
     here. None: this process draws them."""
     threads: Annotated[int | None, Mark.OPERATIONAL] = Field(None, ge=1)
-    """Of the arithmetic on a CPU, for all processes of a launch. None: the cores that are idle at
-    the start; a resume keeps them, since their number decides the last bits."""
+    """Of the arithmetic on a CPU, for all processes of a launch. None: all cores that the
+    process may use. A resume keeps their number, since it decides the last bits."""
     micro_tokens: Annotated[int | None, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(None, ge=64)
     """Most tokens in one forward and backward pass: less takes less memory. None: 4096 on a GPU,
     1024 on a CPU."""

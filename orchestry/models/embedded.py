@@ -13,7 +13,7 @@ from http.client import HTTPConnection, HTTPException
 from importlib import import_module
 from typing import Any
 
-from orchestry.core.cores import idle_cores
+from orchestry.core.cores import cores
 from orchestry.core.errors import Interrupted, ProviderError, unknown
 from orchestry.core.types import Completion, Request
 from orchestry.models.http import Endpoint, bytes_bound
@@ -134,7 +134,7 @@ def _load(cancelled: threading.Event, key: str) -> Any:
     params.n_parallel = SLOTS
     params.n_ctx = SLOTS * CONTEXT
     params.cache_ram_mib = 0  # its default keeps up to 8 GiB of old prompts
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(idle_cores(), _MOST_THREADS)
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(cores(), _MOST_THREADS)
     try:
         server = xllamacpp.Server(params)
         _greet(server.listening_address)

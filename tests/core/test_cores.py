@@ -6,21 +6,38 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from orchestry.core.cores import busy_cores, idle_cores
+import pytest
 
-CORES = os.cpu_count() or 1
+from orchestry.core.cores import cores
 
 
-def test_busy_cores_are_no_idle_ones() -> None:
-    assert 0.0 <= busy_cores() <= CORES
-    spin = [sys.executable, "-c", "while True: pass"]
-    spinning = [subprocess.Popen(spin) for _ in range(CORES)]
+@contextmanager
+def busy() -> Iterator[None]:
+    """Every core of this process has other work too."""
+    spinning = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores())
+    ]
     try:
         time.sleep(0.3)
-        assert busy_cores() > 0.6 * CORES
-        assert idle_cores() == 1
+        yield
     finally:
         for process in spinning:
             process.kill()
             process.wait()
+
+
+def test_the_number_does_not_depend_on_the_load() -> None:
+    idle = cores()
+    with busy():
+        assert cores() == idle
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores are allotted on Linux")
+def test_cores_that_are_not_allotted_to_the_process_do_not_count() -> None:
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    code += "from orchestry.core.cores import cores; print(cores())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"

@@ -24,7 +24,7 @@ from orchestry.backends.local.dev import Dev, chosen, empty, leftover
 from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.model import EMBEDDED, device_of, require_installed, source_of
 from orchestry.core.config import AgentConfig, RunConfig, SearchConfig
-from orchestry.core.cores import idle_cores
+from orchestry.core.cores import cores
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
 from orchestry.core.texts import sample_of
@@ -131,17 +131,18 @@ class LocalBackend(Backend):
         self._played: dict[int, tuple[Tree[Any], Otherwise | None]] = {}
         """Of the episodes since the last update."""
         self._samples = list[int]()
-        """Actions learned from, an update."""
-        self._dev: Dev | None = None
-        self._meet(task)
+        """Actions learned from, per update."""
+        self._models = {role: member.model for role, member in self.team(task).items()}
+        learn = self.config.learn
+        held_out = chosen(task.problems("dev"), learn.evaluate_problems, self.config.seed)
+        self._dev = Dev(held_out, self.config.seed, learn.evaluate_every)
+        self._check(task)
         self._check_source(folder)
 
-    def _meet(self, task: BaseTask[Any]) -> None:
-        """Checks settings against the task; at temperature 0 an agent's answers are all alike."""
-        settings = self.config.learn
-        self._models = {role: member.model for role, member in self.team(task).items()}
-        self._dev_problems = min(settings.evaluate_problems, len(task.problems("dev")))
-        if settings.evaluate_every and not self._dev_problems:
+    def _check(self, task: BaseTask[Any]) -> None:
+        """Raises ConfigError where the task has no dev problems to evaluate on, or an agent's
+        answers would all be alike."""
+        if self.config.learn.evaluate_every and not self._dev.problems:
             raise ConfigError(
                 f"task {task.name} has no dev problems to evaluate on: add some, or leave "
                 "learn.evaluate_every"
@@ -187,20 +188,20 @@ class LocalBackend(Backend):
     @property
     def dev_plays(self) -> int:
         """See Backend."""
-        settings, held_out = self.config.learn, self._dev_problems
-        if not settings.evaluate_every or self.every is None:
+        every = self.config.learn.evaluate_every
+        if not every or self.every is None:
             return 0
-        return held_out * (1 + self.config.episodes // self.every // settings.evaluate_every)
+        return len(self._dev.problems) * (1 + self.config.episodes // self.every // every)
 
     @property
     def dev_rewards(self) -> dict[str, float]:
         """See Backend."""
-        return self._dev.rewards if self._dev else {}
+        return self._dev.rewards
 
     @property
     def best_update(self) -> int | None:
         """See Backend."""
-        return self._dev.best.update if self._dev and self._dev.best else None
+        return self._dev.best.update if self._dev.best else None
 
     @property
     def updates(self) -> int:
@@ -241,7 +242,8 @@ class LocalBackend(Backend):
         self.provider.device, self.provider.sha256 = str(base.device), base.sha256
         self.provider.deterministic &= base.device.type == "cpu"  # a GPU's sums have no order
         self._lockstep = Lockstep(self._draw)
-        self._dev = self._evaluations(task, rate)
+        self._dev.go_on(event for event in store.events if isinstance(event, Evaluated))
+        self._dev_rollout = self._unjudged(task, rate)
         if self.every is not None:
             self._take_back(self.updates * self.every, on_warn)
 
@@ -385,9 +387,9 @@ class LocalBackend(Backend):
 
     async def evaluate(self) -> Evaluation | None:
         """See Backend; a run that learns nothing, such as an evaluation, is not evaluated."""
-        if self.every is None or self._dev is None:
+        if self.every is None:
             return None
-        return await self._dev.evaluate(self.updates)
+        return await self._dev.evaluate(self._dev_rollout, self.updates)
 
     async def _learn(self, played: Sequence[tuple[Tree[Any], Otherwise | None]]) -> Learnt:
         """The step itself; a batch of numbers that are none is kept for the user to look at."""
@@ -413,24 +415,16 @@ class LocalBackend(Backend):
             self._store.write(name, json.dumps(asdict(batch)) + "\n")
             raise LearnError(f"{error}; the batch is {self._store.folder / name}") from error
 
-    def _evaluations(self, task: BaseTask[Any], rate: Rate) -> Dev:
+    def _unjudged(self, task: BaseTask[Any], rate: Rate) -> InStep:
         """Dev problems are played as episodes are, without judge; their trees are forgotten."""
-        settings = self.config.learn
-        rollout = InStep(
+        return InStep(
             task=task,
             team=self.team(task),
             policy=self._lockstep,
             rate=rate,
-            schedule=Chains(settings.group_size, self.config.search.joint),
+            schedule=Chains(self.config.learn.group_size, self.config.search.joint),
             purpose="dev",
             lockstep=self._lockstep,
-        )
-        return Dev(
-            rollout,
-            chosen(task.problems("dev"), settings.evaluate_problems, self.config.seed),
-            self.config.seed,
-            settings.evaluate_every,
-            [event for event in self._store.events if isinstance(event, Evaluated)],
         )
 
 
@@ -477,7 +471,7 @@ def as_chains(config: RunConfig) -> RunConfig:
     }
     temperature = TEMPERATURE if sampling.temperature is None else sampling.temperature
     own = {
-        "threads": learn.threads or idle_cores(),
+        "threads": learn.threads or cores(),
         "source": learn.source.expanduser().absolute() if learn.source else None,
     }
     return config.model_copy(

@@ -29,17 +29,14 @@ class Dev:
     between two of them is the team.
     """
 
-    def __init__(
-        self,
-        rollout: Rollout[Any],
-        problems: Sequence[Problem],
-        seed: int,
-        every: int | None,
-        found: Iterable[Evaluated],
-    ) -> None:
-        """`every`: updates between two evaluations, None for none; `found`: those so far."""
-        self._rollout, self._problems, self._seed = rollout, problems, seed
-        self._every = every
+    def __init__(self, problems: Sequence[Problem], seed: int, every: int | None) -> None:
+        """`every`: updates between two evaluations; None: there are none."""
+        self.problems = problems
+        self._seed, self._every = seed, every
+        self._found: dict[int, Evaluated] = {}
+
+    def go_on(self, found: Iterable[Evaluated]) -> None:
+        """Takes over the evaluations that the run's earlier processes made."""
         self._found = {event.update: event for event in found}
 
     @property
@@ -52,18 +49,18 @@ class Dev:
         """Mean rewards before the first update, at the last evaluation and at the best."""
         return dev_rewards(self._found.values())
 
-    async def evaluate(self, update: int) -> Evaluation | None:
+    async def evaluate(self, rollout: Rollout[Any], update: int) -> Evaluation | None:
         """See Backend: the team stands as that update left it."""
         if not self._every or update % self._every or update in self._found:
             return None
-        event = self._found[update] = await self._play(update)
+        event = self._found[update] = await self._play(rollout, update)
         return Evaluation(event, self._said(event))
 
-    async def _play(self, update: int) -> Evaluated:
+    async def _play(self, rollout: Rollout[Any], update: int) -> Evaluated:
         """All problems at the same time."""
         plays = [
-            self._rollout.play(problem, derive(self._seed, "dev", problem.id))
-            for problem in self._problems
+            rollout.play(problem, derive(self._seed, "dev", problem.id))
+            for problem in self.problems
         ]
         records = [episode_record(tree, n) for n, tree in enumerate(await together(plays))]
         tags: Counter[str] = sum((record.tags() for record in records), Counter())

@@ -14,6 +14,7 @@ peft = pytest.importorskip("peft")
 
 import orchestry
 from orchestry.core.config import resolve
+from orchestry.core.cores import cores
 from orchestry.core.errors import ConfigError, LearnError, PromptTooLong
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import prepare, resume
@@ -34,6 +35,7 @@ from tests.backends.letters import (
     write_task,
 )
 from tests.backends.local.tiny import tiny_folder
+from tests.core.test_cores import busy
 from tests.store.test_trackers import BOARD, assert_shows, curves
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -117,6 +119,21 @@ def test_the_config_is_written_as_it_was_run(model: str, tasks: Path, tmp_path: 
     assert (plan.config.search.strategy, plan.config.search.k_samples) == ("chains", GROUP)
     assert plan.config.behaviors.enabled is False
     assert prepare(plan.config).config == plan.config
+
+
+def test_a_config_is_settled_alike_on_a_busy_machine(model: str, tasks: Path) -> None:
+    """The number of threads decides the last bits of all that a run computes."""
+    chosen = config(model, tasks, "learn.threads=null")
+    idle = prepare(chosen).config
+    with busy():
+        assert prepare(chosen).config == idle
+    assert idle.learn.threads == cores()
+
+
+def test_a_backend_that_is_not_open_knows_of_no_evaluation(model: str, tasks: Path) -> None:
+    backend = prepare(config(model, tasks, "learn.evaluate_every=1")).backend
+    assert (backend.best_update, backend.dev_rewards) == (None, {})
+    assert (backend.updates, backend.dev_plays) == (0, 3 * 4)
 
 
 def test_a_relative_model_is_found_again_from_another_folder(
