@@ -1,8 +1,8 @@
-"""One AdamW for a team: warm-up, clipping, accumulation; nothing moves by a number that is none.
+"""One AdamW for a team: warm-up, clipping, accumulation; non-finite numbers move no weight.
 
-Each agent is a policy of its own, as in MAGRPO, so gradients are clipped an agent at a time: by
-their overall norm, one agent's spike would shrink the other agents' steps, and the step of an
-agent would depend on how many others there are. Agents that share all their parameters are one.
+Each agent is a policy of its own, as in MAGRPO, so gradients are clipped per agent: by their
+overall norm, one agent's spike would shrink the other agents' steps, and the step of an agent would
+depend on how many others there are. Agents that share all their parameters are one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.nn.utils import clip_grad_norm_
 
 from orchestry.core.errors import LearnError, NotFiniteError
 
@@ -102,7 +103,10 @@ class TeamOptimizer:
 
         Raises NotFiniteError for a gradient that is not finite, before any weight moves.
         """
-        norms = {agents: _norm(mine) for agents, mine in self._policies.items()}
+        norms = {
+            agents: float(clip_grad_norm_(mine, self.max_norm))
+            for agents, mine in self._policies.items()
+        }
         for agents, norm in norms.items():
             if not math.isfinite(norm):
                 self.drop()
@@ -110,8 +114,8 @@ class TeamOptimizer:
                     f"the gradient of {', '.join(agents)} in step {self.update + 1} is {norm}: no "
                     "weight has moved by it"
                 )
-        for agents, mine in self._policies.items():
-            _scale(mine, norms[agents], self.max_norm)
+            if norm == 0.0:
+                _drop(self._policies[agents])
         rate = self.next_rate
         for group in self._adamw.param_groups:
             group["lr"] = rate
@@ -178,16 +182,7 @@ def _policies(
     return {tuple(agents): list(parameters[agents[0]]) for agents in owners.values()}
 
 
-def _norm(parameters: Sequence[Parameter]) -> float:
-    """The norm of a gradient, summed in float64; 0.0 where there is none."""
-    squares = [p.grad.double().square().sum() for p in parameters if p.grad is not None]
-    return math.sqrt(torch.stack(squares).sum().item()) if squares else 0.0
-
-
-def _scale(parameters: Sequence[Parameter], norm: float, max_norm: float) -> None:
-    """Shortens a gradient to `max_norm`; one without length is taken away, so that AdamW skips."""
+def _drop(parameters: Sequence[Parameter]) -> None:
+    """AdamW passes over parameters without a gradient, where zeros would move them by momentum."""
     for parameter in parameters:
-        if norm == 0.0:
-            parameter.grad = None
-        elif norm > max_norm and parameter.grad is not None:
-            parameter.grad.mul_(max_norm / norm)
+        parameter.grad = None
