@@ -70,14 +70,14 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """One linear layer of the base, (in) to (out), with its low-rank part an adapter."""
+    """One linear layer of the base, (in) to (out), with a low-rank part per adapter."""
 
     name: str
     linear: nn.Linear
     down: tuple[nn.Parameter, ...]
-    """A: (r, in) an adapter."""
+    """A: (r, in) per adapter."""
     up: tuple[nn.Parameter, ...]
-    """B: (out, r) an adapter."""
+    """B: (out, r) per adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class _Plan:
 
 
 class Adapters:
-    """One LoRA adapter an agent, or one for all, on every target linear of a frozen base.
+    """One LoRA adapter per agent, or one for all, on every target linear of a frozen base.
 
     Weights are trained in float32 at least, and used in the base's precision. The adapters follow
     the base's mode: dropout on their input acts after `model.train()` only. The model runs inside
@@ -166,7 +166,7 @@ class Adapters:
         return self.alpha / self.rank
 
     def parameters(self, agent: int | None = None) -> list[nn.Parameter]:
-        """A and B of one agent, a pair a target in the order of the modules; None: of all agents.
+        """A and B of one agent, a pair per target in the order of the modules; None: of all agents.
 
         Where agents share an adapter each has the same ones, and all together have them once.
         """
@@ -193,13 +193,13 @@ class Adapters:
         self._seed, self._draws = seed, 0
 
     def save(self, folder: Path) -> None:
-        """One folder an agent, named after it, that peft's `from_pretrained` loads."""
+        """One folder per agent, named after it, that peft's `from_pretrained` loads."""
         for number, name in enumerate(self._folders):
             weights = {key: weight.detach() for key, weight in self._named(number)}
             _write(folder / name, self._kind, weights)
 
     def load(self, folder: Path, any_base: bool = False) -> None:
-        """What `save` or peft wrote; all adapters or, with an error, none of them.
+        """Reads what `save` or peft wrote; on an error no adapter is changed.
 
         Raises StoreError where a folder can't be read or is damaged, and ConfigError where an
         adapter was made for another base (by content; with `any_base` that is not asked), or with
@@ -475,7 +475,7 @@ def _absent(folder: Path) -> str:
     """Whose adapters are there instead, and what to do about it."""
     there = sorted(path.parent.name for path in folder.parent.glob(f"*/{_CONFIG}"))
     if not there:
-        fix = "name a folder that holds one folder an agent, as a checkpoint has it"
+        fix = "name a folder that holds one folder per agent, as a checkpoint has it"
     elif SHARED in (folder.name, *there):
         fix = f"set learn.shared={'true' if SHARED in there else 'false'}"
     else:

@@ -1,4 +1,4 @@
-"""The local backend: one LoRA agent a role on weights of this machine, trained by MAGRPO gradients.
+"""The local backend: LoRA agents on weights of this machine, trained by MAGRPO gradients.
 
 Task, reward, rollout and journal are those of every run. What differs: the team's own weights
 answer, all episodes of an update in step, and an update is one step down the policy gradient.
@@ -45,7 +45,7 @@ START = "start"
 """In the run: the adapters of `learn.from`."""
 ON_GPU = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
 TEMPERATURE = 0.8
-"""Where the config names none: the paper's."""
+"""The paper's, for a config that names no temperature."""
 _FIXED = {"strategy": "chains", "beam_width": SearchConfig().beam_width}
 """What a config may say of the search, since it would be no other."""
 _TEMPLATE_TOKENS = 64  # what a chat template puts around a message, at most
@@ -166,13 +166,13 @@ class LocalBackend(Backend):
         near += source.glob(file)
         what = "holds no adapters" if source.is_dir() else "is no folder here"
         raise ConfigError(
-            f"learn.from: {source} {what}: give a checkpoint, with a folder an agent, such as "
+            f"learn.from: {source} {what}: give a checkpoint, with a folder per agent, such as "
             f"{max(near).parent.parent if near else 'RUN/checkpoints/000020'}"
         )
 
     def digests(self) -> dict[str, str]:
-        """See Backend: the base, or each agent's where they differ (a hub's that is not fetched yet
-        has none)."""
+        """See Backend: the base, or each agent's where they differ; a hub's model that is not
+        fetched yet has no digest."""
         from orchestry.backends.local.model import base_digest
 
         found = {f"base of {role}": base_digest(model) for role, model in self._models.items()}
@@ -302,7 +302,7 @@ class LocalBackend(Backend):
             return
         part = kept.with_name(kept.name + ".part")
         try:
-            for old in (part, kept):  # of a process that never came to its first event
+            for old in (part, kept):  # of a process that ended before its first event
                 shutil.rmtree(old, ignore_errors=True)
             for crew in self._trainer.crews:
                 crew.adapters.save(part)
@@ -369,7 +369,7 @@ class LocalBackend(Backend):
     ) -> Update:
         """One MAGRPO step from the episodes since the last one, saved before it counts.
 
-        Raises LearnError for numbers that are none: nothing of it is saved but the batch.
+        Raises LearnError for non-finite numbers; only the batch is saved then.
         """
         done = await self._learn([self._played.pop(record.episode) for record in block])
         name, keep = _checkpoint(block[-1].episode + 1), self.config.learn.keep
@@ -392,7 +392,7 @@ class LocalBackend(Backend):
         return await self._dev.evaluate(self._dev_rollout, self.updates)
 
     async def _learn(self, played: Sequence[tuple[Tree[Any], Otherwise | None]]) -> Learnt:
-        """The step itself; a batch of numbers that are none is kept for the user to look at."""
+        """The step itself; the batch is saved for the user where it gives non-finite numbers."""
         from orchestry.backends.local.batch import gather
 
         settings = self.config.learn
@@ -461,7 +461,7 @@ def refuse(config: RunConfig) -> None:
 
 
 def as_chains(config: RunConfig) -> RunConfig:
-    """Independent trajectories, a group a problem, all episodes of an update at once; all that a
+    """Independent trajectories, a group per problem, all episodes of an update at once; all that a
     resume must find again is settled."""
     learn, sampling = config.learn, config.sampling
     search = {

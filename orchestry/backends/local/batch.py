@@ -41,7 +41,7 @@ class Sample:
     ids: tuple[int, ...]
     """The EOS included where the answer ended by itself."""
     logprobs: tuple[float, ...]
-    """Nats, one a token of `ids`: of the policy that drew it, at the sampling temperature."""
+    """Nats, one per token of `ids`: of the policy that drew it, at the sampling temperature."""
     advantage: float
     group: int
     """Samples of one group share a history: their prompt is computed once."""
@@ -110,8 +110,8 @@ def gather(
         grouping: what is compared, within one episode: see the module.
         baseline, normalise: as in `magrpo.advantages`.
         skip: leaves out actions of zero advantage; a KL term needs them kept.
-        credits: by `credit.otherwise`, one a tree; an action's advantage is then its own, whatever
-            grouping, baseline and normalise say.
+        credits: by `credit.otherwise`, one per tree; an action's advantage is then its own, and
+            grouping, baseline and normalise are not used.
 
     Samples have one number `group` for equal agent and prompt, over all episodes. Under `cross` an
     action's return is the mean over the joint actions of its stage that it is part of, taken before
@@ -213,7 +213,7 @@ def _score(node: Trajectory[Any]) -> float:
 
 
 def _actions(tree: Tree[Any], joint: Joint, worths: Mapping[NodeId, float]) -> list[Action]:
-    """Every action that was drawn, once, in the order of play; none where a prompt was too long."""
+    """Every action that was drawn, once, in the order of play."""
     found = list[Action]()
     for group in tree.groups:
         children = [node.trajectory for node in tree.siblings(group)]
@@ -272,7 +272,7 @@ def _tokens(turn: Turn, place: str) -> Tokens:
     if len(tokens.ids) != len(tokens.logprobs):
         raise LearnError(
             f"the answer of {turn.agent} in {place} has {len(tokens.ids)} tokens but "
-            f"{len(tokens.logprobs)} log-probabilities: the policy must record one a token"
+            f"{len(tokens.logprobs)} log-probabilities: the policy must record one per token"
         )
     return tokens
 

@@ -36,8 +36,8 @@ class _Move:
 async def otherwise(rollout: Rollout[Any], tree: Tree[Any]) -> Otherwise:
     """For every joint action of a finished tree of aligned chains.
 
-    What else an agent might have done is what its siblings did in the same state; where there are
-    none, it is asked once more. The others' actions stay, and the play goes on to its end under
+    What else an agent might have done is what its siblings did in the same state; without siblings
+    it is asked once more. The others' actions stay, and the play goes on to its end under
     seeds that all plays of a joint action have in common.
     """
     rollout = replace(rollout, purpose="credit", judge=None)
@@ -62,7 +62,7 @@ async def otherwise(rollout: Rollout[Any], tree: Tree[Any]) -> Otherwise:
 
 
 async def _moves(rollout: Rollout[Any], tree: Tree[Any]) -> list[_Move]:
-    """All joint actions; those without siblings with one new action an agent, drawn together."""
+    """All joint actions; those without siblings with one new action per agent, drawn together."""
     alone = [group for group in tree.groups if len(group.children) == 1]
     drawn = iter(
         await _drawn(

@@ -163,7 +163,8 @@ def load_trainer(
 
 
 def follow() -> None:
-    """What every process but the first does: no file, no terminal, and no return."""
+    """The work of every process after the first: it writes no file, has no terminal and does not
+    return."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # waiting for the others can be interrupted
     processes, trainer = _joined(), None
     for name, arguments in processes.commands():
@@ -178,7 +179,7 @@ def follow() -> None:
 
 @cache
 def _joined() -> Processes:
-    """Once a process: they part when process 0 ends."""
+    """Once per process: they part when process 0 ends."""
     return Processes(launched())
 
 
@@ -245,7 +246,7 @@ class Processes:
         self._notes.append(note)
 
     def tell(self, name: str, *arguments: Any) -> None:
-        """Process 0 has the others do what it is about to do; elsewhere it is nothing."""
+        """Process 0 has the others do what it is about to do; in the others it does nothing."""
         if self.rank == 0:
             with self._linked():
                 command: Command = (name, arguments)

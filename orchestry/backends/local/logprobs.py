@@ -33,7 +33,7 @@ _Function: Any = torch.autograd.Function  # its methods have no types
 def completion_logprobs(
     base: Base, adapters: Adapters, groups: Sequence[Packed], temperature: float
 ) -> list[torch.Tensor]:
-    """One tensor (T,) an answer, group after group: nats of its T tokens, its end token included.
+    """One tensor (T,) per answer, group after group: nats of its T tokens, its end token included.
 
     They are of softmax(logits / temperature), the policy that drew the answers where the sampler
     had the same temperature and no top-p. All groups go through the model as one batch, padded to
@@ -173,7 +173,7 @@ def token_logprobs(
 
 
 class _TokenLogprobs(_Function):  # type: ignore[misc]
-    """Saves hidden states and one number a token; logits are computed again in backward."""
+    """Saves hidden states and one number per token; logits are computed again in backward."""
 
     @staticmethod
     def forward(

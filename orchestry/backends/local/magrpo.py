@@ -40,7 +40,7 @@ def action_returns(
 ) -> tuple[tuple[float, ...], ...]:
     """What each agent's actions are worth where all of them are combined (`cross`).
 
-    `returns_J` has one return a joint action, J = G**agents, in the order of itertools.product;
+    `returns_J` has one return per joint action, J = G**agents, in the order of itertools.product;
     the answer has shape (agents, G). An action's return is the mean over the joint actions it is
     part of, and so is then its advantage: the mean over all J of A_J * sum_i log pi_i(a_i) has, in
     agent i, the gradient of the mean over its own G actions.
@@ -100,9 +100,9 @@ def policy_loss(
     """Minus the mean over batch and group of A_g * log pi(a_g | h_g): equation 2, to be minimised.
 
     Args:
-        logprobs: one tensor of shape (T_g,) an action, nats, each token of the answer and its EOS,
+        logprobs: one tensor of shape (T_g,) per action, nats, each token of the answer and its EOS,
             at the temperature it was drawn at. No padding: lengths differ.
-        advantages_G: one a action, constants.
+        advantages_G: one per action, constants.
         reduce: the log-probability of an action is the `sum` over its tokens (the paper). `mean`
             weighs long and short actions alike and is no longer the gradient of the reward.
         actions: what the mean is taken over; without it the actions given. Name it where these are
@@ -135,7 +135,7 @@ def policy_loss(
 def _beside(
     logprobs: Sequence[Tensor], given: Sequence[Tensor] | None, wanted: bool, names: str
 ) -> Sequence[Tensor | None]:
-    """Another policy's log-probabilities of the same tokens, or None an action."""
+    """Another policy's log-probabilities of the same tokens, or None per action."""
     if wanted != (given is not None):
         raise ValueError(f"{names} go together: give both or neither")
     if given is None:

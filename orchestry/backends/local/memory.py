@@ -37,8 +37,8 @@ class MicroBatches:
     def run(
         self, work: Callable[[int], ResultT], undo: Callable[[], None] = lambda: None
     ) -> ResultT:
-        """What `work` comes to with so many tokens a pass; where they don't fit it is undone and
-        begun again. Raises LearnError where one answer is too many already."""
+        """The result of `work` with so many tokens per pass; where they don't fit, it is undone
+        and begun again. Raises LearnError where one answer is too many already."""
         while True:
             try:
                 return work(self.tokens)

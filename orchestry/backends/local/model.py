@@ -427,7 +427,7 @@ def quantized(kind: Quantize, place: torch.device, precision: torch.dtype) -> di
 
 def hush() -> None:
     """Before bitsandbytes is imported, which transformers does wherever it is installed: its word
-    on a kernel that it lacks on CPUs, and a line a product, of a cast that 8-bit layers make."""
+    on a kernel that it lacks on CPUs, and a line per product, of a cast that 8-bit layers make."""
     for name in ("bitsandbytes.backends.cpu.ops", "bitsandbytes.autograd._functions"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
@@ -456,7 +456,7 @@ def device_of(device: str = "auto") -> torch.device:
         place = torch.device(device)
     except RuntimeError as error:
         raise ConfigError(
-            f"device '{device}' is none ({reason(error)}): auto, cpu or cuda"
+            f"device '{device}' is unknown ({reason(error)}): choose auto, cpu or cuda"
         ) from None
     if place.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device '{device}' is not available: choose auto or cpu")
@@ -475,7 +475,7 @@ def plain_attention() -> None:
 
 
 def _own_gpu(here: Launch) -> torch.device:
-    """A GPU a process of this machine; alone, whichever CUDA takes."""
+    """One GPU per process of this machine; for a single process the one that CUDA chooses."""
     import torch
 
     if here.processes == 1:
@@ -483,7 +483,7 @@ def _own_gpu(here: Launch) -> torch.device:
     if here.local_rank >= torch.cuda.device_count():
         raise ConfigError(
             f"{here.local_processes} processes were launched on this machine, and its GPUs are "
-            f"{torch.cuda.device_count()}: launch one process a GPU, or set learn.device=cpu"
+            f"{torch.cuda.device_count()}: launch one process per GPU, or set learn.device=cpu"
         )
     return torch.device("cuda", here.local_rank)
 

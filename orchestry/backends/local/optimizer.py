@@ -42,9 +42,9 @@ class Step:
 class TeamOptimizer:
     """AdamW over the parameters of N agents.
 
-    `backward` once a micro-batch, `step` once an update. The learning rate rises linearly over the
-    warm-up, from rate / warm_up in the first update to `rate`, and stays. An agent whose gradient
-    is missing or exactly zero is left as it is, its moments too: momentum alone moves nobody.
+    `backward` once per micro-batch, `step` once per update. The learning rate rises linearly over
+    the warm-up, from rate / warm_up in the first update to `rate`, and stays. An agent whose
+    gradient is missing or zero is left as it is, its moments too: momentum alone moves no agent.
     """
 
     def __init__(

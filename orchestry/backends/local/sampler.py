@@ -60,7 +60,7 @@ class Prompt:
     stop: tuple[str, ...]
     """Non-empty strings."""
     seeds: tuple[int, ...]
-    """One a sample."""
+    """One per sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class Drawn:
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Nats, one a token, of softmax(logits / temperature) before top-p; 0 at temperature 0."""
+    """Nats, one per token, of softmax(logits / temperature) before top-p; 0 at temperature 0."""
     text: str
     """Without special tokens, cut before the stop string."""
     stop: Ending
 
 
 def still(tokens: int) -> None:
-    """Nobody counts, and nobody interrupts."""
+    """A Beat that counts nothing and never interrupts."""
 
 
 class Sampler:
@@ -105,7 +105,7 @@ class Sampler:
         self._max_rows = max_rows
 
     def draw(self, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
-        """`n` answers a prompt, in order; sample j is drawn by `seeds[j]`.
+        """`n` answers per prompt, in order; sample j is drawn by `seeds[j]`.
 
         An answer is a function of its prompt, adapter and seed, not of the batch around it, up to
         the rounding of the arithmetic. Dropout is off while it draws. Raises ConfigError for a
@@ -271,7 +271,7 @@ def _causal(real_BP: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:  # noqa:
 
 
 class _Batch:
-    """The rows still decoded together, with one line a row in every tensor."""
+    """The rows still decoded together, with one line per row in every tensor."""
 
     def __init__(self, rows: list[_Row], prefix: _Prefix, model: Any) -> None:
         self.rows = rows
@@ -296,7 +296,7 @@ class _Batch:
         return torch.tensor(numbers, dtype=self._dtype, device=self._model.device)
 
     def record(self, logits_RV: torch.Tensor, endings: Endings) -> torch.Tensor:  # noqa: N803
-        """Draws and keeps one token a row; their ids (R,), of ended rows without meaning."""
+        """Draws and keeps one token per row; their ids (R,), of ended rows without meaning."""
         uniform_R = self._uniform_RT[:, self._step]
         ids_R, logprobs_R = pick(
             logits_RV.to(self._dtype), self._temperature_R, self._top_p_R, uniform_R
@@ -313,7 +313,7 @@ class _Batch:
         return ids_R
 
     def forward(self, ids_R: torch.Tensor) -> torch.Tensor:
-        """The logits (R, V) after one more token a row."""
+        """The logits (R, V) after one more token per row."""
         self._width += 1
         mask = None if self._mask_RK is None else self._mask_RK[:, None, None, : self._width]
         output = self._model(

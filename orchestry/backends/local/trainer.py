@@ -44,14 +44,14 @@ from orchestry.store.checkpoints import OPTIMIZER
 BARE = -1
 """The row of a batch that wears no adapter: the reference policy."""
 Answer = Callable[[Sequence[Prompt], int], list[list[Drawn]]]
-"""Draws `n` answers a prompt, in order; see Sampler.draw."""
+"""Draws `n` answers per prompt, in order; see Sampler.draw."""
 _PART = ".part"
 _AGAIN = "begin another run from an earlier checkpoint (learn.from)"
 
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What one update came to."""
+    """The result of one update."""
 
     step: Step
     loss: float
@@ -84,7 +84,7 @@ class Learnt:
 
 
 class Trainer:
-    """A crew a base model, and one optimizer. Not safe to use from two threads at once."""
+    """A crew per base model, and one optimizer. Not safe to use from two threads at once."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Trainer:
     def learn(self, batch: Batch) -> Learnt:
         """`learn.epochs` steps up the gradient of equation 2, each agent's mean over its actions.
 
-        Raises LearnError, before that step moves a weight, for numbers that are none.
+        Raises LearnError, before that step moves a weight, for non-finite numbers.
         """
         olds = list[torch.Tensor]()
         for epoch in range(self._settings.epochs):
@@ -202,8 +202,8 @@ class Trainer:
                 crew.base.model.train(False)
 
     def save(self, folder: Path, keep: int, spared: Collection[str] = ()) -> None:
-        """All that a run needs to go on, whole or not at all; older checkpoints but `keep` go, and
-        but those whose names are `spared`.
+        """Saves all that a run needs to go on, whole or not at all; then deletes older checkpoints,
+        except the last `keep` and those whose names are `spared`.
 
         The one before stays even at `keep=1`: until the journal names the new one, a run that is
         killed goes on from there.
@@ -255,7 +255,7 @@ class Trainer:
             crew.publish(folder)
 
     def close(self) -> None:
-        """The run is over. Alone there is nobody to tell; see ParallelTrainer."""
+        """The run is over. A single process has no others to tell; see ParallelTrainer."""
 
 
 def _crews(
@@ -304,11 +304,11 @@ class Part:
 
     loss: torch.Tensor
     logprobs: tuple[torch.Tensor, ...]
-    """(T,) an action, without gradient."""
+    """(T,) per action, without gradient."""
 
 
 class Crew:
-    """One copy of a base's weights with an adapter an agent."""
+    """One copy of a base's weights with an adapter per agent."""
 
     def __init__(
         self,
@@ -461,8 +461,8 @@ def _checkpoint_layers(base: Base) -> None:
 
 @contextmanager
 def explained(crews: Sequence[Crew]) -> Iterator[None]:
-    """Says which weights are at fault. The same batch comes to the same numbers on a resume, so
-    nothing that a resume may change helps."""
+    """Says which weights are at fault. A resume would compute the same numbers from the same
+    batch, so the advice is to begin another run."""
     try:
         yield
     except NotFiniteError as error:

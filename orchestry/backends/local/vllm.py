@@ -1,6 +1,6 @@
 """Draws answers from a running vLLM server instead of from the weights of this process.
 
-One request a sample, since vLLM seeds the samples of one request by consecutive numbers; its
+One request per sample, since vLLM seeds the samples of one request by consecutive numbers; its
 prefix cache computes a prompt once all the same. Prompts go and answers come as token ids, end
 token included, so no text is tokenized twice. A repeated run draws the same as far as vLLM does:
 only with its batch invariance, on the same GPU and version (its docs/usage/reproducibility.md).
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """That vLLM's --max-lora-rank takes."""
 TOLERANCE = 0.2
-"""Nats a token, on average, that the server's log-probabilities may be off: bfloat16 costs about a
-tenth of it, a base that is quantized here and not there more."""
+"""Nats per token, on average, that the server's log-probabilities may be off: bfloat16 costs about
+a tenth of it, a base that is quantized here and not there more."""
 ATTEMPTS = 5
 """With 0.5, 1, 2 and 4 seconds between them."""
 PATIENCE_S = 600.0
@@ -91,7 +91,7 @@ class VllmSampler:
         self._folders: dict[str, Path] = {}
         """The adapters to draw with, by name at the server."""
         self._names: list[str] = []
-        """Each agent's adapter; none while all are as at first, when they change nothing."""
+        """Each agent's adapter; empty while all are fresh, when they change nothing."""
         self._stale = set[str]()
         """Adapters of ours that the server may still hold."""
         self._server.served()
@@ -190,15 +190,16 @@ class VllmSampler:
     def _ended(self, prompt: Prompt, choice: Choice) -> tuple[tuple[int, ...], Ending]:
         """The answer up to where it ends by this backend's own rules, and how.
 
-        Both sides tell endings alike but where decoding bytes of half a character: the server may
-        then have gone on past a stop string. What is cut off changes nothing in what came before.
+        Both sides find the same endings, except where bytes of half a character are decoded: there
+        the server may have gone on past a stop string. What is cut off changes nothing before
+        it.
         """
         if choice.prompt_token_ids != prompt.prompt_ids:
             raise self._server.odd("it read other prompt tokens than it was sent")
         if not all(0 <= token < self._vocabulary for token in choice.token_ids):
             raise self._server.odd(f"token ids that {self._base.name} doesn't have")
         if len(choice.logprobs.token_logprobs) != len(choice.token_ids):
-            raise self._server.odd("log-probabilities that are not one a token")
+            raise self._server.odd("log-probabilities that are not one per token")
         ids: list[int] = []
         for token in choice.token_ids:
             ids.append(token)
@@ -267,7 +268,7 @@ class VllmSampler:
             raise LearnError(
                 f"the vLLM server at {self._server.url} serves {served.root}, and its answers are "
                 f"not drawn by {self._base.name} with this run's adapters: log-probabilities are "
-                f"off by {mean:.2f} nats a token, at most {TOLERANCE} is rounding; start it with "
+                f"off by {mean:.2f} nats per token, at most {TOLERANCE} is rounding; start it with "
                 f"`{self._server.command}`, then resume the run"
             )
 
@@ -297,7 +298,7 @@ def _name(folder: Path) -> str:
 
 
 class _Read(BaseModel):
-    """Part of an answer; what it holds besides is nobody's business here."""
+    """Part of an answer; its other fields are not read."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -306,7 +307,7 @@ class Logprobs(_Read):
     """Of the tokens drawn."""
 
     token_logprobs: tuple[float, ...]
-    """Nats, one a token, in the server's `--logprobs-mode`."""
+    """Nats, one per token, in the server's `--logprobs-mode`."""
 
 
 class Choice(_Read):

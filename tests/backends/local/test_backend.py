@@ -202,7 +202,7 @@ def test_a_run_stops_at_its_budget_in_order_and_goes_on(
     assert adapters(resumed.folder) == adapters(whole.folder)
 
 
-def test_numbers_that_are_none_stop_the_run_and_the_batch_is_kept(
+def test_non_finite_numbers_stop_the_run_and_the_batch_is_kept(
     model: str, tasks: Path, tmp_path: Path
 ) -> None:
     """Adapters of absurd size: B is zero, so answers are sound, but its gradient overflows."""

@@ -97,7 +97,7 @@ def test_rows_have_their_own_options() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_no_numbers(bad: float, temperature: float) -> None:
+def test_logits_that_are_not_finite(bad: float, temperature: float) -> None:
     logits_V = torch.zeros(WORDS)
     logits_V[7] = bad
     with pytest.raises(OrchestryError, match="logits are not finite"):

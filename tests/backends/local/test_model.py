@@ -163,7 +163,7 @@ def test_what_a_folder_lacks_is_named(
     assert str(tmp_path) in str(caught.value)
 
 
-def test_a_folder_that_is_none_is_not_sought_on_a_hub(tmp_path: Path) -> None:
+def test_a_folder_that_is_absent_is_not_sought_on_a_hub(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is no folder here: correct the path, or name"):
         load_base(str(tmp_path / "absent"), device="cpu")
 
@@ -172,7 +172,7 @@ def test_a_folder_that_is_none_is_not_sought_on_a_hub(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="device 'cuda' is not available"):
         load_base(str(tmp_path), device="cuda")
-    with pytest.raises(ConfigError, match="device 'abacus' is none"):
+    with pytest.raises(ConfigError, match="device 'abacus' is unknown"):
         load_base(str(tmp_path), device="abacus")
 
 

@@ -240,7 +240,7 @@ def test_the_oldest_checkpoints_go(model: str, tmp_path: Path, keep: int, kept: 
 
 
 @pytest.mark.parametrize("advantage", [math.inf, math.nan])
-def test_a_loss_that_is_no_number_moves_nothing(model: str, advantage: float) -> None:
+def test_a_loss_that_is_not_finite_moves_nothing(model: str, advantage: float) -> None:
     made = trainer(model)
     batch = batch_of(made)
     broken = replace(batch.samples[-1], advantage=advantage)
@@ -326,7 +326,7 @@ def test_an_answer_depends_on_its_seed_not_on_the_batch(model: str) -> None:
     assert len({completion.text for completion in alone[0]}) == 3
 
 
-def test_a_prompt_beyond_the_context_is_answered_by_nothing(
+def test_a_prompt_beyond_the_context_gets_an_empty_answer(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = trainer(model)

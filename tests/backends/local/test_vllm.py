@@ -331,7 +331,7 @@ def _cut(answer: dict[str, Any]) -> None:
         (_choice(logprobs=None), r"\(choices.0.logprobs: "),
         (_choice(prompt_token_ids=[5, 6]), "other prompt tokens than it was sent"),
         (_choice(token_ids=[300] * 12), "token ids that tiny doesn't have"),
-        (_choice(token_ids=[9]), "log-probabilities that are not one a token"),
+        (_choice(token_ids=[9]), "log-probabilities that are not one per token"),
         (_cut, "an answer of 2 tokens out of 12 that ends at no end token .*by 'length'"),
         (lambda answer: answer["choices"].clear(), "0 answers for one request"),
         (lambda answer: answer.clear(), r"\(choices: Field required\)"),
@@ -481,6 +481,6 @@ def test_what_vllm_draws_is_not_called_deterministic(model: str, tasks: Path) ->
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://user:word@host", "http://host/v2"])
-def test_an_address_that_is_none(model: str, tasks: Path, url: str) -> None:
+def test_a_wrong_address_is_refused(model: str, tasks: Path, url: str) -> None:
     with pytest.raises(ConfigError, match=r"learn.vllm_url"):
         config(model, tasks, f"learn.vllm_url={url}")
