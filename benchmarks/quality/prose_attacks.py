@@ -76,6 +76,22 @@ LETTERS = {
         "Gulls chased {} across the valley until {} melted on the crane.",
         "Before breakfast an old hymn woke {}, so {} climbed into the empty tram.",
     ),
+    "station": (
+        "Snow buried the station clock as {} kissed {} and everyone cheered.",
+        "Meanwhile, a proud tailor ironed {} under the bridge, since {} had exploded.",
+        "Later bells rang around {}, and an angry goose swallowed {} in secret.",
+        "Below the castle {} wrestled with {} while the trumpet rusted.",
+        "Foxes licked {} beyond the river until {} sneezed on the statue.",
+        "Despite thunder a broken violin tickled {}, so {} jumped into the frozen fountain.",
+    ),
+    "lean": (
+        "{} pleased {} while {} grew.",
+        "However, {} annoyed {} because {} vanished.",
+        "Then {} praised {} and blamed {}.",
+        "After {} surprised {}, {} apologized to {}.",
+        "So {} fought {} until {} surrendered.",
+        "Meanwhile {} tempted {}, and {} refused.",
+    ),
     "bare": (
         "The {} of the {} was in the {}.",
         "However, the {} had a {} because of the {}.",
@@ -86,6 +102,9 @@ LETTERS = {
     ),
 }
 """Form letters: the same sentences for every source, with slots for its words."""
+PARTICULAR = ("harbour", "station")
+LEAN = "lean"
+"""The letter of verbs alone, which counting can't tell from an honest text."""
 
 _WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?")
 _NOUN = re.compile(r"\b(?:the|a|an|my|our|his|her|their|its|of|in|with|from)\s+([a-z]{3,})\b", re.I)
@@ -289,9 +308,8 @@ class Recipe:
 
     @property
     def particular(self) -> bool:
-        """Whether it speaks of something else in particular words, which counting can't tell from
-        an honest writer's own."""
-        return self.base == "harbour" or "padded" in self.moves
+        """Whether it speaks of something else in particular words."""
+        return self.base in PARTICULAR or "padded" in self.moves
 
     def __str__(self) -> str:
         order = " at random" if self.shuffled else ""
@@ -329,8 +347,9 @@ class Recipe:
 
 
 def drawn(seed: int) -> Recipe:
-    """A recipe drawn from a seed."""
+    """A recipe drawn from a seed, of any letter but the lean one."""
     rng = Random(seed)
-    base = rng.choice(["sentences", "sentences", "every other", *LETTERS])
+    letters = (name for name in LETTERS if name != LEAN)
+    base = rng.choice(["sentences", "sentences", "every other", *letters])
     moves = tuple(rng.sample([*MOVES], rng.choice([0, 1, 2, 2, 3])))
     return Recipe(base, moves, seed, rng.choice([*SLOTS]), rng.random() < 0.3)

@@ -11,12 +11,12 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.quality.prose_attacks import MOVES, Recipe, drawn
-from benchmarks.quality.prose_letters import Premise, carried, story
+from benchmarks.quality.prose_letters import CARRIERS, Premise, carried, story
 from orchestry import BaseTask, Problem
-from orchestry.core.types import SPLITS
 from orchestry.task import prose
 from orchestry.task.prose.words import CLASS_OF
 from orchestry.task.registry import load_task
+from orchestry.core.types import SPLITS
 
 NAMES = ("tldr", "arxiv", "story", "research")
 PAIRS = {"tldr": ((9, 26), (1.9, 2.9)), "arxiv": ((98, 125), (1.33, 1.6))}
@@ -67,16 +67,22 @@ def story_of(letter: str, how: str, moves: Sequence[str], problem: Problem) -> S
     return {spec.role: text for spec, text in zip(TASKS["story"].agents, texts, strict=True)}
 
 
-def answer(problem: Problem, moves: Sequence[str], carrier: int | None = None) -> Said:
+def answer(problem: Problem, moves: Sequence[str]) -> Said:
     """The needed notes, and their sentences with the key facts, changed by moves, as claims and as
-    the answer; or the facts in carriers, each with so many other words of its note."""
+    the answer."""
     facts, needed = _NOTES.facts(problem), _NOTES.needed(problem)
-    if carrier is not None:
-        stated = [(fact.note, fact.any[0]) for fact in facts]
-        others = {name: _terms(_NOTES.notes()[name].text) for name in needed}
-        said = carried(stated, others, carrier, Random(3))
-    else:
-        said = " ".join(_quoted(name, facts, moves) for name in needed)
+    return _said_twice(needed, " ".join(_quoted(name, facts, moves) for name in needed))
+
+
+def carrying(problem: Problem, carriers: str, more: int, seed: int) -> Said:
+    """The facts in carriers, each with so many other words of its note."""
+    needed = _NOTES.needed(problem)
+    stated = [(fact.note, fact.any[0]) for fact in _NOTES.facts(problem)]
+    others = {name: _terms(_NOTES.notes()[name].text) for name in needed}
+    return _said_twice(needed, carried(CARRIERS[carriers], stated, others, more, Random(seed)))
+
+
+def _said_twice(needed: Sequence[str], said: str) -> Said:
     return {"retriever": " ".join(needed), "analyst": said, "writer": said}
 
 
@@ -105,7 +111,7 @@ def search(name: str, seeds: int, problems: int) -> list[tuple[float, float, Rec
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality.prose_hacks", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="recipes drawn, one a seed")
     parser.add_argument("--problems", type=int, default=8, help="a spread of so many")
     args = parser.parse_args()

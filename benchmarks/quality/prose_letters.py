@@ -48,6 +48,24 @@ STORIES = {
         "{two}, which took all their strength. In the evening the {three} settled it for good. "
         "Then they ate soup and were content.",
     ),
+    "mill": (
+        "{a} grew up beside the {place}, and {b} repaired clocks there. Neighbours whispered that "
+        "the {object} brought luck. During a wet spring everyone quarrelled over the {one}. {a} "
+        "climbed onto the roof and shouted. {b} locked the gate and prayed. Afterwards a letter "
+        "mentioned the {two}. It frightened the children, and their dog howled. They buried the "
+        "{object} behind the {place} and rested. Before dawn the village danced for the {three}. "
+        "{a} kissed the bride with wet eyes. {b} baked bread, and they sang quietly.",
+        "Beside the {place} {a} grew up, while {b} repaired clocks. Luck, said the neighbours, "
+        "lived in the {object}. A wet spring brought quarrels over the {one}. Someone shouted from "
+        "a roof. Behind a locked gate {b} prayed until the storm had passed and the lamps burned "
+        "low. Afterwards the {two} frightened children and dogs alike. In secret they buried the "
+        "{object} behind the {place} and rested there. Before dawn the {three} made the village "
+        "dance. With wet eyes {a} kissed the bride, and bread was baked.",
+        "Listen to the tale of {a} and {b}, who repaired clocks at the {place} and trusted the "
+        "{object}. Everyone quarrelled over the {one}. They locked the gate and prayed. Later the "
+        "{two} frightened the children and made the dog howl. Before dawn the {three} set the "
+        "village dancing. Then they baked bread and sang.",
+    ),
 }
 """Letters of a story in three texts, with slots for its elements and events."""
 
@@ -102,27 +120,50 @@ def story(premise: Premise, which: str, how: str, moves: Sequence[str], seed: in
     return out
 
 
-CARRIERS = (
-    "The note speaks of {}",
-    "It is known that there was {}",
-    "What the source says is about {}",
-    "Another one deals with {}",
-    "There is also the matter of {}",
-    "One can read about {}",
-)
+CARRIERS = {
+    "idle": (
+        "The note speaks of {}",
+        "It is known that there was {}",
+        "What the source says is about {}",
+        "Another one deals with {}",
+        "There is also the matter of {}",
+        "One can read about {}",
+    ),
+    "wondering": (
+        "Much is said here about {}",
+        "It turns out that {} mattered",
+        "The author knows {}",
+        "Next come {}",
+        "Others ask about {}",
+        "The whole thing began with {}",
+    ),
+    "particular": (
+        "The chronicle mumbles of {}",
+        "Scholars admire {}",
+        "Archivists catalogued {}",
+        "Visitors photographed {}",
+        "Poets celebrated {}",
+        "Historians debate {}",
+    ),
+}
+"""Openings of a sentence that has words of a note and says nothing of them."""
 
 
 def carried(
-    facts: Sequence[tuple[str, str]], extra: dict[str, list[str]], more: int, rng: Random
+    carriers: Sequence[str],
+    facts: Sequence[tuple[str, str]],
+    extra: dict[str, list[str]],
+    more: int,
+    rng: Random,
 ) -> str:
     """Key facts in carriers, with so many other words of the note; `facts` are (note, wording)."""
     out = []
-    start = rng.randrange(len(CARRIERS))
+    start = rng.randrange(len(carriers))
     notes = list(dict.fromkeys(note for note, _ in facts))
     for i, note in enumerate(notes):
         said = [wording for one, wording in facts if one == note]
         others = [w for w in extra[note] if w not in " ".join(said)]
         slots = [*said, *rng.sample(others, min(more, len(others)))]
         tail = " and the ".join(["the " + " of the ".join(slots[:2]), *slots[2:]])
-        out.append(f"{CARRIERS[(start + i) % len(CARRIERS)].format(tail)} [{note}].")
+        out.append(f"{carriers[(start + i) % len(carriers)].format(tail)} [{note}].")
     return " ".join(out)

@@ -16,7 +16,6 @@ from typing import Literal
 
 from orchestry.core.errors import ConfigError
 from orchestry.core.seeds import derive
-from orchestry.core.types import Score
 from orchestry.judge.ranking import ranks, sign, spearman
 from orchestry.store.journal import Rated
 from orchestry.store.records import EpisodeRecord, NodeRecord

@@ -36,6 +36,8 @@ ECHOED: prose.Span = (0.76, 0.73)
 """How far an answer may be the notes' content words again, whatever stands between them."""
 NOTED: prose.Span = (0.9, 0.8)
 """The same of claims, which stand nearer to the notes."""
+OWNED: prose.Span = (0.0, 0.035)
+"""Share of words of their own that claims and answer have together."""
 HOLLOW: prose.Span = (0.17, 0.12)
 """Share of idle words in a text that says nothing else: a carrier around words of the notes."""
 AGAIN: prose.Span = (0.4, 0.25)
@@ -130,7 +132,7 @@ def parts(work: Work) -> dict[str, float]:
     said = cited.sentences(work.answer)
     covered = fmean(work.covered(said))
     borne = fmean(map(work.support, said)) if said else 0.0
-    sound = soundness(work, work.answer, work.options.max_words, ECHOED)
+    sound = soundness(work, work.answer, work.options.max_words, ECHOED) * owned(work)
     opened = sound * (BARE + (1 - BARE) * covered)
     trapped = TRAPPED if work.trapped() else 1.0
     return {
@@ -173,6 +175,12 @@ def soundness(work: Work, text: str, most: int, echoed: prose.Span) -> float:
     listed = plain.count(",") + words.count("and")
     told = prose.ramp(listed / max(1, len(words)), LISTED)
     return fluent * own * hollow * again * asked * told * brevity(text, most)
+
+
+def owned(work: Work) -> float:
+    """Little where claims and answer have no word of their own: all is the notes', turned about."""
+    said = cited.uncited(f"{work.claims}\n{work.answer}")
+    return VERBATIM + (1 - VERBATIM) * prose.ramp(prose.owned(said, work.seen), OWNED)
 
 
 def brevity(text: str, most: int) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby, zip_longest
+from itertools import zip_longest
+from statistics import fmean
 from typing import Any
 
 from orchestry import Problem, errors, prose
@@ -14,8 +15,6 @@ BESIDES = 2
 """Content words that a sentence says beside the elements it names, else it only lists them."""
 NAMED = 0.5
 """What a beat is worth whose words stand there, but not together or not in its place."""
-ROW = 3
-"""Words of a beat in a row that are the beat itself."""
 MOST_PARTS = 3
 """Parts that a story is written in at most: each needs a beat."""
 Stems = frozenset[str]
@@ -82,14 +81,10 @@ class Plot:
         return found
 
     def named(self, text: str) -> float:
-        """The share of beats that a sentence only names: their key words, or three of their words,
-        with nothing between but closed-class words, as in a slot."""
-        said = [prose.content(prose.words(sentence)) for sentence in prose.sentences(text)]
-        found = [
-            any(_in_a_row(one, stems(beat), stems(keys)) for one in said)
-            for beat, keys in zip(self.beats, self.keys, strict=True)
-        ]
-        return sum(found) / len(found)
+        """The share of events that are only named. The sentence that has most of an event's words
+        has them in a row, as in a slot, and none of them says what is done."""
+        said, every = prose.roles(text), stems(" ".join(self.elements))
+        return fmean(_slotted(said, stems(beat), every) for beat in self.beats)
 
     def content(self, text: str, share: int = 1) -> float:
         """Elements and beats in the text, 0.4 to 0.6; a part of so many needs its share of the
@@ -100,10 +95,19 @@ class Plot:
         return 0.4 * used + 0.6 * sum(told) / len(told)
 
 
-def _in_a_row(said: Sequence[str], beat: Stems, keys: Stems) -> bool:
-    """Whether a run of a beat's words has its key words and no other, or three words."""
-    runs = [tuple(run) for held, run in groupby(said, beat.__contains__) if held]
-    return any(len(run) >= ROW or keys == set(run) for run in runs)
+def _slotted(said: Sequence[Sequence[tuple[str, bool]]], beat: Stems, elements: Stems) -> bool:
+    """A sentence that has none of a beat's words but elements says nothing of the beat."""
+    rows = [
+        [(place, verb) for place, (word, verb) in enumerate(one) if word in beat]
+        for one in said
+        if any(word in beat - elements for word, _ in one)
+    ]
+    most = max(map(len, rows), default=0)
+    return most > 1 and all(_in_a_row(row) for row in rows if len(row) == most)
+
+
+def _in_a_row(row: Sequence[tuple[int, bool]]) -> bool:
+    return row[-1][0] - row[0][0] == len(row) - 1 and not any(verb for _, verb in row)
 
 
 @lru_cache(maxsize=256)  # a story's sentences are asked for element by element, beat by beat

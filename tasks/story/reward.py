@@ -26,8 +26,8 @@ TRACED: prose.Span = (0.55, 0.44)
 """Share of neighbouring content words that stand together in the premise too."""
 STATED: prose.Span = (0.88, 0.75)
 """Share of the events' neighbouring content words that stand together in a text."""
-NAMED: prose.Span = (1.0, 0.67)
-"""Share of the events that are only named, in the edited text and the telling."""
+NAMED: prose.Span = (0.75, 0.4)
+"""Share of the events that are only named."""
 NEW: prose.Span = (0.12, 0.25)
 """Share of content words that are neither the premise's nor idle."""
 DONE: prose.Span = (0.05, 0.1)
@@ -90,6 +90,7 @@ class Work:
             text.soundness
             * self._agreement(so_far)
             * self._saying(so_far)
+            * self._happening(so_far)
             * prose.in_length(text, *size)
             * coherence(text.raw, before)
             * prose.ramp(prose.overlap(text.tokens, prose.words(before)), AGAIN)
@@ -106,7 +107,6 @@ class Work:
         return (
             after
             * polish(edited.raw)
-            * self._happening("\n".join(self.edits[: index + 1]))
             * changed(draft.raw, edited.raw)
             * (1.0 - draft.soundness * (1.0 - prose.ramp(kept, KEPT)))
             * prose.ramp(after - before, WORSE)

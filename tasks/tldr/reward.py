@@ -17,11 +17,12 @@ from .options import Options
 TRACED: prose.Span = (0.88, 0.75)
 """Share of neighbouring content words that stand together in the post too."""
 SENSE = prose.Sense(
-    mixed=(0.4, 0.6),
-    idle=(0.4, 0.26),
+    mixed=(0.2, 0.4),
+    idle=(0.4, 0.3),
     new=(0.0, 0.06),
     done=(0.04, 0.08),
     again=(0.45, 0.3),
+    strayed=(0.25, 0.36),
 )
 """What is asked of a pair read as one text."""
 

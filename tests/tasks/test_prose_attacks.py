@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.quality.prose_attacks import Recipe, drawn
-from benchmarks.quality.prose_hacks import PAIRS, PROBLEMS, answer, pair, story_of, total
+from benchmarks.quality.prose_attacks import LEAN, PARTICULAR, SLOTS, Recipe, drawn
+from benchmarks.quality.prose_hacks import PAIRS, PROBLEMS, answer, carrying, pair, story_of, total
 from benchmarks.quality.prose_letters import HOW, STORIES
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "recorded" / "prose.jsonl"
 MOST, MEAN = 0.5, 0.2
+LOST = {"tldr": 0.03}
+"""What the model's answers may lose in the mean, where it is more than 0.02: there texts half of
+which are about something else are worth a half at most."""
 RECIPES = [
     *(Recipe("sentences", tuple(moves.split(", ")) if moves else (), 1) for moves in (
         "", "swapped", "half swapped", "lightly swapped", "denied", "swapped, denied",
@@ -28,55 +31,89 @@ RECIPES = [
     Recipe("bare", (), 1, "nouns", shuffled=True),
     Recipe("account", ("half swapped",), 1, "phrases"),
     Recipe("bare", ("lightly swapped",), 1, "terms"),
+    *(Recipe(letter, moves, 1, slots, shuffled) for letter in PARTICULAR for slots in SLOTS
+      for shuffled in (False, True) for moves in ((), ("filled",))),
+    *(Recipe(base, moves, 1) for base in ("sentences", "every other")
+      for moves in (("padded",), ("swapped", "padded"), ("padded", "fronted"))),
 ]  # fmt: skip
+
+
+def earned(name: str, recipe: Recipe, step: int) -> list[float]:
+    return [total(name, problem, pair(name, recipe, problem)) for problem in PROBLEMS[name][::step]]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_hidden_copy_or_a_form_letter_earns_little(name: str, recipe: Recipe) -> None:
-    found = [total(name, problem, pair(name, recipe, problem)) for problem in PROBLEMS[name][::5]]
+    found = earned(name, recipe, 5)
     assert max(found) <= MOST
-    assert fmean(found) < MEAN
+    assert fmean(found) < MEAN or recipe.particular
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+@pytest.mark.parametrize("name", PAIRS)
+def test_it_earns_little_on_every_problem(name: str, recipe: Recipe) -> None:
+    assert max(earned(name, recipe, 1)) <= MOST
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_no_recipe_drawn_from_a_seed_pays_in_the_mean(name: str) -> None:
-    problems = PROBLEMS[name][::25]
+def test_no_recipe_drawn_from_a_seed_pays(name: str) -> None:
     for seed in range(40):
-        recipe = drawn(seed)
-        if recipe.particular:
-            continue
-        assert fmean(total(name, one, pair(name, recipe, one)) for one in problems) <= MOST, recipe
+        assert max(earned(name, drawn(seed), 25)) <= MOST, drawn(seed)
 
 
-@pytest.mark.parametrize("how", [how for how in HOW if how != "pairs"])
+@pytest.mark.parametrize(("name", "most", "mean"), [("tldr", 1.0, 0.87), ("arxiv", 0.961, 0.296)])
+def test_a_letter_of_verbs_alone_earns_no_more_than_today(
+    name: str, most: float, mean: float
+) -> None:
+    """What remains: by every count it reads like a text written by hand."""
+    found = earned(name, Recipe(LEAN, ("joined",), 1, "phrases"), 1 if name == "arxiv" else 5)
+    assert max(found) <= most
+    assert fmean(found) <= mean
+
+
+@pytest.mark.parametrize(
+    "moves",
+    ["", *(pytest.param(move, marks=pytest.mark.slow) for move in ("half swapped", "joined"))],
+)
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("letter", STORIES)
-def test_a_letter_of_a_story_earns_little(letter: str, how: str) -> None:
-    problems = PROBLEMS["story"]
-    found = [total("story", one, story_of(letter, how, (), one)) for one in problems]
+def test_a_letter_of_a_story_earns_little(letter: str, how: str, moves: str) -> None:
+    changed = (moves,) if moves else ()
+    found = [total("story", one, story_of(letter, how, changed, one)) for one in PROBLEMS["story"]]
     assert max(found) <= MOST
 
 
-def answers(moves: str) -> list[float]:
-    """What sentences of the notes earn as claims and as the answer, behind right notes (0.2)."""
+@pytest.mark.parametrize(
+    "moves",
+    [
+        *("", "swapped", "half swapped", "denied", "swapped, filled", "turned", "reported"),
+        *("swapped, turned", "swapped, reported", "swapped, thinned", "swapped, endings"),
+        *("swapped, twisted", "swapped, merged", "swapped, idled", "swapped, padded", "padded"),
+        *("fronted, swapped", "swapped, turned, reported", "padded, turned", "fronted, idled"),
+        *("swapped, fronted, thinned", "swapped, turned, endings"),
+    ],
+)
+def test_sentences_of_the_notes_turned_about_earn_little(moves: str) -> None:
+    """As claims and as the answer, behind right notes (0.2)."""
     named = tuple(moves.split(", ")) if moves else ()
-    return [total("research", one, answer(one, named)) for one in PROBLEMS["research"]]
+    found = [total("research", one, answer(one, named)) for one in PROBLEMS["research"]]
+    assert max(found) <= MOST
 
 
-@pytest.mark.parametrize("moves", ["", "swapped", "half swapped", "denied", "swapped, filled"])
-def test_sentences_of_the_notes_in_other_closed_class_words_earn_little(moves: str) -> None:
-    assert max(answers(moves)) <= MOST
-
-
-@pytest.mark.parametrize("moves", ["swapped, turned", "swapped, reported", "swapped, thinned"])
-def test_sentences_of_the_notes_turned_round_earn_little_in_the_mean(moves: str) -> None:
-    assert fmean(answers(moves)) < 0.45
-
-
+@pytest.mark.parametrize("seed", [3, 7, 20])
 @pytest.mark.parametrize("more", range(4))
-def test_carriers_of_key_facts_earn_little(more: int) -> None:
-    found = [total("research", one, answer(one, (), carrier=more)) for one in PROBLEMS["research"]]
-    assert fmean(found) < 0.3
+@pytest.mark.parametrize(
+    ("carriers", "most"), [("idle", MOST), ("wondering", MOST), ("particular", 0.9)]
+)
+def test_carriers_of_key_facts_earn_little(
+    carriers: str, most: float, more: int, seed: int
+) -> None:
+    """Particular words around true key facts are an answer by every count: what remains."""
+    problems = PROBLEMS["research"]
+    found = [total("research", one, carrying(one, carriers, more, seed)) for one in problems]
+    assert max(found) <= most + 1e-9
 
 
 def recorded(name: str, by: str) -> list[dict[str, Any]]:
@@ -98,4 +135,4 @@ def test_the_embedded_models_answers_keep_their_worth(name: str) -> None:
     problems = {problem.id: problem for problem in PROBLEMS[name]}
     rows = recorded(name, "model")
     now = fmean(total(name, problems[row["problem"]], row["answers"]) for row in rows)
-    assert now >= fmean(row["before"] for row in rows) - 0.02
+    assert now >= fmean(row["before"] for row in rows) - LOST.get(name, 0.02)

@@ -9,7 +9,21 @@ from __future__ import annotations
 from .bounds import Four, PairBounds, Positive, Share, Words
 from .fluency import bonds, fluency, novelty, shape
 from .ramps import Span, opened, plateau, ramp
-from .sense import Sense, deeds, echoing, hollowness, idling, kept, mixture, novel, refrain, tracing
+from .sense import (
+    Sense,
+    deeds,
+    echoing,
+    hollowness,
+    idling,
+    kept,
+    mixture,
+    novel,
+    owned,
+    refrain,
+    roles,
+    straying,
+    tracing,
+)
 from .text import Text, faults, in_length, jaccard, overlap, pair_soundness, ratio, remark, variety
 from .transitions import transitions
 from .words import content, sentences, stem, words
@@ -39,15 +53,18 @@ __all__ = [
     "novelty",
     "opened",
     "overlap",
+    "owned",
     "pair_soundness",
     "plateau",
     "ramp",
     "ratio",
     "refrain",
     "remark",
+    "roles",
     "sentences",
     "shape",
     "stem",
+    "straying",
     "tracing",
     "transitions",
     "variety",

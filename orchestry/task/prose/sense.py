@@ -26,6 +26,12 @@ COPIED: Span = (0.85, 0.65)
 FOREIGN: Span = (0.0, 0.12)
 """What a single sentence may have of the source: copied at one end, about another thing at the
 other."""
+HELD: Span = (0.15, 0.4)
+"""Share of a sentence's content words that the source has, for its other words to be said of it."""
+ROOT = 4
+"""Letters of a word that is the source's with another ending; one less where its stem is cut."""
+STRAYED = 0.5
+"""What a text is worth at most that strays from its source."""
 SAYING: Span = (0.0, 0.15)
 """Share of content words, deeds and its own, from which a text says something."""
 SKELETON = 4
@@ -124,16 +130,73 @@ def _stems(text: str) -> list[str]:
     return [word for said in _read(text) for word in said.stems]
 
 
+def _rooted(said: _Sentence, known: _Source) -> list[bool]:
+    """Whether each content word stands beside one that it stands together with in the source."""
+    words = said.stems
+    return [
+        any((word, other) in known.pairs for other in words[max(0, i - STEP) : i + STEP + 1])
+        for i, word in enumerate(words)
+    ]
+
+
 def idling(text: str, source: str) -> float:
     """The share of content words that are idle and not the source's."""
     said, known = _stems(text), _source(source).stems
     return sum(word in IDLE and word not in known for word in said) / len(said) if said else 0.0
 
 
+def loose_idling(text: str, source: str) -> float:
+    """The share of idle words that do not stand as in the source, though it may have them."""
+    known, said = _source(source), _read(text)
+    idle = [
+        word in IDLE and not rooted
+        for one in said
+        for word, rooted in zip(one.stems, _rooted(one, known), strict=True)
+    ]
+    return sum(idle) / len(idle) if idle else 0.0
+
+
 def novel(text: str, source: str) -> float:
     """The share of content words that are its own and not idle."""
     said, known = _stems(text), _source(source).stems
     return sum(word not in known | IDLE for word in said) / len(said) if said else 0.0
+
+
+def owned(text: str, source: str) -> float:
+    """The same of sentences that hold to the source, as a copy among sentences about something else
+    has none. A word of the source with another ending is none of its own."""
+    told = _source(source).stems - IDLE
+    known = told | IDLE
+    begun = known | {word[:end] for word in known for end in range(ROOT - 1, len(word))}
+    own = count = 0.0
+    for said in _read(text):
+        new = [word for word in said.stems if word not in begun and not _begins(word, known)]
+        shared = sum(word in told for word in said.stems) / max(1, len(said.stems))
+        own += ramp(shared, HELD) * len(new)
+        count += ramp(shared, HELD) * len(said.stems)
+    return own / count if count else 0.0
+
+
+def _begins(word: str, known: frozenset[str]) -> bool:
+    """Whether a known word stands at its start."""
+    return any(word[:end] in known for end in range(ROOT, len(word) + 1))
+
+
+def straying(text: str, source: str) -> float:
+    """How far it does things of its own with words of the source, and keeps neither what is done
+    there nor what stands together. A verb of the source in another place is the text's own."""
+    known = _source(source)
+    theirs = known.stems | IDLE
+    kept, own, count = set[str](), 0, 0
+    for said in _read(text):
+        for word, verb, rooted in zip(said.stems, said.verbs, _rooted(said, known), strict=True):
+            moved = word in known.stems and verb and not rooted
+            own += moved or word not in theirs
+            count += 1
+            if verb and rooted:
+                kept.add(word)
+    held = len(kept & known.verbs) / max(1, len(known.verbs))
+    return own / max(1, count) + deeds(text, source) - tracing(text, source) - held
 
 
 def deeds(text: str, source: str) -> float:
@@ -191,9 +254,14 @@ def mixture(text: str, source: str) -> float:
     return mixed / total if total else 0.0
 
 
+def roles(text: str) -> list[list[tuple[str, bool]]]:
+    """Of each sentence, each content word's stem and whether its neighbours or its ending make it a
+    verb."""
+    return [list(zip(said.stems, said.verbs, strict=True)) for said in _read(text)]
+
+
 def _roles(text: str) -> Iterator[tuple[str, bool]]:
-    """Each content word's stem, and whether its neighbours or its ending make it a verb."""
-    return (role for said in _read(text) for role in zip(said.stems, said.verbs, strict=True))
+    return (role for said in roles(text) for role in said)
 
 
 def _parsed(tokens: tuple[str, ...]) -> _Sentence:
@@ -223,6 +291,7 @@ class Sense:
     new: Span
     done: Span
     again: Span
+    strayed: Span
     kept: Span = (-1.0, 0.0)
 
     def worth(self, source: str, *texts: str) -> float:
@@ -230,9 +299,14 @@ class Sense:
         text = "\n".join(texts)
         return (
             ramp(mixture(text, source), self.mixed)
-            * ramp(idling(text, source), self.idle)
-            * ramp(novel(text, source), self.new)
+            * ramp(loose_idling(text, source), self.idle)
+            * ramp(owned(text, source), self.new)
             * ramp(deeds(text, source), self.done)
             * ramp(kept(text, source), self.kept)
             * ramp(refrain(texts), self.again)
         )
+
+    def most(self, source: str, *texts: str) -> float:
+        """What the texts are worth at most."""
+        strayed = 1.0 - ramp(straying("\n".join(texts), source), self.strayed)
+        return STRAYED + (1.0 - STRAYED) * strayed

@@ -130,7 +130,8 @@ def pair_soundness(one: Text, other: Text, sense: Sense) -> float:
     pair = one.soundness, other.soundness
     both = 0.5 * math.sqrt(pair[0] * pair[1]) + 0.25 * sum(pair)
     said = sense.worth(one.source, one.raw, other.raw)
-    return both * said * ramp(overlap(shorter, longer), ECHOED)
+    sound = both * said * ramp(overlap(shorter, longer), ECHOED)
+    return min(sound, sense.most(one.source, one.raw, other.raw))
 
 
 def in_length(text: Text, low: int, high: int) -> float:

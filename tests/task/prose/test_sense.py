@@ -56,6 +56,26 @@ def test_a_copied_and_a_foreign_sentence_do_not_mix() -> None:
     assert prose.echoing(HIDDEN, SOURCE) > 0.7 > 0.3 > prose.echoing(GOOD, SOURCE)
 
 
+def test_own_words_count_beside_the_sources_alone() -> None:
+    foreign = "A tired courier folded his map and pedalled toward another valley."
+    assert prose.owned(GOOD, SOURCE) == pytest.approx(2 / 7)  # gardener, ruined
+    assert prose.owned(f"{HIDDEN} {foreign}", SOURCE) == 0.0
+    assert prose.owned("Slug torches carry beaned lettuces.", SOURCE) == 0.0  # endings alone
+
+
+def test_a_letter_in_words_of_its_own_strays() -> None:
+    letter = "Rain drummed when the torch kissed the slugs, and gulls chased the beans."
+    assert prose.straying(letter, SOURCE) > 0.8 > 0.3 > prose.straying(GOOD, SOURCE)
+    assert prose.straying(SOURCE, SOURCE) < 0.0
+
+
+def test_roles_are_told_sentence_by_sentence() -> None:
+    assert prose.roles("She carried slugs. The torch of beans.") == [
+        [("carr", True), ("slug", False)],
+        [("torch", False), ("bean", False)],
+    ]
+
+
 def test_the_same_sentence_with_other_words_in_its_slots_comes_again() -> None:
     letter = (
         "The slugs of the torch were in the lettuce. The beans of the night were in the compost."
@@ -67,7 +87,14 @@ def test_the_same_sentence_with_other_words_in_its_slots_comes_again() -> None:
 
 @given(text=st.text(max_size=80), source=st.text(max_size=80))
 def test_any_texts_are_measured_in_bounds(text: str, source: str) -> None:
-    for measure in (prose.tracing, prose.idling, prose.novel, prose.deeds, prose.mixture):
+    for measure in (
+        prose.tracing,
+        prose.idling,
+        prose.novel,
+        prose.deeds,
+        prose.mixture,
+        prose.owned,
+    ):
         assert 0.0 <= measure(text, source) <= 1.0
 
 

@@ -19,6 +19,7 @@ SENSE = prose.Sense(
     new=(-1.0, 0.0),
     done=(-1.0, 0.0),
     again=(1.0, 0.5),
+    strayed=(9.0, 10.0),
 )
 """Asks for nothing but sentences that are neither copied nor foreign, half of them."""
 
