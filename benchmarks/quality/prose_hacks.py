@@ -13,10 +13,10 @@ from typing import Any
 from benchmarks.quality.prose_attacks import MOVES, Recipe, drawn
 from benchmarks.quality.prose_letters import CARRIERS, Premise, carried, story
 from orchestry import BaseTask, Problem
+from orchestry.core.types import SPLITS
 from orchestry.task import prose
 from orchestry.task.prose.words import CLASS_OF
 from orchestry.task.registry import load_task
-from orchestry.core.types import SPLITS
 
 NAMES = ("tldr", "arxiv", "story", "research")
 PAIRS = {"tldr": ((9, 26), (1.9, 2.9)), "arxiv": ((98, 125), (1.33, 1.6))}
@@ -111,7 +111,7 @@ def search(name: str, seeds: int, problems: int) -> list[tuple[float, float, Rec
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality.prose_hacks", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="recipes drawn, one a seed")
     parser.add_argument("--problems", type=int, default=8, help="a spread of so many")
     args = parser.parse_args()
