@@ -162,7 +162,7 @@ class Adapters:
 
     @property
     def scaling(self) -> float:
-        """What B A x is multiplied with."""
+        """The factor of B A x."""
         return self.alpha / self.rank
 
     def parameters(self, agent: int | None = None) -> list[nn.Parameter]:
@@ -202,8 +202,8 @@ class Adapters:
         """Reads what `save` or peft wrote; on an error no adapter is changed.
 
         Raises StoreError where a folder can't be read or is damaged, and ConfigError where an
-        adapter was made for another base (by content; with `any_base` that is not asked), or with
-        other settings than these.
+        adapter was made for another base (compared by content, and not at all with `any_base`), or
+        with other settings than these.
         """
         found = []
         for number, name in enumerate(self._folders):
@@ -406,7 +406,7 @@ def _write(folder: Path, kind: _Kind, tensors: Mapping[str, Tensor]) -> None:
 def _read(
     folder: Path, kind: _Kind, shapes: Mapping[str, tuple[int, ...]], any_base: bool = False
 ) -> dict[str, Tensor]:
-    """The tensors of an adapter that fits; with `any_base` the caller vouches for its base.
+    """The tensors of an adapter that fits; `any_base` accepts one that was trained on another base.
 
     Raises StoreError for files that are damaged or not there, and ConfigError for an adapter that
     was trained on another base or with other settings.
@@ -429,7 +429,7 @@ def _read(
 
 
 def _settle(file: Path) -> None:
-    """peft writes a set, in another order in each process."""
+    """Sorts what peft writes as a set, whose order differs in each process."""
     config = json.loads(file.read_text(encoding="utf-8"))
     config["target_modules"] = sorted(config["target_modules"])
     file.write_text(to_json(config), encoding="utf-8")
@@ -446,7 +446,7 @@ def _object(file: Path) -> dict[str, Any]:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    """Nothing for an adapter that others made."""
+    """The third file; empty for an adapter that was not saved by Orchestry."""
     return _object(folder / _FACTS) if (folder / _FACTS).exists() else {}
 
 
@@ -472,7 +472,7 @@ def _damaged(file: Path, why: str) -> StoreError:
 
 
 def _absent(folder: Path) -> str:
-    """Whose adapters are there instead, and what to do about it."""
+    """The message for an adapter that is missing: which agents have one there, and the fix."""
     there = sorted(path.parent.name for path in folder.parent.glob(f"*/{_CONFIG}"))
     if not there:
         fix = "name a folder that holds one folder per agent, as a checkpoint has it"
@@ -485,7 +485,7 @@ def _absent(folder: Path) -> str:
 
 
 def _check_base(folder: Path, config: Mapping[str, Any], kind: _Kind) -> None:
-    """By content where both are known; else the adapter must name this base."""
+    """Compares the bases by content where both are known; else the adapter must name this one."""
     named, ours = str(config.get(_BASE)), base_digest(kind.base)
     theirs = _facts(folder).get("base") or (base_digest(named) if Path(named).is_dir() else None)
     if ours and theirs:

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from orchestry.backends.base import NO_KEYS, Backend, Evaluation, Update
-from orchestry.backends.local.credit import Otherwise, otherwise
+from orchestry.backends.local.credit import Counterfactuals, counterfactuals
 from orchestry.backends.local.dev import Dev, chosen, empty, leftover
 from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.model import EMBEDDED, device_of, require_installed, source_of
@@ -52,7 +52,7 @@ _TEMPLATE_TOKENS = 64  # what a chat template puts around a message, at most
 
 
 class Weights:
-    """They answer through Lockstep, all that are asked at once in one batch."""
+    """Their answers come through Lockstep, one batch for all requests of a moment."""
 
     name, base_url = "local", ""
     cacheable, bills_unanswered = False, False
@@ -87,16 +87,16 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning(InStep):
-    """One that is learned from: its tree is kept, with the replays that credits are made of."""
+    """A rollout that is learned from: its tree is kept, with the replays that give credit."""
 
-    keep: Callable[[Tree[Any], Otherwise | None], None]
+    keep: Callable[[Tree[Any], Counterfactuals | None], None]
     replays: bool
 
     async def play(self, problem: Problem, seed: int) -> Tree[Any]:
         """See Rollout.play."""
         with self.lockstep.playing():
             tree = await Rollout.play(self, problem, seed)
-            self.keep(tree, await otherwise(self, tree) if self.replays else None)
+            self.keep(tree, await counterfactuals(self, tree) if self.replays else None)
         return tree
 
 
@@ -128,7 +128,7 @@ class LocalBackend(Backend):
             )
         if self.every is not None:
             self.notes += leftover(config.episodes, self.every)
-        self._played: dict[int, tuple[Tree[Any], Otherwise | None]] = {}
+        self._played: dict[int, tuple[Tree[Any], Counterfactuals | None]] = {}
         """Of the episodes since the last update."""
         self._samples = list[int]()
         """Actions learned from, per update."""
@@ -259,7 +259,9 @@ class LocalBackend(Backend):
         return folder / str(learned[-1].state["checkpoint"])
 
     def _take_back(self, first: int, on_warn: Callable[[str], None]) -> None:
-        """Episodes since the last update, where there are some and they aren't the run's last."""
+        """Rolls back the episodes since the last update, so that they are played again together.
+
+        Those at the run's end that are too few for an update stay."""
         store, asked = self._store, self.config.episodes
         if lost := [episode for episode in store.lost if episode < first]:
             raise StoreError(
@@ -291,7 +293,7 @@ class LocalBackend(Backend):
         return trainer
 
     def _beat(self, tokens: int) -> None:
-        """From the thread that computes: so many tokens were drawn. Ends it at an interrupt."""
+        """Called in the thread that computes, after so many tokens; raises at an interrupt."""
         self.gateway.pulse.tokens += tokens
         self.gateway.check_door()
 
@@ -340,17 +342,17 @@ class LocalBackend(Backend):
     async def replay(self, rollout: Rollout[Any], tree: Tree[Any]) -> None:
         """See Backend."""
         if self._replays:
-            await otherwise(rollout, tree)
+            await counterfactuals(rollout, tree)
 
     @property
     def _replays(self) -> bool:
         return self.every is not None and self.config.learn.credit == "replay"
 
-    def _keep(self, episode: int, tree: Tree[Any], credits: Otherwise | None) -> None:
+    def _keep(self, episode: int, tree: Tree[Any], credits: Counterfactuals | None) -> None:
         self._played[episode] = tree, credits
 
     async def _draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        """One batch from the weights, into journal and books."""
+        """Draws one batch from the weights, and notes it in journal and ledger."""
         self.gateway.check_door()
         self.gateway.pulse.doing = "drawing"
         began = time.monotonic()
@@ -391,7 +393,7 @@ class LocalBackend(Backend):
             return None
         return await self._dev.evaluate(self._dev_rollout, self.updates)
 
-    async def _learn(self, played: Sequence[tuple[Tree[Any], Otherwise | None]]) -> Learnt:
+    async def _learn(self, played: Sequence[tuple[Tree[Any], Counterfactuals | None]]) -> Learnt:
         """The step itself; the batch is saved for the user where it gives non-finite numbers."""
         from orchestry.backends.local.batch import gather
 
@@ -429,7 +431,7 @@ class LocalBackend(Backend):
 
 
 def _checkpoint(episodes: int) -> Path:
-    """Of the team that learned from so many episodes, in the run directory."""
+    """The folder, in the run directory, of the team that learned from so many episodes."""
     return Path("checkpoints", f"{episodes:06d}")
 
 

@@ -19,7 +19,7 @@ from itertools import islice
 from math import fsum, isfinite
 from typing import Any, Literal
 
-from orchestry.backends.local.credit import Otherwise
+from orchestry.backends.local.credit import Counterfactuals
 from orchestry.backends.local.magrpo import Baseline, action_returns, advantages, returns
 from orchestry.core.errors import LearnError
 from orchestry.core.types import Group, NodeId, Tokens, Trajectory, Tree, Turn
@@ -34,7 +34,7 @@ COMLRL_TEMPERATURE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One agent's action in one history, and what it was worth beside the others of its group."""
+    """One agent's action in one history, and its advantage over the others of its group."""
 
     agent: str
     prompt_ids: tuple[int, ...]
@@ -85,7 +85,7 @@ class Action:
     state: NodeId
     """Which it led to; under `cross` the first of those."""
     tokens: Tokens
-    worth: float
+    return_: float
 
 
 def gather(
@@ -98,7 +98,7 @@ def gather(
     baseline: Baseline = "mean",
     normalise: bool = False,
     skip: bool = True,
-    credits: Sequence[Otherwise] | None = None,
+    credits: Sequence[Counterfactuals] | None = None,
 ) -> Batch:
     """The actions of finished episodes, played by Chains(k) with the same `joint`.
 
@@ -110,8 +110,8 @@ def gather(
         grouping: what is compared, within one episode: see the module.
         baseline, normalise: as in `magrpo.advantages`.
         skip: leaves out actions of zero advantage; a KL term needs them kept.
-        credits: by `credit.otherwise`, one per tree; an action's advantage is then its own, and
-            grouping, baseline and normalise are not used.
+        credits: by `credit.counterfactuals`, one per tree. Then an action's advantage is its
+            agent's own, and grouping, baseline and normalise are not used.
 
     Samples have one number `group` for equal agent and prompt, over all episodes. Under `cross` an
     action's return is the mean over the joint actions of its stage that it is part of, taken before
@@ -123,7 +123,7 @@ def gather(
     samples, numbers = list[Sample](), dict[History, int]()
     actions: Counter[str] = Counter()
     for number, tree in enumerate(trees):
-        drawn = _actions(tree, joint, _worths(tree, rewards, discount))
+        drawn = _actions(tree, joint, _returns(tree, rewards, discount))
         found = (
             _compared(drawn, grouping, baseline, normalise)
             if credits is None
@@ -161,24 +161,26 @@ def _compared(
         groups[key[grouping]].append(index)
     found = [0.0] * len(drawn)
     for indices in groups.values():
-        returns_G = [drawn[index].worth for index in indices]
+        returns_G = [drawn[index].return_ for index in indices]
         advantages_G = advantages(returns_G, baseline=baseline, normalise=normalise)
         for index, advantage in zip(indices, advantages_G, strict=True):
             found[index] = advantage
     return list(zip(drawn, found, strict=True))
 
 
-def _credited(drawn: Sequence[Action], otherwise: Otherwise) -> list[tuple[Action, float]]:
-    """The actions of one episode, each beside what had come of it otherwise; equal scores differ
-    by exactly 0.0."""
+def _credited(
+    drawn: Sequence[Action], counterfactuals: Counterfactuals
+) -> list[tuple[Action, float]]:
+    """The actions of one episode with their advantages: the mean difference to the scores of their
+    counterfactuals, exactly 0.0 where all are equal."""
     found = list[tuple[Action, float]]()
     for action in drawn:
-        others = otherwise[action.state, action.agent]
-        found.append((action, fsum(action.worth - other for other in others) / len(others)))
+        others = counterfactuals[action.state, action.agent]
+        found.append((action, fsum(action.return_ - other for other in others) / len(others)))
     return found
 
 
-def _worths(tree: Tree[Any], rewards: Rewards, discount: float) -> dict[NodeId, float]:
+def _returns(tree: Tree[Any], rewards: Rewards, discount: float) -> dict[NodeId, float]:
     """The return of each state that was reached: the mean over the chains through it."""
     found: defaultdict[NodeId, list[float]] = defaultdict(list)
     parents = {group.parent for group in tree.groups}
@@ -196,8 +198,8 @@ def _worths(tree: Tree[Any], rewards: Rewards, discount: float) -> dict[NodeId, 
         scores_T = [_score(tree.nodes[id].trajectory) for id in chain]
         if rewards == "final":
             scores_T = [0.0] * (len(chain) - 1) + scores_T[-1:]
-        for id, worth in zip(chain, returns(scores_T, discount), strict=True):
-            found[id].append(worth)
+        for id, return_ in zip(chain, returns(scores_T, discount), strict=True):
+            found[id].append(return_)
     return {id: fsum(each) / len(each) for id, each in found.items()}
 
 
@@ -212,7 +214,9 @@ def _score(node: Trajectory[Any]) -> float:
     return total
 
 
-def _actions(tree: Tree[Any], joint: Joint, worths: Mapping[NodeId, float]) -> list[Action]:
+def _actions(
+    tree: Tree[Any], joint: Joint, returns_by_state: Mapping[NodeId, float]
+) -> list[Action]:
     """Every action that was drawn, once, in the order of play."""
     found = list[Action]()
     for group in tree.groups:
@@ -224,10 +228,10 @@ def _actions(tree: Tree[Any], joint: Joint, worths: Mapping[NodeId, float]) -> l
                 f"siblings below {place} were collapsed, so answers are missing: learn from a "
                 "schedule with collapse=False"
             )
-        returns_J = [worths[child.id] for child in children]
+        returns_J = [returns_by_state[child.id] for child in children]
         found += [
-            Action(turn.agent, stage, state, _tokens(turn, place), worth)
-            for turn, state, worth in _moves(group, children, returns_J, joint, place)
+            Action(turn.agent, stage, state, _tokens(turn, place), return_)
+            for turn, state, return_ in _moves(group, children, returns_J, joint, place)
             if turn.completion.stop != "too_long"  # which no policy drew
         ]
     return found
@@ -245,21 +249,21 @@ def _moves(
     turns_J = [child.turns[-agents:] for child in children]
     if joint == "aligned":
         for agent in range(agents):
-            for turns, child, worth in zip(turns_J, children, returns_J, strict=True):
-                yield turns[agent], child.id, worth
+            for turns, child, return_ in zip(turns_J, children, returns_J, strict=True):
+                yield turns[agent], child.id, return_
         return
     mixed = f"the joint actions in {place} are not `cross`: name the one they were drawn with"
     try:
-        worths_N_G = action_returns(returns_J, agents)
+        returns_N_G = action_returns(returns_J, agents)
     except ValueError:
         raise LearnError(mixed) from None
-    for agent, worth_G in enumerate(worths_N_G):
-        block = len(worth_G) ** (agents - 1 - agent)
-        drawn = [turns_J[action * block][agent] for action in range(len(worth_G))]
+    for agent, returns_G in enumerate(returns_N_G):
+        block = len(returns_G) ** (agents - 1 - agent)
+        drawn = [turns_J[action * block][agent] for action in range(len(returns_G))]
         if any(turns[agent] != drawn[j // block % len(drawn)] for j, turns in enumerate(turns_J)):
             raise LearnError(mixed)
-        firsts = [children[action * block].id for action in range(len(worth_G))]
-        yield from zip(drawn, firsts, worth_G, strict=True)
+        firsts = [children[action * block].id for action in range(len(returns_G))]
+        yield from zip(drawn, firsts, returns_G, strict=True)
 
 
 def _tokens(turn: Turn, place: str) -> Tokens:

@@ -18,7 +18,7 @@ from orchestry.core.seeds import derive
 from orchestry.core.types import NodeId, Trajectory, Tree, Turn
 from orchestry.rollout.rollout import Rollout
 
-Otherwise = Mapping[tuple[NodeId, str], Sequence[float]]
+Counterfactuals = Mapping[tuple[NodeId, str], Sequence[float]]
 """By the state that a joint action led to, and an agent of it: the final scores, in [0, 1], of the
 plays in which that agent acted otherwise."""
 
@@ -33,7 +33,7 @@ class _Move:
     others: tuple[tuple[Turn, ...], ...]
 
 
-async def otherwise(rollout: Rollout[Any], tree: Tree[Any]) -> Otherwise:
+async def counterfactuals(rollout: Rollout[Any], tree: Tree[Any]) -> Counterfactuals:
     """For every joint action of a finished tree of aligned chains.
 
     What else an agent might have done is what its siblings did in the same state; without siblings

@@ -41,7 +41,7 @@ class Dev:
 
     @property
     def best(self) -> Evaluated | None:
-        """That of the update whose team earned most so far."""
+        """The evaluation with the highest reward so far, after an update."""
         return best(self._found.values())
 
     @property
@@ -57,7 +57,7 @@ class Dev:
         return Evaluation(event, self._said(event))
 
     async def _play(self, rollout: Rollout[Any], update: int) -> Evaluated:
-        """All problems at the same time."""
+        """Plays all problems at the same time."""
         plays = [
             rollout.play(problem, derive(self._seed, "dev", problem.id))
             for problem in self.problems
@@ -104,7 +104,8 @@ def leftover(episodes: int, every: int) -> list[str]:
 def empty(samples: Sequence[int], reward: float, group: int, last: bool) -> list[str]:
     """After an update; `samples`: actions learned from in each so far, `reward`: the block's mean.
 
-    Says it the first time, more strongly after IN_A_ROW in a row, and in sum after the `last`.
+    The first update without a lesson gets a line, IN_A_ROW in a row a warning, and after the `last`
+    update comes their count.
     """
     notes, idle = list[str](), len(list(takewhile(lambda n: not n, reversed(samples))))
     if idle and idle == samples.count(0) == 1:

@@ -184,7 +184,7 @@ def _joined() -> Processes:
 
 
 def _loaded(processes: Processes, *arguments: Any) -> ParallelTrainer:
-    """Loaded everywhere, or nowhere."""
+    """The trainer of this process, once all processes have loaded theirs; else all raise."""
     made = list[ParallelTrainer]()
     processes.together(lambda: made.append(ParallelTrainer(processes, *arguments)))
     return made[0]
@@ -253,10 +253,10 @@ class Processes:
                 dist.broadcast_object_list([command], src=0, group=self._commands)
 
     def commands(self) -> Iterator[Command]:
-        """What process 0 tells, for as long as it lives: this process ends with it.
+        """The commands of process 0. When it ends, this process ends too, whatever it is doing.
 
-        Whatever the process is doing then; a polite kill or Ctrl-C is for process 0 to answer,
-        which may need the others to the end of an update.
+        This process ignores SIGTERM and Ctrl-C: process 0 answers them, and may need the others
+        to the end of an update.
         """
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
@@ -318,7 +318,7 @@ class Processes:
 
     @contextmanager
     def _linked(self) -> Iterator[None]:
-        """A broken link: process 0 fails, the others have nothing left to follow."""
+        """Where the link to another process breaks, process 0 raises and the others end."""
         try:
             yield
         except RuntimeError as error:

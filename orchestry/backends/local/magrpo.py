@@ -38,7 +38,7 @@ def action_returns(
     returns_J: Sequence[float],
     agents: int,
 ) -> tuple[tuple[float, ...], ...]:
-    """What each agent's actions are worth where all of them are combined (`cross`).
+    """The return of each agent's actions where all of them are combined (`cross`).
 
     `returns_J` has one return per joint action, J = G**agents, in the order of itertools.product;
     the answer has shape (agents, G). An action's return is the mean over the joint actions it is

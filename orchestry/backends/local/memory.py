@@ -29,7 +29,7 @@ SMALLEST = 64
 
 
 class MicroBatches:
-    """How many tokens go into one pass: half as many, where memory runs out."""
+    """How many tokens go into one pass; they are halved where memory runs out."""
 
     def __init__(self, tokens: int, warn: Callable[[str], None]) -> None:
         self.tokens, self._warn = tokens, warn

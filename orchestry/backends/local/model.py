@@ -370,7 +370,7 @@ def _model(name: str, source: str, options: dict[str, Any]) -> PreTrainedModel:
 
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
-    """Without bars, and what transformers raises as one line of ours."""
+    """Shows no progress bars, and turns what transformers raises into one line of ours."""
     from safetensors import SafetensorError
 
     from orchestry.backends.local.memory import fitting
@@ -426,8 +426,8 @@ def quantized(kind: Quantize, place: torch.device, precision: torch.dtype) -> di
 
 
 def hush() -> None:
-    """Before bitsandbytes is imported, which transformers does wherever it is installed: its word
-    on a kernel that it lacks on CPUs, and a line per product, of a cast that 8-bit layers make."""
+    """Silences two loggers of bitsandbytes, which transformers imports wherever it is installed:
+    one tells of a kernel that CPUs lack, the other of a cast, once per product of 8-bit layers."""
     for name in ("bitsandbytes.backends.cpu.ops", "bitsandbytes.autograd._functions"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
@@ -489,7 +489,7 @@ def _own_gpu(here: Launch) -> torch.device:
 
 
 def base_digest(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Of the base of that name: "embedded", a folder, or a hub's id as it lies in the hub's cache.
+    """The digest of a base: "embedded", a folder, or a hub's id as it lies in the hub's cache.
 
     Equal for the same files at another place. None for a hub's id that was not fetched yet. Raises
     ConfigError for a folder that is not there or can't be read.

@@ -74,7 +74,7 @@ class TeamOptimizer:
 
     @property
     def size(self) -> int:
-        """Numbers that are learned."""
+        """How many numbers are learned."""
         groups = self._adamw.param_groups
         return sum(each.numel() for group in groups for each in group["params"])
 

@@ -369,7 +369,7 @@ class _Batch:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Dropout is off within; the mode that was comes back."""
+    """Switches dropout off; afterwards the model is in the mode that it was in."""
     before = model.training
     model.eval()
     try:

@@ -64,7 +64,7 @@ class Learnt:
     """Answers' tokens learned from."""
 
     def figures(self) -> dict[str, Any]:
-        """For the journal."""
+        """What the journal keeps of it."""
         return {
             "loss": self.loss,
             "rate": self.step.rate,
@@ -75,7 +75,7 @@ class Learnt:
         }
 
     def line(self) -> str:
-        """For the user."""
+        """What the user reads of it."""
         norms = ", ".join(f"{agent} {norm:.2g}" for agent, norm in self.step.norms.items())
         return (
             f"{self.samples} actions learned from and {self.skipped} without variance, "
@@ -192,7 +192,7 @@ class Trainer:
 
     @contextmanager
     def _training(self) -> Iterator[None]:
-        """Dropout is on."""
+        """Switches dropout on."""
         for crew in self.crews:
             crew.base.model.train()
         try:
@@ -445,7 +445,7 @@ class Crew:
 
     @torch.no_grad()
     def _reference(self, micro: Sequence[Packed], role: str) -> list[torch.Tensor]:
-        """Of the base without adapter, which the team set out from."""
+        """The log-probabilities of the base without adapter, from which the team set out."""
         return self._logprobs([replace(group, agent_index=BARE) for group in micro], role)
 
 

@@ -64,7 +64,7 @@ T = TypeVar("T", bound=BaseModel)
 
 
 class VllmSampler:
-    """What `Sampler` is, over a server: the base with the adapters last published to it."""
+    """A Sampler whose answers a server draws, from the base with the adapters last published."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class VllmSampler:
         return served
 
     def _check_room(self, prompts: Sequence[Prompt], served: Served) -> None:
-        """vLLM would shorten the answer and say nothing."""
+        """Raises where prompt and answer don't fit: vLLM would shorten the answer silently."""
         longest = max(len(prompt.prompt_ids) + prompt.max_tokens for prompt in prompts)
         if served.context is not None and longest > served.context:
             raise ProviderError(
@@ -158,7 +158,7 @@ class VllmSampler:
             )
 
     def _body(self, prompt: Prompt, seed: int, served: Served) -> dict[str, Any]:
-        """All that shapes the distribution is said: defaults may come from the model's authors."""
+        """Sets all that shapes the distribution: defaults may come from the model's authors."""
         agent = prompt.agent_index
         return {
             "model": self._names[agent] if self._names and agent >= 0 else served.base,
@@ -285,7 +285,7 @@ def serve_command(base: Base, adapters: Adapters) -> str:
 
 
 def _name(folder: Path) -> str:
-    """An adapter's name at the server, which no other contents or folder ever has."""
+    """An adapter's name at the server; other contents or another folder have another name."""
     digest = hashlib.sha256(str(folder).encode())
     try:
         for file in sorted(path for path in folder.iterdir() if path.is_file()):

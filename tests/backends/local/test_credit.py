@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from orchestry import Score, Tools, Transcript
 from orchestry.backends.local.batch import Batch, gather
-from orchestry.backends.local.credit import Otherwise, otherwise
+from orchestry.backends.local.credit import Counterfactuals, counterfactuals
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Completion, Request, Tree
@@ -45,17 +45,17 @@ class Product(Duo):
         return self.score(quality=left * right / 64)
 
 
-def played(task: Any, seed: int = 1) -> tuple[Tree[Any], Otherwise, Rollout[Any]]:
+def played(task: Any, seed: int = 1) -> tuple[Tree[Any], Counterfactuals, Rollout[Any]]:
     rollout = Rollout(task, team(task), Spelled(), task_rater(task, TOOLS), Chains(GROUP))
 
-    async def both() -> tuple[Tree[Any], Otherwise]:
+    async def both() -> tuple[Tree[Any], Counterfactuals]:
         tree = await rollout.play(task.problems("train")[0], seed)
-        return tree, await otherwise(rollout, tree)
+        return tree, await counterfactuals(rollout, tree)
 
     return *asyncio.run(both()), rollout
 
 
-def batch(tree: Tree[Any], credits: Otherwise) -> Batch:
+def batch(tree: Tree[Any], credits: Counterfactuals) -> Batch:
     return gather([tree], rewards="final", skip=False, credits=[credits])
 
 
@@ -102,7 +102,7 @@ def test_where_an_agent_has_no_siblings_it_is_asked_again_and_the_play_goes_on()
     last = max((leaf.id for leaf in tree.leaves), key=len)
     state = tree.nodes[last.path[-2]].trajectory
     (agent,) = rollout.actors(state)
-    again = asyncio.run(otherwise(rollout, tree))
+    again = asyncio.run(counterfactuals(rollout, tree))
     assert again == credits  # common seeds: a replay is a function of the run's seed
     assert len(credits[last, agent]) == 1
 
@@ -134,7 +134,7 @@ def test_agents_are_told_in_a_replay_what_they_are_told_in_a_play() -> None:
     rollout = Rollout(task, team(task), policy, task_rater(task, TOOLS), Chains(GROUP))
 
     async def both() -> None:
-        await otherwise(rollout, await rollout.play(task.problems("train")[0], 1))
+        await counterfactuals(rollout, await rollout.play(task.problems("train")[0], 1))
 
     asyncio.run(both())
     moves = [prompt.count(" wrote:") - prompt.count("told wrote:") for prompt in policy.prompts]

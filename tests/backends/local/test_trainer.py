@@ -6,6 +6,7 @@ import math
 import pickle
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ pytest.importorskip("peft")
 
 from orchestry.backends.local.batch import Batch, Packed, Sample
 from orchestry.backends.local.logprobs import completion_logprobs
+from orchestry.backends.local.sampler import Drawn, Prompt
 from orchestry.backends.local.trainer import Trainer
 from orchestry.core.errors import ConfigError, LearnError, PromptTooLong, StoreError
 from orchestry.core.learn_config import LearnConfig
@@ -36,13 +38,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def trainer(
-    model: str, updates: int = 4, seed: int = 0, other: str | None = None, **settings: Any
+    model: str,
+    updates: int = 4,
+    seed: int = 0,
+    other: str | None = None,
+    kind: type[Trainer] = Trainer,
+    **settings: Any,
 ) -> Trainer:
     """Two agents on one base, or the right one on a base of its own."""
     chosen = {"threads": 1, "rank": 4, "alpha": 8, "learning_rate": 1e-2, **settings}
     bases = dict(zip(ROLES, (model, other or model), strict=True))
     team = {role: Member(role, "", base, 12, TEMPERATURE) for role, base in bases.items()}
-    return Trainer(team, LearnConfig.model_validate(chosen), updates, seed, print)
+    return kind(team, LearnConfig.model_validate(chosen), updates, seed, print)
 
 
 def request(agent: str, seed: int, text: str = "say something", max_tokens: int = 12) -> Request:
@@ -324,6 +331,21 @@ def test_an_answer_depends_on_its_seed_not_on_the_batch(model: str) -> None:
         len(first.tokens.ids),
     )
     assert len({completion.text for completion in alone[0]}) == 3
+
+
+def test_who_draws_is_one_method_that_a_launch_of_processes_overrides(model: str) -> None:
+    asked = list[tuple[int, int, int]]()
+
+    class OneByOne(Trainer):
+        def answer(self, crew: int, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
+            asked.append((crew, len(prompts), n))
+            return [super(OneByOne, self).answer(crew, [prompt], n)[0] for prompt in prompts]
+
+    requests = [request(role, 7) for role in ROLES]
+    found = trainer(model, kind=OneByOne).draw(requests, 3)
+    assert asked == [(0, 2, 3)]
+    together = trainer(model).draw(requests, 3)
+    assert [[c.text for c in each] for each in found] == [[c.text for c in t] for t in together]
 
 
 def test_a_prompt_beyond_the_context_gets_an_empty_answer(
