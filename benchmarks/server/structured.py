@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from orchestry.models.instances import instance
+from orchestry.models.fake import instance
 
 _CLAUDE_REFUSES = {
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),

@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestry.backends.base import Backend
 from orchestry.core.types import Completion, NodeId, Part, Rate, Request, Score, Trajectory
-from orchestry.models.instances import instance
+from orchestry.models.fake import instance
 from orchestry.models.prior import (
     AGENT_SIGMA,
     BYTES_PER_TOKEN,

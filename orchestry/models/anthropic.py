@@ -22,9 +22,10 @@ from orchestry.models.http import (
     explain,
     malformed,
     post,
+    schema_bound,
     whole,
+    without,
 )
-from orchestry.models.schemas import schema_bound, without
 
 DEFAULT_MODEL = "claude-haiku-5-5"
 VENDOR_URL = "https://api.anthropic.com"

@@ -16,9 +16,8 @@ from typing import Any
 from orchestry.core.cores import cores
 from orchestry.core.errors import Interrupted, ProviderError, unknown
 from orchestry.core.types import Completion, Request
-from orchestry.models.http import Endpoint, bytes_bound
+from orchestry.models.http import Endpoint, bytes_bound, schema_bound
 from orchestry.models.openai import OpenAIProvider
-from orchestry.models.schemas import schema_bound
 from orchestry.models.weights import MODEL, SHA256, fetch_weights, progress_bar
 
 SLOTS = 8

@@ -30,13 +30,12 @@ from orchestry.core.seeds import derive
 from orchestry.core.texts import clean, sample_of, utf8
 from orchestry.core.together import together
 from orchestry.core.types import Completion, Provider, Request
-from orchestry.models.breaker import Breaker, doubted
 from orchestry.models.cache import AnswerCache, default_folder
 from orchestry.models.ledger import Ledger, Places
 from orchestry.models.prices import PriceTable
 from orchestry.models.pulse import Pulse
 from orchestry.models.request_key import digest_of_key, place, place_of_key, request_key
-from orchestry.models.retry import persist
+from orchestry.models.retry import Breaker, doubted, persist
 from orchestry.store.journal import Answered, Event, Journal
 from orchestry.store.records import UsageRecord
 from orchestry.store.summary import Usage, nano, replay

@@ -19,10 +19,11 @@ from orchestry.models.http import (
     counted,
     malformed,
     post,
+    schema_bound,
     whole,
+    without,
 )
 from orchestry.models.request_key import request_digest
-from orchestry.models.schemas import schema_bound, without
 
 VENDOR_URL = "https://api.openai.com/v1"
 TEMPERATURE = 0.8

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from orchestry.core.config import RetryConfig
 from orchestry.core.errors import ProviderError
-from orchestry.models.breaker import Breaker
-from orchestry.models.retry import LONGEST_ASKED_S, persist, wait_s
+from orchestry.models.retry import LONGEST_ASKED_S, Breaker, persist, wait_s
 
 
 def _error(

@@ -18,11 +18,11 @@ from orchestry.core.config import FakeConfig, ProviderConfig
 from orchestry.core.errors import ProviderError
 from orchestry.core.types import Provider
 from orchestry.models.fake import FakeProvider
+from orchestry.models.http import without
 from orchestry.models.openai import OpenAIProvider
 from orchestry.models.providers import open_provider
 from orchestry.models.recorded import RecordedProvider
 from orchestry.models.request_key import request_key
-from orchestry.models.schemas import without
 from orchestry.store.journal import Answered, Journal, Opened
 from tests.models.conftest import (
     ANTHROPIC_ANSWER,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import Field, TypeAdapter, create_model
 
 from orchestry.core.errors import ProviderError
-from orchestry.models.instances import instance
+from orchestry.models.fake import instance
 from tests.models.conftest import SCHEMA, Verdict
 
 _numbers = count()
