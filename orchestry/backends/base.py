@@ -49,6 +49,8 @@ NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-fo
 NOISE = (
     "judge off: ratings of the embedded 135M model are noise (judge.enabled=true asks it anyway)"
 )
+CRITIC = ("judge", "distil")
+"""Purposes of the calls that the judge's provider answers."""
 ABLE = ("anthropic", "openai")
 """Providers whose models can judge."""
 SHARE = 0.1
@@ -112,8 +114,13 @@ class Backend(ABC):
         """Raises ConfigError for settings that do not fit the task or the provider."""
         self.provider = provider
         self.prices = price_table(provider, config)
-        self.bench = open_bench(config, provider, self.prices, environ)
-        self.config = settled(config, provider, self.bench.provider, task.judged)
+        asking = Asking(config, Asked(provider, self.prices), environ)
+        self._own = {
+            role: asking.agent(role, own) for role, own in config.agents.items() if own.provider
+        }
+        self.bench = asking.critic()
+        self.config = settled(config, provider, self.bench.provider, self._own, task.judged)
+        self._roles = [spec.role for spec in task.agents]
         why = why_off(config, self.bench.provider, task.judged)
         self.notes: list[str] = [why] if why else []
 
@@ -200,7 +207,7 @@ class Backend(ABC):
         self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
     ) -> AsyncIterator[None]:
         """Holds the providers, and the gateway with what the journal already paid for."""
-        others = [self.bench.provider] if self.bench.own else []
+        others = [asked for asked in self._in_use() if asked.provider is not self.provider]
         async with AsyncExitStack() as stack:
             self.gateway = await stack.enter_async_context(
                 open_gateway(
@@ -210,15 +217,15 @@ class Backend(ABC):
                     store.journal,
                     store.events,
                     on_warn=on_warn,
-                    besides=others,
+                    besides=[asked.provider for asked in others],
                 )
             )
-            for provider in (self.provider, *others):
-                await stack.enter_async_context(provider)
-            self._critic: Policy = self.gateway
+            for asked in self._in_use():
+                await stack.enter_async_context(asked.provider)
+            self._critic: Policy = self.gateway.beside(self.bench.provider, self.bench.prices)
+            for role, asked in self._own.items():
+                self.gateway.route(role, asked.provider, asked.prices)
             self._agents = task.agents
-            if self.bench.own:
-                self._critic = self.gateway.beside(self.bench.provider, self.bench.prices)
             self.calibration = _calibration(store)
             self._calibrations = _calibrations(store)
             yield
@@ -226,6 +233,23 @@ class Backend(ABC):
     def kept_config(self, store: Store) -> RunConfig:
         """The config, with what the run starts from as its own directory keeps it."""
         return self.config
+
+    def answering(self, role: str) -> Asked:
+        """Who answers for an agent."""
+        return self._own.get(role) or Asked(self.provider, self.prices)
+
+    def asked(self, request: Request) -> tuple[Provider, PriceTable]:
+        """Who answers a request, and at what prices."""
+        critic = request.purpose in CRITIC
+        found = self.bench if critic else self.answering(request.agent)
+        return found.provider, found.prices
+
+    def _in_use(self) -> list[Asked]:
+        """Who is asked in this run, each provider once."""
+        found = [self.answering(role) for role in self._roles]
+        if self.config.judge.enabled or self.config.behaviors.enabled:
+            found.append(self.bench)
+        return list({id(asked.provider): asked for asked in found}.values())
 
     def team(self, task: BaseTask[Any]) -> dict[str, Member]:
         """The task's agents as this run asks them."""
@@ -290,25 +314,48 @@ def _calibrations(store: Store) -> dict[int, Calibration]:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """The judge's provider and its prices."""
+class Asked:
+    """A provider, and what its calls cost."""
 
     provider: Provider
     prices: PriceTable
-    own: bool
-    """Whether it is another one than the run's, to be opened and closed beside it."""
 
 
-def open_bench(
-    config: RunConfig, provider: Provider, prices: PriceTable, environ: Mapping[str, str]
-) -> Bench:
-    """The judge's provider, checked; raises ConfigError as the run's own does."""
-    if config.judge.provider is None:
-        return Bench(provider, prices, own=False)
-    asked = named(config.judge.provider, config.provider, provider)
-    judge = open_provider(asked, config.seed, environ)
-    alone = config.model_copy(update={"provider": asked, "agents": {}})
-    return Bench(judge, price_table(judge, alone), own=True)
+class Asking:
+    """Finds who is asked besides the run's own provider: one for all that name the same."""
+
+    def __init__(self, config: RunConfig, usual: Asked, environ: Mapping[str, str]) -> None:
+        self._config, self._usual, self._environ = config, usual, environ
+        self._found = {_alike(config.provider, usual.provider): usual}
+
+    def critic(self) -> Asked:
+        """Who judges and distils; raises ConfigError as the run's own provider does."""
+        asked = self._config.judge.provider
+        return self._usual if asked is None else self._open(asked)
+
+    def agent(self, role: str, own: AgentConfig) -> Asked:
+        """Who answers for an agent with a provider of its own; raises ConfigError as the run's own
+        provider does."""
+        assert own.provider is not None, "the run's own provider answers for all others"
+        model = own.model or own.provider.model
+        try:
+            return self._open(own.provider.model_copy(update={"model": model}))
+        except ConfigError as error:
+            raise ConfigError(f"agents.{role}.provider: {error}") from None
+
+    def _open(self, asked: ProviderConfig) -> Asked:
+        asked = named(asked, self._config.provider, self._usual.provider)
+        provider = open_provider(asked, self._config.seed, self._environ)
+        key = _alike(asked, provider)
+        if key not in self._found:
+            alone = self._config.model_copy(update={"provider": asked, "agents": {}})
+            self._found[key] = Asked(provider, price_table(provider, alone))
+        return self._found[key]
+
+
+def _alike(asked: ProviderConfig, provider: Provider) -> tuple[str, str, ProviderConfig]:
+    """Equal for two that are one and the same."""
+    return provider.name, provider.base_url, settled_provider(asked, provider)
 
 
 def able(critic: Provider) -> bool:
@@ -331,17 +378,24 @@ def why_off(config: RunConfig, critic: Provider, judged: bool) -> str | None:
 
 
 def named(asked: ProviderConfig, runs: ProviderConfig, provider: Provider) -> ProviderConfig:
-    """The judge's provider by name: where it names none, the run's own, at the same address."""
+    """A judge's or an agent's provider by name: where it names none, the run's own, at the same
+    address."""
     if asked.name != "auto":
         return asked
     changes = {"name": provider.name, "base_url": asked.base_url or runs.base_url}
     return asked.model_copy(update=changes)
 
 
-def settled(config: RunConfig, provider: Provider, critic: Provider, judged: bool) -> RunConfig:
-    """The config as it is run with this provider, and this one for the judge: who is asked, where,
-    and from which files, so that a resume asks the same ones from any folder. An address with a
-    password stays in the environment.
+def settled(
+    config: RunConfig,
+    provider: Provider,
+    critic: Provider,
+    own: Mapping[str, Asked],
+    judged: bool,
+) -> RunConfig:
+    """The config as it is run with this provider, this one for the judge, and agents' `own` ones:
+    who is asked, where, and from which files, so that a resume asks the same ones from any folder.
+    An address with a password stays in the environment.
 
     `judged` is whether the task asks for a judge; it decides only what the config leaves open.
     Raises ConfigError for a temperature that no one would read.
@@ -352,6 +406,10 @@ def settled(config: RunConfig, provider: Provider, critic: Provider, judged: boo
     found = config.model_copy(
         update={
             "provider": settled_provider(config.provider, provider),
+            "agents": {
+                role: _settled_agent(agent, own[role].provider) if role in own else agent
+                for role, agent in config.agents.items()
+            },
             "judge": judge,
             "credit": _credit(config.credit, learns),
             "behaviors": config.behaviors.model_copy(
@@ -361,7 +419,7 @@ def settled(config: RunConfig, provider: Provider, critic: Provider, judged: boo
             "task_path": tuple(path.absolute() for path in config.task_path),
         }
     )
-    _check_temperatures(found, provider, critic)
+    _check_temperatures(found, provider, critic, own)
     return found
 
 
@@ -374,6 +432,14 @@ def settled_provider(asked: ProviderConfig, provider: Provider) -> ProviderConfi
     changes |= _absolute(recording=asked.recording)
     changes["fake"] = asked.fake.model_copy(update=_absolute(script=asked.fake.script))
     return asked.model_copy(update=changes)
+
+
+def _settled_agent(own: AgentConfig, provider: Provider) -> AgentConfig:
+    """With its provider as found, and its model also where the run's own would be named."""
+    assert own.provider is not None, "only agents with a provider of their own are settled"
+    model = own.model or own.provider.model or provider.model
+    found = settled_provider(own.provider, provider).model_copy(update={"model": model})
+    return own.model_copy(update={"provider": found, "model": model})
 
 
 def settled_judge(judge: JudgeConfig, critic: Provider, judged: bool) -> JudgeConfig:
@@ -420,11 +486,17 @@ def _takes_temperature(provider: Provider) -> bool:
     return provider.name != "anthropic"
 
 
-def _check_temperatures(config: RunConfig, provider: Provider, critic: Provider) -> None:
-    set_ones = [config.sampling.temperature, *(own.temperature for own in config.agents.values())]
-    asked = provider.name == "anthropic" and any(t is not None for t in set_ones)
-    if asked or (critic.name == "anthropic" and config.judge.temperature is not None):
+def _check_temperatures(
+    config: RunConfig, provider: Provider, critic: Provider, own: Mapping[str, Asked]
+) -> None:
+    usual = config.sampling.temperature
+    asked = [(provider, usual), (critic, config.judge.temperature)]
+    for role, agent in config.agents.items():
+        who = own[role].provider if role in own else provider
+        asked.append((who, usual if agent.temperature is None else agent.temperature))
+    if any(who.name == "anthropic" and number is not None for who, number in asked):
         raise ConfigError(
-            "Claude takes no temperature, and one is set in sampling, agents or judge: remove it; "
-            "its samples differ by an angle at the end of the prompt"
+            "Claude takes no temperature, and one is set in sampling, agents or judge: remove it "
+            "(agents.ROLE.temperature sets it for those that others answer for); its samples "
+            "differ by an angle at the end of the prompt"
         )

@@ -76,7 +76,7 @@ class Simulated:
 
     def __init__(self, backend: Backend, rng: random.Random, verbosity: float) -> None:
         self.rng, self.books = rng, Books()
-        self._provider, self._prices, self._bench = backend.provider, backend.prices, backend.bench
+        self._backend = backend
         self._attempts = backend.config.retry.attempts
         self._input_factor = rng.lognormvariate(0.0, INPUT_SIGMA)
         self._repeats = max(0.0, rng.uniform(-MOST_REPEATS, MOST_REPEATS))
@@ -89,18 +89,17 @@ class Simulated:
 
     def critic(self) -> Simulated:
         """The policy that judges and distils, in the same run's books."""
-        other = copy(self)
-        other._provider, other._prices = self._bench.provider, self._bench.prices
-        return other
+        return copy(self)
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         return [self._samples(request, n) for request in requests]
 
     def _samples(self, request: Request, n: int) -> list[Completion]:
         books, drawn = self.books, list[Completion]()
-        shared = n > 1 and self._provider.leads(request)
-        bound = self._provider.input_bound(request)
-        worst = self._prices.worst(request.model, bound, request.max_tokens, shared)
+        provider, prices = self._backend.asked(request)
+        shared = n > 1 and provider.leads(request)
+        bound = provider.input_bound(request)
+        worst = prices.worst(request.model, bound, request.max_tokens, shared)
         books.dearest = max(books.dearest, worst)
         prompt = self._tokens(request, bound)
         for index in range(n):
@@ -130,7 +129,8 @@ class Simulated:
             cached_tokens=prompt if place else 0,
             output_tokens=output,
         )
-        return completion.model_copy(update={"usd": self._prices.cost(completion)})
+        _, prices = self._backend.asked(request)
+        return completion.model_copy(update={"usd": prices.cost(completion)})
 
     def _prose(self, request: Request) -> tuple[str, int]:
         mu, sigma = output_prior(request.max_tokens)

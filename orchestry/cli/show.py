@@ -77,6 +77,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("calls", f"{summary.calls}, and {summary.cache_hits} from the cache"),
         ("cost", f"${summary.cost_usd:.4f} {cap}{lost}"),
         *_uses(summary),
+        *_providers(summary),
         ("time", f"{summary.seconds:.1f} s"),
         ("tags", _tags(summary)),
     ]
@@ -125,6 +126,15 @@ def _uses(summary: Summary) -> list[tuple[str, str]]:
         line = "  ".join(f"{when} {reward:.3f}" for when, reward in rewards)
         lines.append(("dev reward", line + at))
     return lines
+
+
+def _providers(summary: Summary) -> list[tuple[str, str]]:
+    """A line where several providers were asked."""
+    found = [
+        f"{name or 'others'} {counted(calls, 'call')} ${summary.cost_by_provider[name]:.4f}"
+        for name, calls in summary.calls_by_provider.items()
+    ]
+    return [("providers", "  ".join(found))] if found else []
 
 
 def usage_table(summary: Summary) -> Table:

@@ -97,6 +97,17 @@ class Meter:
         return (self._pulse.tokens - before) / (now - then) if now > then else 0.0
 
 
+def who(plan: Plan) -> str:
+    """Which models answer, and for which agents where these have a provider of their own."""
+    backend = plan.backend
+    own = [
+        f"{role} on {backend.answering(role).provider.name}/{agent.model}"
+        for role, agent in plan.config.agents.items()
+        if agent.provider is not None
+    ]
+    return ", ".join([f"{backend.provider.name}/{backend.provider.model}", *own])
+
+
 def spent(backend: Backend) -> str:
     """Dollars, and the cap."""
     cap = backend.config.budget.usd
@@ -119,11 +130,11 @@ class Watch:
         self._live: Live | Lines | None = None
 
     def started(self, folder: Path, plan: Plan, done: int) -> None:
-        provider, config = plan.backend.provider, plan.config
+        config = plan.config
         self._stop()  # of a run before this one
         self.note.close()
         went_on = f", {counted(done, 'episode')} done before" if done else ""
-        self.note(f"{config.task} on {provider.name}/{provider.model} -> {folder}{went_on}")
+        self.note(f"{config.task} on {who(plan)} -> {folder}{went_on}")
         if done >= config.episodes:
             return  # nothing to play: a line would show no reward
         self._meter = Meter(plan, done)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import (
+    BeforeValidator,
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
@@ -88,11 +89,18 @@ class SamplingConfig(Frozen):
     """Strings that end an answer."""
 
 
+def _provider(raw: Any) -> Any:
+    """A provider's keys, where only its name is given."""
+    return {"name": raw} if isinstance(raw, str) else raw
+
+
 class AgentConfig(Frozen):
     """What one agent does differently from the task, `provider` and `sampling`."""
 
     model: str | None = None
-    """None: that of `provider`; backend local then loads a base of its own for it."""
+    """None: that of `provider`. Backend local loads a base of its own for one."""
+    provider: Annotated[ProviderConfig | None, BeforeValidator(_provider)] = None
+    """Who answers for this agent: a provider's name, or keys as of `provider`. None: `provider`."""
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     """None: that of `sampling`."""
     temperature: float | None = Field(None, ge=0.0, le=2.0)
@@ -125,7 +133,7 @@ class SearchConfig(Frozen):
     exploration: Annotated[Share, Mark.MEASURED] = 0.0
     """Chance that a place in the beam goes to a random state instead of the next best."""
     concurrency: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(32, ge=1, le=1000)
-    """Most calls in flight at once."""
+    """Most calls in flight at once, per provider."""
     episodes_in_flight: Annotated[int | None, Mark.OPERATIONAL] = Field(None, ge=1, le=1000)
     """Most episodes played at once. None: as many as keep `concurrency` calls in flight."""
 
@@ -377,19 +385,25 @@ def resolve(
 
 
 def _by_role(raw: Any) -> Any:
-    """A config's raw data, with a list of agents as a mapping whose entries keep their role."""
+    """A config's raw data, with a list of agents as a mapping whose entries keep their role, and
+    an agent's provider as a mapping, so that layers can be merged."""
     agents = raw.get("agents") if isinstance(raw, Mapping) else None
     if isinstance(agents, list | tuple):
-        return {**raw, "agents": _named(agents)}
-    if isinstance(agents, Mapping):
-        for name, own in agents.items():
-            role = own.get("role") if isinstance(own, Mapping) else None
-            if role not in (None, name):
-                raise ConfigError(
-                    f"config key 'agents.{name}.role' is '{role}': leave it, or make agents a list "
-                    f"such as [{{role: {role}}}]"
-                )
-    return raw
+        agents = _named(agents)
+    if not isinstance(agents, Mapping):
+        return raw
+    return {**raw, "agents": {role: _agent(role, own) for role, own in agents.items()}}
+
+
+def _agent(name: str, own: Any) -> Any:
+    if not isinstance(own, Mapping):
+        return own
+    if (role := own.get("role")) not in (None, name):
+        raise ConfigError(
+            f"config key 'agents.{name}.role' is '{role}': leave it, or make agents a list "
+            f"such as [{{role: {role}}}]"
+        )
+    return {**own, "provider": _provider(own["provider"])} if "provider" in own else own
 
 
 def _named(agents: Sequence[Any]) -> dict[str, Any]:

@@ -118,10 +118,11 @@ class Longest:
         return [[self._answer(request, index) for index in range(n)] for request in requests]
 
     def _answer(self, request: Request, index: int) -> Completion:
-        backend, attempts = self.plan.backend, self.plan.config.retry.attempts
+        attempts = self.plan.config.retry.attempts
+        provider, prices = self.plan.backend.asked(request)
         sample = request.model_copy(update={"sample_index": index})  # may lengthen the prompt
-        bound = backend.provider.input_bound(sample)
-        once = backend.prices.worst(request.model, bound, request.max_tokens, shared=True)
+        bound = provider.input_bound(sample)
+        once = prices.worst(request.model, bound, request.max_tokens, shared=True)
         self.nano_usd += nano(once) * attempts
         self.dearest = max(self.dearest, nano(once) * attempts)
         self.calls += 1

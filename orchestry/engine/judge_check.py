@@ -153,7 +153,12 @@ async def _opened(plan: Plan, store: Store, watch: Watcher) -> AsyncIterator[lis
     async with open_sandbox(config.sandbox, allow_unsafe=unsafe) as sandbox:
         rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events)
         async with plan.backend.open(store, plan.task, rate, watch.note):
-            opened = Opened(at=time.time(), provider=provider.name, model=provider.model)
+            opened = Opened(
+                at=time.time(),
+                provider=provider.name,
+                model=provider.model,
+                providers=plan.backend.gateway.providers,
+            )
             store.journal.append(opened)
             watch.note(f"sandbox level {sandbox.level}")
             watch.started(store.folder, plan)

@@ -143,7 +143,10 @@ def _read(path: Path) -> _Manifest:
 
 def _manifest(plan: Plan, sandbox_level: str) -> dict[str, Any]:
     """What this process runs on: versions, revision, prices, sandbox, model."""
-    provider = plan.backend.provider
+    backend, provider = plan.backend, plan.backend.provider
+    models = {role: own.model for role, own in plan.config.agents.items() if own.provider}
+    asked = {role: backend.answering(role).provider for role in models}
+    own = {role: {"provider": asked[role].name, "model": model} for role, model in models.items()}
     return {
         "orchestry": __version__,
         "run_directory_version": VERSION,
@@ -151,11 +154,12 @@ def _manifest(plan: Plan, sandbox_level: str) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
         "git_revision": _revision(),
-        "prices": plan.backend.prices.version,
+        "prices": backend.prices.version,
         "sandbox": sandbox_level,
         "provider": provider.name,
         "model": provider.model,
-        "deterministic": provider.deterministic,
+        **({"agents": own} if own else {}),
+        "deterministic": all(who.deterministic for who in (provider, *asked.values())),
         "model_sha256": getattr(provider, "sha256", None),
         **({"device": device} if (device := getattr(provider, "device", None)) else {}),
     }

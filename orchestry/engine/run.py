@@ -241,6 +241,7 @@ async def _play(
                     provider=provider.name,
                     model=provider.model,
                     calibration=plan.backend.corrects,
+                    providers=plan.backend.gateway.providers,
                     **ground,
                 )
             )

@@ -98,7 +98,9 @@ class Plan:
         search = self.config.search
         if search.episodes_in_flight is not None:
             return search.episodes_in_flight
-        places = min(search.concurrency, self.backend.provider.slots or search.concurrency)
+        asked = {self.backend.answering(spec.role).provider for spec in self.task.agents}
+        slots = max(provider.slots or search.concurrency for provider in asked)
+        places = min(search.concurrency, slots)
         breadth = schedule(search, self.task, self.problems[0]).breadth
         return min(places, max(2, -(-STAGES_A_PLACE * places // breadth)))
 
@@ -114,8 +116,8 @@ class Plan:
         """Tells the ledger what an episode may take, before any of this process has finished."""
         backend = self.backend
         usd = max(
-            backend.prices.worst(member.model, 0, member.max_tokens, shared=False)
-            for member in backend.team(self.task).values()
+            backend.answering(role).prices.worst(member.model, 0, member.max_tokens, shared=False)
+            for role, member in backend.team(self.task).items()
         )
         ledger.foresee(self.calls, usd, finished)
 

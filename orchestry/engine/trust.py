@@ -27,6 +27,7 @@ from orchestry.task.registry import bundled
 Trust = bool | Callable[[str], bool]
 """Whether places of others are used: yes, no, or whoever is asked this question."""
 SERVERS = ("provider.base_url", "judge.provider.base_url", "learn.vllm_url")
+"""Keys of addresses, beside those of agents with providers of their own."""
 VENDORS = (anthropic.VENDOR_URL, openai.VENDOR_URL)
 VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
 
@@ -65,15 +66,31 @@ def of_run(
         note(f"{', '.join(map(str, sorted(gone)))} is gone: --task-path says where its tasks are")
         kept = tuple(path for path in config.task_path if path not in gone)
         config = config.model_copy(update={"task_path": kept})
-    judge = config.judge
-    if judge.provider is not None and _at(today, SERVERS[1]) is None:
-        asked = _readdressed(judge.provider, environ, note)
-        config = config.model_copy(update={"judge": judge.model_copy(update={"provider": asked})})
-    if _at(today, SERVERS[0]) is None:
-        asked = _readdressed(config.provider, environ, note)
-        config = config.model_copy(update={"provider": asked})
+    config = _where_today(config, today, environ, note)
     check(config, place, trust, today, environ)
     return config
+
+
+def _where_today(
+    config: RunConfig,
+    today: Mapping[str, Any],
+    environ: Mapping[str, str],
+    note: Callable[[str], None],
+) -> RunConfig:
+    """The config at the addresses of today's environment, but for those that `today` gives."""
+    judge, agents = config.judge, dict(config.agents)
+    if judge.provider is not None and _at(today, SERVERS[1]) is None:
+        asked = _readdressed(judge.provider, environ, note)
+        judge = judge.model_copy(update={"provider": asked})
+    for role, own in config.agents.items():
+        typed = (today.get("agents") or {}).get(role) or {}
+        if own.provider is not None and _at(typed, SERVERS[0]) is None:
+            asked = _readdressed(own.provider, environ, note)
+            agents[role] = own.model_copy(update={"provider": asked})
+    changes: dict[str, Any] = {"judge": judge, "agents": agents}
+    if _at(today, SERVERS[0]) is None:
+        changes["provider"] = _readdressed(config.provider, environ, note)
+    return config.model_copy(update=changes)
 
 
 def _readdressed(
@@ -149,7 +166,8 @@ def _spends(place: Place, config: RunConfig, environ: Mapping[str, str]) -> bool
     """Whether a cap lets more be spent than the default, or a price hides what is spent, at a
     server that bills."""
     cap, default = config.budget.usd, BudgetConfig().usd
-    for asked in (config.provider, config.judge.provider or config.provider):
+    own = [agent.provider for agent in config.agents.values() if agent.provider]
+    for asked in (config.provider, config.judge.provider or config.provider, *own):
         variable = VARIABLES.get(asked.name, "")
         url = asked.base_url or environ.get(variable, "").strip()
         if asked.name in FREE or _is_here(url):
@@ -169,8 +187,8 @@ def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
     for path in raw.get("task_path") or ():
         code = str(Path(path).resolve())
         yield Place("code", code, f"task_path {path} (its code would be imported)")
-    for key in SERVERS:
-        if url := _at(raw, key):
+    for key, url in _addresses(raw):
+        if url:
             shown = f"{key} {url} (prompts, and a key where it wants one, would be sent there)"
             yield Place("server", _origin(str(url)), shown)
     trackers = raw.get("trackers") or {}
@@ -186,6 +204,14 @@ def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
     for model in raw.get("prices") or {}:
         shown = f"prices.{model} below the known ones (more would be spent than budget.usd says)"
         yield Place("price", f"{whose} {model}", shown, model)
+
+
+def _addresses(raw: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The servers that a config names, by key."""
+    for key in SERVERS:
+        yield key, _at(raw, key)
+    for role, own in (raw.get("agents") or {}).items():
+        yield f"agents.{role}.{SERVERS[0]}", _at(own, SERVERS[0])
 
 
 def _at(raw: Mapping[str, Any], dotted: str) -> Any:

@@ -38,7 +38,7 @@ from orchestry.models.request_key import digest_of_key, place, place_of_key, req
 from orchestry.models.retry import Breaker, doubted, persist
 from orchestry.store.journal import Answered, Event, Journal
 from orchestry.store.records import UsageRecord
-from orchestry.store.summary import Usage, nano, replay
+from orchestry.store.summary import Usage, nano, provider_names, replay
 
 LONGEST_WHY = 300
 
@@ -69,12 +69,15 @@ class Gateway:
         self._sleep = sleep
         self._door = Door(sleep)
         self._concurrency = config.search.concurrency
-        self._places = Places(self._concurrency)
         self._retry = config.retry
         self._rng = random.Random(derive(config.seed, "retry"))
-        self._breakers: list[tuple[str, Breaker]] = []
-        """With the place that each is of, as in the keys of its answers."""
-        self._breaker = self._new_breaker(provider)
+        self._servers: dict[str, tuple[Breaker, Places]] = {}
+        """By place, as in the keys of their answers: one for all gateways beside each other."""
+        self.providers: dict[str, str] = {}
+        """Their names, also those that earlier processes of the run asked."""
+        self._breaker, self._places = self._server(provider)
+        self._own: dict[str, Gateway] = {}
+        """By agent: the gateways of agents with a provider of their own."""
         self._memo: dict[str, Completion] = {}
         self._flying: dict[str, asyncio.Future[None]] = {}
         self._told = set[str]()
@@ -82,6 +85,8 @@ class Gateway:
         """Who answered in this run or, by the cache, in an earlier one."""
         self._usage = Usage()
         self.pulse = Pulse()
+        events = list(events)
+        self.providers = provider_names(events) | self.providers
         kept = [event for event in events if isinstance(event, Answered)]
         self._doubted = doubted(kept)
         """Keys of failures that an earlier process left in doubt: asked again, once."""
@@ -91,12 +96,16 @@ class Gateway:
         self.pulse = Pulse(answers=self.pulse.answers)
 
     def beside(self, provider: Provider, prices: PriceTable) -> Gateway:
-        """The gateway to another provider, with the same ledger, memory, cache, books and door."""
+        """The gateway to one provider for all agents, with the same ledger, memory, cache, books
+        and door; two gateways to one server also share its places and what is known of it."""
         other = copy(self)
-        other._provider, other._prices = provider, prices
-        other._breaker = self._new_breaker(provider)
-        other._places = Places(self._concurrency)
+        other._provider, other._prices, other._own = provider, prices, {}
+        other._breaker, other._places = self._server(provider)
         return other
+
+    def route(self, agent: str, provider: Provider, prices: PriceTable) -> None:
+        """From now on `sample` asks that provider for this agent."""
+        self._own[agent] = self.beside(provider, prices)
 
     @property
     def in_flight(self) -> int:
@@ -116,22 +125,23 @@ class Gateway:
     @property
     def away(self) -> bool:
         """Whether a server that calls wait for answers none of them at present."""
-        return any(breaker.away for _, breaker in self._breakers)
+        return any(breaker.away for breaker, _ in self._servers.values())
 
     @property
     def in_doubt(self) -> bool:
         """Whether a call was given up and none answered since: the fault may be a setting's."""
-        return any(breaker.doubt for _, breaker in self._breakers)
+        return any(breaker.doubt for breaker, _ in self._servers.values())
 
     def verdict(self) -> ProviderError | None:
         """The error to stop with at the end of a block of work: that of a provider which never
         answered. None where an earlier process already stopped for it."""
-        silent = (b.doubt for at, b in self._breakers if b.doubt and at not in self._answering)
+        servers = self._servers.items()
+        silent = (b.doubt for at, (b, _) in servers if b.doubt and at not in self._answering)
         return None if self._doubted else next(silent, None)
 
     def usage(self) -> tuple[UsageRecord, ...]:
         """What the run's calls came to, over all its processes."""
-        return self._usage.rows()
+        return self._usage.rows(self.providers)
 
     def close_door(self, reason: str) -> None:
         """From now on new attempts raise Interrupted, and calls in flight that cost nothing; those
@@ -190,11 +200,12 @@ class Gateway:
         journal for a resume.
         """
         groups = [[sample_of(request, j) for j in range(n)] for request in requests]
-        leaders = [self._leader(samples) for samples in groups]
+        asked = [(self._own.get(samples[0].agent, self), samples) for samples in groups if samples]
+        leaders = [gateway._leader(samples) for gateway, samples in asked]
         calls = [
             call
-            for samples, leader in zip(groups, leaders, strict=True)
-            for call in self._calls(samples, leader)
+            for (gateway, samples), leader in zip(asked, leaders, strict=True)
+            for call in gateway._calls(samples, leader)
         ]
         answers = await together(calls)
         return [answers[i * n : (i + 1) * n] for i in range(len(requests))]
@@ -240,13 +251,16 @@ class Gateway:
                 self._breaker.gave_up(request, error)
             return self._void(key, request, error)
 
-    def _new_breaker(self, provider: Provider) -> Breaker:
-        breaker = Breaker(
-            provider.name, self._retry, self._rng, self._on_warn, self._clock, self._door.sleep
-        )
+    def _server(self, provider: Provider) -> tuple[Breaker, Places]:
+        """Whether it answers, and the places for calls to it."""
         at = place(provider.name, provider.base_url)
-        self._breakers.append((at, breaker))  # one list, for all gateways beside each other
-        return breaker
+        if at not in self._servers:
+            breaker = Breaker(
+                provider.name, self._retry, self._rng, self._on_warn, self._clock, self._door.sleep
+            )
+            self._servers[at] = breaker, Places(self._concurrency)
+            self.providers[at] = provider.name
+        return self._servers[at]
 
     def _known(self, key: str, request: Request) -> Completion | None:
         """The answer of this run, or of an earlier run through the cache, which is journaled."""

@@ -169,9 +169,9 @@ def _fix(model: str) -> str:
 
 
 def price_table(provider: Provider, config: RunConfig) -> PriceTable:
-    """The prices of a run, checked; raises ConfigError for a model without one."""
+    """The prices of a run's own provider, checked; raises ConfigError for a model without one."""
     table = PriceTable(provider.name, config.prices, provider.name in FREE, provider.base_url)
-    agents = (agent.model for agent in config.agents.values())
+    agents = (agent.model for agent in config.agents.values() if agent.provider is None)
     table.check(model for model in (provider.model, config.provider.model, *agents) if model)
     return table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,6 +47,7 @@ def setup(experiment: Experiment) -> dict[str, str]:
         "task": str(config.get("task")),
         "backend": f"{config.get('backend')}, {strategy}",
         "model": model,
+        **_agents(run.config),
         "episodes": f"{len(run.episodes)} of {config.get('episodes')}",
         **({"episodes that failed": str(len(run.failed))} if run.failed else {}),
         **{name: _said(config.get(key)) for name, key in keys.items()},
@@ -54,6 +55,16 @@ def setup(experiment: Experiment) -> dict[str, str]:
         "budget, USD": _said(config.get("budget.usd"), "no cap"),
         **_machine(run),
     }
+
+
+def _agents(config: Mapping[str, Any]) -> dict[str, str]:
+    """The models of the agents that have one of their own."""
+    found = {}
+    for role, own in (config.get("agents") or {}).items():
+        if own.get("model"):
+            provider = (own.get("provider") or {}).get("name")
+            found[f"model of {role}"] = f"{provider}/{own['model']}" if provider else own["model"]
+    return found
 
 
 def _said(value: Any, none: str = "the provider's own") -> str:

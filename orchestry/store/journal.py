@@ -41,6 +41,8 @@ class Opened(Frozen):
     """What the process ran on, by name: `config`, `task`, their parts, and the backend's own."""
     accepted: tuple[str, ...] = ()
     """What had changed since the process before, and was accepted by the user."""
+    providers: dict[str, str] = Field(default_factory=dict)
+    """Names of the providers that this process asks, by the first part of their answers' keys."""
 
 
 class Reserved(Frozen):

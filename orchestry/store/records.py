@@ -138,6 +138,8 @@ class UsageRecord(Frozen):
 
     agent: str
     purpose: str
+    provider: str = ""
+    """Who was asked; "" in runs of orchestry 0.1."""
     calls: int
     cache_hits: int
     input_tokens: int
@@ -187,6 +189,10 @@ class Summary(Frozen):
     """The tag that says of a trajectory that it solved its problem, where the task has one."""
     cost_by_use: dict[str, float] = Field(default_factory=dict)
     """Dollars for search, judge, credit and learning."""
+    cost_by_provider: dict[str, float] = Field(default_factory=dict)
+    """Dollars of answered calls by provider, where more than one was asked."""
+    calls_by_provider: dict[str, int] = Field(default_factory=dict)
+    """Answers that each provider's models gave, where more than one was asked."""
     judgements: dict[str, int] = Field(default_factory=dict)
     """How many sibling sets the judge rated, rated after a repair, and left malformed."""
     updates: int = 0

@@ -118,6 +118,8 @@ class _Sum:
     output_tokens: int = 0
     nano_usd: int = 0
     """Whole nano-dollars: their sum is the same in whatever order answers arrive."""
+    place: str = ""
+    """The first part of the last answer's key: who gave it."""
 
 
 class Usage:
@@ -129,6 +131,7 @@ class Usage:
     def add(self, event: Answered) -> None:
         """Takes one answer; those from the cache count as hits alone."""
         total = self._sums.setdefault((event.agent, event.purpose), _Sum())
+        total.place = event.key.rpartition("-")[0]
         if event.source == "cache":
             total.cache_hits += 1
         if event.source not in ("provider", "weights"):
@@ -138,12 +141,14 @@ class Usage:
         total.output_tokens += event.completion.output_tokens
         total.nano_usd += nano(event.completion.usd)
 
-    def rows(self) -> tuple[UsageRecord, ...]:
-        """One row an (agent, purpose), in order of both."""
+    def rows(self, names: Mapping[str, str]) -> tuple[UsageRecord, ...]:
+        """One row per agent and purpose, in order of both. `names`: the providers', as in
+        Opened."""
         return tuple(
             UsageRecord(
                 agent=agent,
                 purpose=purpose,
+                provider=names.get(total.place, ""),
                 calls=total.calls,
                 cache_hits=total.cache_hits,
                 input_tokens=total.input_tokens,
@@ -172,7 +177,8 @@ class Books:
 
 def books(events: Sequence[Event]) -> Books:
     """Those of a journal, some of whose lines may be unreadable; open calls count nothing."""
-    opened = next((event for event in events if isinstance(event, Opened)), None)
+    processes = [event for event in events if isinstance(event, Opened)]
+    opened = next(iter(processes), None)
     usage, balance = Usage(), replay(events, damaged=True)
     for event in events:
         if isinstance(event, Answered):
@@ -182,7 +188,7 @@ def books(events: Sequence[Event]) -> Books:
     return Books(
         provider=opened.provider if opened else "",
         model=opened.model if opened else "",
-        usage=usage.rows(),
+        usage=usage.rows(provider_names(processes)),
         cost_usd=balance.spent / NANO,
         lost_usd=balance.lost / NANO,
         failed_calls=len(failures(events)),
@@ -202,6 +208,7 @@ def summarise(
     top = max(records, key=lambda record: (record.reward, -record.episode), default=None)
     tags: Counter[str] = sum((record.tags() for record in records), Counter())
     judged: Counter[str] = sum((Counter(record.judgements) for record in records), Counter())
+    asked = _by_provider(books.usage)
     return Summary(
         run_dir=str(folder),
         task=str(config.get("task")),
@@ -229,6 +236,8 @@ def summarise(
         tags=dict(sorted(tags.items())),
         leaves=sum(len(list(record.leaves())) for record in records),
         cost_by_use=_by_use(books.usage),
+        cost_by_provider={name: sum(row.usd for row in rows) for name, rows in asked.items()},
+        calls_by_provider={name: sum(row.calls for row in rows) for name, rows in asked.items()},
         judgements=dict(sorted(judged.items())),
         updates=books.updates,
         dev_rewards=dict(books.dev_rewards),
@@ -243,6 +252,24 @@ def _by_use(usage: Sequence[UsageRecord]) -> dict[str, float]:
     for row in usage:
         dollars[USES.get(row.purpose, "learning")] += row.usd
     return dollars
+
+
+def provider_names(events: Iterable[Event]) -> dict[str, str]:
+    """Of all providers that the run's processes asked, by the first part of their answers' keys."""
+    return {
+        place: name
+        for event in events
+        if isinstance(event, Opened)
+        for place, name in event.providers.items()
+    }
+
+
+def _by_provider(usage: Iterable[UsageRecord]) -> dict[str, list[UsageRecord]]:
+    """The rows of each provider; nothing where only one was asked."""
+    found: dict[str, list[UsageRecord]] = {}
+    for row in sorted(usage, key=lambda row: row.provider):
+        found.setdefault(row.provider, []).append(row)
+    return found if len(found) > 1 else {}
 
 
 def seconds(events: Iterable[Event]) -> float:

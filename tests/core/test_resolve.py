@@ -39,19 +39,25 @@ MUTE = (
     "trackers",
 )
 LISTS = {
-    Mark.RESUMABLE: (*RESUMABLE, "judge.provider.timeout_s"),
+    Mark.RESUMABLE: (
+        *(*RESUMABLE, "judge.provider.timeout_s"),
+        *("agents.NAME.provider.base_url", "agents.NAME.provider.timeout_s"),
+    ),
     Mark.MOVABLE: (
         "behaviors.from",
         "learn.from",
         "provider.recording",
         "judge.provider.recording",
+        "agents.NAME.provider.recording",
     ),
     Mark.MEASURED: MEASURED,
     Mark.OPERATIONAL: (
-        *(*MUTE, "judge.provider.timeout_s"),
+        *(*MUTE, "judge.provider.timeout_s", "agents.NAME.provider.timeout_s"),
         *("learn.device", "learn.micro_tokens", "learn.gradient_checkpointing"),
     ),
-    Mark.ADDRESS: ("provider.base_url", "judge.provider.base_url"),
+    Mark.ADDRESS: (
+        *("provider.base_url", "judge.provider.base_url", "agents.NAME.provider.base_url"),
+    ),
 }
 """What the lists of before said; the judge's provider is as the run's own, and reports leave out
 where and in what pieces the weights were computed."""
@@ -76,7 +82,9 @@ def test_a_section_is_listed_for_the_keys_in_it() -> None:
     assert marks(RunConfig, "unknown.key") == frozenset()
 
 
-@pytest.mark.parametrize("key", ["provider.base_url", "judge.provider.base_url"])
+@pytest.mark.parametrize(
+    "key", ["provider.base_url", "judge.provider.base_url", "agents.a.provider.base_url"]
+)
 def test_an_address_with_a_password_is_refused(key: str) -> None:
     raw: Any = "http://me:secret@host"
     for name in reversed(key.split(".")):

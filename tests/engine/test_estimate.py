@@ -24,7 +24,8 @@ from orchestry.engine.run import prepare
 from orchestry.engine.session import Plan
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = f"task_path=[{ROOT / 'tests' / 'fixtures' / 'tasks'}, {ROOT / 'benchmarks' / 'tasks'}]"
+PLACES = (ROOT / "tests" / "fixtures" / "tasks", ROOT / "benchmarks" / "server" / "tasks")
+FOLDERS = f"task_path=[{PLACES[0]}, {PLACES[1]}]"
 BASE = ("task=words", FOLDERS, "provider.name=fake", "episodes=3", "budget.usd=null")
 PRICED = ("prices.fake-1.input=1", "prices.fake-1.output=5")
 CLAUDE = ("provider.name=anthropic", "provider.model=claude-sonnet-5")

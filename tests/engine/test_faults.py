@@ -129,7 +129,7 @@ def test_a_failed_run_is_replayed_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize("many", [False, True])
 def test_a_wrong_address_spoils_no_resume(tmp_path: Path, many: bool) -> None:
     """With fewer prompts than make it sure at once, and with more."""
-    relay = ("task=relay", f"task_path=[{ROOT / 'benchmarks' / 'tasks'}]", "episodes=20")
+    relay = ("task=relay", f"task_path=[{ROOT / 'benchmarks' / 'server' / 'tasks'}]", "episodes=20")
     sets = (*relay, "search.concurrency=1") if many else ()
     with serving(not_found=1.0) as (url, loopback):
         with pytest.raises(ProviderError, match="answered 404"):

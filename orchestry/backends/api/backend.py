@@ -23,7 +23,7 @@ from orchestry.backends.api.library import (
     to_yaml,
 )
 from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Ranked, Update
-from orchestry.core.config import RunConfig
+from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import write_atomic
 from orchestry.core.seeds import derive
@@ -57,7 +57,7 @@ class ApiBackend(Backend):
     ) -> None:
         if folder is not None and (folder / START).exists():  # wherever the run was moved to
             config = _from(config, folder / START)
-        config, notes = _with_dev(config, task)
+        config, notes = _with_dev(_with_provider(config, task), task)
         name, note = resolve_name(config.provider, environ)
         named = config.provider.model_copy(update={"name": name})
         if not need_key:
@@ -259,6 +259,17 @@ def _with_dev(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, list[s
         raise ConfigError(f"{lacks}: add some, or set behaviors.enabled=false")
     off = config.behaviors.model_copy(update={"enabled": False})
     return config.model_copy(update={"behaviors": off}), [f"{lacks}: nothing is learned"]
+
+
+def _with_provider(config: RunConfig, task: BaseTask[Any]) -> RunConfig:
+    """Where every agent has a provider of its own and nothing is said of the run's, that is the
+    first agent's: it is what the run is called by, and who judges."""
+    own = [config.agents.get(spec.role, AgentConfig()) for spec in task.agents]
+    asked = [agent.provider for agent in own if agent.provider and agent.provider.name != "auto"]
+    if config.provider != ProviderConfig() or len(asked) < len(own):
+        return config
+    first = asked[0].model_copy(update={"model": own[0].model or asked[0].model})
+    return config.model_copy(update={"provider": first})
 
 
 def _from(config: RunConfig, library: Path) -> RunConfig:

@@ -23,7 +23,7 @@ from orchestry.backends.local.credit import Counterfactuals, counterfactuals
 from orchestry.backends.local.dev import Dev, chosen, empty, leftover
 from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.model import EMBEDDED, device_of, require_installed, source_of
-from orchestry.core.config import AgentConfig, RunConfig, SearchConfig
+from orchestry.core.config import AgentConfig, RunConfig, SearchConfig, ProviderConfig
 from orchestry.core.cores import cores
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
@@ -121,7 +121,7 @@ class LocalBackend(Backend):
         # What else is in a batch of vLLM's changes the last bits.
         provider = Weights(model_of(config), deterministic=config.learn.vllm_url is None)
         super().__init__(as_chains(config), task, provider, environ)
-        if self.config.judge.enabled and not self.bench.own:
+        if self.config.judge.enabled and self.bench.provider is self.provider:
             raise ConfigError(
                 "backend local has no judge of its own: name one in judge.provider.name, or set "
                 "judge.enabled=false"
@@ -439,6 +439,12 @@ def refuse(config: RunConfig) -> None:
     """Raises ConfigError for settings that other backends have and this one would not read."""
     judge = config.judge.provider
     reasons = {
+        f"its own weights answer for every agent: leave agents.{role}.provider, and name a base of "
+        f"the agent's own in agents.{role}.model": True
+        for role, own in config.agents.items()
+        if own.provider is not None and own.provider.name not in ("auto", EMBEDDED)
+    }
+    reasons |= {
         f"it has no provider {config.provider.name}: leave provider.name, and name the base in "
         "provider.model": config.provider.name not in ("auto", EMBEDDED),
         "it learns by gradients: behaviors.enabled=true is for backend api": bool(
@@ -489,7 +495,10 @@ def as_chains(config: RunConfig) -> RunConfig:
 
 
 def _with_source(agent: AgentConfig) -> AgentConfig:
-    return agent.model_copy(update={"model": agent.model and source_of(agent.model)})
+    """With its base as a source; `provider: embedded` names that one."""
+    asked = agent.provider or ProviderConfig()
+    base = agent.model or asked.model or (EMBEDDED if asked.name == EMBEDDED else None)
+    return agent.model_copy(update={"model": base and source_of(base), "provider": None})
 
 
 def model_of(config: RunConfig) -> str:

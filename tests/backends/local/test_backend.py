@@ -234,6 +234,10 @@ def test_non_finite_numbers_stop_the_run_and_the_batch_is_kept(
         (["judge.enabled=true"], "has no judge of its own: name one in judge.provider.name"),
         (["judge.enabled=true", "judge.provider.model=m"], "judge.provider.name"),
         (["provider.name=fake"], "has no provider fake: leave provider.name"),
+        (
+            ["agents.left.provider=anthropic"],
+            "leave agents.left.provider, and name a base of the agent's own in agents.left.model",
+        ),
         (["agents.left.model=./other"], r"the model './other' is no folder here"),
         (["learn.group_size=1"], "leaves nothing to compare an action with"),
         (["learn.clip=0.2"], "bounds the second step .* learn.epochs=1 takes one"),
