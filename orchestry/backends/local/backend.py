@@ -23,7 +23,7 @@ from orchestry.backends.local.credit import Counterfactuals, counterfactuals
 from orchestry.backends.local.dev import Dev, chosen, empty, leftover
 from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.model import EMBEDDED, device_of, require_installed, source_of
-from orchestry.core.config import AgentConfig, RunConfig, SearchConfig, ProviderConfig
+from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig, SearchConfig
 from orchestry.core.cores import cores
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
