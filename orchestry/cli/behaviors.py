@@ -28,7 +28,8 @@ def command() -> None:
     """List, show and compare what teams learned.
 
     WHERE is a run directory, a library's YAML file, or a folder of these files. Without it, all
-    files in ./behaviors and the library of the newest run in ./runs are read.
+    files in ./behaviors (else the libraries that ship) and the library of the newest run in ./runs
+    are read.
     """
 
 
@@ -95,10 +96,10 @@ def _libraries(where: Path | None) -> dict[Path, Library]:
 
 
 def _default_files() -> list[Path]:
-    from orchestry.backends.api.library import IN_RUN
+    from orchestry.backends.api.library import IN_RUN, shipped
 
     runs = sorted(Path("runs").glob(f"*/{IN_RUN}"), key=lambda path: path.stat().st_mtime)
-    return [*_yaml_files(Path("behaviors")), *runs[-1:]]
+    return [*(_yaml_files(Path("behaviors")) or shipped()), *runs[-1:]]
 
 
 def _files(where: Path) -> list[Path]:

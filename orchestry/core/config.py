@@ -205,7 +205,8 @@ class BehaviorsConfig(Frozen):
     every: int = Field(5, ge=1, le=100_000)
     """Episodes between two updates of the library."""
     source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
-    """A library to start from (`behaviors.from`), also another task's: that is tested first."""
+    """A library to start from (`behaviors.from`): a YAML file, a run, or the name of one that ships.
+    One of another task or model is tested first."""
     top: Share = 0.2
     """Share of an update's trajectories that count as winners."""
     candidates: int = Field(3, ge=1, le=16)

@@ -55,7 +55,7 @@ class TaskLocation:
 
 
 def bundled(kind: str) -> Path:
-    """The folder `tasks` or `configs` that came with the package.
+    """The folder `tasks`, `configs` or `behaviors` that came with the package.
 
     In a wheel it lies inside the package; an editable install uses the repository's own.
     """

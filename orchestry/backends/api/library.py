@@ -31,6 +31,7 @@ from orchestry.core import yamls
 from orchestry.core.errors import ConfigError, reason, too_long
 from orchestry.core.resolve import looks_like_key
 from orchestry.core.types import Frozen
+from orchestry.task.registry import bundled
 
 Kind = Literal["rule", "example"]
 Status = Literal["accepted", "trial", "candidate", "rejected", "retired", "merged"]
@@ -369,9 +370,17 @@ def _dump(data: Any) -> str:
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
 
 
+def shipped() -> list[Path]:
+    """The libraries that come with the package, by name."""
+    return sorted(bundled("behaviors").glob("*.yaml"))
+
+
 def file_of(place: Path) -> Path:
-    """The library's file, where `place` may also be a run directory."""
-    return place / IN_RUN if place.is_dir() else place
+    """The library's file. `place` may also be a run directory, or the name of one that ships."""
+    if place.is_dir():
+        return place / IN_RUN
+    named = [path for path in shipped() if path.stem == str(place)]
+    return named[0] if named and not place.exists() else place
 
 
 def read_library(path: Path) -> Library:
@@ -396,7 +405,8 @@ def read_library(path: Path) -> Library:
         if error.errno == errno.ENAMETOOLONG:
             raise too_long(error) from None
         why = error.strerror or str(error)
-        fix = f"give a library's YAML file, such as RUN/{IN_RUN.as_posix()}, or a run that learned"
+        fix = f"give a library's YAML file, such as RUN/{IN_RUN.as_posix()}, a run that learned, or "
+        fix += f"one that ships ({', '.join(one.stem for one in shipped())})"
     except ValueError as error:
         why = " ".join(str(error).split())[:300]
     raise ConfigError(f"{path} is no library of behaviours: {why}: {fix}")
