@@ -27,6 +27,10 @@ class TaskFault(TaskError):
     trajectory and not the run."""
 
 
+class Endless(TaskError):
+    """A game of a task does not come to its end."""
+
+
 class StoreError(OrchestryError):
     """The run directory can't be read or written."""
 

@@ -16,7 +16,7 @@ from orchestry.core.seeds import derive, shuffled
 from orchestry.core.together import together
 from orchestry.core.types import ROOT, Completion, Problem, Rate, Siblings, Split, Trajectory, Turn
 from orchestry.task.base import BaseTask
-from orchestry.task.guard import stages, task_boundary
+from orchestry.task.guard import Play, task_boundary
 
 SPLITS: tuple[Split, ...] = ("train", "dev")
 """Test stays unseen."""
@@ -88,14 +88,13 @@ def _play(
     seed = derive("judge check", problem.id)
     with task_boundary(task, "reset", problem):
         way: list[Trajectory[Any]] = [Trajectory(ROOT, problem, seed, task.reset(problem, seed))]
-    for texts, state in stages(
-        task, problem, way[0].state, lambda agent: _said(task, problem, answers, agent)
-    ):
+    play = Play(task, problem, way[0].state, lambda agent: _said(task, problem, answers, agent))
+    for texts in play:
         turns = [
             Turn(agent=agent, messages=(), completion=Completion(text=text, model="graded"))
             for agent, text in texts.items()
         ]
-        way.append(way[-1].extend(index, state, turns))
+        way.append(way[-1].extend(index, play.state, turns))
     return way
 
 

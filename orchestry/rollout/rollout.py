@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Generic
 
-from orchestry.core.errors import TaskError, TaskFault, unknown
+from orchestry.core.errors import TaskFault
 from orchestry.core.seeds import derive
 from orchestry.core.together import together
 from orchestry.core.types import (
@@ -39,7 +39,7 @@ from orchestry.core.types import (
 from orchestry.rollout.beam import Candidate, Schedule
 from orchestry.rollout.values import apply, back_up
 from orchestry.task.base import BaseTask
-from orchestry.task.guard import MAX_STAGES, endless, evaluated, task_boundary, tells
+from orchestry.task.guard import MAX_STAGES, actors, endless, evaluated, task_boundary, tells
 
 TOLD_CHARS = 2000
 """Characters of a score's feedback that a task is told, so that a prompt has a longest form."""
@@ -179,12 +179,7 @@ class Rollout(Generic[StateT]):
         """Who acts next; () at the end."""
         if node.failed:
             return ()
-        with task_boundary(self.task, "to_act", node.problem):
-            actors = tuple(self.task.to_act(node.state))
-        for role in actors:
-            if role not in self.team:
-                raise TaskError(unknown(f"agent from {self.task.name}.to_act", role, [*self.team]))
-        return actors
+        return actors(self.task, node.problem, node.state)
 
     def _going(self, nodes: Sequence[Node[StateT]]) -> list[Node[StateT]]:
         """Those that go on; the others are leaves."""

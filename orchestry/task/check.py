@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from orchestry.core.errors import SandboxError, TaskFault, reason
+from orchestry.core.errors import Endless, SandboxError, TaskFault, reason
 from orchestry.core.types import SPLITS, Problem, Sandbox, Score, Split, Tools
 from orchestry.task.base import BaseTask
 from orchestry.task.fuzz import fuzz
-from orchestry.task.guard import MAX_STAGES, evaluated, said, tells
+from orchestry.task.guard import MAX_STAGES, Play, evaluated, said, tells
 
 FEW = 20
 """Stages from the start of a game in which prompts are looked at; all of one that never ends."""
@@ -102,7 +102,9 @@ class _Case:
             yield
         except SandboxError:  # not the task's fault, and no finding about it
             raise
-        except Exception as error:
+        except Exception as raised:
+            cause = raised.__cause__ if isinstance(raised, TaskFault) else None
+            error = cause or raised
             self.fail(rule, f"{what} raised {type(error).__name__}: {reason(error)}", error)
 
     def findings(self) -> list[Finding]:
@@ -196,20 +198,42 @@ async def _play(
     """One game; returns all states met, checking purity on the way. What raises breaks `rule`."""
     states: list[Met] = []
     with case.blaming(rule, f"playing problem '{problem.id}'"):
-        task = case.task
+        task, most = case.task, FEW if "ends" in case.faults else MAX_STAGES
         state = _twice(case, f"reset of '{problem.id}'", lambda: task.reset(problem, seed))
-        for stage in range(FEW if "ends" in case.faults else MAX_STAGES):
-            states.append((problem, state))
-            if not (actors := _actors(case, state)):
-                if stage == 0 and "roles" not in case.faults:
-                    case.fail("starts", f"problem '{problem.id}' is over before anybody acts")
-                return states
-            if stage < FEW:  # a prompt that quotes all that was said grows with every stage
-                _look(case, state, actors)
-            state = _step(case, state, {role: answer(role) for role in actors})
-            state = await _tell(case, tools, problem, state)
-        case.fail("ends", f"problem '{problem.id}' goes on after {MAX_STAGES} stages")
+        play = _Watched(task, problem, state, answer, most, case=case)
+        states.append((problem, state))
+        try:
+            for _ in play:
+                play.state = await _tell(case, tools, problem, play.state)
+                states.append((problem, play.state))
+        except Endless:
+            case.fail("ends", f"problem '{problem.id}' goes on after {MAX_STAGES} stages")
+            return states[:FEW]
+        if not play.stage and "roles" not in case.faults:
+            case.fail("starts", f"problem '{problem.id}' is over before anybody acts")
+        return states
     return states[:FEW]
+
+
+@dataclass(slots=True)
+class _Watched(Play[Any]):
+    """A game that is looked at on the way."""
+
+    case: _Case = field(kw_only=True)
+
+    def actors(self) -> tuple[str, ...]:
+        found = _actors(self.case, self.state)
+        if self.stage < FEW:  # a prompt that quotes all that was said grows with every stage
+            _look(self.case, self.state, found)
+        return found
+
+    def step(self, texts: Mapping[str, str]) -> Any:
+        """Twice, and the state that it is given must stay."""
+        before = _hash(self.case, self.state)
+        after = _twice(self.case, "step", lambda: self.task.step(self.state, dict(texts)))
+        if _hash(self.case, self.state) != before:
+            self.case.fail("frozen state", "step changed the state that it was given")
+        return after
 
 
 def _twice(case: _Case, what: str, call: Callable[[], Any]) -> Any:
@@ -236,14 +260,6 @@ def _look(case: _Case, state: Any, actors: Sequence[str]) -> None:
         seen = _twice(case, f"observe for '{role}'", partial(case.task.observe, state, role))
         if not isinstance(seen, str):
             case.fail("observations", f"observe for '{role}' gave a {type(seen).__name__}")
-
-
-def _step(case: _Case, state: Any, actions: Mapping[str, str]) -> Any:
-    before = _hash(case, state)
-    after = _twice(case, "step", lambda: case.task.step(state, dict(actions)))
-    if _hash(case, state) != before:
-        case.fail("frozen state", "step changed the state that it was given")
-    return after
 
 
 async def _tell(case: _Case, tools: Tools, problem: Problem, state: Any) -> Any:

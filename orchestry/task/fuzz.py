@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from orchestry.core.errors import TaskFault
+from orchestry.core.errors import TaskError, TaskFault
 from orchestry.core.types import Problem, Tools
 from orchestry.task.base import BaseTask
-from orchestry.task.guard import MAX_STAGES, evaluated, said, task_boundary, tells
+from orchestry.task.guard import Play, evaluated, said, task_boundary, tells
 
 LONG = 200_000
 """Characters of a long answer."""
@@ -93,24 +93,23 @@ async def played(
     task: BaseTask[Any], tools: Tools, problem: Problem, seed: int, answer: Answer
 ) -> TaskFault | None:
     """What the task raises in one game in which every state is scored, and told where it may be."""
-    team = {agent.role for agent in task.agents}
+
+    def text(role: str) -> str:
+        return answer(role, task.observe(play.state, role))
+
     try:
         with task_boundary(task, "reset", problem):
-            state = task.reset(problem, seed)
-        for _ in range(MAX_STAGES):
-            with task_boundary(task, "step", problem):
-                actors = task.to_act(state)
-                if not actors or not team.issuperset(actors):  # a stranger is another rule's
-                    return None
-                prompts = {role: task.observe(state, role) for role in actors}
-                state = task.step(state, {role: answer(role, prompts[role]) for role in actors})
-            score = await evaluated(task, problem, state, tools)
+            play = Play(task, problem, task.reset(problem, seed), text)
+        for _ in play:
+            score = await evaluated(task, problem, play.state, tools)
             with task_boundary(task, "told", problem):
-                if tells(task) and task.to_act(state):
-                    state = task.told(state, score)
+                if tells(task) and task.to_act(play.state):
+                    play.state = task.told(play.state, score)
     except TaskFault as fault:
         return fault
-    return None  # no end is another rule's
+    except TaskError:  # a stranger, or no end: other rules'
+        pass
+    return None
 
 
 def kinds(task: BaseTask[Any], problems: Sequence[Problem], role: str) -> Iterator[tuple[str, Say]]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from inspect import isawaitable
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
+from typing import Any, Generic
 
-from orchestry.core.errors import OrchestryError, TaskError, TaskFault, reason
-from orchestry.core.types import Problem, Score, Tools
+from orchestry.core.errors import Endless, OrchestryError, TaskError, TaskFault, reason, unknown
+from orchestry.core.types import Problem, Score, StateT, Tools
 from orchestry.task.base import BaseTask
 
 MAX_STAGES = 1000
@@ -70,28 +71,58 @@ def task_boundary(
         ) from error
 
 
-def stages(
-    task: BaseTask[Any], problem: Problem, state: Any, answer: Callable[[str], str]
-) -> Iterator[tuple[dict[str, str], Any]]:
-    """What is said in each stage, and the state after it, where each agent's answer is known.
+@dataclass(slots=True)
+class Play(Generic[StateT]):
+    """A game from a state on, in which each agent's answer is known; going through it plays it.
 
-    Raises TaskFault, and TaskError where the task does not end within MAX_STAGES.
+    Between two stages `state` may be replaced, by one whose agents were told its score. Raises
+    TaskFault, TaskError for an agent that the team lacks, and Endless after `most` stages.
     """
-    for _ in range(MAX_STAGES):
-        with task_boundary(task, "step", problem):
-            texts = {agent: answer(agent) for agent in task.to_act(state)}
-            if not texts:
-                return
-            state = task.step(state, texts)
-        yield texts, state
-    raise endless(task, problem)
+
+    task: BaseTask[StateT]
+    problem: Problem
+    state: StateT
+    answer: Callable[[str], str]
+    most: int = MAX_STAGES
+    stage: int = 0
+    """How many were played."""
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        """What is said in each stage; `state` is then the one after it."""
+        while agents := self.actors():
+            if self.stage == self.most:
+                raise endless(self.task, self.problem)
+            with task_boundary(self.task, "step", self.problem):
+                texts = {agent: self.answer(agent) for agent in agents}
+                self.state = self.step(texts)
+            self.stage += 1
+            yield texts
+
+    def actors(self) -> tuple[str, ...]:
+        """Who acts in the state."""
+        return actors(self.task, self.problem, self.state)
+
+    def step(self, texts: Mapping[str, str]) -> StateT:
+        """The state after these answers."""
+        return self.task.step(self.state, texts)
+
+
+def actors(task: BaseTask[StateT], problem: Problem, state: StateT) -> tuple[str, ...]:
+    """Who acts in a state; () at the end. Raises TaskError for an agent that the team lacks."""
+    with task_boundary(task, "to_act", problem):
+        named = tuple(task.to_act(state))
+    team = [agent.role for agent in task.agents]
+    for role in named:
+        if role not in team:
+            raise TaskError(unknown(f"agent from {task.name}.to_act", role, team))
+    return named
 
 
 def count_stages(task: BaseTask[Any], problem: Problem) -> int:
-    """Stages of an episode in which every agent answers with nothing. Raises as `stages` does."""
+    """Stages of an episode in which every agent answers with nothing. Raises as Play does."""
     with task_boundary(task, "reset", problem):
         state = task.reset(problem, 0)
-    count = sum(1 for _ in stages(task, problem, state, lambda agent: ""))
+    count = sum(1 for _ in Play(task, problem, state, lambda agent: ""))
     if not count:
         raise TaskError(
             f"task {task.name}: nobody acts in the first state of problem {problem.id}: let to_act "
@@ -100,9 +131,9 @@ def count_stages(task: BaseTask[Any], problem: Problem) -> int:
     return count
 
 
-def endless(task: BaseTask[Any], problem: Problem) -> TaskError:
+def endless(task: BaseTask[Any], problem: Problem) -> Endless:
     """What is wrong with a task that goes on for ever."""
-    return TaskError(
+    return Endless(
         f"task {task.name} does not end within {MAX_STAGES} stages on problem {problem.id}: "
         "let to_act return () once the work is over"
     )

@@ -332,3 +332,13 @@ def test_what_a_task_raises_when_told_is_the_tasks_fault() -> None:
 
     with pytest.raises(TaskError, match=r"told raised KeyError"):
         play(Deaf(), Chains(1), Scripted(letters))
+
+
+def test_an_agent_that_the_team_lacks_is_found_before_anyone_is_asked() -> None:
+    class Strange(Words):
+        def to_act(self, state: Transcript) -> tuple[str, ...]:
+            return ("writer",) if not state.said else ("ghost",)
+
+    task = Strange()
+    with pytest.raises(TaskError, match=r"unknown agent from words.to_act 'ghost'"):
+        count_stages(task, task.problems("train")[0])

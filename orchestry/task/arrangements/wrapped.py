@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestry.core.types import AgentSpec, Problem, Score, Split, Tools
 from orchestry.task.base import BaseTask
-from orchestry.task.guard import evaluated, stages
+from orchestry.task.guard import Play, evaluated
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,12 @@ class Wrapped(BaseTask[Gathered]):
 def played(task: BaseTask[Any], state: Gathered, answers: Mapping[str, str]) -> Gathered:
     """Where the task comes to if each agent gives its one answer whenever its turn comes.
 
-    Raises TaskError where the task does not end.
+    Raises as Play does.
     """
-    ended = state
-    for _, inner in stages(task, state.problem, state.inner, lambda agent: answers.get(agent, "")):
-        ended = replace(ended, inner=inner)
-    return ended
+    play = Play(task, state.problem, state.inner, lambda agent: answers.get(agent, ""))
+    for _ in play:
+        pass
+    return replace(state, inner=play.state)
 
 
 def roles(agents: Sequence[AgentSpec]) -> tuple[str, ...]:
