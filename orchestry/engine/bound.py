@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 from orchestry.backends.simulated import simulated_score
 from orchestry.core.errors import OrchestryError, TaskError
 from orchestry.core.seeds import derive
-from orchestry.core.texts import MAX_CHARS
 from orchestry.core.types import (
     ROOT,
+    MAX_CHARS,
     Completion,
     Group,
     Judge,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from orchestry.backends.local.card import Card, generation
 from orchestry.backends.local.model import EMBEDDED, load_base, loadable, require_local
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, StoreError, reason, unknown
-from orchestry.core.files import to_json
+from orchestry.core.files import new_folder, to_json
 from orchestry.store.checkpoints import Which, checkpoint, chosen
 from orchestry.store.journal import Learned
 from orchestry.store.measurements import evaluations
@@ -234,11 +233,8 @@ def _written(folder: Path) -> Iterator[Path]:
         raise ConfigError(f"{folder} {what}: choose another folder with --out, or remove it first")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="export-") as temporary:
-            part = Path(temporary) / folder.name
-            part.mkdir()
+        with new_folder(folder) as part:
             yield part
-            part.replace(folder)
     except OSError as error:
         raise StoreError(
             f"the export can't be written to {folder} ({reason(error)}): free space or change "

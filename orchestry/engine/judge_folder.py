@@ -6,8 +6,6 @@ play on.
 
 from __future__ import annotations
 
-import yaml
-
 from orchestry.core.config import RunConfig, read_yaml
 from orchestry.core.errors import ConfigError
 from orchestry.core.resolve import Mark, leaves, marks
@@ -25,9 +23,8 @@ def keep_config(store: Store, config: RunConfig) -> None:
     if not path.exists() and store.events:
         raise ConfigError(f"{store.folder} holds a run, no judge check: choose another --run-dir")
     if path.exists():
-        before, now = (
-            dict(leaves(data)) for data in (read_yaml(path), yaml.safe_load(config.to_yaml()))
-        )
+        plain = config.model_dump(mode="json", by_alias=True)
+        before, now = dict(leaves(read_yaml(path))), dict(leaves(plain))
         for key in sorted(before.keys() | now.keys()):
             if not _free(key) and before.get(key) != now.get(key):
                 raise ConfigError(

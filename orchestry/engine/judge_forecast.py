@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestry.core.config import RunConfig
-from orchestry.core.texts import MAX_CHARS
-from orchestry.core.types import Completion, Frozen, Request, Tools
+from orchestry.core.types import MAX_CHARS, Completion, Frozen, Request, Tools
 from orchestry.engine.graded import GradedSet, graded_sets
 from orchestry.engine.judge_check import QUESTIONS, judge_of, settled
 from orchestry.engine.run import prepare

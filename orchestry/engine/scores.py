@@ -15,9 +15,8 @@ from hashlib import blake2b
 from typing import Any
 
 from orchestry.core.errors import TaskFault, reason
-from orchestry.core.texts import utf8
 from orchestry.core.together import together
-from orchestry.core.types import TASK_ERROR, Part, Rate, Score, Trajectory
+from orchestry.core.types import TASK_ERROR, Part, Rate, Score, Trajectory, utf8
 from orchestry.sandbox.redact import Redactor
 from orchestry.store.journal import Event, Journal, Scored
 from orchestry.store.run import Store

@@ -17,12 +17,12 @@ from orchestry.core.types import Completion, Request
 from orchestry.models.http import (
     SdkProvider,
     bytes_bound,
-    clean,
     counted,
     explain,
     malformed,
     post,
     schema_bound,
+    text_in,
     whole,
     without,
 )
@@ -153,7 +153,7 @@ class AnthropicProvider(SdkProvider):
         read = whole(usage.get("cache_read_input_tokens")) or 0
         written = whole(usage.get("cache_creation_input_tokens")) or 0
         fresh, bound = whole(usage.get("input_tokens")), self.input_bound(request)
-        text = "".join(clean(b.get("text")) for b in blocks if _is_text(b))
+        text = "".join(text_in(b.get("text")) for b in blocks if _is_text(b))
         stop = str(answer.get("stop_reason") or "end")
         return Completion(
             text=text,

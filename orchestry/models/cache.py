@@ -7,7 +7,6 @@ code, whichever of its disks wrote the others; `_JsonDisk` refuses every row but
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import diskcache
 from pydantic import ValidationError
 
 from orchestry.core.errors import reason
+from orchestry.core.files import cache
 from orchestry.core.types import Completion
 
 SIZE_LIMIT = 2**30
@@ -117,9 +117,8 @@ class AnswerCache:
 
 
 def default_folder() -> Path:
-    """`orchestry/task/answers` in the user cache."""
-    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(root).expanduser() / "orchestry" / "answers"
+    """Answers in the user's cache."""
+    return cache() / "answers"
 
 
 def _open(folder: Path) -> Any:

@@ -24,6 +24,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from orchestry.core.config import FakeConfig
 from orchestry.core.errors import ConfigError, ProviderError
+from orchestry.core.files import json_lines
 from orchestry.core.types import Completion, Frozen, Request
 from orchestry.models.prior import SIGMA, clip_tokens, filler, output_prior
 from orchestry.models.request_key import request_digest
@@ -178,22 +179,20 @@ def read_script(path: Path) -> tuple[Line, ...]:
     if path.exists() and not path.is_file():
         raise ConfigError(f"the script {path} is no file: correct provider.fake.script")
     try:
-        texts = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        data = path.read_bytes()
+    except OSError as error:
         raise ConfigError(
             f"the script {path} can't be read ({error}): correct provider.fake.script"
         ) from None
-    lines = tuple(
-        _parse(path, number, text) for number, text in enumerate(texts, start=1) if text.strip()
-    )
+    lines = tuple(_parse(path, number, line) for number, line in json_lines(data))
     if not lines:
         raise ConfigError(f'the script {path} is empty: add {{"agent": "*", "text": "..."}}')
     return lines
 
 
-def _parse(path: Path, number: int, text: str) -> Line:
+def _parse(path: Path, number: int, line: bytes) -> Line:
     try:
-        return Line.model_validate(json.loads(text))
+        return Line.model_validate(json.loads(line.decode("utf-8")))
     except ValidationError as error:
         first = error.errors()[0]
         why = f"{'.'.join(map(str, first['loc'])) or 'the line'}: {first['msg']}"

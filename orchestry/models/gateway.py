@@ -27,9 +27,8 @@ from orchestry.core.errors import (
     reason,
 )
 from orchestry.core.seeds import derive
-from orchestry.core.texts import clean, sample_of, utf8
 from orchestry.core.together import together
-from orchestry.core.types import Completion, Provider, Request
+from orchestry.core.types import Completion, Provider, Request, clean, sample_of, utf8
 from orchestry.models.cache import AnswerCache, default_folder
 from orchestry.models.ledger import Ledger, Places
 from orchestry.models.prices import PriceTable

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from orchestry.core.distribution import install
 from orchestry.core.errors import PromptTooLong, ProviderError
+from orchestry.core.types import utf8
 
 CONNECT_S = 10.0
 """Longest wait for a connection, which nobody is billed for."""
@@ -242,13 +243,9 @@ def counted(value: object, worst: int, *, some: bool) -> int:
     return worst if count is None or (some and not count) else count
 
 
-def clean(text: object) -> str:
-    """An answer's text; what UTF-8 can't hold (lone surrogates) becomes U+FFFD."""
-    if not isinstance(text, str):
-        return ""
-    if text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def text_in(value: object) -> str:
+    """An answer's text as valid Unicode; '' where a server gave none."""
+    return utf8(value) if isinstance(value, str) else ""
 
 
 def _transport(error: Exception, endpoint: Endpoint) -> ProviderError:

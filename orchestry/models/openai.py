@@ -15,11 +15,11 @@ from orchestry.models.http import (
     Endpoint,
     SdkProvider,
     bytes_bound,
-    clean,
     counted,
     malformed,
     post,
     schema_bound,
+    text_in,
     whole,
     without,
 )
@@ -91,7 +91,7 @@ class OpenAIProvider(SdkProvider):
         if choice is None or not isinstance(message, dict):
             raise malformed(self._endpoint, f"no choice in it: {answer}")
         usage = _dict(answer.get("usage"))
-        text, bound = clean(message.get("content")), self.input_bound(request)
+        text, bound = text_in(message.get("content")), self.input_bound(request)
         cached = whole(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
         stop = str(choice.get("finish_reason") or "end")
         return Completion(

@@ -7,6 +7,7 @@ from functools import cached_property
 from pydantic import ValidationError
 
 from orchestry.core.errors import StoreError
+from orchestry.core.files import json_lines
 from orchestry.report.measures import Measures, measured
 from orchestry.store import journal
 from orchestry.store.journal import Event, Opened
@@ -74,8 +75,8 @@ class Salvaged(Run):
         try:
             found, _ = committed_episodes(self.folder, self.events)
         except StoreError as error:
-            lines = (self.folder / "episodes.jsonl").read_bytes().splitlines()
-            there = [record for line in lines if (record := _episode(line))]
+            lines = json_lines((self.folder / "episodes.jsonl").read_bytes())
+            there = [record for _, line in lines if (record := _episode(line))]
             found = {record.episode: record for record in there if record.episode in numbers}
             wrong.append(_left_out(error))
         if lost := numbers - found.keys():

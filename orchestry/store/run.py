@@ -19,10 +19,9 @@ from typing import Any, Protocol
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from orchestry.core import yamls
 from orchestry.core.config import modern
 from orchestry.core.errors import ConfigError, LockedError, StoreError, reason, too_long
-from orchestry.core.files import refused, write_atomic
+from orchestry.core.files import json_lines, read_yaml, refused, write_atomic
 from orchestry.store import journal
 from orchestry.store.journal import Committed, Evaluated, Event, Journal, Learned, RolledBack
 from orchestry.store.records import EpisodeRecord, Metrics, Summary, rewards_csv
@@ -288,12 +287,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The plain data of config.yaml, whichever release wrote it."""
     path = folder / "config.yaml"
     try:
-        data = yamls.load(path.read_text(encoding="utf-8"))
+        data = read_yaml(path)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path} can't be read ({' '.join(str(error).split())}): correct it, then go on"
         ) from None
-    if not isinstance(data, dict):
+    if not data:
         raise ConfigError(f"{path} holds no keys and values: restore it from a copy, then go on")
     return modern(data)
 
@@ -314,12 +313,12 @@ def _records(folder: Path) -> dict[int, EpisodeRecord]:
     """All whole lines of episodes.jsonl, in their order."""
     path = folder / "episodes.jsonl"
     found: dict[int, EpisodeRecord] = {}
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    for number, line in enumerate(lines, start=1):
+    lines = list(json_lines(path.read_bytes())) if path.exists() else []
+    for number, line in lines:
         try:
             record = EpisodeRecord.model_validate_json(line)
         except ValidationError as error:
-            if number == len(lines):  # torn by a kill: not committed, or reported missing
+            if (number, line) == lines[-1]:  # torn by a kill: not committed, or reported missing
                 break
             raise StoreError(
                 f"{path}, line {number} is damaged ({reason(error)}): delete the line, then "

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic
 from pydantic import ValidationError
 
 from orchestry.core.errors import ConfigError, TaskError, reason, unknown
+from orchestry.core.files import json_lines
 from orchestry.core.types import AgentSpec, Frozen, Part, Problem, Score, Split, StateT, Tools
 
 
@@ -178,11 +179,11 @@ def read_problems(path: Path, split: Split) -> tuple[Problem, ...]:
     no Problem, or the two lines of one id, whatever their splits.
     """
     problems, lines = [], dict[str, int]()
-    for number, line in enumerate(_text(path).split("\n"), start=1):  # not at a raw U+2028
-        if not line.strip():
-            continue
+    for number, line in json_lines(_read(path)):
         try:
-            problem = Problem.model_validate(json.loads(line))
+            problem = Problem.model_validate(json.loads(line.decode("utf-8")))
+        except UnicodeDecodeError:
+            raise TaskError(f"{path}, line {number} is no UTF-8: save the file as UTF-8") from None
         except ValueError as error:
             raise TaskError(
                 f"{path}, line {number} is no problem ({reason(error)}): write a JSON object with "
@@ -198,14 +199,11 @@ def read_problems(path: Path, split: Split) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
-def _text(path: Path) -> str:
+def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes().decode("utf-8")
+        return path.read_bytes()
     except OSError as error:
         raise TaskError(
             f"{path} can't be read ({error.strerror or error}): put the task's problems there, one "
             "JSON object a line"
         ) from None
-    except UnicodeDecodeError as error:
-        number = error.object[: error.start].count(b"\n") + 1
-        raise TaskError(f"{path}, line {number} is no UTF-8: save the file as UTF-8") from None

@@ -107,8 +107,13 @@ def test_a_bad_script_names_its_line(tmp_path: Path, text: str, says: str) -> No
 def test_a_script_that_is_not_utf_8(tmp_path: Path) -> None:
     path = tmp_path / "script.jsonl"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="can't be read"):
+    with pytest.raises(ConfigError, match=r"line 1 is no line of a script .*utf-8"):
         fake(script=path)
+
+
+async def test_a_text_may_hold_any_sign_that_json_does(tmp_path: Path) -> None:
+    provider = fake(script=script(tmp_path, '{"agent": "*", "text": "one\u2028two"}'))
+    assert (await provider.complete(request())).text == "one\u2028two"
 
 
 async def test_faults_are_seeded_and_pass() -> None:

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestry.core.texts import MAX_CHARS, clean
-from orchestry.core.types import Completion, Request
+from orchestry.core.types import MAX_CHARS, Completion, Request, clean
 from orchestry.models.ledger import Ledger
 from orchestry.models.request_key import request_digest
 from orchestry.store.journal import HEAD, Answered, Journal, Lost, Released, Reserved

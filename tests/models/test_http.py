@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestry.models.http import Endpoint, clean, refused, retry_after
+from orchestry.models.http import Endpoint, refused, retry_after, text_in
 from tests.models.conftest import KEY, at, failure, request
 from tests.models.loopback import reply, serving
 
@@ -212,6 +212,6 @@ def test_a_used_up_quota_is_not_tried_again() -> None:
     assert "credit" in str(error)
 
 
-def test_clean_text_stays_as_it_is() -> None:
-    assert clean("zażółć 🙂") == "zażółć 🙂"
-    assert clean(None) == ""
+def test_what_is_no_text_is_an_empty_answer() -> None:
+    assert text_in("zażółć 🙂") == "zażółć 🙂"
+    assert text_in(None) == ""

@@ -27,8 +27,8 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
-from orchestry.core import yamls
 from orchestry.core.errors import ConfigError, reason, too_long
+from orchestry.core.files import read_yaml
 from orchestry.core.resolve import looks_like_key
 from orchestry.core.types import Frozen
 from orchestry.task.registry import bundled
@@ -391,12 +391,7 @@ def read_library(path: Path) -> Library:
     fix = "correct the file"
     try:
         path = file_of(path)
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE + 1)
-        if len(data) > MAX_FILE:
-            raise ValueError(f"it is larger than {MAX_FILE >> 20} MiB")
-        raw = yamls.load(data.decode("utf-8"))
-        if not isinstance(raw, dict):
+        if not (raw := read_yaml(path, MAX_FILE)):
             raise ValueError("it holds no keys and values")
         return Library.model_validate(raw)
     except ValidationError as error:

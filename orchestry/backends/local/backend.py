@@ -27,8 +27,7 @@ from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig, Search
 from orchestry.core.cores import cores
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
-from orchestry.core.texts import sample_of
-from orchestry.core.types import Completion, Problem, Rate, Request, Tree
+from orchestry.core.types import Completion, Problem, Rate, Request, Tree, sample_of
 from orchestry.rollout.beam import Chains, Schedule
 from orchestry.rollout.rollout import Rollout
 from orchestry.store.checkpoints import check_files, checkpoint, file_digests

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -26,7 +25,7 @@ from filelock import FileLock
 from orchestry.core.digests import folder_digest, text_digest
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, reason
-from orchestry.core.files import Progress, cache
+from orchestry.core.files import Progress, cache, new_folder
 from orchestry.core.launch import Launch, launched
 from orchestry.core.types import Message
 from orchestry.models import weights as models
@@ -247,7 +246,7 @@ def _convert(gguf: Path, folder: Path) -> None:
 
     loader: Any = AutoModelForCausalLM
     with (
-        tempfile.TemporaryDirectory(dir=folder.parent, prefix="convert-") as temporary,
+        new_folder(folder) as part,
         redirect_stderr(StringIO()),  # a bar that transformers has no switch for
         quiet(),
     ):
@@ -257,12 +256,10 @@ def _convert(gguf: Path, folder: Path) -> None:
             dtype=torch.float32,
             quantization_config=GgufConfig(dequantize=True),
         )
-        part = Path(temporary) / folder.name
         model.save_pretrained(part)
         _converted_tokenizer(gguf).save_pretrained(part)
         sums = {file.name: _checksum(file) for file in sorted(part.iterdir())}
         (part / _SUMS).write_text(json.dumps(sums), encoding="utf-8")
-        part.replace(folder)
 
 
 def _converted_tokenizer(gguf: Path) -> PreTrainedTokenizerBase:

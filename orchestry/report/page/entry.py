@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import yaml
 
-from orchestry.core import yamls
 from orchestry.core.errors import StoreError
+from orchestry.core.files import read_yaml
 from orchestry.report.measures import measured
 from orchestry.report.words import duration
 from orchestry.store.journal import Committed, Evaluated, Event, Learned, RolledBack, last_words
@@ -153,7 +153,7 @@ def _behaviors(folder: Path) -> list[dict[str, Any]]:
     """The run's library as it stands on disk; none where it learned none."""
     path = folder / "behaviors" / "library.yaml"
     try:
-        found = yamls.load(path.read_text(encoding="utf-8"))
+        return list(read_yaml(path).get("behaviors") or [])
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
@@ -161,5 +161,3 @@ def _behaviors(folder: Path) -> list[dict[str, Any]]:
             f"{path} can't be read ({' '.join(str(error).split())[:200]}): correct it or restore "
             "it from a copy"
         ) from None
-    behaviors = found.get("behaviors") if isinstance(found, dict) else None
-    return list(behaviors or [])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestry.backends.api.library import read_library
-from orchestry.core import yamls
 from orchestry.core.config import RunConfig, read_yaml, validate
 from orchestry.core.errors import ConfigError
+from orchestry.core.files import cache, json_lines, new_folder, parse_yaml
 from orchestry.store.run import read_config
 
 TAGS = ("bool", "int", "float", "timestamp", "binary", "null", "set", "omap", "pairs", "seq", "map")
@@ -72,14 +74,14 @@ LIBRARIES = st.dictionaries(
 @example("2024-13-45")
 @example("[" * 2000)
 def test_any_text_is_data_or_a_value_error(text: str) -> None:
-    assert "\n" not in fault(lambda: yamls.load(text), ValueError)
+    assert "\n" not in fault(lambda: parse_yaml(text), ValueError)
 
 
 def test_aliases_that_grow_without_end_are_refused() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     with pytest.raises(ValueError, match="more than 1,000,000 values"):
-        yamls.load("\n".join(lines))
+        parse_yaml("\n".join(lines))
 
 
 @given(LIBRARIES)
@@ -116,3 +118,27 @@ def test_the_files_of_a_run_take_no_tag_that_does_not_fit(tmp_path: Path) -> Non
         fault(lambda: read_yaml(tmp_path / "config.yaml")),
     ):
         assert "a tag such as !!bool does not fit its value" in said
+
+
+def test_lines_end_where_json_lets_them_end() -> None:
+    data = '{"a": "one\u2028two"}\r\n\n  \n{"b": 1}'.encode()
+    assert [(number, json.loads(line)) for number, line in json_lines(data)] == [
+        (1, {"a": "one\u2028two"}),
+        (4, {"b": 1}),
+    ]
+
+
+def test_a_folder_is_whole_or_not_there(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "whole") as part:
+        (part / "file").write_text("x")
+        assert not (tmp_path / "whole").exists()
+    with suppress(ValueError), new_folder(tmp_path / "torn") as part:
+        (part / "file").write_text("x")
+        raise ValueError
+    assert [path.name for path in tmp_path.rglob("*")] == ["whole", "file"]
+
+
+def test_one_cache_for_all(tmp_path: Path) -> None:
+    assert cache({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "orchestry"
+    assert cache({"XDG_CACHE_HOME": "~/kept"}) == Path.home() / "kept" / "orchestry"
+    assert cache({"HOME": str(tmp_path)}) == tmp_path / ".cache" / "orchestry"
