@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import click
+import typer
 
 
 def put(text: str, place: Path) -> None:
@@ -13,4 +13,4 @@ def put(text: str, place: Path) -> None:
     if sys.argv[1:] == ["--write"]:
         place.write_text(text, encoding="utf-8")
     else:
-        click.echo(text, nl=False)
+        typer.echo(text, nl=False)

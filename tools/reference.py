@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from inspect import cleandoc
 from pathlib import Path
+from typing import Any
 
-import click
+from typer.core import TyperCommand, TyperGroup
 
 from orchestry.cli import COMMANDS, group
 from tools import put
@@ -20,11 +20,10 @@ from tools.keys import Key, Section, sections
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 COMMAND = "python -m tools.reference --write"
-AS_IT_IS = "\b"
-"""Begins a paragraph that click is not to wrap."""
 HEAD = f"""# Command line and config keys
 
 Written by `{COMMAND}` from the commands themselves; `orchestry COMMAND --help` says the same.
+`orchestry --install-completion` lets your shell complete commands, options, tasks and runs.
 
 ## Exit codes
 
@@ -47,16 +46,17 @@ capitals stand for a name of yours: an agent's role, a model. None is `null` in 
 
 
 def commands(
-    command: click.Command = group, parent: click.Context | None = None, name: str = "orchestry"
-) -> Iterator[tuple[click.Command, click.Context]]:
+    command: TyperCommand | TyperGroup = group, parent: Any = None, name: str = "orchestry"
+) -> Iterator[tuple[TyperCommand | TyperGroup, Any]]:
     """A command and all those below it, each with the context that its help is printed in."""
-    context = click.Context(command, parent=parent, info_name=name, **command.context_settings)
-    yield command, context
-    if isinstance(command, click.Group):
-        for inner in command.list_commands(context):
-            found = command.get_command(context, inner)
-            assert found is not None, inner
-            yield from commands(found, context, inner)
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True)
+    found = context.command  # a command that loads later is another one here
+    assert isinstance(found, TyperCommand | TyperGroup), name
+    yield found, context
+    if isinstance(found, TyperGroup):
+        for inner, each in found.commands.items():
+            assert isinstance(each, TyperCommand | TyperGroup), inner
+            yield from commands(each, context, inner)
 
 
 def page() -> str:
@@ -65,7 +65,7 @@ def page() -> str:
     return "\n".join([*parts, KEYS, *map(_section, sections())])
 
 
-def _command(command: click.Command, context: click.Context) -> str:
+def _command(command: TyperCommand | TyperGroup, context: Any) -> str:
     usage = " ".join(command.get_usage(context).removeprefix("Usage: ").split())
     options = [
         f"- `{name}`: {_plain(text)}"
@@ -74,21 +74,11 @@ def _command(command: click.Command, context: click.Context) -> str:
         for name, text in [param.get_help_record(context) or ("", "")]
         if text
     ]
-    parts = [f"## {context.command_path}", f"```text\n{usage}\n```", _prose(command.help or "")]
+    parts = [f"## {context.command_path}", f"```text\n{usage}\n```", command.help or ""]
     if command is group:
         listed = [f"- `{name}`: {_plain(text)}" for name, text in COMMANDS.items()]
         parts += ["\n".join(["Commands:", "", *listed]), "Options:"]
     return "\n\n".join([*parts, "\n".join(options)]).strip() + "\n"
-
-
-def _prose(text: str) -> str:
-    """A docstring as Markdown; a paragraph that click is told to leave alone becomes code."""
-    return "\n\n".join(
-        f"```text\n{part.removeprefix(AS_IT_IS).strip()}\n```"
-        if part.startswith(AS_IT_IS)
-        else _plain(part)
-        for part in cleandoc(text).split("\n\n")
-    )
 
 
 def _plain(text: str) -> str:

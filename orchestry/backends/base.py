@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestry.core.choices import PROVIDERS
 from orchestry.core.config import (
     PROVIDERS,
     AgentConfig,

@@ -11,62 +11,100 @@ import io
 import sys
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
-from typing import TextIO, cast
+from typing import Annotated, Any, TextIO, cast
 
-import click
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from orchestry import __version__
-from orchestry.cli.groups import Group
-from orchestry.cli.screen import fitted
-from orchestry.cli.streams import Lenient
+from orchestry.cli.groups import App, Command, Group
+from orchestry.cli.screen import Lenient, fitted
 from orchestry.core.launch import launched
 
-COMMANDS = {
-    "run": "Search or train on a task; writes a run directory.",
-    "resume": "Go on with a run that was stopped or killed.",
-    "evaluate": "Score a run's configuration on held-out problems.",
-    "baselines": "Play what a team is to be compared with.",
-    "report": "Write down what runs came to: tables, figures, examples.",
-    "export": "Take what a local run learned elsewhere: adapters, or merged models.",
-    "rate": "Rate trajectories yourself: your word outranks the judge.",
-    "tasks": "List, check and create tasks.",
-    "behaviors": "List, show and compare what teams learned.",
-    "judge": "Measure a judge before trusting it.",
-    "sandbox": "Run untrusted programs against tests, confined.",
-    "doctor": "Check this machine: providers, weights, sandbox, disk.",
+PANELS = {
+    "Play and learn": {
+        "run": "Search or train on a task; writes a run directory.",
+        "resume": "Go on with a run that was stopped or killed.",
+        "export": "Export what a local run learned: adapters, or merged models.",
+    },
+    "Measure": {
+        "evaluate": "Score a run's configuration on held-out problems.",
+        "baselines": "Run the baselines that a team is compared with.",
+        "report": "Write a report of one or more runs: tables, figures, examples.",
+        "rate": "Rate trajectories yourself: your word outranks the judge.",
+        "judge": "Measure a judge before trusting it.",
+    },
+    "Look and prepare": {
+        "tasks": "List, check and create tasks.",
+        "behaviors": "List, show and compare what teams learned.",
+        "sandbox": "Run untrusted programs against tests, confined.",
+        "doctor": "Check this machine: providers, weights, sandbox, disk.",
+    },
 }
-
-
+COMMANDS = {name: text for panel in PANELS.values() for name, text in panel.items()}
+MODULES = {"resume": "run"}
+"""Where a command's module is not named like it."""
 LAUNCHED = ("run", "resume", "evaluate", "baselines")
 """Commands that several processes can share: see orchestry/backends/local/distributed.py."""
 ALONE = {"--dry-run", "--help", "-h", "list"}
 """With these, they load no weights."""
 
 
-class LazyGroup(Group):
-    """Commands by name; a command's module is imported when it is called."""
+class Later(Command):
+    """A command's name and line; its module is imported when it is called or completed."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(f"orchestry.cli.{cmd_name}").command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **more: Any) -> Any:
+        """The context of the command itself."""
+        name = str(self.name)
+        found = get_command(import_module(f"orchestry.cli.{MODULES.get(name, name)}").app)
+        if isinstance(found, TyperGroup):  # a module may have several commands
+            found = found.commands.get(name, found)
+        return found.make_context(info_name, args, *rest, **more)
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="orchestry")
-def group() -> None:
+class Root(Group):
+    """All commands by name."""
+
+    def __init__(self, **rest: Any) -> None:
+        super().__init__(**rest)
+        for panel, commands in PANELS.items():
+            for name, text in commands.items():
+                self.add_command(Later(name, help=text, rich_help_panel=panel))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Typer would leave without a word at an interruption."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+
+app = App(cls=Root, add_completion=True, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"orchestry, version {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
     """Reinforcement learning for teams of language models.
 
     A task and its reward are written once; a backend decides how the team learns.
     """
+
+
+group = cast(Root, get_command(app))
 
 
 def main(args: list[str] | None = None) -> None:
@@ -94,16 +132,26 @@ def _code(argv: list[str]) -> int:
         if launched().rank:
             return _follow(argv)
         return group.main(args=argv, prog_name="orchestry", standalone_mode=False) or 0
-    except click.ClickException as error:
-        shown = io.StringIO()
-        error.show(shown)
-        click.echo(fitted(shown.getvalue().rstrip(), stderr=True), err=True)
+    except typer.TyperException as error:
+        typer.echo(fitted(_misused(error), stderr=True), err=True)
         return 2
-    except click.Abort:
-        click.echo("orchestry: interrupted; `orchestry resume RUN` goes on with a run", err=True)
+    except typer.Abort:
+        typer.echo("orchestry: interrupted; `orchestry resume RUN` goes on with a run", err=True)
         return 130
     except Exception as error:
         return _report(error, verbose="--verbose" in argv)
+
+
+def _misused(error: typer.TyperException) -> str:
+    """What is wrong with the words of a command line, below what could be typed."""
+    text = f"Error: {error.format_message().replace('Value error, ', '')}"
+    wrong: list[Any] = getattr(error.__cause__, "errors", list)()  # of pydantic
+    if wrong and (found := repr(wrong[0]["input"])) not in text:
+        text += f", found {found}"
+    if (context := getattr(error, "ctx", None)) is None:
+        return text
+    hint = f"Try '{context.command_path} {context.help_option_names[0]}' for help."
+    return f"{context.get_usage()}\n{hint}\n\n{text}"
 
 
 def _follow(argv: list[str]) -> int:
@@ -132,5 +180,5 @@ def _report(error: Exception, *, verbose: bool) -> int:
         )
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         known = too_long(error)
-    click.echo(fitted(f"orchestry: {known}", stderr=True), err=True)
+    typer.echo(fitted(f"orchestry: {known}", stderr=True), err=True)
     return known.exit_code

@@ -3,87 +3,103 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Unpack
 
-import click
+import typer
 
-from orchestry.cli.groups import Group
-from orchestry.cli.options import RUN, config_from, run_options, trusting
+from orchestry.cli.groups import App
+from orchestry.cli.options import (
+    EVALUATION,
+    OUTPUT,
+    DryRun,
+    Json,
+    RunFlags,
+    Verbose,
+    config_from,
+    option,
+    run_folder,
+    run_folders,
+    settings,
+    spread,
+    trusting,
+)
 from orchestry.cli.screen import fitted
-from orchestry.core.types import SPLITS, Split
+from orchestry.core.choices import Split
 
 if TYPE_CHECKING:
     from orchestry.core.config import RunConfig
     from orchestry.engine.evaluate import Baselines
     from orchestry.store.records import Summary
 
-OF_RUN = ("budget", "patience", "episodes", "allow_unsafe_code")
+OF_RUN = ("budget", "patience", "episodes", "allow_unsafe_code", "sets", "task_path")
 """Flags that go with --of: all else is the run's."""
+app = App("List and run the baselines that a team is compared with.")
 
 
-@click.group(cls=Group)
-def command() -> None:
-    """List and play what a team is to be compared with."""
-
-
-@command.command("list")
+@app.command("list")
 def list_baselines() -> None:
-    """Name the baselines, each in a line."""
+    """Name the baselines, one per line."""
     from orchestry.task.arrangements import BASELINES
 
     for name, text in BASELINES.items():
-        click.echo(fitted(f"{name:12}{text}", hang=12))
+        typer.echo(fitted(f"{name:12}{text}", hang=12))
 
 
-@command.command("run")
-@click.argument("names", nargs=-1, metavar="NAME...")
-@click.option(
-    "--of",
-    "source",
-    type=RUN,
-    metavar="RUN",
-    help="With task, model and seeds of that run; results lie in it.",
-)
-@click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True)
-@click.option(
-    "--samples",
-    type=click.IntRange(1, 64),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Trajectories of each problem.",
-)
-@run_options
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the results.  [runs/...]")
-@click.option("--dry-run", is_flag=True, help="Print calls, tokens and dollars; spend nothing.")
-@click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def _names(incomplete: str) -> Iterator[tuple[str, str]]:
+    """What a shell completes NAME with."""
+    from orchestry.task.arrangements import BASELINES
+
+    yield from BASELINES.items()
+
+
+@app.command("run")
+@spread
 def run_baselines(
-    names: Sequence[str],
-    source: Path | None,
-    split: Split,
-    samples: int,
-    out: Path | None,
-    dry_run: bool,
-    verbose: bool,
-    as_json: bool,
-    **flags: Any,
+    ctx: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Baselines, or `all`.", autocompletion=_names),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        option(
+            EVALUATION,
+            "With task, model and seeds of that run; results lie in it.",
+            "--of",
+            metavar="RUN",
+            parser=run_folder,
+            autocompletion=run_folders,
+        ),
+    ] = None,
+    split: Annotated[Split, option(EVALUATION, "Problems of this split.")] = "test",
+    samples: Annotated[
+        int, option(EVALUATION, "Trajectories per problem.", min=1, max=64, metavar="N")
+    ] = 10,
+    out: Annotated[
+        Path | None, option(OUTPUT, "Folder of the results.  [runs/...]", metavar="DIR")
+    ] = None,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
+    as_json: Json = False,
+    **flags: Unpack[RunFlags],
 ) -> int:
     """Play baselines on held-out problems: NAMEs of `orchestry baselines list`, or all.
 
     Untrained and unjudged, with the model, seeds, cache and limits that a run of the same flags
-    would have; --of RUN takes all that from a run, and `orchestry report` shows them beside it.
-    Every problem is played once, --episodes N takes the first N. --budget caps all of them
+    would have; `--of RUN` takes all that from a run, and `orchestry report` shows them beside it.
+    Every problem is played once, `--episodes N` takes the first N. `--budget` caps all of them
     together. A second call goes on where the first stopped.
     """
     from orchestry.engine.evaluate import Baselines
     from orchestry.task.arrangements import BASELINES
 
     if not names:
-        raise click.UsageError(f"name baselines, or all: {', '.join(BASELINES)}")
+        ctx.fail(f"name baselines, or all: {', '.join(BASELINES)}")
     wanted = tuple(BASELINES) if "all" in names else tuple(dict.fromkeys(names))
+    if source and out:
+        ctx.fail("--of RUN keeps the results in the run: leave --out")
     config = _of_run(source, flags) if source else config_from(**flags)
     asked = Baselines(config, wanted, split, samples, flags["episodes"])
     if dry_run:
@@ -97,8 +113,6 @@ def _root(config: RunConfig, source: Path | None, out: Path | None) -> Path:
     from orchestry.engine.run import new_folder
     from orchestry.store.measurements import BASELINES
 
-    if source and out:
-        raise click.UsageError("--of RUN keeps the results in the run: leave --out")
     if out and out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is no directory: choose another --out")
     if source:
@@ -106,33 +120,23 @@ def _root(config: RunConfig, source: Path | None, out: Path | None) -> Path:
     return out or new_folder(f"{config.task}--baselines--{config.backend}")
 
 
-def _of_run(source: Path, flags: dict[str, Any]) -> RunConfig:
+def _of_run(source: Path, flags: RunFlags) -> RunConfig:
     """The run's config, with the flags that may go with it; raises ConfigError for others."""
-    from orchestry.cli.options import FLAGS
-    from orchestry.core.config import settings_of, validate
+    from orchestry.core.config import validate
     from orchestry.core.errors import ConfigError
     from orchestry.engine.evaluate import differing
     from orchestry.engine.trust import of_run
     from orchestry.store.run import existing, read_config
 
-    trust = trusting(flags.pop("trust"))
-    given = [name for name, value in flags.items() if value not in (None, ())]  # 0 is a seed
-    others = [name for name in given if name not in (*OF_RUN, "sets", "task_path")]
-    if others:
+    given = [name for name, value in flags.items() if value is not None]  # 0 is a seed
+    if others := [name for name in given if name not in (*OF_RUN, "trust")]:
         names = ", ".join(f"--{'config' if name == 'file' else name}" for name in others)
         raise ConfigError(
             f"--of {source} takes its task, model and seeds from that run: leave "
             f"{names.replace('_', '-')}"
         )
-    pairs = [
-        f"{FLAGS[name]}={json.dumps(flags[name])}"
-        for name in OF_RUN
-        if name in given and name != "episodes"
-    ]
-    today = settings_of([*flags["sets"], *pairs])
-    if flags["task_path"]:
-        today["task_path"] = [str(path) for path in flags["task_path"]]
-    config = of_run(existing(source), today, trust, _note)
+    today = settings({**flags, "episodes": None})  # the run's number of episodes stays
+    config = of_run(existing(source), today, trusting(flags["trust"]), _note)
     for key, before, now in differing(validate(read_config(source)), config):
         raise ConfigError(
             f"--of {source} is compared with that run, which has {key}={before!r}, and {now!r} is "
@@ -142,11 +146,11 @@ def _of_run(source: Path, flags: dict[str, Any]) -> RunConfig:
 
 
 def _note(text: str) -> None:
-    click.echo(f"· {text}", err=True)
+    typer.echo(f"· {text}", err=True)
 
 
 def _play(asked: Baselines, root: Path, *, verbose: bool, as_json: bool) -> int:
-    from orchestry.cli.compare import shown
+    from orchestry.cli.evaluate import shown
     from orchestry.cli.show import EXIT_CODES
     from orchestry.cli.watch import watching
     from orchestry.report.measures import Measures, measured
@@ -157,10 +161,10 @@ def _play(asked: Baselines, root: Path, *, verbose: bool, as_json: bool) -> int:
         for name, run in zip(asked.names, asked.play(root, observer), strict=False):
             found[name], code = measured(run), EXIT_CODES[run.summary.stopped]
             if code:
-                click.echo(_unfinished(name, run.summary, asked.names[len(found) :]), err=True)
+                typer.echo(_unfinished(name, run.summary, asked.names[len(found) :]), err=True)
     if as_json:
         plain = {name: one and one.plain() for name, one in found.items()}
-        click.echo(json.dumps({"folder": str(root), "split": asked.split, "baselines": plain}))
+        typer.echo(json.dumps({"folder": str(root), "split": asked.split, "baselines": plain}))
     else:
         shown(found, f"{asked.config.task}, {asked.split}: {root}")
     return code
@@ -182,7 +186,7 @@ def _estimate(asked: Baselines, *, as_json: bool) -> None:
 
     found = {name: estimate(config) for name, config in asked.configs().items()}
     if as_json:
-        click.echo(json.dumps({name: one.model_dump(mode="json") for name, one in found.items()}))
+        typer.echo(json.dumps({name: one.model_dump(mode="json") for name, one in found.items()}))
         return
     for name, one in found.items():
         usd = one.cost_usd
@@ -191,4 +195,4 @@ def _estimate(asked: Baselines, *, as_json: bool) -> None:
             f"{name:12}{one.calls:,} calls, {one.output_tokens:,} tokens out, dollars: expected "
             f"{usd.expected:.4f}, p95 {usd.p95:.4f}, hard maximum {top}"
         )
-        click.echo(fitted(said, hang=12))
+        typer.echo(fitted(said, hang=12))

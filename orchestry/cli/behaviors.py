@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+import typer
 
-from orchestry.cli.groups import Group
-from orchestry.cli.options import RUN
+from orchestry.cli.groups import App
+from orchestry.cli.options import Json, run_argument
 from orchestry.cli.screen import console, facts
 
 if TYPE_CHECKING:
@@ -19,62 +19,59 @@ if TYPE_CHECKING:
 SUFFIXES = (".yaml", ".yml")
 STYLES = {"accepted": "green", "trial": "yellow", "candidate": "yellow"}
 """By status; all others are dim."""
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-where_argument = click.argument("where", required=False, type=RUN)
-
-
-@click.group(cls=Group)
-def command() -> None:
+Where = Annotated[Path | None, run_argument("WHERE", "A run, a library, or a folder of libraries.")]
+app = App(
     """List, show and compare what teams learned.
 
     WHERE is a run directory, a library's YAML file, or a folder of these files. Without it, all
     files in ./behaviors (else the libraries that ship) and the library of the newest run in ./runs
     are read.
     """
+)
 
 
-@command.command("list")
-@where_argument
-@json_option
-def list_behaviors(where: Path | None, as_json: bool) -> None:
+@app.command("list")
+def list_behaviors(where: Where = None, as_json: Json = False) -> None:
     """Show every behaviour with its status and evidence."""
     libraries = _libraries(where)
     if as_json:
-        click.echo(json.dumps({"libraries": [_plain(*found) for found in libraries.items()]}))
+        typer.echo(json.dumps({"libraries": [_plain(*found) for found in libraries.items()]}))
         return
     for path, library in libraries.items():
         _print_library(path, library)
 
 
-@command.command("show")
-@click.argument("id")
-@where_argument
-@json_option
-def show(id: str, where: Path | None, as_json: bool) -> None:
-    """Show one behaviour whole. ID may be cut short where that leaves one."""
+@app.command("show")
+def show(
+    id: Annotated[str, typer.Argument(metavar="ID", help="As `behaviors list` shows it.")],
+    where: Where = None,
+    as_json: Json = False,
+) -> None:
+    """Show one behaviour whole. A unique prefix of its ID is enough."""
     path, behavior = _found(id, _libraries(where))
     if as_json:
-        click.echo(json.dumps({"file": str(path), **behavior.model_dump(mode="json")}))
+        typer.echo(json.dumps({"file": str(path), **behavior.model_dump(mode="json")}))
     else:
         _print_behavior(path, behavior)
 
 
-@command.command("diff")
-@click.argument("before", metavar="RUN|A", type=RUN)
-@click.argument("after", metavar="[B]", required=False, type=RUN)
-@json_option
-def diff(before: Path, after: Path | None, as_json: bool) -> None:
+@app.command("diff")
+def diff(
+    before: Annotated[Path, run_argument("RUN|A", "A run, or the library to compare with.")],
+    after: Annotated[Path | None, run_argument("B", "The other library.")] = None,
+    as_json: Json = False,
+) -> None:
     """Show what a run's library changed in its agents' prompts.
 
     With two libraries A and B (files or runs), what B adds to prompts and A does not.
     """
     text = _run_diff(before) if after is None else _library_diff(before, after)
     if as_json:
-        click.echo(json.dumps({"diff": text}))
+        typer.echo(json.dumps({"diff": text}))
     elif text:
         _print_diff(text)
     else:
-        click.echo("No prompt is changed.")
+        typer.echo("No prompt is changed.")
 
 
 # --- finding ------------------------------------------------------------------------------------

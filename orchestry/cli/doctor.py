@@ -13,9 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-import click
+import typer
 
 from orchestry import __version__
+from orchestry.cli.groups import App
+from orchestry.cli.options import Json
 from orchestry.cli.screen import console
 from orchestry.core.distribution import NAME, install, namesakes
 from orchestry.core.errors import OrchestryError
@@ -25,6 +27,7 @@ SDKS = {"anthropic": "anthropic", "openai": "openai", "xllamacpp": "embedded"}
 """Package to the extra that installs it."""
 ROOM_MB = 500
 CODE = "def double(n):\n    return 2 * n\n"
+app = App()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,8 @@ class Check:
     fix: str = ""
 
 
-@click.command(name="doctor")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(as_json: bool) -> int:
+@app.command("doctor")
+def command(as_json: Json = False) -> int:
     """Check this machine: providers, weights, sandbox, disk.
 
     Reads only, apart from a test of the sandbox; exit code 1 if something is broken.
@@ -48,7 +50,7 @@ def command(as_json: bool) -> int:
     if as_json:
         import json
 
-        click.echo(json.dumps({"checks": [asdict(check) for check in checks]}))
+        typer.echo(json.dumps({"checks": [asdict(check) for check in checks]}))
     else:
         _print(checks)
     return 1 if any(check.mark == "bad" for check in checks) else 0

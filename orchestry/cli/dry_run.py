@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import click
+import typer
 from rich.table import Table
 
-from orchestry.cli.notes import Notes
+from orchestry.cli.console import Notes
 from orchestry.cli.screen import console
 from orchestry.core.config import RunConfig
 from orchestry.engine.estimate import Estimate, estimate
@@ -21,7 +21,7 @@ def show(config: RunConfig, *, as_json: bool) -> None:
     found = estimate(config, note=notes)
     notes.close()
     if as_json:
-        click.echo(json.dumps(_plain(found)))
+        typer.echo(json.dumps(_plain(found)))
         return
     where = console()
     where.print(table(found))

@@ -1,80 +1,105 @@
-"""`orchestry evaluate`: a run's team on problems it was not tuned on."""
+"""`orchestry evaluate`: a run's team on problems it was not tuned on, beside itself as its run
+began; and measurements side by side, as `orchestry baselines` shows them too."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
-from orchestry.cli.options import RUN, task_path_option, trust_option, trusting, which_update
-from orchestry.cli.options import patience as patience_option
-from orchestry.core.types import SPLITS, Split
+from orchestry.cli.groups import App
+from orchestry.cli.options import (
+    BUDGET,
+    EVALUATION,
+    Json,
+    Patience,
+    RunFolder,
+    ShowBest,
+    TaskPath,
+    Trusted,
+    Verbose,
+    option,
+    trusting,
+    which_update,
+)
+from orchestry.core.choices import Split
 
 if TYPE_CHECKING:
-    from orchestry.store.checkpoints import Which
+    from rich.table import Table
+
+    from orchestry.report.measures import Measures
+    from orchestry.report.stats import Interval
+    from orchestry.store.run import Run
+
+Part = list[tuple[str, list[str]]]
+"""Columns that stay beside each other: a heading, and a cell for each name."""
+Update = Annotated[
+    str | None,
+    option(
+        EVALUATION,
+        "The team as that update left it, 0 as it began, or the best on dev.  [the last]",
+        metavar="N|best",
+    ),
+]
+Samples = Annotated[
+    int | None,
+    option(
+        EVALUATION,
+        "N independent trajectories per problem, instead of the run's search.",
+        min=1,
+        max=64,
+        metavar="N",
+    ),
+]
+Compare = Annotated[
+    bool,
+    option(
+        EVALUATION,
+        "Also play the team as the run began, on the same seeds.",
+        "--compare/--no-compare",
+        metavar="",
+    ),
+]
+app = App()
 
 
-@click.command(name="evaluate")
-@click.argument("run", type=RUN)
-@click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True)
-@click.option(
-    "--update",
-    type=which_update,
-    metavar="N|best",
-    help="The team as that update left it, 0 as it began, or the best on dev.  [the last]",
-)
-@click.option(
-    "--samples",
-    type=click.IntRange(1, 64),
-    metavar="N",
-    help="N independent trajectories of each problem, instead of the run's search.",
-)
-@click.option(
-    "--episodes", type=click.IntRange(1), metavar="N", help="The first N problems.  [all]"
-)
-@click.option(
-    "--compare/--no-compare",
-    default=True,
-    help="Also play the team as the run began, on the same seeds.  [compare]",
-)
-@task_path_option
-@trust_option
-@click.option("--budget", type=float, metavar="USD", help="Hard cap of this evaluation.")
-@patience_option
-@click.option("--show-best", is_flag=True, help="Show the best trajectory: advantages, credits.")
-@click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@app.command("evaluate")
 def command(
-    run: Path,
-    split: Split,
-    update: Which,
-    samples: int | None,
-    episodes: int | None,
-    compare: bool,
-    task_path: tuple[Path, ...],
-    trust: bool,
-    budget: float | None,
-    patience: float | None,
-    show_best: bool,
-    verbose: bool,
-    as_json: bool,
+    run: RunFolder,
+    split: Annotated[Split, option(EVALUATION, "Problems of this split.")] = "test",
+    update: Update = None,
+    samples: Samples = None,
+    episodes: Annotated[
+        int | None, option(EVALUATION, "The first N problems.  [all]", min=1, metavar="N")
+    ] = None,
+    compare: Compare = True,
+    task_path: TaskPath = None,
+    trust: Trusted = False,
+    budget: Annotated[
+        float | None, option(BUDGET, "Hard cap of this evaluation.", metavar="USD")
+    ] = None,
+    patience: Patience = None,
+    show_best: ShowBest = False,
+    verbose: Verbose = False,
+    as_json: Json = False,
 ) -> int:
     """Score a run's configuration on held-out problems, every one once.
 
-    Results lie in RUN/evaluations/<split>, after N updates of what the team learned in
-    RUN/evaluations/<split>--update-N, with --samples in a folder of their own; a second call goes
-    on where the first stopped. A team that learned is compared with itself as the run began (update
-    0), on the same problems and seeds, within the same --budget.
+    Results lie in `RUN/evaluations/<split>`, after N updates of what the team learned in
+    `RUN/evaluations/<split>--update-N`, with `--samples` in a folder of their own; a second call
+    goes on where the first stopped. A team that learned is compared with itself as the run began
+    (update 0), on the same problems and seeds, within the same `--budget`.
     """
-    from orchestry.cli.compare import beside
     from orchestry.cli.show import finish
     from orchestry.cli.watch import watching
     from orchestry.engine.evaluate import How, compared, evaluate
 
     began = None
-    how = How(split=split, update=update, samples=samples, episodes=episodes, patience_s=patience)
-    how["task_path"], how["trust"] = task_path, trusting(trust)
+    how = How(split=split, samples=samples, episodes=episodes, patience_s=patience)
+    how["update"], how["trust"] = which_update(update), trusting(trust)
+    how["task_path"] = task_path or ()
     with watching(verbose=verbose) as observer:
         how["observer"] = observer
         if compare:
@@ -84,3 +109,111 @@ def command(
     if began is None:
         return finish(found, show_best=show_best, as_json=as_json)
     return beside(found, began, show_best=show_best, as_json=as_json)
+
+
+# --- side by side ---------------------------------------------------------------------------------
+
+
+def beside(found: Run, began: Run, *, show_best: bool, as_json: bool) -> int:
+    """Shows an evaluation, and the same of the team as its run began; returns the exit code."""
+    from rich.text import Text
+
+    from orchestry.cli.screen import console
+    from orchestry.cli.show import EXIT_CODES, finish
+    from orchestry.report.measures import gain, measured
+
+    ends = EXIT_CODES[found.summary.stopped], EXIT_CODES[began.summary.stopped]
+    difference = gain(found, began)
+    both = len({e.problem for e in found.episodes} & {e.problem for e in began.episodes})
+    if as_json:
+        plain = {
+            **found.summary.model_dump(mode="json"),
+            "untrained": began.summary.model_dump(mode="json"),
+            "difference": difference and {**difference.plain(), "problems": both},
+        }
+        typer.echo(json.dumps(plain))
+        return max(ends)
+    finish(found, show_best=show_best, as_json=False)
+    name = found.folder.name.partition("--")[2].partition("--")[0].replace("-", " ")
+    rows = {name: measured(found), "as the run began": measured(began)}
+    shown(rows, f"{found.summary.task}, {len(found.episodes)} problems, equal seeds")
+    if difference:
+        console().print(Text(said(difference, both)))
+    return max(ends)
+
+
+def shown(found: Mapping[str, Measures | None], title: str) -> None:
+    """A row each; None is one without a finished episode."""
+    from rich.text import Text
+
+    from orchestry.cli.screen import console
+
+    where = console()
+    where.print(Text(f"\n{title}", style="bold"))
+    for parts in ((*rewards(found),), passes(found)):
+        for table in _tables([*found], parts, where.width):
+            where.print(table, Text())
+    where.print(
+        Text("best: of a problem's trajectories; calls: for each problem", style="dim"),
+    )
+
+
+def rewards(found: Mapping[str, Measures | None]) -> tuple[Part, Part]:
+    """Of one trajectory and of the best, with 95 % intervals over problems; and the cost."""
+    rows = [_figures(one) if one else ["none played", "", "", "", ""] for one in found.values()]
+    heads = (f"reward{'95 %':>10}", f"best{'95 %':>10}", "calls", "tokens/s", "dollars")
+    columns = [(head, [row[place] for row in rows]) for place, head in enumerate(heads)]
+    return columns[:2], columns[2:]
+
+
+def passes(found: Mapping[str, Measures | None]) -> list[Part]:
+    """pass@k with intervals, where the task says what solved is."""
+    ats = [one.pass_at if one else {} for one in found.values()]
+    ks = sorted({k for at in ats for k in at})
+    cells = {k: [_ends(at[k]) if k in at else "-" for at in ats] for k in ks}
+    return [[(f"pass@{k}{'95 %':>10}", column)] for k, column in cells.items()]
+
+
+def _tables(names: Sequence[str], parts: Sequence[Part], width: int) -> Iterator[Table]:
+    """As many tables below each other as it takes for none to be wider than that."""
+    from rich.table import Table
+
+    left, first = list(parts), max(map(len, names), default=0)
+    while left:
+        columns = left.pop(0)
+        while left and first + _width(columns) + _width(left[0]) <= width:
+            columns = [*columns, *left.pop(0)]
+        out = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+        out.add_column("", no_wrap=True)
+        for head, _ in columns:
+            out.add_column(head, justify="right", no_wrap=True)
+        for name, *row in zip(names, *(cells for _, cells in columns), strict=True):
+            out.add_row(name, *row)
+        yield out
+
+
+def _width(part: Part) -> int:
+    """With the space before each column."""
+    return sum(1 + max(len(text) for text in (head, *cells)) for head, cells in part)
+
+
+def _figures(one: Measures) -> list[str]:
+    speed = "cached" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}"
+    cost = [f"{one.calls_a_problem:.1f}", speed, f"{one.usd:.4f}"]
+    return [_ends(one.reward), _ends(one.best), *cost]
+
+
+def _ends(one: Interval) -> str:
+    return f"{one.mean:.3f} {one.low:.2f}-{one.high:.2f}"
+
+
+def said(difference: Interval, problems: int) -> str:
+    """A paired difference in words, which say so where there is none to be seen."""
+    from orchestry.report.stats import FEWEST
+
+    seen = difference.low > 0 or difference.high < 0
+    doubt = "" if seen else "; it may be none: the interval holds 0"
+    if problems < FEWEST:
+        doubt = f"; it may be none: fewer than {FEWEST} problems show no difference"
+    ends = f"[{difference.low:+.3f}, {difference.high:+.3f}]"
+    return f"difference {difference.mean:+.3f}, 95 % interval over problems {ends}{doubt}"

@@ -4,50 +4,51 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+import typer
 
-from orchestry.cli.options import RUN, which_update
+from orchestry.cli.groups import App
+from orchestry.cli.options import OUTPUT, Json, RunFolder, flag, option, which_update
 
 if TYPE_CHECKING:
     from orchestry.engine.export import Exported
-    from orchestry.store.checkpoints import Which
 
 
-@click.command(name="export")
-@click.argument("run", type=RUN)
-@click.option("--merge", is_flag=True, help="Whole models, the adapters merged into their base.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="A new folder.  [RUN/export/update-N]",
-)
-@click.option("--agent", "agents", metavar="ROLE", multiple=True, help="This one; repeatable.")
-@click.option(
-    "--update",
-    type=which_update,
-    metavar="N|best",
-    help="As that update left it, or the one that earned most on dev.  [the last]",
-)
-@click.option("--verbose", is_flag=True, help="Tracebacks.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+LEARNED = "What was learned"
+app = App()
+
+
+@app.command("export")
 def command(
-    run: Path,
-    merge: bool,
-    out: Path | None,
-    agents: tuple[str, ...],
-    update: Which,
-    verbose: bool,
-    as_json: bool,
+    run: RunFolder,
+    merge: Annotated[
+        bool, flag(LEARNED, "Whole models, the adapters merged into their base.", "--merge")
+    ] = False,
+    out: Annotated[
+        Path | None, option(OUTPUT, "A new folder.  [RUN/export/update-N]", metavar="DIR")
+    ] = None,
+    agents: Annotated[
+        list[str] | None,
+        option(LEARNED, "This agent; may be repeated.  [all]", "--agent", metavar="ROLE"),
+    ] = None,
+    update: Annotated[
+        str | None,
+        option(
+            LEARNED,
+            "As that update left it, or the one that earned most on dev.  [the last]",
+            metavar="N|best",
+        ),
+    ] = None,
+    verbose: Annotated[bool, flag(OUTPUT, "Tracebacks.", "--verbose")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Write what a local run learned into a folder an agent, for use elsewhere.
+    """Export what a local run learned, for use elsewhere: one folder per agent.
 
-    Each is a LoRA adapter that peft loads, or with --merge a model that transformers loads. Its
+    Each is a LoRA adapter that peft loads, or with `--merge` a model that transformers loads. Its
     README.md says how, with the agent's system prompt and how its answers were drawn.
     """
-    from orchestry.cli.notes import Notes
+    from orchestry.cli.console import Notes
     from orchestry.cli.screen import console
     from orchestry.engine.export import export
 
@@ -55,11 +56,11 @@ def command(
         run,
         out,
         merge=merge,
-        agents=agents,
-        update=update,
+        agents=agents or (),
+        update=which_update(update),
         note=Notes(console(stderr=True)),
     )
-    click.echo(json.dumps(_plain(run, found, merge)) if as_json else _told(found, merge))
+    typer.echo(json.dumps(_plain(run, found, merge)) if as_json else _told(found, merge))
 
 
 def _plain(run: Path, found: Exported, merged: bool) -> dict[str, Any]:

@@ -1,19 +1,76 @@
-"""A group of commands that knows what was meant."""
+"""Typer, as this command line uses it: coloured help, and the nearest name for an unknown one."""
 
 from __future__ import annotations
 
-import click
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TextIO, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
 
 from orchestry.core.errors import unknown
 
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
-class Group(click.Group):
+
+@contextmanager
+def _coloured(stream: TextIO) -> Iterator[None]:
+    """Help goes to that stream; our own colours in it reach a terminal."""
+    with redirect_stdout(getattr(stream, "styled", stream)):
+        yield
+
+
+class Command(TyperCommand):
+    """A command."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Prints the help."""
+        with _coloured(sys.stdout):
+            super().format_help(ctx, formatter)
+
+
+class Group(TyperGroup):
     """A group of commands; an unknown name is answered with the nearest one."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Prints the help."""
+        with _coloured(sys.stdout):
+            super().format_help(ctx, formatter)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All are flags. None becomes False: to check a None, Typer would load pydantic."""
+        found = super().get_params(ctx)
+        for param in found:
+            param.default = param.default or False
+        return found
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without a command, the help goes to stderr, and the exit code is 2."""
+        if not args and not ctx.resilient_parsing:
+            with redirect_stdout(sys.stderr):
+                ctx.get_help()
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that the first word names."""
         known = self.list_commands(ctx)
-        if args[0] not in known and not args[0].startswith("-"):
-            raise click.UsageError(unknown("command", args[0], known), ctx)
+        if args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(unknown("command", args[0], known))
         return super().resolve_command(ctx, args)
+
+
+class App(typer.Typer):
+    """Where a module registers its commands. Help texts are Markdown."""
+
+    def __init__(self, help: str | None = None, cls: type[Group] = Group, **rest: Any) -> None:
+        rest = {"add_completion": False, **rest}
+        super().__init__(cls=cls, rich_markup_mode="markdown", **rest)
+        if help:  # a group also where it has one command only
+            self.callback(help=help)(lambda: None)
+
+    def command(self, name: str | None = None, **rest: Any) -> Callable[[CommandT], CommandT]:
+        """Registers the function below it."""
+        return super().command(name, cls=Command, **rest)

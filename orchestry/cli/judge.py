@@ -3,68 +3,97 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
-import click
+import typer
 
-from orchestry.cli.groups import Group
-from orchestry.cli.options import patience, task_path_option, trust_option
+from orchestry.cli.groups import App
+from orchestry.cli.options import (
+    MODEL,
+    OUTPUT,
+    RUN,
+    AllowUnsafe,
+    Budget,
+    Config,
+    Json,
+    Model,
+    Patience,
+    Sets,
+    TaskPath,
+    Trusted,
+    config_from,
+    flag,
+    option,
+    spread,
+    task_names,
+)
 from orchestry.cli.screen import console, fitted
-from orchestry.core.config import PROVIDERS, RunConfig
+from orchestry.core.choices import ProviderName
 
 if TYPE_CHECKING:
+    from orchestry.core.config import RunConfig
     from orchestry.engine.judge_forecast import Forecast
 
-DEFAULT_PROBLEMS = 12
+app = App("Measure a judge before trusting it.")
 
 
-@click.group(cls=Group)
-def command() -> None:
-    """Measure a judge before trusting it."""
+class Asked(TypedDict):
+    """The flags that change the run's config."""
+
+    task: Annotated[
+        str | None,
+        option(
+            RUN,
+            "Whose problems and answers.  [code_review]",
+            metavar="NAME",
+            autocompletion=task_names,
+        ),
+    ]
+    seed: Annotated[int | None, option(RUN, "Which problems.  [0]", metavar="S")]
+    task_path: TaskPath
+    file: Config
+    sets: Sets
+    budget: Budget
+    patience: Patience
+    allow_unsafe_code: AllowUnsafe
+    trust: Trusted
 
 
-@command.command("check")
-@click.option("--task", metavar="NAME", help="Whose problems and answers.  [code_review]")
-@click.option(
-    "--provider",
-    type=click.Choice(PROVIDERS),
-    help="Who judges.  [judge.provider, else the run's provider]",
-)
-@click.option("--model", metavar="M", help="Model of that provider.")
-@click.option(
-    "--problems",
-    type=click.IntRange(1, 100_000),
-    default=DEFAULT_PROBLEMS,
-    metavar="N",
-    help=f"Problems to judge answers of, out of train and dev.  [{DEFAULT_PROBLEMS}]",
-)
-@click.option("--budget", type=float, metavar="USD", help="Hard cap in dollars.  [5]")
-@patience
-@click.option("--seed", type=int, metavar="S", help="Which problems.  [0]")
-@task_path_option
-@click.option("--config", "file", type=click.Path(path_type=Path), help="YAML over the defaults.")
-@click.option(
-    "--set", "sets", metavar="A.B=C", multiple=True, help="Any config key; may be repeated."
-)
-@click.option("--allow-unsafe-code", is_flag=True, default=None, help="As for `orchestry run`.")
-@trust_option
-@click.option(
-    "--run-dir",
-    type=click.Path(path_type=Path),
-    help="The check's directory; one that is there is gone on with.  [runs/judge-check--...]",
-)
-@click.option("--dry-run", is_flag=True, help="Print calls and worst-case dollars; ask nothing.")
-@click.option("--verbose", is_flag=True, help="A line a problem, and tracebacks.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+Provider = Annotated[
+    ProviderName | None, option(MODEL, "Who judges.  [judge.provider, else the run's provider]")
+]
+Problems = Annotated[
+    int,
+    option(
+        RUN, "Problems to judge answers of, out of train and dev.", min=1, max=100_000, metavar="N"
+    ),
+]
+Folder = Annotated[
+    Path | None,
+    option(
+        OUTPUT,
+        "The check's directory; an existing one is continued.  [runs/judge-check--...]",
+        "--run-dir",
+        metavar="DIR",
+    ),
+]
+
+
+@app.command("check")
+@spread
 def check(
-    provider: str | None,
-    model: str | None,
-    problems: int,
-    run_dir: Path | None,
-    dry_run: bool,
-    verbose: bool,
-    as_json: bool,
-    **flags: Any,
+    provider: Provider = None,
+    model: Model = None,
+    problems: Problems = 12,
+    run_dir: Folder = None,
+    dry_run: Annotated[
+        bool, flag(OUTPUT, "Print calls and worst-case dollars; ask nothing.", "--dry-run")
+    ] = False,
+    verbose: Annotated[
+        bool, flag(OUTPUT, "One line per problem, and tracebacks.", "--verbose")
+    ] = False,
+    as_json: Json = False,
+    **flags: Unpack[Asked],
 ) -> int:
     """Ask the configured judge about answers whose worth the task's own tests have settled.
 
@@ -72,15 +101,13 @@ def check(
     unseen. Exit codes: 0 whatever is found, 1 failed, 2 bad usage, 3 stopped at the budget, 4
     the server stayed away, 130 interrupted.
     """
-    from orchestry.cli.options import config_from
-
     config = asked_of(config_from(**flags), provider, model)
     if dry_run:
-        from orchestry.cli.notes import Notes
+        from orchestry.cli.console import Notes
         from orchestry.engine.judge_forecast import forecast
 
         found = forecast(config, problems, Notes(console(stderr=True)))
-        click.echo(found.model_dump_json() if as_json else _forecast(found))
+        typer.echo(found.model_dump_json() if as_json else _forecast(found))
         return 0
     from orchestry.cli.judge_show import finish, watching
     from orchestry.engine.judge_check import check as run_check

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
+import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.progress import (
@@ -24,8 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestry.backends.base import Backend
-from orchestry.cli.console import Console
-from orchestry.cli.notes import Notes, say
+from orchestry.cli.console import Console, Notes, say
 from orchestry.cli.screen import console, facts, framed
 from orchestry.cli.show import ENDINGS, EXIT_CODES
 from orchestry.cli.watch import OPENING, Lines, spent, traffic
@@ -133,7 +132,7 @@ def watching(*, verbose: bool) -> Iterator[Watcher]:
 def finish(report: CheckReport, *, as_json: bool) -> int:
     """Shows what a check came to; returns the exit code."""
     if as_json:
-        click.echo(report.model_dump_json())
+        typer.echo(report.model_dump_json())
     else:
         title = f"judge {report.provider}/{report.model} on {report.task}"
         framed(console(), figures(report), f"{escape(title)}: {ENDINGS[report.stopped]}")

@@ -1,70 +1,235 @@
-"""What several commands take: the flags of a run, and how they become a RunConfig."""
+"""The options that several commands take, each once; and how a run's flags become a RunConfig.
+
+Nothing here loads pydantic until a command runs: `orchestry run --help` answers at once.
+"""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_args,
+    get_type_hints,
+)
 
-import click
+import typer
 
-from orchestry.core.config import BACKENDS, PROVIDERS, RunConfig, put, resolve, settings_of
+from orchestry.core.choices import BackendName, ProviderName
 from orchestry.core.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
+    from orchestry.core.config import RunConfig
     from orchestry.engine.trust import Trust
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+RUN, EVALUATION, MODEL, SEARCH, BUDGET = "Run", "Evaluation", "Model", "Search", "Budget"
+SAFETY, OUTPUT = "Safety", "Output"
+"""Panels of the help."""
 
 
-class RunPath(click.Path):
+def option(panel: str, help: str, *names: str, **rest: Any) -> Any:
+    """An option in a panel of the help; without a name, it has the parameter's."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, **rest)
+
+
+def flag(panel: str, help: str, name: str) -> Any:
+    """An option without a value."""
+    return option(panel, help, name, metavar="")
+
+
+# --- what a shell completes -----------------------------------------------------------------------
+
+
+def run_folders(incomplete: str) -> Iterator[str]:
+    """Runs in ./runs, the newest first, and `last`."""
+    yield from ("last", *(str(path.parent) for path in reversed(_journals())))
+
+
+def task_names(ctx: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
+    """Tasks that can be run from here."""
+    from orchestry.task.registry import find_tasks
+
+    for task in find_tasks(ctx.params.get("task_path") or (), Path.cwd()).values():
+        yield task.name, task.description
+
+
+def presets(incomplete: str) -> Iterator[str]:
+    """The names that --config takes."""
+    yield from sorted({path.stem for place in _configs() for path in place.glob("*.yaml")})
+
+
+def _journals() -> list[Path]:
+    """Those of ./runs, the one written last at the end."""
+    found = Path("runs").glob("*/journal.jsonl")
+    runs = [path for path in found if path.with_name("config.yaml").is_file()]
+    return sorted(runs, key=lambda path: (path.stat().st_mtime_ns, path))
+
+
+# --- arguments and options ------------------------------------------------------------------------
+
+
+def run_folder(text: str) -> Path:
     """A run's directory; `last` is the one in ./runs that was written last."""
-
-    name = "run"
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if str(value) != "last" or Path("last").exists():
-            return super().convert(value, param, ctx)
-        journals = Path("runs").glob("*/journal.jsonl")
-        runs = [path for path in journals if path.with_name("config.yaml").is_file()]
-        if not runs:
-            self.fail("there is no run in ./runs yet: give a run's directory", param, ctx)
-        return max(runs, key=lambda path: (path.stat().st_mtime_ns, path)).parent
+    if text != "last" or Path(text).exists():
+        return Path(text)
+    if not (journals := _journals()):
+        raise typer.BadParameter("there is no run in ./runs yet: give a run's directory")
+    return journals[-1].parent
 
 
-RUN = RunPath()
-task_path_option = click.option(
-    "--task-path",
-    type=click.Path(path_type=Path, file_okay=False),
-    multiple=True,
-    help="Folder of tasks, searched before ./tasks; may be repeated.",
-)
-trust_option = click.option(
-    "--trust",
-    is_flag=True,
-    help="Use the code, servers, caps and prices that a config of others names.",
-)
-
-
-def trusting(flag: bool) -> Trust:
-    """What --trust says; without it a person at a terminal is asked."""
-    if flag or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return flag
-    return lambda question: click.confirm(question, err=True)
-
-
-def which_update(text: str) -> int | Literal["best"]:
-    """An option's type: a number, or the one that earned most on dev."""
+def which_update(text: str | None) -> int | Literal["best"] | None:
+    """What --update says: a number, or the one that earned most on dev."""
+    if text is None:
+        return None
     if text == "best":
         return "best"
     if not text.isdecimal():
-        raise click.BadParameter(f"'{text}' is no update: give its number, or best")
+        raise typer.BadParameter(
+            f"'{text}' is no update: give its number, or best", param_hint="'--update'"
+        )
     return int(text)
 
+
+def run_argument(metavar: str, help: str = "A run's directory, or `last`.") -> Any:
+    """An argument that is a run's directory."""
+    return typer.Argument(metavar=metavar, help=help, parser=run_folder, autocompletion=run_folders)
+
+
+RunFolder = Annotated[Path, run_argument("RUN")]
+TaskPath = Annotated[
+    list[Path] | None,
+    option(
+        RUN,
+        "Folder of tasks, searched before ./tasks; may be repeated.",
+        "--task-path",
+        file_okay=False,
+        metavar="DIR",
+    ),
+]
+Trusted = Annotated[
+    bool,
+    flag(
+        SAFETY, "Use the code, servers, caps and prices that a config of others names.", "--trust"
+    ),
+]
+AllowUnsafe = Annotated[
+    bool | None,
+    flag(
+        SAFETY,
+        "Where this machine can't confine the code that models write, run it all the same.",
+        "--allow-unsafe-code",
+    ),
+]
+Patience = Annotated[
+    float | None,
+    option(
+        BUDGET,
+        "How long to wait for a server that is away; then the run stops, resumable (exit code 4)."
+        "  [600, or as the run has it]",
+        min=0,
+        max=86_400,
+        metavar="SECONDS",
+    ),
+]
+Budget = Annotated[float | None, option(BUDGET, "Hard cap in dollars.  [5]", metavar="USD")]
+Provider = Annotated[
+    ProviderName | None,
+    option(
+        MODEL,
+        "Who answers. auto: Claude with ANTHROPIC_API_KEY, else the embedded model.  [auto]",
+    ),
+]
+Model = Annotated[str | None, option(MODEL, "Model of that provider.", metavar="M")]
+Task = Annotated[
+    str | None,
+    option(
+        RUN,
+        "`orchestry tasks list` shows them.  [code_review]",
+        metavar="NAME",
+        autocompletion=task_names,
+    ),
+]
+Seed = Annotated[int | None, option(RUN, "Same seed, same run.  [0]", metavar="S")]
+Config = Annotated[
+    Path | None,
+    option(
+        RUN,
+        "YAML over the defaults, or a preset: laptop, quick_test, local_cpu, local_writing.",
+        "--config",
+        metavar="FILE|PRESET",
+        autocompletion=presets,
+    ),
+]
+Sets = Annotated[
+    list[str] | None,
+    option(
+        RUN,
+        "Any config key, such as search.concurrency=64; may be repeated.",
+        "--set",
+        metavar="A.B=C",
+    ),
+]
+RunDir = Annotated[
+    Path | None, option(OUTPUT, "The run's directory itself.  [runs/...]", metavar="DIR")
+]
+DryRun = Annotated[
+    bool, flag(OUTPUT, "Print calls, tokens and dollars; spend nothing.", "--dry-run")
+]
+ShowBest = Annotated[
+    bool, flag(OUTPUT, "Show the best trajectory: advantages, credits.", "--show-best")
+]
+Verbose = Annotated[bool, flag(OUTPUT, "One line per episode, and tracebacks.", "--verbose")]
+Json = Annotated[bool, flag(OUTPUT, "One JSON object on stdout.", "--json")]
+
+
+class RunFlags(TypedDict, total=False):
+    """Every flag that changes a RunConfig; None where it was not given."""
+
+    backend: Annotated[BackendName | None, option(RUN, "How the team learns.  [api]")]
+    task: Task
+    episodes: Annotated[int | None, option(RUN, "Problems to play.  [20]", metavar="N")]
+    seed: Seed
+    task_path: TaskPath
+    file: Config
+    sets: Sets
+    provider: Provider
+    model: Model
+    beam_width: Annotated[
+        int | None, option(SEARCH, "States kept after a stage.  [2]", metavar="W")
+    ]
+    k_samples: Annotated[
+        int | None, option(SEARCH, "Samples per agent and state.  [4]", metavar="K")
+    ]
+    budget: Budget
+    patience: Patience
+    allow_unsafe_code: AllowUnsafe
+    trust: Trusted
+
+
+def spread(command: CommandT) -> CommandT:
+    """Shows Typer, which reads signatures, the keys of T in the place of `**flags: Unpack[T]`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = dict(signature.parameters)
+    (flags,) = get_args(own.popitem()[1].annotation)
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in get_type_hints(flags, include_extras=True).items()
+    ]
+    rest = [each.replace(kind=each.KEYWORD_ONLY) for each in own.values()]
+    vars(command)["__signature__"] = signature.replace(parameters=[*options, *rest])
+    return command
+
+
+# --- what they mean -------------------------------------------------------------------------------
 
 FLAGS = {
     "backend": "backend",
@@ -81,90 +246,45 @@ FLAGS = {
 }
 """Flag to config key."""
 
-patience = click.option(
-    "--patience",
-    type=click.FloatRange(0, 86_400),
-    metavar="SECONDS",
-    help="How long to wait for a server that is away; then the run stops, resumable (exit code 4). "
-    " [600, or as the run has it]",
-)
 
-_OPTIONS = (
-    click.option("--backend", type=click.Choice(BACKENDS), help="How the team learns.  [api]"),
-    click.option(
-        "--task", metavar="NAME", help="`orchestry tasks list` shows them.  [code_review]"
-    ),
-    click.option("--episodes", type=int, metavar="N", help="Problems to play.  [20]"),
-    click.option(
-        "--provider",
-        type=click.Choice(PROVIDERS),
-        help="Who answers. auto: Claude with ANTHROPIC_API_KEY, else the embedded model.  [auto]",
-    ),
-    click.option("--model", metavar="M", help="Model of that provider."),
-    click.option("--beam-width", type=int, metavar="W", help="States kept after a stage.  [2]"),
-    click.option("--k-samples", type=int, metavar="K", help="Samples an agent and state.  [4]"),
-    click.option("--budget", type=float, metavar="USD", help="Hard cap in dollars.  [5]"),
-    patience,
-    click.option("--seed", type=int, metavar="S", help="Same seed, same run.  [0]"),
-    task_path_option,
-    click.option(
-        "--config",
-        "file",
-        type=click.Path(path_type=Path),
-        metavar="FILE|PRESET",
-        help="YAML over the defaults, or a preset: laptop, quick_test, local_cpu, local_writing.",
-    ),
-    click.option(
-        "--set",
-        "sets",
-        metavar="A.B=C",
-        multiple=True,
-        help="Any config key, such as search.concurrency=64; may be repeated.",
-    ),
-    click.option(
-        "--allow-unsafe-code",
-        is_flag=True,
-        default=None,
-        help="Where this machine can't confine the code that models write, run it all the same.",
-    ),
-    trust_option,
-)
+def trusting(flag: bool | None) -> Trust:
+    """What --trust says; without it a person at a terminal is asked."""
+    if flag or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return bool(flag)
+    return lambda question: typer.confirm(question, err=True)
 
 
-def run_options(command: CommandT) -> CommandT:
-    """Adds every flag that changes a RunConfig."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-def config_from(
-    file: Path | None,
-    sets: tuple[str, ...],
-    task_path: tuple[Path, ...],
-    trust: bool = False,
-    **flags: Any,
-) -> RunConfig:
+def config_from(**flags: Unpack[RunFlags]) -> RunConfig:
     """Defaults < configs/<backend>.yaml < --config < --set < flags; raises ConfigError, also
-    where FILE names code or servers of others that are not confirmed."""
-    given = {FLAGS[name]: value for name, value in flags.items() if value is not None}
-    if task_path:
-        given["task_path"] = [str(path) for path in task_path]
+    where --config names code or servers of others that are not confirmed."""
+    from orchestry.core.config import resolve
+
+    file, sets, given = flags.get("file"), flags.get("sets") or [], _given(flags)
     chosen = [_preset(file)] if file else []
     backend = resolve(chosen, sets, given).backend
     config = resolve([*_backend_file(backend), *chosen], sets, given)
     if file and chosen == [file] and not file.resolve().is_relative_to(Path("configs").resolve()):
         from orchestry.engine.trust import check
 
-        check(config, file, trusting(trust), typed(sets, given))
+        check(config, file, trusting(flags.get("trust")), settings(flags))
     return config
 
 
-def typed(sets: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+def settings(flags: RunFlags) -> dict[str, Any]:
     """The keys that the command line itself gives, nested like the config."""
-    found = settings_of(sets)
-    for key, value in given.items():
+    from orchestry.core.config import put, settings_of
+
+    found = settings_of(flags.get("sets") or [])
+    for key, value in _given(flags).items():
         put(found, key, value)
+    return found
+
+
+def _given(flags: RunFlags) -> dict[str, Any]:
+    """Config keys and values of the flags that were given."""
+    found = {FLAGS[k]: value for k, value in flags.items() if k in FLAGS and value is not None}
+    if task_path := flags.get("task_path"):
+        found["task_path"] = [str(path) for path in task_path]
     return found
 
 
@@ -182,8 +302,7 @@ def _preset(file: Path) -> Path:
         return file
     if found := _shipped(file.name):
         return found[0]
-    known = sorted({path.stem for place in _configs() for path in place.glob("*.yaml")})
-    raise ConfigError(unknown("config file or preset", file.name, known))
+    raise ConfigError(unknown("config file or preset", file.name, [*presets("")]))
 
 
 def _shipped(name: str) -> list[Path]:

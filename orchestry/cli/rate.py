@@ -6,20 +6,26 @@ import io
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-import click
+import typer
 
-from orchestry.cli.options import RUN
+from orchestry.cli.groups import App
+from orchestry.cli.options import OUTPUT, Json, RunFolder, flag, option
 
 if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
     from orchestry.cli.console import Console
-    from orchestry.judge.calibration import Shown
+    from orchestry.judge.calibration import Agreement, Calibration, Shown
     from orchestry.store.journal import Rated
-    from orchestry.store.records import EpisodeRecord
+    from orchestry.store.records import EpisodeRecord, NodeRecord
     from orchestry.store.run import Store
 
 _UNHEARD = (
@@ -28,18 +34,45 @@ _UNHEARD = (
 )
 
 
-@click.command(name="rate")
-@click.argument("run", type=RUN)
-@click.option("--best", type=int, default=3, metavar="N", help="Ask about so many best ones.  [3]")
-@click.option("--worst", type=int, default=3, metavar="N", help="And so many worst ones.  [3]")
-@click.option("--episode", type=int, metavar="N", help="Rate a trajectory of this episode only.")
-@click.option("--node", metavar="ID", help="The node where it ends.  [the episode's best leaf]")
-@click.option("--rating", metavar="X", help="Record this rating, 0 to 10, and ask nothing.")
-@click.option("--comment", metavar="T", help="What to record beside --rating.")
-@click.option("--show", is_flag=True, help="Ask nothing: all ratings, and the agreement.")
-@click.option("--verbose", is_flag=True, expose_value=False, help="Tracebacks of errors.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(run: Path, show: bool, as_json: bool, **asked: Any) -> int:
+RATED = "What is rated"
+app = App()
+
+
+class Asked(NamedTuple):
+    """The options that choose what is rated, and how."""
+
+    best: int
+    worst: int
+    episode: int | None
+    node: str | None
+    rating: str | None
+    comment: str | None
+
+
+@app.command("rate")
+def command(
+    run: RunFolder,
+    best: Annotated[int, option(RATED, "Rate the N best trajectories.", metavar="N")] = 3,
+    worst: Annotated[int, option(RATED, "And the N worst ones.", metavar="N")] = 3,
+    episode: Annotated[
+        int | None, option(RATED, "Rate a trajectory of this episode only.", metavar="N")
+    ] = None,
+    node: Annotated[
+        str | None,
+        option(RATED, "The node where it ends.  [the episode's best leaf]", metavar="ID"),
+    ] = None,
+    rating: Annotated[
+        str | None, option(RATED, "Record this rating, 0 to 10, and ask nothing.", metavar="X")
+    ] = None,
+    comment: Annotated[
+        str | None, option(RATED, "What to record beside `--rating`.", metavar="T")
+    ] = None,
+    show: Annotated[
+        bool, flag(OUTPUT, "Ask nothing: all ratings, and the agreement.", "--show")
+    ] = False,
+    verbose: Annotated[bool, flag(OUTPUT, "Tracebacks of errors.", "--verbose")] = False,
+    as_json: Json = False,
+) -> int:
     """Rate the best and worst trajectories of a run, and see how far you agree with the judge.
 
     A rating goes from 0 (useless) to 10 (could not be better). It outranks the judge where it is
@@ -47,34 +80,28 @@ def command(run: Path, show: bool, as_json: bool, **asked: Any) -> int:
     stops; every rating is kept at once. The last one on a node counts.
 
     So that they can't sway you, reward, feedback, credit and the judge's number are shown only
-    after your rating, and best and worst come shuffled; of each kind at most one a problem.
+    after your rating, and best and worst come shuffled; of each kind at most one per problem.
     """
     from orchestry.store.run import existing
 
     folder = existing(run)
-    _check(show, **asked)
+    asked = Asked(best, worst, episode, node, rating, comment)
+    _check(show, asked)
     if show:
         recorded: list[Rated] = []
-    elif asked["rating"] is not None:
-        recorded = [_record_one(folder, **asked)]
+    elif rating is not None:
+        recorded = [_record_one(folder, asked, rating)]
     else:
-        recorded = _ask_all(folder, **asked)
+        recorded = _ask_all(folder, asked)
     _report(folder, recorded, show=show, as_json=as_json)
     return 0
 
 
-def _check(
-    show: bool,
-    best: int,
-    worst: int,
-    episode: int | None,
-    node: str | None,
-    rating: str | None,
-    comment: str | None,
-) -> None:
+def _check(show: bool, asked: Asked) -> None:
     """Raises ConfigError for options that contradict each other, or that need a terminal."""
     from orchestry.core.errors import ConfigError
 
+    best, worst, episode, node, rating, comment = asked
     if show and (episode, node, rating, comment) != (None,) * 4:
         raise ConfigError("--show asks and records nothing: leave the other options out")
     if comment is not None and rating is None:
@@ -92,21 +119,18 @@ def _check(
         raise ConfigError(_UNHEARD)
 
 
-def _record_one(
-    folder: Path, *, episode: int, node: str | None, rating: str, comment: str | None, **_: int
-) -> Rated:
+def _record_one(folder: Path, asked: Asked, rating: str) -> Rated:
     from orchestry.judge.calibration import find, read_rating
     from orchestry.store.run import Store
 
+    assert asked.episode is not None, "_check saw to it"
     number = read_rating(rating)
     with Store(folder) as store:
-        shown = find(_episodes(folder), episode, node)
-        return _record(store, shown, number, comment or "")
+        shown = find(_episodes(folder), asked.episode, asked.node)
+        return _record(store, shown, number, asked.comment or "")
 
 
-def _ask_all(
-    folder: Path, *, best: int, worst: int, episode: int | None, node: str | None, **_: None
-) -> list[Rated]:
+def _ask_all(folder: Path, asked: Asked) -> list[Rated]:
     """Asks about one trajectory after another; returns what was recorded."""
     from orchestry.cli.console import Console
     from orchestry.judge.calibration import extremes, find
@@ -114,10 +138,10 @@ def _ask_all(
 
     with Store(folder) as store:
         records = _episodes(folder)
-        if episode is None:
-            chosen = extremes(records, best, worst)
+        if asked.episode is None:
+            chosen = extremes(records, asked.best, asked.worst)
         else:
-            chosen = [find(records, episode, node)]
+            chosen = [find(records, asked.episode, asked.node)]
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # a terminal that types another encoding
         return _dialogue(store, chosen, Console(stderr=True))
@@ -137,7 +161,6 @@ def _episodes(folder: Path) -> Sequence[EpisodeRecord]:
 
 def _dialogue(store: Store, chosen: Sequence[Shown], console: Console) -> list[Rated]:
     """Shows the work, asks, and only then shows the numbers."""
-    from orchestry.cli.rate_view import numbers_panel, work_panel
     from orchestry.core.errors import Interrupted
 
     recorded: list[Rated] = []
@@ -203,7 +226,6 @@ def _record(store: Store, shown: Shown, rating: float, comment: str) -> Rated:
 
 def _report(folder: Path, recorded: Sequence[Rated], *, show: bool, as_json: bool) -> None:
     """What was recorded, and the agreement over all that was ever rated in this run."""
-    from orchestry.cli.rate_view import agreement_table, ratings_table
     from orchestry.cli.screen import console, framed
     from orchestry.judge.calibration import agreement, calibration, judged_pairs, reward_pairs
     from orchestry.store.journal import last_words
@@ -222,10 +244,135 @@ def _report(folder: Path, recorded: Sequence[Rated], *, show: bool, as_json: boo
             "agreement": {"judge": asdict(judge), "reward": asdict(task)},
             "calibration": asdict(fitted),
         }
-        click.echo(json.dumps(found))
+        typer.echo(json.dumps(found))
         return
     where = console()
     if show and said:
         where.print(ratings_table(run.episodes, said))
         where.print()
     framed(where, agreement_table(judge, task, fitted), "agreement")
+
+
+# --- what a person sees: a trajectory, then what task and judge say of it; the agreement ----------
+
+
+def work_panel(shown: Shown, title: str) -> Panel:
+    """The problem as the first agent saw it and every move: nothing that could sway a rating."""
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.text import Text
+
+    from orchestry.report.words import plain
+
+    path = shown.record.path(shown.node.id)
+    rows: list[RenderableType] = [
+        Text(f"the problem, as {path[0].turns[0].agent} saw it", style="dim"),
+        Text(plain(_problem(path[0]))),
+    ]
+    for node in path:
+        for turn in node.turns:
+            head = Text(turn.agent, style="bold cyan").append(f"  {node.id}", style="dim")
+            text = plain(turn.completion.text)
+            rows += [Text(), head, Text(text) if text else Text("(empty)", style="dim")]
+    return Panel(Group(*rows), title=Text(f"{title}: episode {shown.record.episode}, {_id(shown)}"))
+
+
+def numbers_panel(shown: Shown, rating: float | None) -> Panel:
+    """The person's rating beside reward, parts, feedback, the judge's numbers and the credits."""
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    from orchestry.report.words import plain
+
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    if rating is not None:
+        facts.add_row("you", Text(f"{rating:.3f}", style="bold"))
+    parts = "  ".join(f"{part.name} {part.value:.2f}" for part in shown.node.score.parts)
+    facts.add_row("reward", Text.assemble((f"{shown.reward:.3f}", "bold"), f"  ({parts})"))
+    if shown.node.score.feedback:
+        facts.add_row("", Text(plain(shown.node.score.feedback), style="dim"))
+    for node in shown.record.path(shown.node.id):
+        if node.judged is not None:
+            facts.add_row("judge", _judged(node))
+    for row in shown.record.credits:
+        if row.leaf == shown.node.id:
+            interval = f"[{row.low:+.3f}, {row.high:+.3f}]"
+            facts.add_row("credit", f"{row.credit:+.3f}  {row.agent}, 95 % in {interval}")
+    why = "as asked" if shown.why == "asked for" else f"one of the {shown.why} by reward"
+    return Panel(facts, title=Text(why), expand=False)
+
+
+def ratings_table(records: Sequence[EpisodeRecord], said: Mapping[tuple[int, str], Rated]) -> Table:
+    """Every rated node, in order of play, with the judge's last number on the way to it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from orchestry.judge.calibration import judged, reward
+    from orchestry.report.words import plain
+
+    table = Table("episode", "node", "problem", box=None, pad_edge=False, header_style="dim")
+    for heading in ("you", "reward", "judge"):
+        table.add_column(heading, justify="right", header_style="dim", no_wrap=True)
+    table.add_column("comment", header_style="dim")
+    for record in records:
+        for node in record.nodes:
+            event = said.get((record.episode, node.id))
+            if event is not None:
+                numbers = (event.rating, reward(node), judged(record, node))
+                cells = (str(record.episode), node.id, record.problem, *map(_number, numbers))
+                table.add_row(*map(Text, cells), Text(plain(event.comment)))
+    return table
+
+
+def agreement_table(judge: Agreement, task: Agreement, fitted: Calibration) -> Group:
+    """How far the person agrees with judge and task, and what this makes of the judge."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("you and", no_wrap=True)
+    for heading in ("rated", "pairs alike", "mean distance", "rank correlation"):
+        table.add_column(heading, justify="right")
+    for name, found in (("the judge", judge), ("the reward", task)):
+        alike = "-" if found.alike is None else f"{found.alike:.0%} of {found.pairs}"
+        numbers = map(_number, (found.difference, found.spearman))
+        table.add_row(name, str(found.count), alike, *numbers)
+    return Group(table, Text(), Text(_verdict(judge, task, fitted), style="dim"))
+
+
+def _verdict(judge: Agreement, task: Agreement, fitted: Calibration) -> str:
+    """What the numbers can't say: what is missing, or what the ratings do to the judge."""
+    from orchestry.judge.calibration import PRIOR
+
+    if not task.count:
+        return "Nothing is rated yet, so there is nothing to compare."
+    if not judge.count:
+        return "The judge rated none of these, nor a move that led to one: nothing to compare."
+    counts = ", ".join(f"{number:g} as {fitted(number):.2f}" for number in (0.0, 0.5, 1.0))
+    return f"By your ratings, and a prior worth {PRIOR:g}, the judge's numbers count: {counts}."
+
+
+def _problem(first: NodeRecord) -> str:
+    asked = [message.content for message in first.turns[0].messages if message.role == "user"]
+    return asked[-1] if asked else "(nothing)"
+
+
+def _judged(node: NodeRecord) -> Text:
+    from rich.text import Text
+
+    from orchestry.report.words import plain
+
+    movers = " and ".join(turn.agent for turn in node.turns)
+    text = Text.assemble((f"{node.judged:.3f}", "bold"), f"  {movers}'s move {node.id}")
+    return text.append(f": {plain(node.judge_feedback)}" if node.judge_feedback else "")
+
+
+def _id(shown: Shown) -> str:
+    return f"{shown.record.problem}, node {shown.node.id}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

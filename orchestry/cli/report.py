@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
-from orchestry.cli.options import RUN
+from orchestry.cli.groups import App
+from orchestry.cli.options import OUTPUT, Json, option, run_argument
 from orchestry.cli.screen import console, fitted
 
 if TYPE_CHECKING:
@@ -17,19 +19,25 @@ if TYPE_CHECKING:
     from orchestry.report.report import Report
 
 
-@click.command(name="report")
-@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.  [RUN/report]")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> int:
+app = App()
+
+
+@app.command("report")
+def command(
+    runs: Annotated[list[Path], run_argument("RUN")],
+    out: Annotated[
+        Path | None, option(OUTPUT, "Folder to write to.  [RUN/report]", metavar="DIR")
+    ] = None,
+    as_json: Json = False,
+) -> int:
     """Write RESULTS.md, figures and a page from what run directories hold.
 
     With what `orchestry evaluate` and `orchestry baselines run --of` left in a run. Several runs
-    are compared side by side, those that differ only in their seed also as one; they need --out.
+    are compared side by side, those that differ only in their seed also as one; they need `--out`.
     Nothing is played or asked. A run may be unfinished or partly damaged: the report says what is
     missing. A second call writes the report anew.
     """
-    from orchestry.cli.notes import say
+    from orchestry.cli.console import say
     from orchestry.report.experiment import read_experiments
     from orchestry.report.report import write
     from orchestry.report.words import counted
@@ -42,13 +50,13 @@ def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> int:
     if report.undrawn:
         say(errors, report.undrawn)
     if as_json:
-        click.echo(json.dumps(_plain(experiments, report)))
+        typer.echo(json.dumps(_plain(experiments, report)))
     else:
         _show(experiments, report)
     return 0
 
 
-def _folder(runs: tuple[Path, ...], out: Path | None) -> Path:
+def _folder(runs: Sequence[Path], out: Path | None) -> Path:
     """Where the report goes; raises ConfigError."""
     from orchestry.core.errors import ConfigError
 
@@ -68,12 +76,12 @@ def _show(experiments: tuple[Experiment, ...], report: Report) -> None:
     from orchestry.report.words import plain
 
     for name, sentences in summary(experiments):
-        click.echo(plain(name))
+        typer.echo(plain(name))
         for sentence in sentences:
-            click.echo(fitted(f"  {plain(sentence)}", hang=2))
-        click.echo()
+            typer.echo(fitted(f"  {plain(sentence)}", hang=2))
+        typer.echo()
     for path in report.files:
-        click.echo(str(path))
+        typer.echo(str(path))
 
 
 def _plain(experiments: tuple[Experiment, ...], report: Report) -> dict[str, object]:

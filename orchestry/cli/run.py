@@ -1,40 +1,54 @@
-"""`orchestry run`: one run from flags to result."""
+"""`orchestry run`, from flags to result, and `orchestry resume`, on from where a run stopped."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Unpack
 
-import click
-
-from orchestry.cli.options import config_from, run_options
-
-
-@click.command(name="run")
-@run_options
-@click.option(
-    "--run-dir", type=click.Path(path_type=Path), help="The run's directory itself.  [runs/...]"
+from orchestry.cli.groups import App
+from orchestry.cli.options import (
+    BUDGET,
+    RUN,
+    DryRun,
+    Json,
+    Patience,
+    RunDir,
+    RunFlags,
+    RunFolder,
+    ShowBest,
+    TaskPath,
+    Trusted,
+    Verbose,
+    config_from,
+    flag,
+    option,
+    settings,
+    spread,
+    trusting,
 )
-@click.option("--dry-run", is_flag=True, help="Print calls, tokens and dollars; spend nothing.")
-@click.option("--show-best", is_flag=True, help="Show the best trajectory: advantages, credits.")
-@click.option("--verbose", is_flag=True, help="A line an episode, and tracebacks.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(
-    run_dir: Path | None,
-    dry_run: bool,
-    show_best: bool,
-    verbose: bool,
-    as_json: bool,
-    **flags: Any,
+
+app = App()
+
+
+@app.command("run")
+@spread
+def run(
+    run_dir: RunDir = None,
+    dry_run: DryRun = False,
+    show_best: ShowBest = False,
+    verbose: Verbose = False,
+    as_json: Json = False,
+    **flags: Unpack[RunFlags],
 ) -> int:
     """Search or train on a task; writes a run directory.
 
-    With a model that can judge, a judge rates what the reward leaves tied (in code_collaboration
-    only with judge.enabled=true), and behaviours learned from the episodes enter the prompts once
-    they passed a test: judge.*, credit.* and behaviors.*, explained in docs/learning.md; --dry-run
-    shows what they cost, judge.enabled=false and behaviors.enabled=false do without.
+    A judge breaks ties in the reward (in code_collaboration only with `judge.enabled=true`), if the
+    model can judge. Behaviours are learned from the episodes; those that pass a test enter the
+    prompts. The keys `judge.*`, `credit.*` and `behaviors.*` set this up: see docs/learning.md.
+    `--dry-run` shows what they cost. Switch them off with `judge.enabled=false` and
+    `behaviors.enabled=false`.
 
-    Every config key has its line in orchestry/core/config.py; `--set key=value` reaches them all.
+    docs/cli.md explains every config key; `--set key=value` sets any of them.
+
     Exit codes: 0 done, 1 failed, 2 bad usage, 3 stopped at the budget, 4 stopped because the
     server stayed away, 130 interrupted.
     """
@@ -49,5 +63,57 @@ def command(
     from orchestry.engine.run import train
 
     with watching(verbose=verbose) as observer:
-        run = train(config, run_dir, observer)
-    return finish(run, show_best=show_best, as_json=as_json)
+        found = train(config, run_dir, observer)
+    return finish(found, show_best=show_best, as_json=as_json)
+
+
+@app.command("resume")
+def resume(
+    run: RunFolder,
+    budget: Annotated[
+        float | None, option(BUDGET, "A new hard cap for the whole run.", metavar="USD")
+    ] = None,
+    episodes: Annotated[
+        int | None, option(RUN, "A new number of episodes in all.", metavar="N")
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        option(
+            RUN,
+            "A setting that a resume may change, such as learn.learning_rate; may be repeated.",
+            "--set",
+            metavar="A.B=C",
+        ),
+    ] = None,
+    accept: Annotated[
+        bool,
+        flag(
+            RUN,
+            "Go on although config.yaml, the task or the base changed, or the journal lost its "
+            "end.",
+            "--accept-changes",
+        ),
+    ] = False,
+    task_path: TaskPath = None,
+    trust: Trusted = False,
+    patience: Patience = None,
+    show_best: ShowBest = False,
+    verbose: Verbose = False,
+    as_json: Json = False,
+) -> int:
+    """Go on with a run that was stopped or killed.
+
+    Answers that had arrived are not paid again, and the cap holds over all parts of the run.
+    """
+    from orchestry.cli.show import finish
+    from orchestry.cli.watch import watching
+    from orchestry.engine.run import resume
+
+    changes = settings(
+        RunFlags(
+            sets=sets, budget=budget, patience=patience, episodes=episodes, task_path=task_path
+        )
+    )
+    with watching(verbose=verbose) as observer:
+        resumed = resume(run, changes, observer, trust=trusting(trust), accept=accept)
+    return finish(resumed, show_best=show_best, as_json=as_json)

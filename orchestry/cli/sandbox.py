@@ -1,22 +1,28 @@
-"""`orchestry sandbox run`: runs programs of a file in the sandbox, a verdict a line."""
+"""`orchestry sandbox run`: runs the programs of a file in the sandbox, one verdict per line."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict, Unpack
 
-import click
+import typer
 from pydantic import ValidationError
 
-from orchestry.cli.groups import Group
-from orchestry.cli.programs import Program, judge, read
+from orchestry.cli.groups import App
+from orchestry.cli.options import OUTPUT, SAFETY, flag, option, spread
 from orchestry.core.errors import ConfigError, reason
-from orchestry.core.types import Limits, Sandbox
+from orchestry.core.types import Call, CallResult, Limits, Sandbox
 from orchestry.sandbox import open_sandbox
+from orchestry.sandbox.inside.tagged import Untaggable, dumps
+from orchestry.sandbox.redact import Redactor
+from orchestry.task.code import compare, shorten, show_value
 
 WINDOW = 128
 """Programs in memory at once, those whose verdict waits for an earlier one included."""
@@ -25,41 +31,68 @@ Reports = asyncio.Queue["asyncio.Task[dict[str, Any]] | None"]
 """Reports to come, in order; None comes last."""
 
 
-@click.group(cls=Group)
-def command() -> None:
-    """Run untrusted programs, and see how this machine confines them."""
+GRAVITY = ("timeout", "memory", "error", "fail", "pass")
+"""A program's verdict is the gravest of its calls'."""
+SHAPE = '{"id", "code", "entry_point", "tests": [[args, expected], ...]}, "wall_s" if wanted'
+_KEYS: dict[str, tuple[type, ...]] = {
+    "id": (str, int),
+    "code": (str,),
+    "entry_point": (str,),
+    "tests": (list,),
+}
+_NAMES = {str: "a string", int: "an integer", list: "a list"}
+_MAX_SHOWN = 80
+_MAX_WHY = 400
+_shown = partial(show_value, most=_MAX_SHOWN)
+LIMITS = "Limits"
+app = App("Run untrusted programs, and see how this machine confines them.")
 
 
-@command.command("run")
-@click.argument("file", metavar="FILE")
-@click.option("--wall-s", type=float, metavar="S", help="Seconds a program may take.  [6]")
-@click.option(
-    "--cpu-s",
-    type=float,
-    metavar="S",
-    help="Seconds of CPU time; one call may use half.  [2]",
-)
-@click.option("--memory-mb", type=int, metavar="MB", help="MiB of address space.  [256]")
-@click.option("--output-kb", type=int, metavar="KB", help="KiB of one call's value.  [256]")
-@click.option("--processes", type=int, metavar="N", help="Threads, the first one included.  [16]")
-@click.option("--recursion", type=int, metavar="N", help="Nested calls.  [1000]")
-@click.option(
-    "--level",
-    type=click.Choice(["1", "2", "3", "4"]),
-    help="Confine at this level only, or fail; for tests.  [the best there is]",
-)
-@click.option(
-    "--allow-unsafe-code",
-    is_flag=True,
-    help="Accept level 4, which limits but does not confine.",
-)
-@click.option("--verbose", is_flag=True, help="Tracebacks of Orchestry's own errors.")
-def run(file: str, level: str | None, allow_unsafe_code: bool, verbose: bool, **given: Any) -> int:
-    """Test the programs in FILE, one JSON object a line; "-" is stdin.
+class Given(TypedDict):
+    """The limits that were given."""
 
-    \b
-    In:  {"id", "code", "entry_point", "tests": [[args, expected], ...], "wall_s"}
+    wall_s: Annotated[float | None, option(LIMITS, "Seconds a program may take.  [6]", metavar="S")]
+    cpu_s: Annotated[
+        float | None,
+        option(LIMITS, "Seconds of CPU time; one call may use half.  [2]", metavar="S"),
+    ]
+    memory_mb: Annotated[int | None, option(LIMITS, "MiB of address space.  [256]", metavar="MB")]
+    output_kb: Annotated[
+        int | None, option(LIMITS, "KiB of one call's value.  [256]", metavar="KB")
+    ]
+    processes: Annotated[
+        int | None, option(LIMITS, "Threads, the first one included.  [16]", metavar="N")
+    ]
+    recursion: Annotated[int | None, option(LIMITS, "Nested calls.  [1000]", metavar="N")]
+
+
+Level = Annotated[
+    Literal["1", "2", "3", "4"] | None,
+    option(SAFETY, "Confine at this level only, or fail; for tests.  [the best there is]"),
+]
+
+
+@app.command("run")
+@spread
+def run(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="JSON lines.")],
+    level: Level = None,
+    allow_unsafe_code: Annotated[
+        bool,
+        flag(SAFETY, "Accept level 4, which limits but does not confine.", "--allow-unsafe-code"),
+    ] = False,
+    verbose: Annotated[
+        bool, flag(OUTPUT, "Tracebacks of Orchestry's own errors.", "--verbose")
+    ] = False,
+    **given: Unpack[Given],
+) -> int:
+    """Test the programs in FILE, one JSON object per line; "-" is stdin.
+
+    ```text
+    In:  {"id", "code", "entry_point", "tests": [[args, expected], ...],
+          "wall_s"}
     Out: {"id", "verdict", "passed", "total", "why"}
+    ```
 
     A test calls the entry point with the list of arguments. Types must match: True is not 1, and a
     list is no tuple, so a program that returns one can't pass, for JSON has none. Floats agree
@@ -70,8 +103,8 @@ def run(file: str, level: str | None, allow_unsafe_code: bool, verbose: bool, **
     first call that earned it. Verdicts come in the order of the lines, each as soon as it is known;
     programs run on all cores.
 
-    wall_s is optional, and is then that program's only time limit unless --cpu-s is given. Other
-    keys are passed over.
+    `wall_s` is optional, and is then that program's only time limit unless `--cpu-s` is given.
+    Other keys are passed over.
 
     A bad line is named on stderr with exit code 2. A file is checked as a whole before anything
     runs; of stdin or a pipe, lines before the bad one still get their verdicts, and none after it
@@ -122,19 +155,19 @@ def _programs(file: str, limits: Limits, *, cpu: bool) -> Iterator[Program]:
 async def _run(programs: Iterator[Program], opened: Any) -> None:
     """Prints the reports in order. An error of `programs` is raised once all before it are out."""
     async with opened as sandbox:
-        click.echo(f"sandbox level {sandbox.level}", err=True)
+        typer.echo(f"sandbox level {sandbox.level}", err=True)
         room = asyncio.Semaphore(WINDOW)
         reports: Reports = asyncio.Queue()
         feeder = asyncio.create_task(_feed(programs, sandbox, reports, room))
         try:
             told = 0
             while (task := await reports.get()) is not None:
-                click.echo(json.dumps(await task))
+                typer.echo(json.dumps(await task))
                 room.release()
                 told += 1
             await feeder
             if not told:
-                click.echo("no program was given, so there are no verdicts", err=True)
+                typer.echo("no program was given, so there are no verdicts", err=True)
         finally:
             feeder.cancel()
             await asyncio.gather(feeder, *_cancelled(reports), return_exceptions=True)
@@ -158,3 +191,121 @@ async def _feed(
             reports.put_nowait(asyncio.create_task(judge(program, sandbox)))
     finally:
         reports.put_nowait(None)
+
+
+# --- programs with tests: read, judged by their calls, reported -----------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One line: code, the function that is called, and what each call should return."""
+
+    id: str | int
+    code: str
+    entry_point: str
+    tests: tuple[tuple[list[Any], Any], ...]
+    limits: Limits
+
+
+def read(lines: Iterable[bytes], name: str, limits: Limits, *, cpu: bool) -> Iterator[Program]:
+    """The programs of a file, one at a time; blank lines and unknown keys are passed over.
+
+    A line's `wall_s` replaces that of `limits`. It then is the only time limit, unless `cpu` says
+    that the user has chosen one of CPU time. Raises ConfigError at a bad line.
+    """
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield _program(line, limits, cpu=cpu)
+        except ValueError as error:
+            raise ConfigError(f"{name}:{number}: {error}: each line is {SHAPE}") from None
+
+
+def _program(line: bytes, limits: Limits, *, cpu: bool) -> Program:
+    try:
+        raw = json.loads(line.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"no JSON ({reason(error)})") from None
+    if not isinstance(raw, dict):
+        raise ValueError("no JSON object")
+    for key, kinds in _KEYS.items():
+        wanted = " or ".join(_NAMES[kind] for kind in kinds)
+        if key not in raw:
+            raise ValueError(f"{key} is missing: give {wanted}")
+        if type(raw[key]) not in kinds:
+            raise ValueError(f"{key} is {_shown(raw[key])}: give {wanted}")
+    tests = tuple(_test(test, number) for number, test in enumerate(raw["tests"], 1))
+    given = raw.get("wall_s")
+    own = limits if given is None else _own_limits(given, limits, cpu=cpu)
+    return Program(raw["id"], raw["code"], raw["entry_point"], tests, own)
+
+
+def _test(raw: Any, number: int) -> tuple[list[Any], Any]:
+    if not isinstance(raw, list) or len(raw) != 2 or not isinstance(raw[0], list):
+        raise ValueError(f"test {number} is {_shown(raw)}: give [[arguments...], expected]")
+    try:
+        dumps(raw[0])
+    except Untaggable as error:
+        raise ValueError(f"test {number} has arguments {error}: flatten them") from None
+    return raw[0], raw[1]
+
+
+def _own_limits(wall_s: Any, limits: Limits, *, cpu: bool) -> Limits:
+    if type(wall_s) not in (int, float):
+        raise ValueError(f"wall_s is {_shown(wall_s)}: give seconds")
+    changed = {"wall_s": wall_s} if cpu else {"wall_s": wall_s, "cpu_s": _cpu_s(wall_s)}
+    try:
+        return Limits(**{**limits.model_dump(), **changed})
+    except ValidationError as error:
+        raise ValueError(reason(error)) from None
+
+
+def _cpu_s(wall_s: float) -> float:
+    """CPU time that leaves the wall clock as the limit: a call may use half of a run's."""
+    return min(2 * wall_s, 3600.0)
+
+
+async def judge(program: Program, sandbox: Sandbox) -> dict[str, Any]:
+    """Runs a program's tests; its report, as the command prints it."""
+    calls = [Call(args=tuple(args)) for args, _ in program.tests]
+    results: Sequence[CallResult] = []
+    if calls:
+        results = await sandbox.run(program.code, program.entry_point, calls, program.limits)
+    return report(program, results)
+
+
+def report(program: Program, results: Sequence[CallResult]) -> dict[str, Any]:
+    """The verdict on a program, and in words the first call that earned it."""
+    pairs = zip(results, program.tests, strict=True)
+    marks = [_mark(result, expected) for result, (_, expected) in pairs]
+    verdict = min(marks, key=GRAVITY.index, default="error")
+    why = "no tests: give at least one [[arguments...], expected]"
+    if marks:
+        why = "" if verdict == "pass" else _why(program, results, marks.index(verdict))
+    return {
+        "id": program.id,
+        "verdict": verdict,
+        "passed": marks.count("pass"),
+        "total": len(marks),
+        "why": why,
+    }
+
+
+def _mark(result: CallResult, expected: Any) -> str:
+    if result.verdict == "value":
+        return "pass" if compare(expected, result.value) else "fail"
+    return "error" if result.verdict == "output" else result.verdict
+
+
+def _why(program: Program, results: Sequence[CallResult], index: int) -> str:
+    """One line without a secret: call, what came of it, what was expected."""
+    result, (args, expected) = results[index], program.tests[index]
+    redactor = Redactor(os.environ)
+    given = ", ".join(_shown(redactor.value(arg)) for arg in args)
+    end = f": {result.why}"
+    if result.verdict == "value":
+        got = _shown(redactor.value(result.value))
+        end = f" returned {got}, expected {_shown(redactor.value(expected))}"
+    text = f"test {index + 1}: {program.entry_point}({shorten(given, 2 * _MAX_SHOWN)}){end}"
+    return redactor.text(" ".join(text.split()), _MAX_WHY)

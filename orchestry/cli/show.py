@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
+import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -32,7 +32,7 @@ def finish(run: Run, *, show_best: bool, as_json: bool) -> int:
     summary = run.summary
     where = console(stderr=as_json)
     if as_json:
-        click.echo(summary.model_dump_json())
+        typer.echo(summary.model_dump_json())
     if show_best and run.best:
         title = f"best: episode {run.best.episode}, {escape(run.best.problem)}"
         framed(where, best(run.best), title, expand=True)

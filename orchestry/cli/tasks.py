@@ -7,21 +7,27 @@ import json
 import keyword
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from string import Template
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+import typer
 
-from orchestry.cli.groups import Group
-from orchestry.cli.options import task_path_option
+from orchestry.cli.groups import App
+from orchestry.cli.options import (
+    OUTPUT,
+    SAFETY,
+    Json,
+    TaskPath,
+    flag,
+    option,
+    task_names,
+)
 from orchestry.cli.screen import console, fitted
 
 if TYPE_CHECKING:
     from orchestry.task.base import BaseTask
     from orchestry.task.check import Finding
     from orchestry.task.registry import TaskLocation
-
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-
 
 CASES = 5
 """Cases against a rule that are shown without --verbose."""
@@ -32,47 +38,47 @@ COSTS = (
 )
 
 
-@click.group(cls=Group)
-def command() -> None:
-    """List, check and create tasks."""
+app = App("List, check and create tasks.")
 
 
-@command.command("list")
-@task_path_option
-@json_option
-def list_tasks(task_path: Sequence[Path], as_json: bool) -> None:
+@app.command("list")
+def list_tasks(task_path: TaskPath = None, as_json: Json = False) -> None:
     """Show every task that can be run from here. Imports none of them."""
     from orchestry.task.registry import find_tasks
 
-    tasks = list(find_tasks(task_path, Path.cwd()).values())
+    tasks = list(find_tasks(task_path or (), Path.cwd()).values())
     if as_json:
-        click.echo(json.dumps({"tasks": [_plain(task) for task in tasks]}))
+        typer.echo(json.dumps({"tasks": [_plain(task) for task in tasks]}))
     else:
         _print_table(tasks)
 
 
-@command.command("check")
-@click.argument("name")
-@task_path_option
-@json_option
-@click.option("--verbose", is_flag=True, help="Show tracebacks, and all cases.")
-@click.option(
-    "--allow-unsafe-code", is_flag=True, help="Check it even where code can't be confined."
-)
+@app.command("check")
 def check(
-    name: str, task_path: Sequence[Path], as_json: bool, verbose: bool, allow_unsafe_code: bool
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="`orchestry tasks list` shows them.", autocompletion=task_names
+        ),
+    ],
+    task_path: TaskPath = None,
+    as_json: Json = False,
+    verbose: Annotated[bool, flag(OUTPUT, "Show tracebacks, and all cases.", "--verbose")] = False,
+    allow_unsafe_code: Annotated[
+        bool, flag(SAFETY, "Check it even where code can't be confined.", "--allow-unsafe-code")
+    ] = False,
 ) -> int:
     """Play a task with odd, empty and gold answers; exit 1 if it breaks a rule.
 
     Odd answers are long, deep, cut off, in other bytes, of other agents. In a run, one that the
     task raises on costs its trajectory (0, tag task_error) and not the run.
     """
-    from orchestry.cli.notes import say
+    from orchestry.cli.console import say
     from orchestry.task.registry import load_task
 
     errors = console(stderr=True)
     say(errors, f"loading task {name}, then playing it with odd, empty and gold answers")
-    task = load_task(name, task_path, warn=lambda text: say(errors, f"warning: {text}"))
+    task = load_task(name, task_path or (), warn=lambda text: say(errors, f"warning: {text}"))
     findings = asyncio.run(_findings(task, allow_unsafe_code))
     ok = all(finding.ok for finding in findings)
     if as_json:
@@ -80,26 +86,30 @@ def check(
             {"rule": each.rule, "ok": each.ok, "detail": each.detail, "cases": each.cases}
             for each in findings
         ]
-        click.echo(json.dumps({"task": name, "ok": ok, "findings": rules}))
+        typer.echo(json.dumps({"task": name, "ok": ok, "findings": rules}))
     else:
         _print_checklist(name, findings, verbose)
     return 0 if ok else 1
 
 
-@command.command("new")
-@click.argument("name")
-@click.option(
-    "--dir",
-    "parent",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("tasks"),
-    show_default=True,
-    help="The folder that gets the task's folder.",
-)
-@click.option("--force", is_flag=True, help="Even if it hides another task of that name.")
-def new(name: str, parent: Path, force: bool) -> None:
+@app.command("new")
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits and _.")],
+    parent: Annotated[
+        Path,
+        option(
+            OUTPUT,
+            "The folder that gets the task's folder.",
+            "--dir",
+            file_okay=False,
+            metavar="DIR",
+        ),
+    ] = Path("tasks"),
+    force: Annotated[
+        bool, flag(OUTPUT, "Even if it hides another task of that name.", "--force")
+    ] = False,
+) -> None:
     """Write a small task that works: change its problems, then its reward."""
-    from orchestry.cli.skeleton import write_task
     from orchestry.core.errors import ConfigError
     from orchestry.task.registry import find_tasks
 
@@ -115,9 +125,9 @@ def new(name: str, parent: Path, force: bool) -> None:
         )
     write_task(folder, name)
     where = "" if parent == Path("tasks") else f" --task-path {parent}"
-    click.echo(f"Wrote {folder}. Next:")
-    click.echo(f"  orchestry tasks check {name}{where}")
-    click.echo(f"  orchestry run --task {name}{where} --episodes 5")
+    typer.echo(f"Wrote {folder}. Next:")
+    typer.echo(f"  orchestry tasks check {name}{where}")
+    typer.echo(f"  orchestry run --task {name}{where} --episodes 5")
 
 
 async def _findings(task: BaseTask[Any], unsafe: bool) -> list[Finding]:
@@ -165,11 +175,109 @@ def _print_checklist(name: str, findings: Sequence[Finding], verbose: bool) -> N
         where.print(coloured, soft_wrap=True)
         most = len(finding.cases) if verbose else CASES
         for case in finding.cases[1:most]:
-            click.echo(fitted(f"      {case}", hang=8))
+            typer.echo(fitted(f"      {case}", hang=8))
         if verbose and finding.trace:
-            click.echo(finding.trace)
+            typer.echo(finding.trace)
     broken = sum(not finding.ok for finding in findings)
     verdict = f"breaks {broken} of {len(findings)} rules" if broken else "keeps every rule"
-    click.echo(f"Task {name} {verdict}.")
+    typer.echo(f"Task {name} {verdict}.")
     if any(finding.rule == ANY and finding.trace for finding in findings):
-        click.echo(COSTS)
+        typer.echo(COSTS)
+
+
+# --- what `tasks new` writes: small, whole, and passing its own check -----------------------------
+
+TASK = Template('''"""$title: a drafter writes a sentence, an editor improves it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from orchestry import AgentSpec, Problem, Score, Split, TeamTask, Tools, Transcript, read_problems
+
+BANK = Path(__file__).with_name("problems.jsonl")
+
+
+class $class_name(TeamTask):
+    name = "$name"
+    agents = (
+        AgentSpec(role="drafter", system_prompt="Answer in one short sentence."),
+        AgentSpec(role="editor", system_prompt="Improve the draft. Answer in one short sentence."),
+    )
+    weights: ClassVar[Mapping[str, float]] = {"coverage": 0.8, "brevity": 0.2}
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return read_problems(BANK, split)
+
+    async def evaluate(self, state: Transcript, tools: Tools) -> Score:
+        text = state.said[-1][1] if state.said else ""
+        words = re.findall(r"\\w+", text.lower())
+        wanted = state.problem.data["words"]
+        missing = [word for word in wanted if word not in words]
+        return self.score(
+            coverage=1 - len(missing) / len(wanted),
+            brevity=float(0 < len(words) <= 30),
+            feedback=f"Missing words: {', '.join(missing) or 'none'}.",
+        )
+
+    def gold(self, problem: Problem) -> Mapping[str, str]:
+        return {"drafter": "", "editor": problem.data["gold"]}
+''')
+
+README = Template("""# $title: one sentence that covers what matters
+
+`task.py` holds the agents and the reward, `problems.jsonl` the problems. A line is one problem:
+`id` (for good), `prompt` (what agents see), `split` (train, dev or test; ids never move) and `data`
+(what the reward needs; agents never see it).
+
+The reward is coverage (share of the wanted words in the last answer, 0.8) and brevity (at most 30
+words, 0.2). `gold` gives answers that must score 1.0: `orchestry tasks check $name` plays them.
+""")
+
+_QUESTIONS = (
+    ("train", "Why is the sky blue?", "Air scatters blue light more than red light."),
+    ("train", "Why do we have seasons?", "The tilt of the axis turns each half to the sun."),
+    ("train", "How does a plane stay up?", "Its wing pushes air down, which gives lift."),
+    ("dev", "Why does ice float?", "Ice is less dense than water."),
+    ("dev", "Why do leaves fall in autumn?", "A tree sheds leaves to save water in winter."),
+    ("test", "What causes tides?", "The gravity of the moon pulls the ocean."),
+    ("test", "Why does bread rise?", "Yeast eats sugar and gives off gas."),
+)
+_WANTED = (
+    ("scatters", "light"),
+    ("tilt", "axis", "sun"),
+    ("wing", "lift"),
+    ("dense", "water"),
+    ("water", "winter"),
+    ("gravity", "moon"),
+    ("yeast", "gas"),
+)
+
+
+def write_task(folder: Path, name: str) -> None:
+    """Writes task.py, problems.jsonl and README.md into a new folder."""
+    words = [word for word in name.split("_") if word]
+    title = " ".join(words).capitalize() or name
+    camel = "".join(word[0].upper() + word[1:] for word in words)
+    class_name = camel if camel.endswith("Task") else f"{camel}Task"
+    values = {"name": name, "title": title, "class_name": class_name}
+    folder.mkdir(parents=True)
+    (folder / "task.py").write_text(TASK.substitute(values), encoding="utf-8")
+    (folder / "README.md").write_text(README.substitute(values), encoding="utf-8")
+    (folder / "problems.jsonl").write_text(_problems(), encoding="utf-8")
+
+
+def _problems() -> str:
+    lines = [
+        {
+            "id": f"q{number}",
+            "prompt": prompt,
+            "split": split,
+            "data": {"words": wanted, "gold": gold},
+        }
+        for number, ((split, prompt, gold), wanted) in enumerate(
+            zip(_QUESTIONS, _WANTED, strict=True), start=1
+        )
+    ]
+    return "".join(f"{json.dumps(line)}\n" for line in lines)

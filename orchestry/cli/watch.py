@@ -18,8 +18,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.text import Text
 
 from orchestry.backends.base import Backend
-from orchestry.cli.console import Console
-from orchestry.cli.notes import Notes, say
+from orchestry.cli.console import Console, Notes, say
 from orchestry.engine.session import Observer, Plan
 from orchestry.report.words import counted, duration
 from orchestry.store.records import EpisodeRecord

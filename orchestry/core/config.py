@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
@@ -22,17 +22,14 @@ from pydantic import (
 )
 
 from orchestry.core import files as on_disk
+from orchestry.core.choices import BackendName, ProviderName
 from orchestry.core.errors import ConfigError
 from orchestry.core.learn_config import LearnConfig
 from orchestry.core.resolve import Mark, explain, refuse_secrets
 from orchestry.core.track_config import TrackersConfig
 from orchestry.core.types import AgentSpec, Frozen, Limits, Split
 
-BackendName = Literal["api", "local"]
 Arrangement = Literal["fixed", "concat", "sequential", "discussion"]
-ProviderName = Literal["auto", "anthropic", "openai", "embedded", "recorded", "fake"]
-BACKENDS: tuple[str, ...] = get_args(BackendName)
-PROVIDERS: tuple[str, ...] = get_args(ProviderName)
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0.0, le=86_400.0)]
@@ -205,8 +202,8 @@ class BehaviorsConfig(Frozen):
     every: int = Field(5, ge=1, le=100_000)
     """Episodes between two updates of the library."""
     source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
-    """A library to start from (`behaviors.from`): a YAML file, a run, or the name of one that ships.
-    One of another task or model is tested first."""
+    """A library to start from (`behaviors.from`): a YAML file, a run, or the name of one that
+    ships. One of another task or model is tested first."""
     top: Share = 0.2
     """Share of an update's trajectories that count as winners."""
     candidates: int = Field(3, ge=1, le=16)

@@ -12,10 +12,10 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from orchestry.core.choices import SPLITS as SPLITS
+from orchestry.core.choices import Split as Split
 from orchestry.core.seeds import derive
 
-Split = Literal["train", "dev", "test"]
-SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 Source = Literal["leaf", "judge", "task"]
 """Who says what a node is worth: the leaves below it, the central judge, or the task's score."""
 MAX_CHARS = 200_000

@@ -21,8 +21,8 @@ from orchestry.backends.simulated import simulated_score
 from orchestry.core.errors import OrchestryError, TaskError
 from orchestry.core.seeds import derive
 from orchestry.core.types import (
-    ROOT,
     MAX_CHARS,
+    ROOT,
     Completion,
     Group,
     Judge,

@@ -121,8 +121,8 @@ def test_settings_of_the_config_hold_for_the_flags_provider(
 @pytest.mark.parametrize(
     ("args", "found"),
     [
-        (("--problems", 0), "0 is not in the range"),
-        (("--problems", "many"), "not a valid integer"),
+        (("--problems", 0), "greater than or equal to 1, found '0'"),
+        (("--problems", "many"), "unable to parse string as an integer, found 'many'"),
         (("--provider", "nobody"), "'nobody' is not one of"),
         (("--bogus",), "No such option"),
     ],

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestry.cli.console import Console
-from orchestry.cli.notes import Notes, say
+from orchestry.cli.console import Console, Notes, say
 from tests.cli.support import FAKE, CommandLine
 
 RUN = (sys.executable, "-m", "orchestry", "run", *map(str, FAKE), "--run-dir", "run")

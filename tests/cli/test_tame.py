@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestry.cli.console import Console
-from orchestry.cli.streams import Lenient
+from orchestry.cli.screen import Lenient
 from tests.cli.support import FAKE, CommandLine, served
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[1A\x9b31m\u202eback\u2066wards\x08\rover"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestry.cli.programs import Program, read
+from orchestry.cli.sandbox import Program, read
 from orchestry.core.types import Limits
 
 FOLDER = Path(__file__).parent / "hostile"

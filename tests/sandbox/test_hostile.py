@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from orchestry.cli.programs import judge
+from orchestry.cli.sandbox import judge
 from orchestry.core.errors import SandboxError
 from orchestry.core.types import Limits, Sandbox
 from orchestry.sandbox import open_sandbox

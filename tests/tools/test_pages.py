@@ -8,9 +8,10 @@ import shlex
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
+from typer.core import TyperGroup
 
 from orchestry.cli import COMMANDS, group, main
 from orchestry.core.config import settings_of, validate
@@ -83,7 +84,7 @@ def test_a_command_can_be_typed(page: str, words: list[str]) -> None:
     program, *args = words
     if program == "orchestry":
         context = _parse(args)
-        for key, value in settings_of(context.params.get("sets", ())).items():
+        for key, value in settings_of(context.params.get("sets") or ()).items():
             validate({key: value})
     elif program in ("python", "python3"):
         assert _is_there(args), f"{page}: nothing to run in {' '.join(words)}"
@@ -129,16 +130,13 @@ def test_the_example_of_a_task_is_checked_and_played(
     assert json.loads((run / "summary.json").read_text())["episodes"] == 2
 
 
-def _parse(args: list[str]) -> click.Context:
+def _parse(args: list[str]) -> Any:
     """What the command line makes of the words; raises what it would refuse them with."""
-    command: click.Command = group
-    context = click.Context(command, info_name="orchestry")
-    while isinstance(command, click.Group):
-        name, found, args = command.resolve_command(context, args)
-        assert name is not None
+    context: Any = group.make_context("orchestry", args, resilient_parsing=True)
+    while isinstance(context.command, TyperGroup):
+        name, found, args = context.command.resolve_command(context, args)
         assert found is not None
-        command = found
-        context = command.make_context(name, list(args), parent=context)
+        context = found.make_context(name, list(args), parent=context)
     return context
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
+from typer.core import TyperGroup
 
 from benchmarks.quality import chain
 from orchestry.cli import group
@@ -26,13 +27,13 @@ SMALL = chain.Experiment(
 @pytest.mark.parametrize("experiment", chain.EXPERIMENTS, ids=lambda each: each.name)
 def test_every_command_is_one_that_the_command_line_takes(experiment: chain.Experiment) -> None:
     for words in experiment.commands(Path("runs")):
-        command: click.Command | None = group
+        context: Any = group.make_context("orchestry", [], resilient_parsing=True)
         arguments = list(words)
-        while isinstance(command, click.Group):
-            context = click.Context(command)
-            command = command.get_command(context, arguments.pop(0))
-        assert command is not None, words
-        command.make_context(words[0], arguments)
+        while isinstance(context.command, TyperGroup):
+            name = arguments.pop(0)
+            command = context.command.get_command(context, name)
+            assert command is not None, words
+            context = command.make_context(name, list(arguments), parent=context)
 
 
 @pytest.mark.slow
