@@ -14,7 +14,6 @@ from typing import Any
 
 from orchestry.core.choices import PROVIDERS
 from orchestry.core.config import (
-    PROVIDERS,
     AgentConfig,
     CreditConfig,
     JudgeConfig,

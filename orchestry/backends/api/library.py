@@ -400,10 +400,11 @@ def read_library(path: Path) -> Library:
         if error.errno == errno.ENAMETOOLONG:
             raise too_long(error) from None
         why = error.strerror or str(error)
+        names = ", ".join(one.stem for one in shipped())
         fix = (
             f"give a library's YAML file, such as RUN/{IN_RUN.as_posix()}, a run that learned, or "
+            f"one that ships ({names})"
         )
-        fix += f"one that ships ({', '.join(one.stem for one in shipped())})"
     except ValueError as error:
         why = " ".join(str(error).split())[:300]
     raise ConfigError(f"{path} is no library of behaviours: {why}: {fix}")
