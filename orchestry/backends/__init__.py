@@ -12,7 +12,7 @@ from orchestry.backends.base import Backend
 from orchestry.backends.local.backend import LocalBackend
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError
-from orchestry.core.launch import launched
+from orchestry.core.machine import launched
 from orchestry.task.base import BaseTask
 
 BACKENDS: dict[str, type[ApiBackend | LocalBackend]] = {"api": ApiBackend, "local": LocalBackend}

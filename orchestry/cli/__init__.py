@@ -20,7 +20,7 @@ from typer.main import get_command
 from orchestry import __version__
 from orchestry.cli.groups import App, Command, Group
 from orchestry.cli.screen import Lenient, fitted
-from orchestry.core.launch import launched
+from orchestry.core.machine import launched
 
 PANELS = {
     "Play and learn": {

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestry.core.concurrency import together
 from orchestry.core.errors import ConfigError, TaskError
 from orchestry.core.seeds import derive, shuffled
-from orchestry.core.together import together
 from orchestry.core.types import ROOT, Completion, Problem, Rate, Siblings, Split, Trajectory, Turn
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import Play, task_boundary

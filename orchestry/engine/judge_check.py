@@ -15,10 +15,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from orchestry.core.concurrency import heeding, together
 from orchestry.core.config import BehaviorsConfig, CreditConfig, RunConfig, SamplingConfig
 from orchestry.core.errors import BudgetExceeded, Interrupted, OrchestryError, fault
-from orchestry.core.signals import heeding
-from orchestry.core.together import together
 from orchestry.core.types import Completion, Frozen, Policy, Request, Siblings, Tools
 from orchestry.engine.graded import GradedSet, graded_sets
 from orchestry.engine.judge_folder import keep_config

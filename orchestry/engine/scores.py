@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from orchestry.core.concurrency import together
 from orchestry.core.errors import TaskFault, reason
-from orchestry.core.together import together
 from orchestry.core.types import TASK_ERROR, Part, Rate, Score, Trajectory, utf8
 from orchestry.sandbox.redact import Redactor
 from orchestry.store.journal import Event, Journal, Scored

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestry.backends.base import Backend
+from orchestry.core.concurrency import heeding
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import (
     BudgetExceeded,
@@ -28,7 +29,6 @@ from orchestry.core.errors import (
     fault,
 )
 from orchestry.core.seeds import derive, shuffled
-from orchestry.core.signals import heeding
 from orchestry.core.types import Problem
 from orchestry.engine.scores import Verdicts
 from orchestry.models.ledger import Ledger

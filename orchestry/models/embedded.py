@@ -13,8 +13,8 @@ from http.client import HTTPConnection, HTTPException
 from importlib import import_module
 from typing import Any
 
-from orchestry.core.cores import cores
 from orchestry.core.errors import Interrupted, ProviderError, unknown
+from orchestry.core.machine import cores
 from orchestry.core.types import Completion, Request
 from orchestry.models.http import Endpoint, bytes_bound, schema_bound
 from orchestry.models.openai import OpenAIProvider

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from copy import copy
 from functools import partial
 
+from orchestry.core.concurrency import Door, Sleep, together
 from orchestry.core.config import RunConfig
-from orchestry.core.door import Door, Sleep
 from orchestry.core.errors import (
     BudgetExceeded,
     Interrupted,
@@ -27,7 +27,6 @@ from orchestry.core.errors import (
     reason,
 )
 from orchestry.core.seeds import derive
-from orchestry.core.together import together
 from orchestry.core.types import Completion, Provider, Request, clean, sample_of, utf8
 from orchestry.models.cache import AnswerCache, default_folder
 from orchestry.models.ledger import Ledger, Places

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from orchestry.core.concurrency import Sleep
 from orchestry.core.config import RetryConfig
-from orchestry.core.door import Sleep
 from orchestry.core.errors import ProviderError, ServerAway, reason
 from orchestry.core.types import Message, Request
 from orchestry.models.request_key import place_of_key

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Generic
 
+from orchestry.core.concurrency import together
 from orchestry.core.errors import TaskFault
 from orchestry.core.seeds import derive
-from orchestry.core.together import together
 from orchestry.core.types import (
     ROOT,
     Completion,

@@ -22,9 +22,9 @@ from typing import Literal, Protocol
 from orchestry.backends.api.distil import contrasts, distil
 from orchestry.backends.api.library import Behavior, Evidence, Library
 from orchestry.backends.api.trial import LOSS_LEVEL, Ruling, best, front, level, retire, rule
+from orchestry.core.concurrency import together
 from orchestry.core.config import BehaviorsConfig
 from orchestry.core.seeds import derive
-from orchestry.core.together import together
 from orchestry.core.types import AgentSpec, Frozen, Policy, Problem, Turn
 from orchestry.rollout.credit import blame
 from orchestry.store.records import EpisodeRecord

@@ -24,9 +24,9 @@ from orchestry.backends.local.dev import Dev, chosen, empty, leftover
 from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.model import EMBEDDED, device_of, require_installed, source_of
 from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig, SearchConfig
-from orchestry.core.cores import cores
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
+from orchestry.core.machine import cores
 from orchestry.core.types import Completion, Problem, Rate, Request, Tree, sample_of
 from orchestry.rollout.beam import Chains, Schedule
 from orchestry.rollout.rollout import Rollout

@@ -12,8 +12,8 @@ from statistics import fmean
 from typing import Any
 
 from orchestry.backends.base import Evaluation
+from orchestry.core.concurrency import together
 from orchestry.core.seeds import derive, shuffled
-from orchestry.core.together import together
 from orchestry.core.types import Problem
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.tree import episode_record

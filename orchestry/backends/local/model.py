@@ -26,7 +26,7 @@ from orchestry.core.digests import folder_digest, text_digest
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, reason
 from orchestry.core.files import Progress, cache, new_folder
-from orchestry.core.launch import Launch, launched
+from orchestry.core.machine import Launch, launched
 from orchestry.core.types import Message
 from orchestry.models import weights as models
 

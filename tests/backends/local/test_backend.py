@@ -14,8 +14,8 @@ peft = pytest.importorskip("peft")
 
 import orchestry
 from orchestry.core.config import resolve
-from orchestry.core.cores import cores
 from orchestry.core.errors import ConfigError, LearnError, PromptTooLong
+from orchestry.core.machine import cores
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import prepare, resume
 from orchestry.store.journal import Answered, Learned
@@ -35,7 +35,7 @@ from tests.backends.letters import (
     write_task,
 )
 from tests.backends.local.tiny import tiny_folder
-from tests.core.test_cores import busy
+from tests.core.test_machine import busy
 from tests.store.test_trackers import BOARD, assert_shows, curves
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -27,9 +27,9 @@ from transformers import (
 from orchestry import AgentSpec, BaseTask, Problem, Score, Split, Tools
 from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.trainer import Crew, Trainer
+from orchestry.core.concurrency import together
 from orchestry.core.learn_config import LearnConfig
 from orchestry.core.seeds import derive
-from orchestry.core.together import together
 from orchestry.core.types import Completion, Limits, Member, Request, Tree
 from orchestry.rollout.beam import Chains, Joint
 from orchestry.rollout.rollout import task_rater

@@ -1,10 +1,13 @@
-"""What a launcher's environment variables say, and who may not be launched."""
+"""Cores do not depend on the load; what a launcher's variables say, and who may not be launched."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,10 +15,39 @@ import pytest
 from orchestry.backends import open_backend
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
-from orchestry.core.launch import Launch, launched
+from orchestry.core.machine import Launch, cores, launched
 from orchestry.task.registry import load_task
 
 SECOND = {"WORLD_SIZE": "4", "RANK": "1", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+
+
+@contextmanager
+def busy() -> Iterator[None]:
+    """Every core of this process has other work too."""
+    spinning = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores())
+    ]
+    try:
+        time.sleep(0.3)
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+def test_the_number_does_not_depend_on_the_load() -> None:
+    idle = cores()
+    with busy():
+        assert cores() == idle
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores are allotted on Linux")
+def test_cores_that_are_not_allotted_to_the_process_do_not_count() -> None:
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    code += "from orchestry.core.machine import cores; print(cores())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
 
 
 def test_a_process_knows_its_place() -> None:

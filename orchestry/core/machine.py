@@ -1,4 +1,4 @@
-"""What a launcher of several processes (`accelerate launch`, torchrun) told this one."""
+"""What this process may use of its machine, and which others were started together with it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestry.core.errors import ConfigError
+
+
+def cores() -> int:
+    """Whatever else runs on them: the number of a model's threads decides the last bits of what it
+    computes, so the same run must find the same number.
+
+    On cores that others use, too, fewer threads may be faster, since a model's threads wait for
+    each other: there `learn.threads` says how many.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)

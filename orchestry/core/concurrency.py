@@ -1,0 +1,88 @@
+"""Doing several things at once: none is left behind, and a stop is heeded."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from orchestry.core.errors import BudgetExceeded, Interrupted
+
+T = TypeVar("T")
+Sleep = Callable[[float], Awaitable[None]]
+
+
+async def together(work: Iterable[Awaitable[T]]) -> list[T]:
+    """All results in order. If some fail, the others end first: what they asked is being paid for,
+    and its answers belong into the journal. Then the gravest failure is raised.
+    """
+    outcomes = await asyncio.gather(*work, return_exceptions=True)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    if errors:
+        raise gravest(errors)
+    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+
+
+def gravest(errors: Sequence[BaseException]) -> BaseException:
+    """The one that says best why a batch failed."""
+    for kind in (Interrupted, BudgetExceeded):
+        for error in errors:
+            if isinstance(error, kind):
+                return error
+    return errors[0]
+
+
+@contextmanager
+def heeding(handler: Callable[[], None]) -> Iterator[None]:
+    """Calls `handler` at Ctrl-C and at a polite kill, where this thread may receive them."""
+    loop, held = asyncio.get_running_loop(), list[signal.Signals]()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, handler)
+            held.append(number)
+        except (ValueError, RuntimeError, NotImplementedError):
+            break  # not the main thread (a notebook), or a system without them
+    try:
+        yield
+    finally:
+        for number in held:
+            loop.remove_signal_handler(number)
+
+
+class Door:
+    """Open until `shut`; then `check` raises what it was shut with, and so does every `sleep`."""
+
+    def __init__(self, sleep: Sleep) -> None:
+        self._sleep = sleep
+        self._error: Exception | None = None
+        self._is_shut = asyncio.Event()
+
+    def shut(self, error: Exception) -> None:
+        """Shuts the door; the first error stays."""
+        self._error = self._error or error
+        self._is_shut.set()
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits, but no longer than the door is open."""
+        await self.during(self._sleep(seconds))
+        self.check()
+
+    async def during(self, work: Awaitable[T]) -> T:
+        """What the work gives; once the door is shut it is cancelled, and `check` raises."""
+        task, shut = asyncio.ensure_future(work), asyncio.ensure_future(self._is_shut.wait())
+        try:
+            await asyncio.wait([task, shut], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+                self.check()
+            return task.result()
+        finally:
+            task.cancel()
+            shut.cancel()
