@@ -31,8 +31,7 @@ from orchestry.sandbox import open_sandbox
 from orchestry.store.journal import Opened, Stopped
 from orchestry.store.run import Run, Store, existing, load_run, read_config
 from orchestry.store.trackers import check, open_trackers
-from orchestry.task.arrangements import arranged, check_first_state
-from orchestry.task.arrangements.fixed import ALONE
+from orchestry.task.arrangements import ALONE, arranged, check_first_state
 from orchestry.task.base import BaseTask, TeamTask
 from orchestry.task.guard import count_stages, task_boundary
 from orchestry.task.registry import bundled, folder_of, load_task

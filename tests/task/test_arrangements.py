@@ -16,8 +16,14 @@ from orchestry.core.types import Limits, Request, Tools, Tree
 from orchestry.rollout.beam import Chains
 from orchestry.rollout.rollout import Rollout, task_rater
 from orchestry.sandbox import open_sandbox
-from orchestry.task.arrangements import BASELINES, arranged, check_first_state
-from orchestry.task.arrangements.fixed import ALONE, heading, shared_out
+from orchestry.task.arrangements import (
+    ALONE,
+    BASELINES,
+    arranged,
+    check_first_state,
+    heading,
+    shared_out,
+)
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import count_stages
 from tests.toys import Duo, Scripted, Words, team

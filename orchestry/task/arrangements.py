@@ -1,0 +1,319 @@
+"""What a team is compared with: by name, a schedule of calls, or another way to play the task.
+
+A baseline is a schedule or a wrapped task over the same rollout, never a loop of its own. Wrapped
+ones are those of MAGRPO (arXiv 2508.04652, section 5); problems and reward stay.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+from orchestry.core.config import AgentConfig, Arrangement, RunConfig
+from orchestry.core.errors import ConfigError, reason
+from orchestry.core.types import AgentSpec, Problem, Score, Split, Tools
+from orchestry.task.base import BaseTask
+from orchestry.task.guard import Play, evaluated
+
+BASELINES: Mapping[str, str] = {
+    "fixed": "one model alone, which writes every agent's part in one answer",
+    "best_of_n": "the untrained team's best of as many trajectories as the search's calls pay for",
+    "concat": "each agent answers once, in parallel; nobody sees what another wrote",
+    "sequential": "agents who would act at once act one after another, and read what came",
+    "discussion": "each agent drafts, reads the others' drafts, and answers once more",
+}
+"""By name, in a line."""
+ARRANGEMENTS: tuple[str, ...] = get_args(Arrangement)
+ALONE = "alone"
+"""The role of the one agent of `fixed`."""
+NO_PARTS = "no_parts"
+"""The tag of an answer without any heading."""
+SYSTEM = (
+    "You do the work of a whole team alone, and write every part yourself: {roles}. Begin each "
+    "part with its heading.\n\n{parts}"
+)
+ASK = (
+    "Your draft:\n{own}\n\nThe drafts of the rest of your team:\n\n{others}\n\nNow write your "
+    "final answer in the same form as your draft. Fit it to what the others wrote."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The task's own state, and the answers that it has not been given yet, oldest first."""
+
+    problem: Problem
+    inner: Any
+    answers: tuple[tuple[str, str], ...] = ()
+
+    def by(self, agent: str) -> str:
+        """What the agent answered last, or '' where it has not."""
+        return next((text for who, text in reversed(self.answers) if who == agent), "")
+
+    def shown(self, besides: str) -> str:
+        """The answers of all others, as one reads them."""
+        return "\n\n".join(f"{who} wrote:\n{text}" for who, text in self.answers if who != besides)
+
+
+class Wrapped(BaseTask[Gathered]):
+    """Plays a task through answers that are gathered first; what they are worth is the task's word.
+
+    While nothing was given to the task, a state is worth what the task's own state is.
+    """
+
+    def __init__(self, task: BaseTask[Any]) -> None:
+        # Its options and weights were settled by the task; what a class says, an instance may too.
+        vars(self).update(
+            task=task,
+            name=task.name,
+            agents=task.agents,
+            weights=task.weights,
+            solved=task.solved,
+            judged=task.judged,
+            part_weights=task.part_weights,
+            options=task.options,
+        )
+
+    task: BaseTask[Any]
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return self.task.problems(split)
+
+    def reset(self, problem: Problem, seed: int) -> Gathered:
+        return Gathered(problem, self.task.reset(problem, seed))
+
+    @abstractmethod
+    def to_act(self, state: Gathered) -> tuple[str, ...]: ...
+
+    def observe(self, state: Gathered, agent: str) -> str:
+        return self.task.observe(state.inner, agent)
+
+    @abstractmethod
+    def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered: ...
+
+    async def evaluate(self, state: Gathered, tools: Tools) -> Score:
+        return await evaluated(self.task, state.problem, state.inner, tools)
+
+    def over(self, state: Gathered) -> bool:
+        """Whether nobody acts any more in the task's own state."""
+        return not self.task.to_act(state.inner)
+
+
+def played(task: BaseTask[Any], state: Gathered, answers: Mapping[str, str]) -> Gathered:
+    """Where the task comes to if each agent gives its one answer whenever its turn comes.
+
+    Raises as Play does.
+    """
+    play = Play(task, state.problem, state.inner, lambda agent: answers.get(agent, ""))
+    for _ in play:
+        pass
+    return replace(state, inner=play.state)
+
+
+def roles(agents: Sequence[AgentSpec]) -> tuple[str, ...]:
+    """Their names, in order."""
+    return tuple(spec.role for spec in agents)
+
+
+class Concat(Wrapped):
+    """All act at once in the first state; the task then plays their answers in its own order.
+
+    Nobody sees what another wrote, also where the task would show it, and nobody is told how a
+    turn went.
+    """
+
+    def to_act(self, state: Gathered) -> tuple[str, ...]:
+        return () if self.over(state) else roles(self.agents)
+
+    def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
+        return played(self.task, state, actions)
+
+
+class Sequential(Wrapped):
+    """Answers of one joint action are gathered one by one, then given to the task together.
+
+    A task whose agents act in order already is played as it is.
+    """
+
+    def to_act(self, state: Gathered) -> tuple[str, ...]:
+        moved = {agent for agent, _ in state.answers}
+        waiting = [agent for agent in self.task.to_act(state.inner) if agent not in moved]
+        return tuple(waiting[:1])
+
+    def observe(self, state: Gathered, agent: str) -> str:
+        asked = self.task.observe(state.inner, agent)
+        if not state.answers:
+            return asked
+        return f"{asked}\n\nWritten before you, by the rest of your team:\n\n{state.shown(agent)}"
+
+    def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
+        state = replace(state, answers=(*state.answers, *actions.items()))
+        if self.to_act(state):
+            return state
+        return replace(state, inner=self.task.step(state.inner, dict(state.answers)), answers=())
+
+    def told(self, state: Gathered, score: Score) -> Gathered:
+        """See BaseTask: between two joint actions only, as the task would tell it."""
+        return state if state.answers else replace(state, inner=self.task.told(state.inner, score))
+
+
+class Discussion(Wrapped):
+    """Two stages in which all act at once: drafts, which each agent reads, then the answers that
+    the task is given."""
+
+    def to_act(self, state: Gathered) -> tuple[str, ...]:
+        return () if self.over(state) else roles(self.agents)
+
+    def observe(self, state: Gathered, agent: str) -> str:
+        asked = self.task.observe(state.inner, agent)
+        if not state.answers:
+            return asked
+        return f"{asked}\n\n{ASK.format(own=state.by(agent), others=state.shown(agent))}"
+
+    def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
+        if not state.answers:
+            return replace(state, answers=tuple(actions.items()))
+        return played(self.task, state, actions)
+
+
+class Fixed(Wrapped):
+    """One agent acts once; its answer is shared out among the team by its headings.
+
+    It is told all that the agents are, and may write as much as they may together.
+    """
+
+    def __init__(self, task: BaseTask[Any], prompts: Sequence[str]) -> None:
+        """`prompts`: the run's system prompts of the task's agents, in their order."""
+        super().__init__(task)
+        team = roles(task.agents)
+        parts = (f"{heading(who)}\n{text}" for who, text in zip(team, prompts, strict=True))
+        prompt = SYSTEM.format(roles=", ".join(team), parts="\n\n".join(parts))
+        vars(self).update(agents=(AgentSpec(role=ALONE, system_prompt=prompt),), team=team)
+
+    team: tuple[str, ...]
+
+    def to_act(self, state: Gathered) -> tuple[str, ...]:
+        return () if self.over(state) else (ALONE,)
+
+    def observe(self, state: Gathered, agent: str) -> str:
+        asked = {role: self.task.observe(state.inner, role) for role in self.team}
+        if len(set(asked.values())) == 1:
+            told = asked[self.team[0]]
+        else:
+            told = "\n\n".join(f"{heading(role)}\n{text}" for role, text in asked.items())
+        wanted = "\n".join(f"{heading(role)}\n..." for role in self.team)
+        return f"{told}\n\nAnswer with these parts, each under its heading:\n\n{wanted}"
+
+    def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
+        answers = shared_out(actions[ALONE], self.team)
+        ended = played(self.task, state, answers)
+        return replace(ended, answers=tuple(actions.items()))
+
+    async def evaluate(self, state: Gathered, tools: Tools) -> Score:
+        """As the task says; an answer without headings is counted, since it may be why."""
+        score = await super().evaluate(state, tools)
+        if not state.answers or headings(self.team).search(state.by(ALONE)):
+            return score
+        return score.model_copy(update={"tags": (*score.tags, NO_PARTS)})
+
+
+def heading(role: str) -> str:
+    """What begins a part."""
+    return f"## {role}"
+
+
+def headings(team: Sequence[str]) -> re.Pattern[str]:
+    """Finds the lines that begin a part; the role is its group."""
+    names = "|".join(re.escape(role) for role in sorted(team, key=len, reverse=True))
+    return re.compile(rf"^[ \t#*]*({names})[ \t*:#]*$", re.IGNORECASE | re.MULTILINE)
+
+
+def shared_out(answer: str, team: Sequence[str]) -> dict[str, str]:
+    """Each agent's part: what stands under its heading, the last one where there are several.
+
+    A heading is a line with the role alone, but for #, *, : and white space. An answer without any
+    heading is everyone's: what a role looks for, such as its function, may stand anywhere in it.
+    """
+    pieces = headings(team).split(answer)
+    if len(pieces) == 1:
+        return dict.fromkeys(team, answer)
+    by_name = {role.lower(): role for role in team}
+    found = dict.fromkeys(team, "")
+    for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        found[by_name[name.lower()]] = text.strip("\n")
+    return found
+
+
+_WRAPPERS: dict[str, Callable[[BaseTask[Any]], Wrapped]] = {
+    "concat": Concat,
+    "sequential": Sequential,
+    "discussion": Discussion,
+}
+
+
+def arranged(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, BaseTask[Any]]:
+    """The task in the arrangement that `config.baseline` names, and the config that fits it.
+
+    Raises ConfigError for a task with one agent.
+    """
+    if config.baseline is None:
+        return config, task
+    if len(task.agents) < 2:
+        raise ConfigError(
+            f"task {task.name} has one agent, and baseline {config.baseline} is of a team: leave "
+            "`baseline`"
+        )
+    if config.baseline == "fixed":
+        alone = Fixed(task, [config.system_prompt(spec) for spec in task.agents])
+        return _alone(config, alone), alone
+    return config, _WRAPPERS[config.baseline](task)
+
+
+def check_first_state(config: RunConfig, task: BaseTask[Any], problem: Problem) -> None:
+    """Raises ConfigError where a baseline asks an agent in a state that the task can't show it."""
+    if config.baseline is None:
+        return
+    state = task.reset(problem, 0)
+    for agent in task.to_act(state):
+        try:
+            task.observe(state, agent)
+        except Exception as error:  # a task's own code may raise anything
+            raise ConfigError(
+                f"baseline {config.baseline} asks agents before anyone has answered, and observe "
+                f"of task {task.name} raises {type(error).__name__} there ({reason(error)}): let "
+                "it take a state without answers, or play other baselines"
+            ) from error
+
+
+def _alone(config: RunConfig, task: Fixed) -> RunConfig:
+    """One agent, who may write as much as all of them together, and is asked as each of them is.
+
+    Raises ConfigError for agents of several models or temperatures.
+    """
+    if set(config.agents) == {ALONE}:  # settled by orchestry 0.1
+        return config
+    own = [config.agents.get(role, AgentConfig()).max_tokens for role in task.team]
+    most = sum(tokens or config.sampling.max_tokens for tokens in own)
+    agent = AgentConfig(
+        model=_own(config, task.team, "model", config.provider.model),
+        max_tokens=most,
+        temperature=_own(config, task.team, "temperature", config.sampling.temperature),
+        system_prompt=task.agents[0].system_prompt,
+    )
+    return config.model_copy(update={"agents": {**config.agents, ALONE: agent}})
+
+
+def _own(config: RunConfig, team: Sequence[str], key: str, usual: Any) -> Any:
+    """What all agents have of a setting; None where that is the usual one."""
+    own = [getattr(config.agents.get(role, AgentConfig()), key) for role in team]
+    found = {usual if value is None else value for value in own}
+    if len(found) > 1:
+        named = ", ".join(sorted("the default" if one is None else str(one) for one in found))
+        raise ConfigError(
+            f"baseline fixed is one model alone, and the agents have more than one {key} "
+            f"({named}): play the other baselines, or leave agents.*.{key}"
+        )
+    return None if found == {usual} else found.pop()
