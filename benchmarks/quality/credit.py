@@ -25,10 +25,10 @@ from orchestry import Tools
 from orchestry.core.config import CreditConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import Limits, NodeId, Tree
-from orchestry.rollout.beam import Beam
 from orchestry.rollout.credit import blame
 from orchestry.rollout.replay import Credited, give_credit
 from orchestry.rollout.rollout import Rollout, task_rater
+from orchestry.rollout.schedule import Beam
 from orchestry.rollout.tree import episode_record
 from orchestry.sandbox import open_sandbox
 

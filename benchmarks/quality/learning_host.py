@@ -26,8 +26,8 @@ from orchestry.core.seeds import derive
 from orchestry.core.types import Frozen, Message, Problem, Rate, Request, Tools
 from orchestry.engine.run import prepare
 from orchestry.engine.scores import Verdicts
-from orchestry.rollout.beam import Chains
 from orchestry.rollout.rollout import Rollout, task_rater
+from orchestry.rollout.schedule import Chains
 from orchestry.sandbox import open_sandbox
 from orchestry.store.journal import Answered, Event, Opened, Stopped
 from orchestry.store.journal import read as read_journal

@@ -38,8 +38,8 @@ from orchestry.models.gateway import Gateway, open_gateway
 from orchestry.models.openai import is_vendor
 from orchestry.models.prices import PriceTable, price_table
 from orchestry.models.providers import open_provider
-from orchestry.rollout.beam import Schedule
 from orchestry.rollout.rollout import Rollout
+from orchestry.rollout.schedule import Schedule
 from orchestry.store import journal
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run, Store

@@ -41,10 +41,9 @@ from orchestry.engine.session import Plan
 from orchestry.judge import prompt as rating
 from orchestry.judge.judge import ListwiseJudge
 from orchestry.models.prior import LONGEST_TOKEN, SHAPES
-from orchestry.rollout.beam import Candidate, Chains, Joint, Schedule
 from orchestry.rollout.rollout import TOLD_CHARS, Rollout
-from orchestry.rollout.schedule import schedule
-from orchestry.rollout.values import apply
+from orchestry.rollout.schedule import Candidate, Chains, Joint, Schedule, schedule
+from orchestry.rollout.tree import apply
 from orchestry.store.summary import NANO, nano
 from orchestry.task.guard import task_boundary
 

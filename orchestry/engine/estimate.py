@@ -33,9 +33,9 @@ from orchestry.engine.run import prepare
 from orchestry.engine.session import Plan
 from orchestry.judge.judge import ListwiseJudge
 from orchestry.models.prior import MODEL_SIGMA, VERBOSITY
-from orchestry.rollout.beam import Chains
 from orchestry.rollout.credit import blame
 from orchestry.rollout.replay import give_credit
+from orchestry.rollout.schedule import Chains
 from orchestry.rollout.tree import episode_record
 from orchestry.store.records import EpisodeRecord
 

@@ -23,9 +23,8 @@ from math import isfinite, pi, sqrt, tan
 from typing import Any, Literal
 
 from orchestry.core.types import ROOT, Group, NodeId, Tree
-from orchestry.rollout.beam import advantages
 from orchestry.rollout.shapley import Mix, jackknife, mean_scores, shapley, uneven
-from orchestry.rollout.values import group_values
+from orchestry.rollout.tree import advantages, group_values
 from orchestry.rollout.worth import PRIOR, PRIOR_FREEDOM, Worths
 from orchestry.store.records import CreditRecord, EpisodeRecord
 

@@ -36,8 +36,8 @@ from orchestry.core.types import (
     Tree,
     Turn,
 )
-from orchestry.rollout.beam import Candidate, Schedule
-from orchestry.rollout.values import apply, back_up
+from orchestry.rollout.schedule import Candidate, Schedule
+from orchestry.rollout.tree import apply, back_up
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import MAX_STAGES, actors, endless, evaluated, task_boundary, tells
 

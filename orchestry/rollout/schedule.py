@@ -1,18 +1,107 @@
-"""Schedules by name: how many samples of whom each stage draws, and which states live on.
+"""How many samples of whom each stage draws, and which states live on. Pure, seeded.
 
+A rollout asks its schedule and never knows which one it follows: the beam, or independent chains.
 Best of n, the baseline that a search has to beat, gets at least as many calls as the beam can
 spend on the same problem, rounded up in its favour.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from orchestry.core.config import SearchConfig
-from orchestry.core.types import Problem
-from orchestry.rollout.beam import Beam, Chains, Schedule
+from orchestry.core.types import NodeId, Problem
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import count_stages
+
+Joint = Literal["aligned", "cross"]
+"""Pair the agents' j-th samples, or combine all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A state that may live on: its id and its value in [0, 1]."""
+
+    id: NodeId
+    value: float
+
+
+class Schedule(Protocol):
+    """How a rollout spends its calls."""
+
+    @property
+    def collapse(self) -> bool:
+        """Whether siblings in equal states are one node."""
+        ...
+
+    @property
+    def joint(self) -> Joint:
+        """How the samples of agents that act at once combine."""
+        ...
+
+    @property
+    def breadth(self) -> int:
+        """Most samples for each acting agent in one stage."""
+        ...
+
+    def samples(self, stage: int, pool: int) -> int:
+        """Samples for each acting agent in each of `pool` states."""
+        ...
+
+    def prune(self, pool: Sequence[Candidate], seed: int) -> list[NodeId]:
+        """Ids that live on, best first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Beam:
+    """Keep the best `width` states of a stage, and never draw more than k x width samples in one.
+
+    While siblings tie (a review leaves the code as it is), there is nothing to prune by: the whole
+    pool lives on, and the next stage spreads the same k x width samples over it. So no paid sample
+    is thrown away on a coin toss, a stage costs the same, and the tied siblings get their values
+    from the leaves below them.
+    """
+
+    k: int
+    width: int
+    exploration: float = 0.0
+    joint: Joint = "aligned"
+    collapse: bool = True
+
+    @property
+    def breadth(self) -> int:
+        return self.k * self.width
+
+    def samples(self, stage: int, pool: int) -> int:
+        return min(self.k, max(1, self.breadth // pool))
+
+    def prune(self, pool: Sequence[Candidate], seed: int) -> list[NodeId]:
+        width = self.breadth if _all_tied(pool) else self.width
+        return prune(pool, width, seed, self.exploration)
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """`n` independent root-to-leaf trajectories, nothing pruned and nothing shared."""
+
+    n: int
+    joint: Joint = "aligned"
+    collapse: bool = False
+
+    @property
+    def breadth(self) -> int:
+        return self.n
+
+    def samples(self, stage: int, pool: int) -> int:
+        return self.n if stage == 0 else 1
+
+    def prune(self, pool: Sequence[Candidate], seed: int) -> list[NodeId]:
+        return [candidate.id for candidate in pool]
 
 
 def schedule(search: SearchConfig, task: BaseTask[Any], problem: Problem) -> Schedule:
@@ -36,3 +125,37 @@ def best_of_n(beam: Beam, task: BaseTask[Any], problem: Problem) -> Chains:
 def beam_stage_calls(beam: Beam, stages: int) -> int:
     """Most samples for each acting agent that the beam draws over `stages` stages."""
     return beam.k + (stages - 1) * beam.k * beam.width
+
+
+def prune(
+    pool: Sequence[Candidate], width: int, seed: int, exploration: float = 0.0
+) -> list[NodeId]:
+    """The `width` best candidates, best first.
+
+    Equal values are broken by seed, and in favour of parents with the fewest survivors so far.
+    With chance `exploration` a place goes to a candidate drawn evenly from those left.
+    """
+    rng = random.Random(seed)
+    coin = {candidate.id: rng.random() for candidate in pool}
+    kept_of: Counter[NodeId | None] = Counter()
+    left, kept = list(pool), list[NodeId]()
+    while left and len(kept) < width:
+        if exploration and rng.random() < exploration:
+            chosen = rng.choice(left)
+        else:
+            chosen = max(left, key=lambda c: (c.value, -kept_of[c.id.parent], coin[c.id]))
+        left.remove(chosen)
+        kept_of[chosen.id.parent] += 1
+        kept.append(chosen.id)
+    return kept
+
+
+def _all_tied(pool: Iterable[Candidate]) -> bool:
+    """Whether this stage told no sibling from another (or, without siblings, nothing at all)."""
+    values: defaultdict[NodeId | None, list[float]] = defaultdict(list)
+    for candidate in pool:
+        values[candidate.id.parent].append(candidate.value)
+    families = [family for family in values.values() if len(family) > 1]
+    if not families:
+        families = [[value for family in values.values() for value in family]]
+    return all(len(set(family)) == 1 for family in families)

@@ -1,15 +1,117 @@
-"""A finished tree as the record that goes to disk."""
+"""What the nodes of a tree are worth, and the tree as the record that goes to disk.
+
+A node is worth the mean of the leaves below it, else what the central judge makes of it, else the
+task's own score of the work so far.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
-from orchestry.core.types import Group, Node, Score, StateT, Tree
-from orchestry.rollout.beam import advantages
-from orchestry.rollout.values import group_values
+from orchestry.core.types import (
+    Group,
+    Judgement,
+    Node,
+    Score,
+    Siblings,
+    Source,
+    StateT,
+    Tree,
+    Value,
+)
 from orchestry.store.records import CreditRecord, EpisodeRecord, GroupRecord, NodeRecord
+
+
+def apply(tree: Tree[Any], siblings: Siblings[Any], judgement: Judgement) -> None:
+    """Mixes the judge's numbers with the task's scores into the siblings' values.
+
+    A relative judgement leaves children that ended to evaluate(). A malformed one changes nothing.
+    """
+    tree.outcomes.append(judgement.outcome)
+    if judgement.outcome == "malformed":
+        return
+    rated = list(zip(siblings.children, judgement.values, judgement.opinions, strict=True))
+    for child, _, opinion in rated:
+        tree.nodes[child.id].opinion = opinion
+    rated = [each for each in rated if not each[0].failed]  # it scores 0, whatever a judge says
+    if judgement.relative:
+        rated = [each for each in rated if each[0].id not in siblings.ended]
+    scores = [child.score.total if child.score else 0.0 for child, _, _ in rated]
+    numbers = mix(scores, [said.number for _, said, _ in rated], judgement)
+    for (child, said, _), number in zip(rated, numbers, strict=True):
+        node = tree.nodes[child.id]
+        node.value = node.judged = Value(number=number, source="judge", feedback=said.feedback)
+
+
+def mix(
+    scores_G: Sequence[float],
+    judged_G: Sequence[float],
+    judgement: Judgement,
+) -> list[float]:
+    """The values of one sibling set, in [0, 1]; shapes (G,) and (G,) to (G,).
+
+    Relative ones are shifted so that their mean is that of the scores, or as near to it as [0, 1]
+    allows: sets that the judge saw are pruned beside sets that it did not see, and a strict judge
+    costs nobody a place.
+    """
+    weight = judgement.weight
+    pairs = zip(scores_G, judged_G, strict=True)
+    mixed_G = [(1.0 - weight) * score + weight * number for score, number in pairs]
+    if not (judgement.relative and mixed_G):
+        return mixed_G
+    shift = fmean(scores_G) - fmean(mixed_G)
+    shift = max(-min(mixed_G), min(shift, 1.0 - max(mixed_G)))
+    return [min(1.0, max(0.0, number + shift)) for number in mixed_G]
+
+
+def back_up(tree: Tree[Any]) -> None:
+    """Replaces a node's own score by the mean over the leaf samples below it, where it has any.
+
+    A child that k samples led to counts k times.
+    """
+    sums = {leaf.id: (leaf.number, 1) for leaf in tree.leaves}
+    for group in reversed(tree.groups):
+        below = [sums[child] for child in group.children if child in sums]
+        if below:
+            before, count = sums.get(group.parent, (0.0, 0))
+            sums[group.parent] = (
+                before + sum(total for total, _ in below),
+                count + sum(leaves for _, leaves in below),
+            )
+    for id, (total, leaves) in sums.items():
+        node = tree.nodes[id]
+        feedback = node.value.feedback if node.value else ""
+        number = min(1.0, total / leaves)  # a mean of ones may exceed one by a rounding error
+        node.value = Value(number=number, source="leaf", feedback=feedback)
+
+
+def group_values(tree: Tree[Any], group: Group) -> tuple[Source, tuple[float, ...]]:
+    """One value a sample, all of one source.
+
+    Leaves if every child has some, else the judge's if it rated every child, else own scores.
+    """
+    siblings = tree.siblings(group)
+    if all(node.value and node.value.source == "leaf" for node in siblings):
+        return "leaf", tuple(node.number for node in siblings)
+    judged = [node.judged.number for node in siblings if node.judged]
+    if len(judged) == len(siblings):
+        return "judge", tuple(judged)
+    return "task", tuple(node.total for node in siblings)
+
+
+def advantages(values_G: Sequence[float]) -> tuple[float, ...]:
+    """Group-relative advantages: each value less the mean of its group; shape (G,) to (G,).
+
+    MAGRPO (arXiv 2508.04652), equation 1: no division by the standard deviation. Values that are
+    all equal give exact zeros.
+    """
+    if len(set(values_G)) <= 1:
+        return (0.0,) * len(values_G)
+    mean = sum(values_G) / len(values_G)
+    return tuple(value - mean for value in values_G)
 
 
 def episode_record(

@@ -31,8 +31,8 @@ from orchestry.core.types import (
 )
 from orchestry.judge.judge import ListwiseJudge
 from orchestry.models.fake import FakeProvider
-from orchestry.rollout.beam import Beam
 from orchestry.rollout.rollout import Rollout, task_rater
+from orchestry.rollout.schedule import Beam
 from orchestry.sandbox import open_sandbox
 from orchestry.store.journal import Answered
 from tests.models.scripted import Run

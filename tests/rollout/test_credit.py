@@ -13,7 +13,7 @@ from orchestry import Problem, Score
 from orchestry.core.types import ROOT, Group, NodeId, Part, Trajectory, Tree
 from orchestry.rollout.credit import Method, allocate, blame, credits, remaining_calls, student_95
 from orchestry.rollout.shapley import Mix, draws, shapley
-from orchestry.rollout.values import back_up
+from orchestry.rollout.tree import back_up
 from orchestry.rollout.worth import Worths
 from orchestry.store.records import CreditRecord, EpisodeRecord
 

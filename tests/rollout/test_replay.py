@@ -17,9 +17,9 @@ from orchestry.core.config import CreditConfig, FakeConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import ROOT, Limits, Member, NodeId, Policy, Request, Tree
 from orchestry.models.fake import FakeProvider
-from orchestry.rollout.beam import Beam, Chains, Schedule
 from orchestry.rollout.replay import Credited, Replays, give_credit
 from orchestry.rollout.rollout import Rollout, task_rater
+from orchestry.rollout.schedule import Beam, Chains, Schedule
 from orchestry.rollout.tree import episode_record
 from orchestry.rollout.worth import Worths
 from orchestry.sandbox import open_sandbox

@@ -16,10 +16,9 @@ from orchestry.core.config import CreditConfig
 from orchestry.core.errors import TaskError
 from orchestry.core.seeds import derive
 from orchestry.core.types import ROOT, Limits, Node, NodeId, Request, Tree
-from orchestry.rollout.beam import Beam, Chains, Joint, Schedule
 from orchestry.rollout.replay import give_credit
 from orchestry.rollout.rollout import TOLD_CHARS, Rollout, task_rater
-from orchestry.rollout.schedule import best_of_n
+from orchestry.rollout.schedule import Beam, Chains, Joint, Schedule, best_of_n
 from orchestry.rollout.tree import episode_record
 from orchestry.sandbox import open_sandbox
 from orchestry.store.records import EpisodeRecord

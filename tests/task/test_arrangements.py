@@ -13,8 +13,8 @@ from orchestry import Score, Transcript
 from orchestry.core.config import AgentConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Limits, Request, Tools, Tree
-from orchestry.rollout.beam import Chains
 from orchestry.rollout.rollout import Rollout, task_rater
+from orchestry.rollout.schedule import Chains
 from orchestry.sandbox import open_sandbox
 from orchestry.task.arrangements import (
     ALONE,

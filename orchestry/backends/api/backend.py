@@ -29,8 +29,8 @@ from orchestry.core.files import write_atomic
 from orchestry.core.seeds import derive
 from orchestry.core.types import Member, Problem, Rate
 from orchestry.models.providers import open_provider, resolve_name
-from orchestry.rollout.beam import Chains, Schedule
 from orchestry.rollout.rollout import Rollout
+from orchestry.rollout.schedule import Chains, Schedule
 from orchestry.store import journal
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run, Store

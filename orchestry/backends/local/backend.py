@@ -28,8 +28,8 @@ from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
 from orchestry.core.machine import cores
 from orchestry.core.types import Completion, Problem, Rate, Request, Tree, sample_of
-from orchestry.rollout.beam import Chains, Schedule
 from orchestry.rollout.rollout import Rollout
+from orchestry.rollout.schedule import Chains, Schedule
 from orchestry.store.checkpoints import check_files, checkpoint, file_digests
 from orchestry.store.journal import Evaluated, Learned
 from orchestry.store.records import EpisodeRecord

@@ -23,7 +23,7 @@ from orchestry.backends.local.credit import Counterfactuals
 from orchestry.backends.local.magrpo import Baseline, action_returns, advantages, returns
 from orchestry.core.errors import LearnError
 from orchestry.core.types import Group, NodeId, Tokens, Trajectory, Tree, Turn
-from orchestry.rollout.beam import Joint
+from orchestry.rollout.schedule import Joint
 
 Rewards = Literal["turns", "final"]
 Grouping = Literal["turn", "history", "agent"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import fsum, sqrt
 from typing import TYPE_CHECKING, Literal
 
-from orchestry.rollout.beam import advantages as centred
+from orchestry.rollout.tree import advantages as centred
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -31,8 +31,8 @@ from orchestry.core.types import Completion, Policy, Request
 from orchestry.models.embedded import EmbeddedProvider
 from orchestry.models.fake import FakeProvider
 from orchestry.models.weights import MODEL
-from orchestry.rollout.beam import Beam, Chains
 from orchestry.rollout.rollout import Rollout, task_rater
+from orchestry.rollout.schedule import Beam, Chains
 from orchestry.rollout.tree import episode_record
 from orchestry.store.records import CreditRecord, EpisodeRecord
 from tests.models.scripted import Run

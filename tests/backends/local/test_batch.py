@@ -32,8 +32,8 @@ from orchestry.core.types import (
     Tree,
     Turn,
 )
-from orchestry.rollout.beam import Beam, Chains, Schedule
 from orchestry.rollout.rollout import Rollout, task_rater
+from orchestry.rollout.schedule import Beam, Chains, Schedule
 from orchestry.sandbox import open_sandbox
 from tests.toys import Duo, Pair, Words, team
 

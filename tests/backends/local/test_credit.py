@@ -19,8 +19,8 @@ from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Completion, Request, Tree
 from orchestry.engine.run import prepare
-from orchestry.rollout.beam import Chains
 from orchestry.rollout.rollout import Rollout, task_rater
+from orchestry.rollout.schedule import Chains
 from tests.backends.local.test_batch import TOOLS, Rounds, Spelled
 from tests.toys import Duo, Pair, team
 

@@ -15,7 +15,7 @@ from orchestry.backends.local.sampler import Drawn as Answer
 from orchestry.backends.local.sampler import Prompt, Sampler
 from orchestry.backends.local.trainer import Crew
 from orchestry.core.seeds import derive
-from orchestry.rollout.beam import Joint
+from orchestry.rollout.schedule import Joint
 from tests.backends.local.gradients.faults import learned, worst
 from tests.backends.local.gradients.formula import Plain, written_out
 from tests.backends.local.gradients.world import (

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from orchestry.core.types import Tree
-from orchestry.rollout.beam import Joint
+from orchestry.rollout.schedule import Joint
 from tests.backends.local.gradients.bandit import RATE, SOLVED, UPDATES, play
 from tests.backends.local.gradients.compared import compare, draws
 from tests.backends.local.gradients.faults import planted

@@ -31,8 +31,8 @@ from orchestry.core.concurrency import together
 from orchestry.core.learn_config import LearnConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Limits, Member, Request, Tree
-from orchestry.rollout.beam import Chains, Joint
 from orchestry.rollout.rollout import task_rater
+from orchestry.rollout.schedule import Chains, Joint
 from orchestry.sandbox import open_sandbox
 
 PAD, BEGIN, END = "<|pad|>", "<|im_start|>", "<|im_end|>"

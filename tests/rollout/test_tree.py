@@ -24,8 +24,9 @@ from orchestry.core.types import (
     Value,
 )
 from orchestry.judge.judge import undecided
-from orchestry.rollout.values import apply, back_up, group_values
+from orchestry.rollout.tree import advantages, apply, back_up, group_values
 
+VALUES = st.floats(0, 1, allow_nan=False)
 PROBLEM = Problem(id="p", prompt="p")
 
 
@@ -187,3 +188,20 @@ def test_ties_count_only_among_those_that_go_on() -> None:
     assert not undecided(siblings([0.5, 0.5], {0}))
     assert not undecided(siblings([0.5, 0.5], {0, 1}))
     assert not undecided(siblings([0.4, 0.5]))
+
+
+# --- advantages -----------------------------------------------------------------------------------
+
+
+@given(st.lists(VALUES, min_size=1, max_size=16))
+def test_advantages_are_the_values_less_their_mean(values: list[float]) -> None:
+    found = advantages(values)
+    assert len(found) == len(values)
+    assert sum(found) == pytest.approx(0.0, abs=1e-9)
+    for value, advantage in zip(values, found, strict=True):
+        assert advantage == pytest.approx(value - sum(values) / len(values), abs=1e-9)
+
+
+@given(VALUES, st.integers(1, 16))
+def test_a_group_without_variance_has_exactly_no_advantage(value: float, size: int) -> None:
+    assert advantages([value] * size) == (0.0,) * size
