@@ -5,7 +5,8 @@ expected return when the team goes on from s. Over a trajectory these add up to 
 V(root); for agents that act in order they are asymmetric Shapley values in the order of play (Frye,
 Rowat & Feige 2020), and each term is the team's advantage, with the mean over the agent's own other
 actions as counterfactual baseline (COMA, Foerster et al. 2018). Agents that act at once share
-their stage's advantage by the Shapley values of search/shapley.py; where none were sampled, evenly.
+their stage's advantage by their Shapley values (rollout/shapley.py); where none were sampled,
+evenly.
 
 Named alternatives: `siblings` is a move's value less its siblings' mean, from what the tree holds
 (agents that act at once share it evenly); it adds up to no total. `equal` gives every agent that
@@ -37,6 +38,8 @@ _SPAN, _STEPS = 10.0, 10_001
 """Of the grid for Student's t: up to the angle beyond which no mass is left."""
 UNIFORM = 1.0 / 12.0
 """Variance of a share of which nothing is known but that it lies in [0, 1]."""
+PLAYED = 2
+"""How many plays the search's own beyond a state are worth, when replays are given out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ def credits(
     """One record an agent, in the order of `agents`, for each trajectory that ends at a leaf.
 
     The interval is Student's: variances are pooled over the siblings of a depth with a prior
-    (search/worth.py), their degrees of freedom taken together; what is estimated from one sample
+    (rollout/worth.py), their degrees of freedom taken together; what is estimated from one sample
     enters two states' values, so their errors are correlated as their weights say. It covers
     sampling error only, not that of a wrong method (`equal`), and is cut at [-1, 1].
     """
@@ -90,27 +93,23 @@ def _sums(
     return sums, worths.freedom
 
 
-def allocate(
-    tree: Tree[Any], leaves: Sequence[NodeId], agents: Sequence[str], returns: Returns, calls: int
-) -> tuple[NodeId, ...]:
-    """The states to play on from, an entry a play, for at most `calls` calls; greedy.
+def allocate(tree: Tree[Any], leaves: Sequence[NodeId], calls: int) -> tuple[NodeId, ...]:
+    """The states to play on from, an entry a play, for at most `calls` calls.
 
-    Each is the one that takes most of the summed variance of the credits of all `leaves` for its
-    calls, by the variances known now; a play from the states of these trajectories or from their
-    siblings counts, which is Neyman's allocation where these differ only by their spread. Pure.
+    These are the states of the trajectories that end at `leaves`, and their siblings. Each play
+    goes to the state on which fewest calls were spent, where one that the search went on
+    from counts as played PLAYED times; of equals to the latest. So pruned siblings come first.
     """
-    worths, costs = Worths(tree, returns), remaining_calls(tree)
-    states = _candidates(worths, leaves)
+    groups, costs = {group.parent: group for group in tree.groups}, remaining_calls(tree)
+    before = [state for leaf in leaves for state in leaf.path[:-1]]
+    near = [node for state in before for node in (state, *groups[state].children)]
+    plays = {node: PLAYED * (node in groups) for node in near if not tree.nodes[node].leaf}
     chosen = list[NodeId]()
-    error = _error(worths, leaves, agents)
-    while fit := [state for state in states if costs[state.stage] <= calls]:
-        after = {state: _error_after(worths, state, leaves, agents) for state in fit}
-        best = max(fit, key=lambda state: (error - after[state]) / costs[state.stage])
-        if after[best] >= error:
-            break
-        error, calls = after[best], calls - costs[best.stage]
-        worths.add(best, _guess(worths, best))
-        chosen.append(best)
+    while fit := [state for state in plays if costs[state.stage] <= calls]:
+        state = min(fit, key=lambda s: ((plays[s] + 1) * costs[s.stage], -s.stage))
+        plays[state] += 1
+        calls -= costs[state.stage]
+        chosen.append(state)
     return tuple(chosen)
 
 
@@ -252,34 +251,3 @@ def _advantage(tree: Tree[Any], group: Group, child: NodeId) -> tuple[float, flo
     prior = PRIOR_FREEDOM * PRIOR
     pooled = (sum(x**2 for x in found) + prior) / (len(found) - 1 + PRIOR_FREEDOM)
     return found[group.children.index(child)], pooled / len(found)
-
-
-def _candidates(worths: Worths, leaves: Sequence[NodeId]) -> list[NodeId]:
-    """The states on the way to the leaves and their siblings, ended ones left out."""
-    ordered: dict[NodeId, None] = {}
-    for leaf in leaves:
-        for state in leaf.path[:-1]:
-            ordered[state] = None
-            ordered |= dict.fromkeys(worths.group(state).children)
-    return [state for state in ordered if not worths.ended(state)]
-
-
-def _error(worths: Worths, leaves: Sequence[NodeId], agents: Sequence[str]) -> float:
-    return sum(
-        found.variance for leaf in leaves for found in _telescoped(worths, leaf, agents).values()
-    )
-
-
-def _error_after(
-    worths: Worths, state: NodeId, leaves: Sequence[NodeId], agents: Sequence[str]
-) -> float:
-    worths.add(state, _guess(worths, state))
-    error = _error(worths, leaves, agents)
-    worths.drop(state)
-    return error
-
-
-def _guess(worths: Worths, state: NodeId) -> float:
-    """A return to be expected from a state; only the number of returns matters to the error."""
-    found = worths.worth(state)
-    return found.mean if found else 0.5

@@ -1,4 +1,4 @@
-"""Credit by replay: plays on from stored states of a searched tree, where that tells most.
+"""Credit by replay: plays on from stored states of a searched tree, where fewest were played.
 
 Replay number j of any state draws its samples from the same seeds: common random numbers, so that
 the siblings that are compared meet the same luck. They are other samples than the search's: seed
@@ -22,9 +22,6 @@ from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.shapley import Mix, draws
 from orchestry.rollout.tree import best_leaf, worst_leaf
 from orchestry.store.records import CreditRecord
-
-ROUNDS = 2
-"""Waves of replays: the second goes where the variances look highest after the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +47,7 @@ async def give_credit(
     mixes: Mixes = {}
     if config.method == "replay":
         most = floor((config.share or 0.0) * len(tree.answers))
-        for wave in range(ROUNDS):
-            allowance = (most - replays.calls) // (ROUNDS - wave)
-            states = allocate(tree, leaves, agents, replays.returns, allowance)
-            await replays.play(states, allowance)
+        await replays.play(allocate(tree, leaves, most), most)
         mixes = await replays.mix(leaves)
     records = credits(tree, leaves, agents, replays.returns, config.method, mixes)
     return Credited(records, replays.calls)

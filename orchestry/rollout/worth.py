@@ -7,9 +7,9 @@ of that depth: how much V differs between the children of one state.
 
 After pruning only survivors have leaves below them, so a mean over them is too high. But what the
 search pruned by is known of all siblings, and given that, which of them have leaves is chance: so
-V is regressed on these first values within families, a pruned child is taken to be worth what the
-regression says, and one with few returns is drawn towards it (empirical Bayes). Children without
-a return count in the error, and are among those that a play helps most.
+a pruned child is worth what the survivors are, less half of what it lacks of their first values,
+and one with few returns is drawn towards that (empirical Bayes). Children without a return count in
+the error.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from orchestry.core.types import Group, NodeId, Tree
 
 PRIOR = 1.0 / 12.0
 """Variance of a return before anything is known: that of a number drawn evenly from [0, 1]."""
-PRIOR_SLOPE = 0.5
-PRIOR_SQUARE = 0.05
-"""How far V follows a first value before anything is known, and the squares that this is worth."""
+SLOPE = 0.5
+"""How much of what a sibling's first value has beyond the others' is left in V."""
 PRIOR_FREEDOM = 1.0
 """How many degrees of freedom the prior is worth."""
 
@@ -62,8 +61,6 @@ class Worths:
         """Degrees of freedom of one depth's variance: the mean over depths."""
         self._between: dict[int, float] = {}
         self._single: dict[int, float] = {}
-        self._slope: dict[int, float] = {}
-        self._apart: dict[int, float] = {}
         levels = {group.parent.stage for group in tree.groups}
         for level in sorted(levels, reverse=True):
             self.freedom += self._pool(level) / len(levels)
@@ -88,20 +85,6 @@ class Worths:
     def ended(self, node: NodeId) -> bool:
         """Whether the episode ended there."""
         return self._tree.nodes[node].leaf
-
-    def add(self, node: NodeId, value: float) -> None:
-        """Takes one more return from a state; the pooled variances stay."""
-        self._returns.setdefault(node, []).append(value)
-        self._forget(node)
-
-    def drop(self, node: NodeId) -> None:
-        """Takes back the last return added there."""
-        self._returns[node].pop()
-        self._forget(node)
-
-    def _forget(self, node: NodeId) -> None:
-        for ancestor in node.path:
-            self._memo.pop(ancestor, None)
 
     def _worth(self, node: NodeId) -> Worth | None:
         if self.ended(node):
@@ -144,7 +127,7 @@ class Worths:
         for child in children:
             own = found.get(child)
             trust = 1.0 if child in firm else self._trust(own, level)
-            guess = anchor + self._slope[level] * (self._first_value(child) - first)
+            guess = anchor + SLOPE * (self._first_value(child) - first)
             mean += (trust * own.mean if own else 0.0) + (1.0 - trust) * guess
             if own:
                 weights[child] += trust / len(children)
@@ -155,7 +138,7 @@ class Worths:
         drawn = self._between[level] / (len(children) * (1.0 - borrowed))
         return Worth(
             self._settled.get(node, min(1.0, max(0.0, mean / len(children)))),
-            drawn + noise + borrowed**2 * self._apart[level],
+            drawn + noise + borrowed**2 * self._between[level],
             weights,
         )
 
@@ -165,23 +148,7 @@ class Worths:
 
     def _trust(self, own: Worth | None, level: int) -> float:
         """The weight of a child's own returns beside what its siblings say of it."""
-        return self._apart[level] / (self._apart[level] + own.variance) if own else 0.0
-
-    def _slope_at(self, level: int) -> float:
-        """How far V follows what the search first took a sibling to be worth; least squares."""
-        cross, square = PRIOR_SLOPE * PRIOR_SQUARE, PRIOR_SQUARE
-        for group in self._tree.groups:
-            if group.parent.stage != level:
-                continue
-            found = [
-                (self._first_value(child), worth.mean)
-                for child in group.children
-                if (worth := self.worth(child))
-            ]
-            first = fmean(x for x, _ in found) if found else 0.0
-            cross += sum((x - first) * y for x, y in found)
-            square += sum((x - first) ** 2 for x, _ in found)
-        return min(1.0, max(0.0, cross / square))
+        return self._between[level] / (self._between[level] + own.variance) if own else 0.0
 
     def _first_value(self, node: NodeId) -> float:
         """What the search pruned by: the judge's value or the task's score of the work so far."""
@@ -191,23 +158,20 @@ class Worths:
     def _pool(self, level: int) -> int:
         """Sets the variances of one depth, those of greater depths being known; returns their
         degrees of freedom."""
-        slope = self._slope[level] = self._slope_at(level)
-        between, apart, freedom = 0.0, 0.0, 0
+        between, freedom = 0.0, 0
         after = self._single.get(level + 1, 0.0)
         for group in self._tree.groups:
             if group.parent.stage != level:
                 continue
-            found = [(child, worth) for child in group.children if (worth := self.worth(child))]
-            noise = sum(worth.variance for _, worth in found) * (1.0 - 1.0 / max(1, len(found)))
-            between += _squares([worth.mean for _, worth in found]) - noise
-            apart += _squares([w.mean - slope * self._first_value(c) for c, w in found]) - noise
+            found = [worth for child in group.children if (worth := self.worth(child))]
+            noise = sum(worth.variance for worth in found) * (1.0 - 1.0 / max(1, len(found)))
+            between += _squares([worth.mean for worth in found]) - noise
             freedom += max(0, len(found) - 1)
             played = self._returns.get(group.parent, ())
             excess = _squares(played) - max(0, len(played) - 1) * after
             between, freedom = between + excess, freedom + max(0, len(played) - 1)
         prior = PRIOR_FREEDOM * PRIOR / (1 + self._depth)
         self._between[level] = (max(0.0, between) + prior) / (freedom + PRIOR_FREEDOM)
-        self._apart[level] = (max(0.0, apart) + prior) / (freedom + PRIOR_FREEDOM)
         self._single[level] = self._between[level] + after
         return freedom
 

@@ -180,16 +180,16 @@ def test_calls_of_a_play_are_those_of_the_stages_ahead() -> None:
 @given(st.integers(0, 30))
 def test_an_allocation_never_passes_its_calls(calls: int) -> None:
     tree = pruned()
-    states = allocate(tree, at("0.0.0", "0.1.1"), ["a", "b"], {}, calls)
+    states = allocate(tree, at("0.0.0", "0.1.1"), calls)
     costs = remaining_calls(tree)
     assert sum(costs[state.stage] for state in states) <= calls
     assert bool(states) == (calls > 0)
-    assert states == allocate(tree, at("0.0.0", "0.1.1"), ["a", "b"], {}, calls)
+    assert states == allocate(tree, at("0.0.0", "0.1.1"), calls)
     assert not any(tree.nodes[state].leaf for state in states)
 
 
 def test_the_first_play_goes_to_a_sibling_without_a_return() -> None:
-    assert allocate(pruned(), at("0.0.0"), ["a", "b"], {}, 1) in (((2,),), ((3,),))
+    assert allocate(pruned(), at("0.0.0"), 1) in (((2,),), ((3,),))
 
 
 @pytest.mark.parametrize(
