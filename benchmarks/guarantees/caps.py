@@ -29,7 +29,8 @@ from benchmarks import page
 from benchmarks.server.bill import Options
 from benchmarks.server.loopback import Spawned, spawn
 from orchestry.core.config import RunConfig, validate
-from orchestry.engine.session import Plan, Silent
+from orchestry.engine.plan import Plan
+from orchestry.engine.session import Silent
 
 COMMAND = "python -m benchmarks.guarantees.caps --write"
 MODEL, CONCURRENCY, EPISODES = "claude-sonnet-5", 16, 200

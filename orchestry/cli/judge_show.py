@@ -29,7 +29,7 @@ from orchestry.cli.screen import console, facts, framed
 from orchestry.cli.show import ENDINGS, EXIT_CODES
 from orchestry.cli.watch import OPENING, Lines, spent, traffic
 from orchestry.engine.judge_check import CheckReport, Watcher
-from orchestry.engine.session import Plan
+from orchestry.engine.plan import Plan
 from orchestry.judge.measures import Measures, Share, Sheet, measure
 
 STYLES = {"trustworthy": "bold green", "usable": "green", "unsure": "yellow"}

@@ -19,7 +19,8 @@ from rich.text import Text
 
 from orchestry.backends.base import Backend
 from orchestry.cli.console import Console, Notes, say
-from orchestry.engine.session import Observer, Plan
+from orchestry.engine.plan import Plan
+from orchestry.engine.session import Observer
 from orchestry.report.words import counted, duration
 from orchestry.store.records import EpisodeRecord
 

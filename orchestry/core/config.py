@@ -33,7 +33,7 @@ Arrangement = Literal["fixed", "concat", "sequential", "discussion"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0.0, le=86_400.0)]
-MAX_TOKENS = 1_000_000
+MAX_TOKENS = MAX_EPISODES = 1_000_000
 RENAMED = {"search.strategy": {"fixed": "single"}}
 """By key, values that had another name in earlier releases: `fixed` is a baseline, and no strategy
 any more."""
@@ -289,7 +289,7 @@ class RunConfig(Frozen):
     baseline: Arrangement | None = None
     """Play the task as a baseline has it: one model alone, or a team that talks otherwise;
     `orchestry baselines list` explains them."""
-    episodes: Annotated[int, Mark.RESUMABLE] = Field(20, ge=1, le=1_000_000)
+    episodes: Annotated[int, Mark.RESUMABLE] = Field(20, ge=1, le=MAX_EPISODES)
     """One episode is one problem, searched once."""
     split: Split = "train"
     """Whose problems are played; `orchestry evaluate` is what plays test."""

@@ -37,7 +37,7 @@ from orchestry.core.types import (
     Tree,
     Turn,
 )
-from orchestry.engine.session import Plan
+from orchestry.engine.plan import Plan
 from orchestry.judge import prompt as rating
 from orchestry.judge.judge import ListwiseJudge
 from orchestry.models.prior import LONGEST_TOKEN, SHAPES

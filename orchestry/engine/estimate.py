@@ -29,8 +29,8 @@ from orchestry.core.config import RunConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import Frozen
 from orchestry.engine.bound import Courses, finish, most, rollout_of, schedule_of, seed_of
+from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare
-from orchestry.engine.session import Plan
 from orchestry.judge.judge import ListwiseJudge
 from orchestry.models.prior import MODEL_SIGMA, VERBOSITY
 from orchestry.rollout.credit import blame

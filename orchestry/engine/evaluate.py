@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from orchestry.backends import BACKENDS
-from orchestry.core.config import RunConfig, merge, validate
+from orchestry.core.config import MAX_EPISODES, RunConfig, merge, validate
 from orchestry.core.errors import ConfigError, unknown
 from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.core.types import Split
 from orchestry.engine.changes import changed, names_base, worded
+from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare, run_plan
-from orchestry.engine.session import Observer, Plan, Silent
+from orchestry.engine.session import Observer, Silent
 from orchestry.engine.trust import Trust, of_run
 from orchestry.store.checkpoints import Which, chosen
 from orchestry.store.journal import Learned
@@ -56,7 +57,8 @@ def evaluate(
     teams. Raises ConfigError for an update that is not there, and where the run names code or
     servers of others that are not to be trusted.
     """
-    source, note = _source(run), (observer or Silent()).note
+    source, watch = _source(run), observer or Silent()
+    note = watch.note
     today: dict[str, Any] = {}
     if task_path:
         today["task_path"] = [str(path) for path in task_path]
@@ -73,9 +75,9 @@ def evaluate(
     )
     if patience_s is not None:
         changes["retry"] = {"patience_s": patience_s}
-    config = _held_out(merge(own.plain(), changes), split, budget_usd, samples)
+    config = _held_out(merge(own.plain(), changes), split, budget_usd, samples, episodes)
     note(_whom(source, learned))
-    return _play(_sized(config, episodes), folder, observer)
+    return _play(prepare(config, note, held_out=True), folder, watch)
 
 
 class How(TypedDict, total=False):
@@ -123,7 +125,11 @@ class Baselines:
 
     def configs(self) -> dict[str, RunConfig]:
         """What is run, by name."""
-        return {name: _sized(self._of(name), self.episodes) for name in self.names}
+        found = {name: self._of(name) for name in self.names}
+        return {
+            name: prepare(config, need_key=False, held_out=True).config
+            for name, config in found.items()
+        }
 
     def play(self, root: Path, observer: Observer | None = None) -> Iterator[Run]:
         """Plays one after the other, each into `root/NAME--SPLIT--samples-N`.
@@ -132,13 +138,17 @@ class Baselines:
         came to it. What another call left is gone on with. All are checked before the first is
         played.
         """
-        configs, left = self.configs(), self.config.budget.usd
-        for config in configs.values():
-            prepare(config)
-        for name, config in configs.items():
-            budget = config.budget.model_copy(update={"usd": left})
+        notes: dict[str, list[str]] = {name: [] for name in self.names}
+        plans = {
+            name: prepare(self._of(name), told.append, held_out=True)
+            for name, told in notes.items()
+        }
+        watch, left = observer or Silent(), self.config.budget.usd
+        for name, plan in plans.items():
+            for text in notes[name]:
+                watch.note(text)
             stage = Measurement(baseline=name, split=self.split, samples=self.samples)
-            run = _play(config.model_copy(update={"budget": budget}), root / stage.name, observer)
+            run = _play(plan.capped(left), root / stage.name, watch)
             yield run
             if run.summary.stopped != "done":
                 return
@@ -162,7 +172,8 @@ class Baselines:
             changes["learn"] = {"enabled": False, "from": None}
         elif name == "best_of_n" and self.config.search.strategy in ("beam", name):
             changes["search"], samples = {"strategy": name}, None
-        return _held_out(merge(self.config.plain(), changes), self.split, None, samples)
+        plain = merge(self.config.plain(), changes)
+        return _held_out(plain, self.split, None, samples, self.episodes)
 
 
 def _whom(source: Run, learned: Learned | None) -> str:
@@ -187,10 +198,17 @@ def _left(summary: Summary) -> float | None:
 
 
 def _held_out(
-    plain: Mapping[str, Any], split: Split, budget_usd: float | None, samples: int | None
+    plain: Mapping[str, Any],
+    split: Split,
+    budget_usd: float | None,
+    samples: int | None,
+    episodes: int | None,
 ) -> RunConfig:
-    """A config, as plain data, that measures on that split."""
-    changes: dict[str, Any] = {**_QUIET, "split": split}
+    """A config, as plain data, that measures on that split: on the first `episodes` problems, or
+    on all. Raises ConfigError for fewer than one."""
+    if episodes is not None and episodes < 1:
+        raise ConfigError(f"episodes is {episodes}: give 1 or more, or leave it for all problems")
+    changes: dict[str, Any] = {**_QUIET, "split": split, "episodes": episodes or MAX_EPISODES}
     if budget_usd is not None:
         changes["budget"] = {"usd": budget_usd}
     if samples is not None:
@@ -202,20 +220,7 @@ def _held_out(
     return validate(merge(plain, changes))
 
 
-def _sized(config: RunConfig, episodes: int | None = None) -> RunConfig:
-    """The config with an episode for every problem of its split, or for the first ones.
-
-    Raises ConfigError for fewer than one.
-    """
-    if episodes is not None and episodes < 1:
-        raise ConfigError(f"episodes is {episodes}: give 1 or more, or leave it for all problems")
-    there = len(prepare(config, need_key=False).problems)
-    return config.model_copy(update={"episodes": min(episodes or there, there)})
-
-
-def _play(config: RunConfig, folder: Path, observer: Observer | None) -> Run:
-    watch = observer or Silent()
-    plan = prepare(config, watch.note)
+def _play(plan: Plan, folder: Path, watch: Observer) -> Run:
     _check_same(plan.config, folder)
     _compare(plan, folder, watch)
     return run_plan(plan, folder, watch)

@@ -6,34 +6,39 @@ that a run would use, through gateway, ledger, cache and journal.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from orchestry.core.concurrency import heeding, together
-from orchestry.core.config import BehaviorsConfig, CreditConfig, RunConfig, SamplingConfig
-from orchestry.core.errors import BudgetExceeded, Interrupted, OrchestryError, fault
-from orchestry.core.types import Completion, Frozen, Policy, Request, Siblings, Tools
+import yaml
+
+from orchestry.core.concurrency import together
+from orchestry.core.config import (
+    BehaviorsConfig,
+    CreditConfig,
+    RunConfig,
+    SamplingConfig,
+    read_yaml,
+)
+from orchestry.core.errors import ConfigError
+from orchestry.core.resolve import Mark, leaves, marks
+from orchestry.core.types import Completion, Frozen, Policy, Request, Siblings
 from orchestry.engine.graded import GradedSet, graded_sets
-from orchestry.engine.judge_folder import keep_config
-from orchestry.engine.manifest import fruitless, stop_reason
-from orchestry.engine.run import new_folder, prepare
+from orchestry.engine.manifest import Reason
+from orchestry.engine.plan import Plan
+from orchestry.engine.run import drive, in_own_loop, new_folder, prepare
 from orchestry.engine.scores import Verdicts
-from orchestry.engine.session import Plan
+from orchestry.engine.session import Work
 from orchestry.judge.judge import ListwiseJudge, seed_of
 from orchestry.judge.measures import Advice, Measures, Reading, Sheet, advise, measure
 from orchestry.judge.ranking import Order, balanced
 from orchestry.models.gateway import Gateway
-from orchestry.rollout.rollout import task_rater
-from orchestry.sandbox import open_sandbox
-from orchestry.store.journal import Opened, Stopped
 from orchestry.store.run import Store
 
+NAME = "check.yaml"
+"""The config on disk: `orchestry resume` would play on a directory with a config.yaml."""
 DRAWS = (0, 1)
 QUESTIONS = 2 * len(DRAWS)
 """Calls a problem, repairs aside."""
@@ -118,93 +123,106 @@ def check(config: RunConfig, problems: int, run_dir: Path | None, watch: Watcher
     """
     plan = prepare(settled(config, problems), watch.note)
     folder = run_dir or new_folder(f"judge-check--{plan.config.task}")
-    return asyncio.run(_drive(plan, folder, watch))
+    return in_own_loop(_check(plan, folder, watch))
 
 
-async def _drive(plan: Plan, folder: Path, watch: Watcher) -> CheckReport:
-    start = time.monotonic()
-    with Store(folder) as store:
-        keep_config(store, plan.config)
-        async with _opened(plan, store, watch) as sets:
-            exam = Exam(plan, watch)
-            watch.asking(len(sets))
-            with heeding(lambda: exam.interrupt(folder)):
-                await exam.sit(sets)
-            failure = exam.failure or plan.backend.gateway.verdict() or fruitless(plan)
-            done = exam.in_order(sets)
-            if failure is not None and stop_reason(failure) == "failed":
-                store.journal.append(Stopped(reason="failed", at=time.time()))
-                raise failure
-            report = _report(plan, store, done, len(sets), failure, time.monotonic() - start)
-            store.write("check.json", report.model_dump_json(indent=2) + "\n")
-            store.journal.append(Stopped(reason=report.stopped, at=time.time()))
-            store.journal.sync()
-    if failure is not None:
-        watch.note(_stopped_note(report))
-    return report
+def _keep_config(store: Store, config: RunConfig) -> None:
+    """Writes the config of a new check, or compares it with the one that is gone on with.
 
-
-@asynccontextmanager
-async def _opened(plan: Plan, store: Store, watch: Watcher) -> AsyncIterator[list[GradedSet]]:
-    """The sets, scored in the sandbox or by the journal, while the judge can be asked."""
-    config, provider = plan.config, plan.backend.provider
-    unsafe = config.allow_unsafe_code
-    async with open_sandbox(config.sandbox, allow_unsafe=unsafe) as sandbox:
-        rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events)
-        async with plan.backend.open(store, plan.task, rate, watch.note):
-            opened = Opened(
-                at=time.time(),
-                provider=provider.name,
-                model=provider.model,
-                providers=plan.backend.gateway.providers,
-            )
-            store.journal.append(opened)
-            watch.note(f"sandbox level {sandbox.level}")
-            watch.started(store.folder, plan)
-            wanted = config.episodes
-            sets = await graded_sets(plan.task, config.seed, wanted, rate, watch.scored)
-            if len(sets) < wanted:
-                watch.note(
-                    f"only {len(sets)} problems of train and dev have answers of different worth"
+    Raises ConfigError for a directory of something else, and for one of another check.
+    """
+    path = store.folder / NAME
+    if not path.exists() and store.events:
+        raise ConfigError(f"{store.folder} holds a run, no judge check: choose another --run-dir")
+    if path.exists():
+        before, now = (
+            dict(leaves(data)) for data in (read_yaml(path), yaml.safe_load(config.to_yaml()))
+        )
+        for key in sorted(before.keys() | now.keys()):
+            if not _free(key) and before.get(key) != now.get(key):
+                raise ConfigError(
+                    f"{store.folder} holds a check with {key}={before.get(key)}, not "
+                    f"{now.get(key)}: give the settings of then, or choose another --run-dir"
                 )
-            yield sets
+    store.write(NAME, config.to_yaml())
 
 
-@dataclass(slots=True)
-class Exam:
+def _free(key: str) -> bool:
+    """What may change when a check goes on, since it decides no question: what a resume takes,
+    and how a run would search."""
+    return key.startswith("search.") or Mark.RESUMABLE in marks(RunConfig, key)
+
+
+async def _check(plan: Plan, folder: Path, watch: Watcher) -> CheckReport:
+    with Store(folder) as store:
+        _keep_config(store, plan.config)
+        exam = Exam(plan, store, watch)
+        failure = await drive(exam)
+    if exam.report is None:
+        raise failure or AssertionError("a check that did not fail has a report")
+    if failure is not None:
+        watch.note(_stopped_note(exam.report))
+    return exam.report
+
+
+class Exam(Work):
     """Asks a judge about sets, several at once, until all are done or something stops it."""
 
-    plan: Plan
-    watch: Watcher
-    failure: OrchestryError | None = None
-    _sheets: dict[str, Sheet] = field(default_factory=dict)
-    _workers: list[asyncio.Task[None]] = field(default_factory=list)
+    report: CheckReport | None = None
+    """Once it was summed up; None where it failed."""
 
-    async def sit(self, sets: Sequence[GradedSet]) -> None:
-        """Examines all sets; what stops it stands in `failure`.
+    def __init__(self, plan: Plan, store: Store, watch: Watcher) -> None:
+        super().__init__(plan, store, watch.note, f"the same command with --run-dir {store.folder}")
+        self.watch = watch
+        self._sets: list[GradedSet] = []
+        self._sheets: dict[str, Sheet] = {}
+
+    def begin(self, level: str) -> None:
+        """See Work."""
+        super().begin(level)
+        self.watch.started(self.store.folder, self.plan)
+
+    async def play(self, rate: Verdicts) -> None:
+        """See Work: scores the sets, then examines the judge on all of them.
 
         Only as many at once as fill the places for calls, so that a stop at the cap leaves few
         unfinished.
         """
-        places = max(1, -(-self.plan.config.search.concurrency // QUESTIONS))
-        queue = iter(sets)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(places, len(sets))):
-                self._workers.append(group.create_task(self._work(queue)))
-
-    def in_order(self, sets: Sequence[GradedSet]) -> list[Sheet]:
-        """The finished sheets in the order of their sets."""
-        names = [each.siblings.parent.problem.id for each in sets]
-        return [self._sheets[name] for name in names if name in self._sheets]
-
-    def interrupt(self, folder: Path) -> None:
-        """First time: calls in flight may finish. Second time: they are given up."""
-        if isinstance(self.failure, Interrupted):
-            for worker in self._workers:
-                worker.cancel()
+        await self.run([self._grade(rate)])
+        if self.failure:
             return
-        self.watch.note("stopping: calls in flight may finish; press Ctrl-C again to give them up")
-        self._fail(Interrupted(f"interrupted: the same command with --run-dir {folder} goes on"))
+        self.watch.asking(len(self._sets))
+        places = max(1, -(-self.plan.config.search.concurrency // QUESTIONS))
+        queue = iter(self._sets)
+        await self.run(self._work(queue) for _ in range(min(places, len(self._sets))))
+        if self.failure is None and (silent := self.plan.backend.gateway.verdict()):
+            self.fail(silent)
+
+    def sum_up(self, reason: Reason, seconds: float) -> None:
+        """See Work: check.json, where there is something to tell."""
+        if reason != "failed":
+            self.report = _report(self.plan, self.store, self._finished, reason, seconds)
+            text = self.report.model_dump_json(indent=2)
+            self.store.write("check.json", text + "\n")
+
+    @property
+    def _finished(self) -> tuple[list[Sheet], int]:
+        """The finished sheets in the order of their sets, and how many there are to be."""
+        names = [each.siblings.parent.problem.id for each in self._sets]
+        return [self._sheets[name] for name in names if name in self._sheets], len(names)
+
+    async def _grade(self, rate: Verdicts) -> None:
+        config = self.plan.config
+        try:
+            self._sets = await graded_sets(
+                self.plan.task, config.seed, config.episodes, rate, self.watch.scored
+            )
+        except Exception as error:
+            self.fail(error)
+        if 0 < len(self._sets) < config.episodes:
+            self.note(
+                f"only {len(self._sets)} problems of train and dev have answers of different worth"
+            )
 
     async def _work(self, queue: Iterator[GradedSet]) -> None:
         for each in queue:
@@ -213,17 +231,10 @@ class Exam:
             try:
                 sheet = await examine(self.plan, self.plan.backend.gateway, each)
             except Exception as error:
-                self._fail(error if isinstance(error, OrchestryError) else fault(error))
+                self.fail(error)
                 return
             self._sheets[sheet.problem] = sheet
             self.watch.examined(sheet)
-
-    def _fail(self, error: OrchestryError) -> None:
-        """Keeps the first failure, a real one before a stop at the cap."""
-        if self.failure is None or isinstance(self.failure, BudgetExceeded):
-            self.failure = error
-        if not isinstance(error, BudgetExceeded):
-            self.plan.backend.gateway.close_door(str(error))
 
 
 async def examine(plan: Plan, gateway: Gateway, each: GradedSet) -> Sheet:
@@ -284,11 +295,11 @@ async def _read(
 def _report(
     plan: Plan,
     store: Store,
-    sheets: Sequence[Sheet],
-    asked: int,
-    failure: OrchestryError | None,
+    finished: tuple[Sequence[Sheet], int],
+    reason: Reason,
     seconds: float,
 ) -> CheckReport:
+    sheets, asked = finished
     gateway, provider = plan.backend.gateway, plan.backend.provider
     usage, measures = gateway.usage(), measure(sheets)
     return CheckReport(
@@ -297,7 +308,7 @@ def _report(
         provider=provider.name,
         model=provider.model,
         model_sha256=getattr(provider, "sha256", None),
-        stopped=stop_reason(failure),
+        stopped=reason,
         problems=len(sheets),
         problems_asked=asked,
         candidates=sum(len(sheet.worths_G) for sheet in sheets),

@@ -14,8 +14,8 @@ from orchestry.core.config import RunConfig
 from orchestry.core.types import MAX_CHARS, Completion, Frozen, Request, Tools
 from orchestry.engine.graded import GradedSet, graded_sets
 from orchestry.engine.judge_check import QUESTIONS, judge_of, settled
+from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare
-from orchestry.engine.session import Plan
 from orchestry.models.prior import BYTES_PER_TOKEN, LONGEST_TOKEN
 from orchestry.rollout.rollout import task_rater
 from orchestry.sandbox import open_sandbox

@@ -23,7 +23,7 @@ from orchestry.core.errors import (
     reason,
 )
 from orchestry.core.files import to_json
-from orchestry.engine.session import Plan
+from orchestry.engine.plan import Plan
 from orchestry.store import summary
 from orchestry.store.journal import VERSION
 from orchestry.store.records import EpisodeRecord, Summary

@@ -11,30 +11,34 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestry.backends import open_backend
+from orchestry.core.concurrency import heeding
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, OrchestryError, TaskError, too_long, unknown
 from orchestry.core.types import AgentSpec, Problem, Tools
 from orchestry.engine.changes import changed, check_changes, config_digests, task_digests, worded
-from orchestry.engine.manifest import fruitless, stop_reason, summarise, write_manifest
-from orchestry.engine.scores import Faults, Verdicts
-from orchestry.engine.session import Observer, Plan, Session, Silent
+from orchestry.engine.manifest import fruitless, stop_reason
+from orchestry.engine.plan import Plan
+from orchestry.engine.scores import Verdicts
+from orchestry.engine.session import Observer, Session, Silent, Work
 from orchestry.engine.trust import Trust, of_run, remember
 from orchestry.rollout.rollout import task_rater
 from orchestry.sandbox import open_sandbox
 from orchestry.store.journal import Opened, Stopped
 from orchestry.store.run import Run, Store, existing, load_run, read_config
-from orchestry.store.trackers import check, open_trackers
+from orchestry.store.trackers import check
 from orchestry.task.arrangements import ALONE, arranged, check_first_state
 from orchestry.task.base import BaseTask, TeamTask
 from orchestry.task.guard import count_stages, task_boundary
 from orchestry.task.registry import bundled, folder_of, load_task
+
+T = TypeVar("T")
 
 
 def train(
@@ -85,10 +89,11 @@ def prepare(
     environ: Mapping[str, str] = os.environ,
     need_key: bool = True,
     folder: Path | None = None,
+    held_out: bool = False,
 ) -> Plan:
     """Checks all that can be checked without spending; raises ConfigError or TaskError.
 
-    `folder` holds the run that is gone on with.
+    `folder` holds the run that is gone on with. `held_out`: at most one episode per problem.
     """
     _refuse_keys(config, environ)
     check(config.trackers, login=need_key)
@@ -107,6 +112,8 @@ def prepare(
             f"task {config.task} has no problems in split '{config.split}': add some, or choose "
             "another with --set split=..."
         )
+    if held_out:
+        config = config.model_copy(update={"episodes": min(config.episodes, len(problems))})
     _check_ids(config, problems)
     count_stages(task, problems[0])  # a task that never ends would spend without end
     check_first_state(config, task, problems[0])
@@ -173,43 +180,65 @@ def _check_name(folder: Path) -> None:
 
 
 def run_plan(plan: Plan, folder: Path, watch: Observer, accept: bool = False) -> Run:
-    """Drives a plan in an event loop of its own, in a thread where one runs already."""
+    """Plays a plan into a folder; raises the OrchestryError that it failed by."""
     remember(plan.config, folder)
-    if not _in_loop():
-        failure = asyncio.run(_drive(plan, folder, watch, accept))
-    else:
-        with ThreadPoolExecutor(1) as pool:
-            failure = pool.submit(asyncio.run, _drive(plan, folder, watch, accept)).result()
+    failure = in_own_loop(_play(plan, folder, watch, accept))
     if failure is not None and stop_reason(failure) == "failed":
         raise failure
     return load_run(folder)
 
 
-def _in_loop() -> bool:
+def in_own_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Runs it in an event loop of its own, in a thread where one runs already."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
-async def _drive(plan: Plan, folder: Path, watch: Observer, accept: bool) -> OrchestryError | None:
-    """Opens all that a run holds, plays it, and leaves a summary whatever stopped it."""
-    start = time.monotonic()
+async def _play(plan: Plan, folder: Path, watch: Observer, accept: bool) -> OrchestryError | None:
     with Store(folder, shortened=accept) as store:
         ground = _ground(plan, store, accept)
         store.write("config.yaml", plan.backend.kept_config(store).to_yaml())
-        failure = await _play(plan, store, watch, ground)
-        failure = failure or fruitless(plan, store.episodes.values())
-        reason = stop_reason(failure)
-        store.rewrite()
-        summary = summarise(plan, store, reason, time.monotonic() - start)
-        store.write("summary.json", summary.model_dump_json(indent=2) + "\n")
-        store.journal.append(Stopped(reason=reason, at=time.time()))
-        store.journal.sync()
-        if failure is not None and reason != "failed":
-            watch.note(str(failure))
+        failure = await drive(Session(plan, store, watch), ground)
+    if failure is not None and stop_reason(failure) != "failed":
+        watch.note(str(failure))
     return failure
+
+
+async def drive(work: Work, ground: Mapping[str, Any] | None = None) -> OrchestryError | None:
+    """Opens all that the work holds, does it, and leaves a summary whatever stopped it, which is
+    returned. `ground` is what this process runs on, for the journal."""
+    start, plan, store = time.monotonic(), work.plan, work.store
+    unsafe = plan.config.allow_unsafe_code
+    async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
+        rater = task_rater(plan.task, Tools(sandbox))
+        rate = Verdicts(rater, store.journal, store.events, work.faults)
+        async with plan.backend.open(store, plan.task, rate, work.note):
+            store.journal.append(_opened(plan, ground or {}))
+            work.begin(sandbox.level)
+            with heeding(work.interrupt):
+                await work.play(rate)
+    failure = work.failure or fruitless(plan, store.episodes.values())
+    reason = stop_reason(failure)
+    work.sum_up(reason, time.monotonic() - start)
+    store.journal.append(Stopped(reason=reason, at=time.time()))
+    store.journal.sync()
+    return failure
+
+
+def _opened(plan: Plan, ground: Mapping[str, Any]) -> Opened:
+    backend = plan.backend
+    return Opened(
+        at=time.time(),
+        provider=backend.provider.name,
+        model=backend.provider.model,
+        calibration=backend.corrects,
+        providers=backend.gateway.providers,
+        **ground,
+    )
 
 
 def _ground(plan: Plan, store: Store, accept: bool) -> dict[str, Any]:
@@ -223,38 +252,3 @@ def _ground(plan: Plan, store: Store, accept: bool) -> dict[str, Any]:
             f"go on with what is there now: `orchestry resume {store.folder} --accept-changes`"
         )
     return {"digests": digests, "accepted": tuple(found)}
-
-
-async def _play(
-    plan: Plan, store: Store, watch: Observer, ground: Mapping[str, Any]
-) -> OrchestryError | None:
-    provider = plan.backend.provider
-    unsafe = plan.config.allow_unsafe_code
-    async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
-        faults = Faults(plan.task, store, watch.note)
-        rate = Verdicts(task_rater(plan.task, Tools(sandbox)), store.journal, store.events, faults)
-        async with plan.backend.open(store, plan.task, rate, watch.note):
-            store.journal.append(
-                Opened(
-                    at=time.time(),
-                    provider=provider.name,
-                    model=provider.model,
-                    calibration=plan.backend.corrects,
-                    providers=plan.backend.gateway.providers,
-                    **ground,
-                )
-            )
-            for name, text in plan.backend.files().items():
-                store.write(name, text)
-            write_manifest(store, plan, sandbox.level)
-            watch.started(store.folder, plan, len(store.episodes))
-            watch.note(f"sandbox level {sandbox.level}")
-            if store.lost:
-                watch.note(
-                    f"episodes.jsonl lacks {len(store.lost)} finished episodes: they are played "
-                    "again from the journal's answers"
-                )
-            store.mirrors += open_trackers(plan.config, store, plan.backend.every, watch.note)
-            failure = await Session(plan, store, watch, rate).play()
-            rate.sum_up()
-            return failure

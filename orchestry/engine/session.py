@@ -1,5 +1,7 @@
 """One process's part of a run: plays the episodes that are not committed yet, in order.
 
+Work is what a run and a check of a judge have in common: workers, interruption, the first failure.
+
 Where the backend learns, episodes come in blocks with an update after each; all episodes of a
 block are played with what was learned before it, however they overlap.
 
@@ -11,15 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestry.backends.base import Backend
-from orchestry.core.concurrency import heeding
-from orchestry.core.config import RunConfig
 from orchestry.core.errors import (
     BudgetExceeded,
     Interrupted,
@@ -28,9 +27,10 @@ from orchestry.core.errors import (
     TaskFault,
     fault,
 )
-from orchestry.core.seeds import derive, shuffled
-from orchestry.core.types import Problem
-from orchestry.engine.scores import Verdicts
+from orchestry.core.seeds import derive
+from orchestry.engine.manifest import Reason, summarise, write_manifest
+from orchestry.engine.plan import Plan
+from orchestry.engine.scores import Faults, Verdicts
 from orchestry.models.ledger import Ledger
 from orchestry.rollout.replay import give_credit
 from orchestry.rollout.schedule import schedule
@@ -38,10 +38,7 @@ from orchestry.rollout.tree import episode_record
 from orchestry.store.journal import Learned, ratings
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Store
-from orchestry.task.base import BaseTask
-from orchestry.task.guard import count_stages
-
-STAGES_A_PLACE = 4
+from orchestry.store.trackers import open_trackers
 
 
 class Observer(Protocol):
@@ -70,83 +67,113 @@ class Silent:
     def committed(self, record: EpisodeRecord) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A run that was checked: its task loads, its key, prices and agents are known."""
+class Work(ABC):
+    """What one process does with a plan: workers that begin nothing more once one has failed."""
 
-    config: RunConfig
-    task: BaseTask[Any]
-    problems: Sequence[Problem]
-    backend: Backend
-    digests: Mapping[str, str] = field(default_factory=dict)
-    """Of the task's files."""
+    faults: Faults | None = None
+    """What is made of states that the task can't score; None: they stop the work."""
 
-    def problem(self, episode: int) -> Problem:
-        """Every problem once, in seeded order, before any comes again in another order."""
-        epoch, place = divmod(episode, len(self.problems))
-        order = shuffled(len(self.problems), self.config.seed, "epoch", epoch)
-        return self.problems[order[place]]
-
-    @property
-    def episodes_in_flight(self) -> int:
-        """As the config says, else enough that calls are always waiting for a free place.
-
-        An episode pauses between its stages until the slowest call is answered; four stages' worth
-        of calls a place make up for that (measured in benchmarks/peers/overhead.py), and no more,
-        since episodes that are begun and not finished are worth nothing yet.
-        """
-        search = self.config.search
-        if search.episodes_in_flight is not None:
-            return search.episodes_in_flight
-        asked = {self.backend.answering(spec.role).provider for spec in self.task.agents}
-        slots = max(provider.slots or search.concurrency for provider in asked)
-        places = min(search.concurrency, slots)
-        breadth = schedule(search, self.task, self.problems[0]).breadth
-        return min(places, max(2, -(-STAGES_A_PLACE * places // breadth)))
-
-    @property
-    def calls(self) -> int:
-        """Calls that an episode makes at most to play, counted on the first problem."""
-        problem = self.problems[0]
-        breadth = schedule(self.config.search, self.task, problem).breadth
-        acting = len(self.task.to_act(self.task.reset(problem, 0)))
-        return breadth * acting * count_stages(self.task, problem)
-
-    def foresee(self, ledger: Ledger, finished: int) -> None:
-        """Tells the ledger what an episode may take, before any of this process has finished."""
-        backend = self.backend
-        usd = max(
-            backend.answering(role).prices.worst(member.model, 0, member.max_tokens, shared=False)
-            for role, member in backend.team(self.task).items()
-        )
-        ledger.foresee(self.calls, usd, finished)
-
-
-class Session:
-    """Plays a plan into a store."""
-
-    def __init__(self, plan: Plan, store: Store, watch: Observer, rate: Verdicts) -> None:
-        self.plan, self.store, self.watch, self.rate = plan, store, watch, rate
+    def __init__(self, plan: Plan, store: Store, note: Callable[[str], None], goes_on: str) -> None:
+        """`goes_on` is the command that does the rest after an interrupt."""
+        self.plan, self.store, self.note = plan, store, note
         self.failure: OrchestryError | None = None
-        self._waiting: dict[int, EpisodeRecord] = {}
-        self._next = 0
+        self._goes_on = goes_on
         self._asked_to_stop = False
         self._workers: list[asyncio.Task[None]] = []
 
-    async def play(self) -> OrchestryError | None:
-        """Plays all that is left; returns what stopped it, or None."""
+    def begin(self, level: str) -> None:
+        """All is open, the sandbox at that level."""
+        self.note(f"sandbox level {level}")
+
+    @abstractmethod
+    async def play(self, rate: Verdicts) -> None:
+        """Does all that is left; what stops it stands in `failure`."""
+
+    @abstractmethod
+    def sum_up(self, reason: Reason, seconds: float) -> None:
+        """Writes what the work came to, why it ended, and after how many seconds."""
+
+    async def run(self, work: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Coroutines, all at once, until each has ended or was given up."""
+        async with asyncio.TaskGroup() as group:
+            self._workers = [group.create_task(each) for each in work]
+
+    def fail(self, error: Exception) -> None:
+        """Keeps the first failure (a real one before a stop at the cap), and starts no more.
+
+        At the cap others may still fit; after any other failure new calls are refused.
+        """
+        told = error if isinstance(error, OrchestryError) else fault(error)
+        if self.failure is None or isinstance(self.failure, BudgetExceeded):
+            self.failure = told
+        if not isinstance(told, BudgetExceeded):
+            self.plan.backend.gateway.close_door(str(told))
+
+    def interrupt(self) -> None:
+        """First time: paid calls in flight may finish. Second time: they are given up."""
+        if self._asked_to_stop:
+            self._give_up()
+            return
+        self._asked_to_stop = True
+        paid = self.plan.backend.gateway.paid_in_flight
+        wait = f"{paid} paid calls in flight may finish; press Ctrl-C again to give them up"
+        self.note(f"stopping: {wait}" if paid else "stopping")
+        self.fail(Interrupted(f"interrupted: {self._goes_on} goes on"))
+        if not paid and not self.plan.backend.in_step:  # whose threads stop of themselves
+            self._give_up()
+
+    def _give_up(self) -> None:
+        for worker in self._workers:
+            worker.cancel()
+
+
+class Session(Work):
+    """Plays a plan into a store."""
+
+    rate: Verdicts
+
+    def __init__(self, plan: Plan, store: Store, watch: Observer) -> None:
+        super().__init__(plan, store, watch.note, f"`orchestry resume {store.folder}`")
+        self.watch = watch
+        self.faults = Faults(plan.task, store, watch.note)
+        self._waiting: dict[int, EpisodeRecord] = {}
+        self._next = 0
+
+    def begin(self, level: str) -> None:
+        """See Work: files, manifest and trackers."""
+        plan, store = self.plan, self.store
+        for name, text in plan.backend.files().items():
+            store.write(name, text)
+        write_manifest(store, plan, level)
+        self.watch.started(store.folder, plan, len(store.episodes))
+        super().begin(level)
+        if store.lost:
+            self.note(
+                f"episodes.jsonl lacks {len(store.lost)} finished episodes: they are played "
+                "again from the journal's answers"
+            )
+        store.mirrors += open_trackers(plan.config, store, plan.backend.every, self.note)
+
+    def sum_up(self, reason: Reason, seconds: float) -> None:
+        """See Work: summary.json."""
+        self.store.rewrite()
+        summary = summarise(self.plan, self.store, reason, seconds)
+        self.store.write("summary.json", summary.model_dump_json(indent=2) + "\n")
+
+    async def play(self, rate: Verdicts) -> None:
+        """See Work."""
+        self.rate = rate
         self.plan.foresee(self._ledger, len(self.store.episodes))
-        with heeding(self._interrupt):
-            await self._run([self._evaluate()])
-            for update, block in enumerate(self._blocks()):
-                await self._play(block)
-                self._settle(block)
-                if self.failure:
-                    break
-                if len(block) == self.plan.backend.every and update == self.plan.backend.updates:
-                    await self._run([self._learn(update + 1, block)])
-                    await self._run([self._evaluate()])
-        return self.failure
+        await self.run([self._evaluate()])
+        for update, block in enumerate(self._blocks()):
+            await self._play(block)
+            self._settle(block)
+            if self.failure:
+                break
+            if len(block) == self.plan.backend.every and update == self.plan.backend.updates:
+                await self.run([self._learn(update + 1, block)])
+                await self.run([self._evaluate()])
+        rate.sum_up()
 
     def _blocks(self) -> Iterator[range]:
         """The episodes between two updates, all at once where there are none."""
@@ -157,11 +184,7 @@ class Session:
     async def _play(self, block: range) -> None:
         queue = (number for number in block if number not in self.store.episodes)
         places = min(len(block), self.plan.episodes_in_flight)
-        await self._run([self._work(queue) for _ in range(places)])
-
-    async def _run(self, work: Sequence[Coroutine[Any, Any, None]]) -> None:
-        async with asyncio.TaskGroup() as group:
-            self._workers = [group.create_task(each) for each in work]
+        await self.run(self._work(queue) for _ in range(places))
 
     async def _learn(self, number: int, block: range) -> None:
         """One update of the backend, from the episodes of its block."""
@@ -184,7 +207,7 @@ class Session:
             for note in update.notes:
                 self.watch.note(note)
         except Exception as error:
-            self._fail(error if isinstance(error, OrchestryError) else fault(error))
+            self.fail(error)
 
     async def _evaluate(self) -> None:
         """What the team earns on dev as it stands, where the backend says that this is due."""
@@ -196,7 +219,7 @@ class Session:
                 self.store.evaluated(found.event)
                 self.watch.note(found.note)
         except Exception as error:
-            self._fail(error if isinstance(error, OrchestryError) else fault(error))
+            self.fail(error)
 
     async def _work(self, queue: Iterator[int]) -> None:
         for episode in queue:
@@ -209,7 +232,7 @@ class Session:
                     self._waiting[episode] = await self._episode(episode)
                 self._commit(self._in_order())
             except Exception as error:
-                self._fail(error if isinstance(error, OrchestryError) else fault(error))
+                self.fail(error)
                 return
 
     @property
@@ -254,7 +277,7 @@ class Session:
         """Commits what is whole, though an earlier episode was cut off, at the end of a block."""
         refused = None if self.failure else self.plan.backend.gateway.verdict()
         if refused is not None:
-            self._fail(refused)
+            self.fail(refused)
         try:
             whole = sorted(self._waiting)
             self._commit([n for n in whole if not (self.failure and self._doubtful(n))])
@@ -262,12 +285,12 @@ class Session:
                 self.rate.check(1)
                 self._check_whole(block)
         except (StoreError, TaskFault) as error:
-            self._fail(error)
+            self.fail(error)
 
     def _check_whole(self, block: range) -> None:
         """A task that cancels the work it is part of takes an episode away without a word."""
         if lost := [number for number in block if number not in self.store.episodes]:
-            self._fail(
+            self.fail(
                 OrchestryError(
                     f"{len(lost)} episodes of the block ended without a result (episode {lost[0]} "
                     "first): the task cancelled the work that it is part of; mend it, then "
@@ -280,30 +303,3 @@ class Session:
             record = self._waiting.pop(number)
             self.store.commit(record, time.time())
             self.watch.committed(record)
-
-    def _fail(self, error: OrchestryError) -> None:
-        """Keeps the first failure (a real one before a stop at the cap), and starts no more.
-
-        At the cap the other episodes may still fit; after any other failure new calls are refused.
-        """
-        if self.failure is None or isinstance(self.failure, BudgetExceeded):
-            self.failure = error
-        if not isinstance(error, BudgetExceeded):
-            self.plan.backend.gateway.close_door(str(error))
-
-    def _interrupt(self) -> None:
-        """First time: paid calls in flight may finish. Second time: they are given up."""
-        if self._asked_to_stop:
-            self._give_up()
-            return
-        self._asked_to_stop = True
-        paid = self.plan.backend.gateway.paid_in_flight
-        wait = f"{paid} paid calls in flight may finish; press Ctrl-C again to give them up"
-        self.watch.note(f"stopping: {wait}" if paid else "stopping")
-        self._fail(Interrupted(f"interrupted: `orchestry resume {self.store.folder}` goes on"))
-        if not paid and not self.plan.backend.in_step:  # whose threads stop of themselves
-            self._give_up()
-
-    def _give_up(self) -> None:
-        for worker in self._workers:
-            worker.cancel()

@@ -299,6 +299,7 @@ def _alone(config: RunConfig, task: Fixed) -> RunConfig:
     most = sum(tokens or config.sampling.max_tokens for tokens in own)
     agent = AgentConfig(
         model=_own(config, task.team, "model", config.provider.model),
+        provider=_own(config, task.team, "provider", config.provider),
         max_tokens=most,
         temperature=_own(config, task.team, "temperature", config.sampling.temperature),
         system_prompt=task.agents[0].system_prompt,
@@ -311,9 +312,14 @@ def _own(config: RunConfig, team: Sequence[str], key: str, usual: Any) -> Any:
     own = [getattr(config.agents.get(role, AgentConfig()), key) for role in team]
     found = {usual if value is None else value for value in own}
     if len(found) > 1:
-        named = ", ".join(sorted("the default" if one is None else str(one) for one in found))
+        named = ", ".join(sorted(map(_said, found)))
         raise ConfigError(
             f"baseline fixed is one model alone, and the agents have more than one {key} "
             f"({named}): play the other baselines, or leave agents.*.{key}"
         )
     return None if found == {usual} else found.pop()
+
+
+def _said(one: Any) -> str:
+    """A setting's value, for a message."""
+    return "the default" if one is None else one.name if hasattr(one, "name") else str(one)

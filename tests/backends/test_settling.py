@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestry.core.config import resolve
+from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare
-from orchestry.engine.session import Plan
 
 KEYS = {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k"}
 SERVER = (

@@ -14,7 +14,7 @@ import orchestry
 from orchestry import BaseTask, Problem
 from orchestry.engine.bound import LOOKED_AT, Courses, _verdict, finish, most
 from orchestry.engine.estimate import estimate
-from orchestry.engine.session import Plan
+from orchestry.engine.plan import Plan
 from orchestry.store.journal import Reserved, read
 from orchestry.task.guard import count_stages
 from tests.engine.test_estimate import CLAUDE, JUDGED, config, plan_of

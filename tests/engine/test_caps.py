@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import orchestry
 from orchestry.core.config import RunConfig, resolve
-from orchestry.engine.session import Plan, Silent
+from orchestry.engine.plan import Plan
+from orchestry.engine.session import Silent
 
 TASKS = Path(__file__).parents[1] / "fixtures" / "tasks"
 WORTH = 0.0249

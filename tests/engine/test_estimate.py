@@ -20,8 +20,8 @@ from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError
 from orchestry.engine.bound import Courses, most
 from orchestry.engine.estimate import Dollars, Estimate, _dollars, estimate, simulate
+from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare
-from orchestry.engine.session import Plan
 
 ROOT = Path(__file__).parents[2]
 PLACES = (ROOT / "tests" / "fixtures" / "tasks", ROOT / "benchmarks" / "server" / "tasks")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import orchestry
-from orchestry.core.config import RunConfig
+from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError
 from orchestry.engine.evaluate import Baselines, compared, evaluate
 from orchestry.report.measures import gain, measured
@@ -79,7 +79,10 @@ def test_one_cap_holds_over_all_baselines(tmp_path: Path) -> None:
     assert sum(run.summary.cost_usd for run in found.values()) <= cap
 
 
-def test_everything_is_checked_before_the_first_baseline_is_played(tmp_path: Path) -> None:
+def test_everything_is_checked_before_the_first_baseline_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none-needed-here")
     with pytest.raises(ConfigError, match="unknown baseline 'none'"):
         play(tmp_path, config(), "concat", "none")
     with pytest.raises(ConfigError, match="price"):
@@ -217,3 +220,43 @@ def test_answers_of_the_cache_count_for_no_speed(
     assert first.tokens_per_s > 0
     assert again.tokens_per_s is None
     assert first.reward == again.reward
+
+
+COUNTED = """
+from pathlib import Path
+
+from orchestry import AgentSpec, Problem, TeamTask
+
+
+class Counted(TeamTask):
+    name = "counted"
+    agents = (AgentSpec(role="left"), AgentSpec(role="right"))
+
+    def __init__(self, weights=None, options=None):
+        super().__init__(weights, options)
+        with (Path(__file__).parent / "made").open("a") as file:
+            file.write("x")
+
+    def problems(self, split):
+        return [Problem(id=f"{split}-{n}", prompt="say", split=split) for n in range(2)]
+
+    async def evaluate(self, state, tools):
+        return self.score(quality=0.5)
+"""
+
+
+def test_a_baseline_and_an_evaluation_are_checked_once(tmp_path: Path) -> None:
+    """Each check makes one task."""
+    folder = tmp_path / "tasks" / "counted"
+    folder.mkdir(parents=True)
+    (folder / "task.py").write_text(COUNTED)
+    made = folder / "made"
+    asked = resolve([], ["task=counted", f"task_path=[{folder.parent}]", "provider.name=fake"])
+    names = ("concat", "discussion", "best_of_n")
+    runs = list(Baselines(asked, names, samples=2).play(tmp_path / "baselines"))
+    assert [run.summary.episodes for run in runs] == [2, 2, 2]
+    assert len(made.read_text()) == len(names)
+    run = orchestry.train(asked.model_copy(update={"episodes": 1}), tmp_path / "run")
+    before = len(made.read_text())
+    evaluate(run)
+    assert len(made.read_text()) == before + 1

@@ -14,7 +14,7 @@ from orchestry.core.types import Limits, Tools
 from orchestry.engine.graded import graded_sets
 from orchestry.engine.judge_check import CheckReport, check
 from orchestry.engine.judge_forecast import forecast
-from orchestry.engine.session import Plan
+from orchestry.engine.plan import Plan
 from orchestry.judge.measures import Sheet
 from orchestry.rollout.rollout import task_rater
 from orchestry.sandbox import open_sandbox
@@ -313,3 +313,9 @@ def test_the_embedded_model_can_be_asked(tasks: Path) -> None:
     assert report.cost_usd == 0.0
     assert report.model_sha256 is not None
     assert report.advice.level in ("unsure", "chance", "unusable")
+
+
+async def test_a_check_works_inside_a_running_loop(tasks: Path) -> None:
+    with judging(good) as bench:
+        report = run(config(bench, tasks), problems=2)
+    assert (report.stopped, report.problems) == ("done", 2)

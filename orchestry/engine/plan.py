@@ -1,0 +1,77 @@
+"""A run that was checked, before anything of it is spent or written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestry.backends.base import Backend
+from orchestry.core.config import RunConfig
+from orchestry.core.seeds import shuffled
+from orchestry.core.types import Problem
+from orchestry.models.ledger import Ledger
+from orchestry.rollout.schedule import schedule
+from orchestry.task.base import BaseTask
+from orchestry.task.guard import count_stages
+
+STAGES_A_PLACE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that was checked: its task loads, its key, prices and agents are known."""
+
+    config: RunConfig
+    task: BaseTask[Any]
+    problems: Sequence[Problem]
+    backend: Backend
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Of the task's files."""
+
+    def capped(self, usd: float | None) -> Plan:
+        """The same under another cap, which is also its backend's from now on."""
+        budget = self.config.budget.model_copy(update={"usd": usd})
+        config = self.config.model_copy(update={"budget": budget})
+        self.backend.config = config
+        return replace(self, config=config)
+
+    def problem(self, episode: int) -> Problem:
+        """Every problem once, in seeded order, before any comes again in another order."""
+        epoch, place = divmod(episode, len(self.problems))
+        order = shuffled(len(self.problems), self.config.seed, "epoch", epoch)
+        return self.problems[order[place]]
+
+    @property
+    def episodes_in_flight(self) -> int:
+        """As the config says, else enough that calls are always waiting for a free place.
+
+        An episode pauses between its stages until the slowest call is answered; four stages' worth
+        of calls a place make up for that (measured in benchmarks/peers/overhead.py), and no more,
+        since episodes that are begun and not finished are worth nothing yet.
+        """
+        search = self.config.search
+        if search.episodes_in_flight is not None:
+            return search.episodes_in_flight
+        asked = {self.backend.answering(spec.role).provider for spec in self.task.agents}
+        slots = max(provider.slots or search.concurrency for provider in asked)
+        places = min(search.concurrency, slots)
+        breadth = schedule(search, self.task, self.problems[0]).breadth
+        return min(places, max(2, -(-STAGES_A_PLACE * places // breadth)))
+
+    @property
+    def calls(self) -> int:
+        """Calls that an episode makes at most to play, counted on the first problem."""
+        problem = self.problems[0]
+        breadth = schedule(self.config.search, self.task, problem).breadth
+        acting = len(self.task.to_act(self.task.reset(problem, 0)))
+        return breadth * acting * count_stages(self.task, problem)
+
+    def foresee(self, ledger: Ledger, finished: int) -> None:
+        """Tells the ledger what an episode may take, before any of this process has finished."""
+        backend = self.backend
+        usd = max(
+            backend.answering(role).prices.worst(member.model, 0, member.max_tokens, shared=False)
+            for role, member in backend.team(self.task).items()
+        )
+        ledger.foresee(self.calls, usd, finished)
