@@ -83,7 +83,7 @@ def _where_today(
         asked = _readdressed(judge.provider, environ, note)
         judge = judge.model_copy(update={"provider": asked})
     for role, own in config.agents.items():
-        typed = (today.get("agents") or {}).get(role) or {}
+        typed = _agents(today).get(role)
         if own.provider is not None and _at(typed, SERVERS[0]) is None:
             asked = _readdressed(own.provider, environ, note)
             agents[role] = own.model_copy(update={"provider": asked})
@@ -210,11 +210,17 @@ def _addresses(raw: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The servers that a config names, by key."""
     for key in SERVERS:
         yield key, _at(raw, key)
-    for role, own in (raw.get("agents") or {}).items():
+    for role, own in _agents(raw).items():
         yield f"agents.{role}.{SERVERS[0]}", _at(own, SERVERS[0])
 
 
-def _at(raw: Mapping[str, Any], dotted: str) -> Any:
+def _agents(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """By role. A list has no addresses of before: what it names is asked about."""
+    found = raw.get("agents")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _at(raw: Any, dotted: str) -> Any:
     value: Any = raw
     for name in dotted.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import orchestry
 from benchmarks.server.loopback import Loopback
+from orchestry.cli.show import figures
+from orchestry.cli.watch import who
 from orchestry.core.config import RunConfig, read_yaml, resolve, validate
 from orchestry.core.errors import ConfigError
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import prepare, resume, run_plan
+from orchestry.engine.trust import of_run
+from orchestry.report.costs import costs
+from orchestry.report.experiment import read_experiments
 from orchestry.report.salvage import Salvaged
+from orchestry.report.setup import setup
 from orchestry.store.journal import Answered, Opened
 from orchestry.store.run import Run
 from tests.engine.test_faults import serving
@@ -110,6 +118,25 @@ def test_each_agent_is_asked_at_its_own_provider(tmp_path: Path) -> None:
     assert Salvaged(run.folder).summary.calls_by_provider == counted
 
 
+def test_who_answered_is_shown(tmp_path: Path) -> None:
+    """Before the run, at its end, in an evaluation and in a report."""
+    with serving() as (claude, _), serving() as (served, b):
+        plan = prepare(config(claude, served))
+        run = run_plan(plan, tmp_path / "run", Noted())
+        asked = b.bill.requests
+        held_out = orchestry.evaluate(run, episodes=1, samples=3)
+        assert b.bill.requests == asked + 3
+    assert who(plan) == f"fake/fake-1, writer on anthropic/{CLAUDE}, reviewer on openai/{SERVED}"
+    assert held_out.summary.calls_by_provider == {"anthropic": 3, "fake": 3, "openai": 3}
+    screen = Console(width=200, record=True, file=StringIO())
+    screen.print(figures(run.summary))
+    assert "anthropic 8 calls $" in screen.export_text()
+    (experiment,) = read_experiments([run.folder])
+    found = setup(experiment) | costs(experiment)
+    assert found["model of reviewer"] == f"openai/{SERVED}"
+    assert (found["of them at anthropic"], found["of it at fake"]) == ("8", "0.0000 USD")
+
+
 def test_a_run_of_several_providers_is_replayed_from_its_journal(tmp_path: Path) -> None:
     with serving() as (claude, _), serving() as (served, _):
         run, _ = begin(tmp_path / "run", claude, served)
@@ -176,6 +203,9 @@ def test_an_address_of_an_agent_is_asked_about(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace(claude, "http://elsewhere.example"))
     with pytest.raises(ConfigError, match=r"agents.writer.provider.base_url http://elsewhere"):
         resume(run.folder, {"episodes": 3})
+    poet = {"role": "poet", "provider": {"base_url": "http://elsewhere.example"}}
+    with pytest.raises(ConfigError, match=r"agents.poet.provider.base_url http://else"):
+        of_run(run.folder, {"agents": [poet]})
 
 
 def test_agents_that_name_one_provider_share_it() -> None:
