@@ -184,7 +184,7 @@ def _print_library(path: Path, library: Library) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from orchestry.report.words import plain
+    from orchestry.report.text import plain
 
     where = console()
     head = f"{path}: task {library.task}, model {library.model}, after update {library.update}"
@@ -201,7 +201,7 @@ def _print_library(path: Path, library: Library) -> None:
 
 def _tests(behavior: Behavior) -> Iterator[str]:
     """What its trial found, the last test since, and why it has its status."""
-    from orchestry.report.words import plain
+    from orchestry.report.text import plain
 
     yield str(behavior.evidence or "not tried yet")
     if behavior.retest:
@@ -213,7 +213,7 @@ def _tests(behavior: Behavior) -> Iterator[str]:
 def _print_behavior(path: Path, behavior: Behavior) -> None:
     from rich.text import Text
 
-    from orchestry.report.words import plain
+    from orchestry.report.text import plain
 
     where = console()
     where.print(facts(*((name, plain(value)) for name, value in _facts(path, behavior))))
@@ -260,7 +260,7 @@ def _spent(evidence: Evidence) -> list[tuple[str, str]]:
 def _print_diff(text: str) -> None:
     from rich.text import Text
 
-    from orchestry.report.words import plain
+    from orchestry.report.text import plain
 
     styles = {"+": "green", "-": "red", "@": "cyan"}
     where = console()

@@ -10,7 +10,7 @@ from rich import console
 from rich.segment import Segment
 from rich.text import Text
 
-from orchestry.report.words import tame
+from orchestry.report.text import tame
 
 LONGEST = 100
 """Characters of a note by which it is named again."""

@@ -12,7 +12,7 @@ from orchestry.cli.console import Notes
 from orchestry.cli.screen import console
 from orchestry.core.config import RunConfig
 from orchestry.engine.estimate import Estimate, estimate
-from orchestry.report.words import counted
+from orchestry.report.text import counted
 
 
 def show(config: RunConfig, *, as_json: bool) -> None:

@@ -130,7 +130,7 @@ def asked_of(config: RunConfig, provider: str | None, model: str | None) -> RunC
 
 
 def _forecast(found: Forecast) -> str:
-    from orchestry.report.words import counted
+    from orchestry.report.text import counted
 
     cap = "no budget" if found.budget_usd is None else f"of the budget of ${found.budget_usd:g}"
     problems, calls = counted(found.problems, "problem"), counted(found.calls, "call")

@@ -262,7 +262,7 @@ def work_panel(shown: Shown, title: str) -> Panel:
     from rich.panel import Panel
     from rich.text import Text
 
-    from orchestry.report.words import plain
+    from orchestry.report.text import plain
 
     path = shown.record.path(shown.node.id)
     rows: list[RenderableType] = [
@@ -283,7 +283,7 @@ def numbers_panel(shown: Shown, rating: float | None) -> Panel:
     from rich.table import Table
     from rich.text import Text
 
-    from orchestry.report.words import plain
+    from orchestry.report.text import plain
 
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
@@ -310,7 +310,7 @@ def ratings_table(records: Sequence[EpisodeRecord], said: Mapping[tuple[int, str
     from rich.text import Text
 
     from orchestry.judge.calibration import judged, reward
-    from orchestry.report.words import plain
+    from orchestry.report.text import plain
 
     table = Table("episode", "node", "problem", box=None, pad_edge=False, header_style="dim")
     for heading in ("you", "reward", "judge"):
@@ -363,7 +363,7 @@ def _problem(first: NodeRecord) -> str:
 def _judged(node: NodeRecord) -> Text:
     from rich.text import Text
 
-    from orchestry.report.words import plain
+    from orchestry.report.text import plain
 
     movers = " and ".join(turn.agent for turn in node.turns)
     text = Text.assemble((f"{node.judged:.3f}", "bold"), f"  {movers}'s move {node.id}")

@@ -15,8 +15,8 @@ from orchestry.cli.options import OUTPUT, Json, option, run_argument
 from orchestry.cli.screen import console, fitted
 
 if TYPE_CHECKING:
-    from orchestry.report.experiment import Experiment
-    from orchestry.report.report import Report
+    from orchestry.report.document import Report
+    from orchestry.report.runs import Experiment
 
 
 app = App()
@@ -38,9 +38,9 @@ def command(
     missing. A second call writes the report anew.
     """
     from orchestry.cli.console import say
-    from orchestry.report.experiment import read_experiments
-    from orchestry.report.report import write
-    from orchestry.report.words import counted
+    from orchestry.report.document import write
+    from orchestry.report.runs import read_experiments
+    from orchestry.report.text import counted
 
     folder, errors = _folder(runs, out), console(stderr=True)
     say(errors, f"reading {counted(len(runs), 'run')}, writing the report to {folder}")
@@ -73,7 +73,7 @@ def _folder(runs: Sequence[Path], out: Path | None) -> Path:
 def _show(experiments: tuple[Experiment, ...], report: Report) -> None:
     """The heads of the report, and where it lies."""
     from orchestry.report.headline import summary
-    from orchestry.report.words import plain
+    from orchestry.report.text import plain
 
     for name, sentences in summary(experiments):
         typer.echo(plain(name))

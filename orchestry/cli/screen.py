@@ -11,7 +11,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, TextIO
 
-from orchestry.report.words import tame
+from orchestry.report.text import tame
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

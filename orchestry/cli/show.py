@@ -12,7 +12,7 @@ from rich.text import Text
 
 from orchestry.cli.screen import console, facts, framed
 from orchestry.report.headline import updated
-from orchestry.report.words import counted, plain
+from orchestry.report.text import counted, plain
 from orchestry.store.measurements import EVALUATIONS
 from orchestry.store.records import CreditRecord, EpisodeRecord, NodeRecord, Summary
 from orchestry.store.run import Run

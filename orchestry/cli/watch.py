@@ -21,7 +21,7 @@ from orchestry.backends.base import Backend
 from orchestry.cli.console import Console, Notes, say
 from orchestry.engine.plan import Plan
 from orchestry.engine.session import Observer
-from orchestry.report.words import counted, duration
+from orchestry.report.text import counted, duration
 from orchestry.store.records import EpisodeRecord
 
 OPENING = "reading the config, loading task and model"

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from orchestry.report.arms import Arm, arms
 from orchestry.report.curves import Axis, axis, curve, dev_rewards, reward, window
-from orchestry.report.experiment import Experiment
-from orchestry.report.held import (
+from orchestry.report.held_out import (
     Held,
     ahead,
     baselines,
@@ -24,8 +22,9 @@ from orchestry.report.held import (
     untrained,
 )
 from orchestry.report.measures import searched
+from orchestry.report.runs import Arm, Experiment, arms
 from orchestry.report.stats import Interval
-from orchestry.report.words import counted, dollars, duration
+from orchestry.report.text import counted, dollars, duration
 from orchestry.store.records import Summary
 from orchestry.store.summary import seconds
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestry.core.distribution import install
-from orchestry.report.kinds import NONE, OTHER, UNNAMED
+from orchestry.report.curves import NONE, OTHER, UNNAMED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,24 +1,46 @@
-"""The tables of RESULTS.md: runs side by side, curves, measurements, tags."""
+"""The tables of a report: rewards, comparisons, costs, and what went wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from orchestry.report.arms import Arm
-from orchestry.report.curves import Curve, axis, curve, dev_rewards, part, part_names, reward
-from orchestry.report.experiment import Experiment
-from orchestry.report.headline import signed
-from orchestry.report.held import Held, ahead, baselines, evaluations, team_on, untrained
-from orchestry.report.kinds import (
+from orchestry.core.types import TASK_ERROR
+from orchestry.report.curves import (
+    Curve,
+    Share,
+    axis,
     common,
+    curve,
+    dev_rewards,
     first_and_last,
     has_schemes,
+    part,
+    part_names,
+    reward,
     shares,
     tag_names,
     tag_shares,
 )
-from orchestry.report.markdown import inline, table
+from orchestry.report.headline import signed
+from orchestry.report.held_out import Held, ahead, baselines, evaluations, team_on, untrained
 from orchestry.report.measures import Measures
+from orchestry.report.runs import Arm, Experiment, Salvaged
+from orchestry.report.text import dollars, duration, inline, table
+from orchestry.store.journal import (
+    Answered,
+    Event,
+    Learned,
+    Lost,
+    Opened,
+    Released,
+    RolledBack,
+    Scored,
+    Stopped,
+)
+from orchestry.store.records import EpisodeRecord
+from orchestry.store.run import Run
+from orchestry.store.summary import failures, seconds
 
 
 def side_by_side(labels: Sequence[str], columns: Sequence[Mapping[str, str]]) -> str:
@@ -156,3 +178,171 @@ def kinds(arm: Arm) -> str:
         by_tag = [tag_shares(span, tags) for span in spans]
         rows += [[f"tag {inline(tag)}", *(str(found[tag]) for found in by_tag)] for tag in tags]
     return table(["", "first quarter", "last quarter", "all episodes"], rows)
+
+
+PURPOSES = {
+    "act": "the agents' answers",
+    "judge": "the judge",
+    "credit": "replays for credit",
+    "dev": "dev problems",
+}
+"""Of calls; any other is named as it is."""
+
+
+def costs(experiment: Experiment) -> dict[str, str]:
+    """What the run came to, and what was measured around it, by name."""
+    run = experiment.run
+    found = _totals(run, seconds(run.events))
+    for name, runs in (
+        ("evaluations", experiment.evaluations),
+        ("baselines", experiment.baselines),
+    ):
+        found |= _around(name, list(runs.values()))
+    return found
+
+
+def _totals(run: Salvaged, wall: float) -> dict[str, str]:
+    summary = run.summary
+    return {
+        "dollars": dollars(summary.cost_usd),
+        **{f"of it for {use}": dollars(usd) for use, usd in _uses(run).items()},
+        "of it for calls without an answer": dollars(summary.lost_usd),
+        **{f"of it at {name}": dollars(usd) for name, usd in summary.cost_by_provider.items()},
+        "calls answered by a model": f"{summary.calls:,}",
+        **{f"of them at {name}": f"{n:,}" for name, n in summary.calls_by_provider.items()},
+        "answers from the cache": f"{summary.cache_hits:,}",
+        "tokens in": f"{summary.input_tokens:,}",
+        "tokens out": f"{summary.output_tokens:,}",
+        "wall time": duration(wall),
+        "tokens out a second": f"{summary.output_tokens / wall:,.0f}" if wall else "-",
+    }
+
+
+def _uses(run: Salvaged) -> dict[str, float]:
+    """Dollars by purpose of the calls."""
+    found: dict[str, float] = {}
+    for row in run.summary.usage:
+        use = PURPOSES.get(row.purpose, row.purpose)
+        found[use] = found.get(use, 0.0) + row.usd
+    return found
+
+
+def _around(name: str, runs: Iterable[Salvaged]) -> dict[str, str]:
+    """The sums over a run's evaluations, or its baselines; nothing where there are none."""
+    summaries = [run.summary for run in runs]
+    if not summaries:
+        return {}
+    return {
+        f"{name}: dollars": dollars(sum(summary.cost_usd for summary in summaries)),
+        f"{name}: calls answered by a model": f"{sum(summary.calls for summary in summaries):,}",
+    }
+
+
+def by_agent(run: Salvaged) -> list[list[str]]:
+    """A row an agent and purpose: calls, from the cache, tokens in and out, dollars."""
+    return [
+        [
+            row.agent,
+            PURPOSES.get(row.purpose, row.purpose),
+            f"{row.calls:,}",
+            f"{row.cache_hits:,}",
+            f"{row.input_tokens:,}",
+            f"{row.output_tokens:,}",
+            f"{row.usd:.4f}",
+        ]
+        for row in run.summary.usage
+    ]
+
+
+FAINTEST = 1e-12
+"""An advantage that is no larger than this is zero but for rounding."""
+
+
+def faults(run: Run) -> dict[str, str]:
+    """By name, counts with what they are counts of; the same names for every run."""
+    events, failed = run.events, failures(run.events)
+    answers = [e for e in events if isinstance(e, Answered) and e.source != "failed"]
+    drawn = [event.completion for event in answers if event.source != "refused"]
+    acts = [event.completion for event in answers if event.purpose == "act"]
+    empty = sum(not completion.text.strip() for completion in drawn)
+    return {
+        "answers cut off at the length limit": _of(_stops(answers)["length"], len(answers)),
+        "the agents' own among them": _of(sum(c.stop == "length" for c in acts), len(acts)),
+        "empty answers": _of(empty, len(drawn)),
+        "prompts longer than the model's context": _of(_refused(answers), len(answers)),
+        "other stop reasons than end and length": _others(answers),
+        "calls that failed for good, their samples left out": str(len(failed)),
+        "episodes that failed, and are in no figure": str(len(run.failed)),
+        "attempts that failed and were tried again or given up": _why(events, Released),
+        "calls lost, charged at their worst case": _why(events, Lost),
+        "states that the task could not score, counted as 0": _unscored(events),
+        "judgements that were malformed": _malformed(run.episodes),
+        "sample groups whose advantages are all zero": _flat(run.episodes),
+        "actions that an update left out, for want of variance": _skipped(events),
+        "processes after the first (resumes)": str(max(0, _count(events, Opened) - 1)),
+        "times that finished episodes were taken back": str(_count(events, RolledBack)),
+        "how its processes ended": _ends(events),
+    }
+
+
+def _of(count: int, whole: int) -> str:
+    return str(Share(count, whole)) if whole else "none"
+
+
+def _count(events: Sequence[Event], kind: type[Opened] | type[RolledBack]) -> int:
+    return sum(isinstance(event, kind) for event in events)
+
+
+def _stops(answers: Sequence[Answered]) -> Counter[str]:
+    return Counter(event.completion.stop for event in answers)
+
+
+def _refused(answers: Sequence[Answered]) -> int:
+    return sum(event.source == "refused" for event in answers)
+
+
+def _others(answers: Sequence[Answered]) -> str:
+    found = {k: n for k, n in sorted(_stops(answers).items()) if k not in ("end", "length")}
+    return _listed(found)
+
+
+def _unscored(events: Sequence[Event]) -> str:
+    scores = {event.key: event.score for event in events if isinstance(event, Scored)}
+    return _of(sum(TASK_ERROR in score.tags for score in scores.values()), len(scores))
+
+
+def _why(events: Sequence[Event], kind: type[Released] | type[Lost]) -> str:
+    """Their number, and what the commonest of them said."""
+    said = Counter(event.why or "no reason given" for event in events if isinstance(event, kind))
+    return _listed(dict(said.most_common(3)), sum(said.values()))
+
+
+def _listed(counts: dict[str, int], whole: int | None = None) -> str:
+    total = sum(counts.values()) if whole is None else whole
+    named = "; ".join(f"{count}: {name}" for name, count in counts.items())
+    return f"{total} ({named})" if total else "0"
+
+
+def _malformed(episodes: Sequence[EpisodeRecord]) -> str:
+    outcomes: Counter[str] = sum((Counter(e.judgements) for e in episodes), Counter())
+    return _of(outcomes["malformed"], sum(outcomes.values()))
+
+
+def _flat(episodes: Sequence[EpisodeRecord]) -> str:
+    """They teach nothing: all samples of such a state came to the same."""
+    groups = [group.advantages for episode in episodes for group in episode.groups]
+    flat = sum(all(abs(advantage) <= FAINTEST for advantage in group) for group in groups)
+    return _of(flat, len(groups))
+
+
+def _skipped(events: Sequence[Event]) -> str:
+    states = [event.state for event in events if isinstance(event, Learned)]
+    skipped = sum(int(state.get("skipped", 0)) for state in states)
+    return _of(skipped, skipped + sum(int(state.get("samples", 0)) for state in states))
+
+
+def _ends(events: Sequence[Event]) -> str:
+    counts = Counter(event.reason for event in events if isinstance(event, Stopped))
+    cut = _count(events, Opened) - sum(counts.values())
+    ends = [f"{reason} {count}" for reason, count in counts.items()]
+    return ", ".join([*ends, *([f"running or cut off {cut}"] if cut > 0 else [])]) or "-"

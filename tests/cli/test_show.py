@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import orchestry
-from orchestry.report.words import counted
+from orchestry.report.text import counted
 from tests.cli.support import FAKE, CommandLine
 
 

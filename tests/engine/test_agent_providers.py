@@ -19,10 +19,9 @@ from orchestry.core.errors import ConfigError
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import prepare, resume, run_plan
 from orchestry.engine.trust import of_run
-from orchestry.report.costs import costs
-from orchestry.report.experiment import read_experiments
-from orchestry.report.salvage import Salvaged
-from orchestry.report.setup import setup
+from orchestry.report.document import setup
+from orchestry.report.runs import Salvaged, read_experiments
+from orchestry.report.tables import costs
 from orchestry.store.journal import Answered, Opened
 from orchestry.store.run import Run
 from tests.engine.test_faults import serving

@@ -20,8 +20,8 @@ from benchmarks.server.loopback import FAULTS, ROOT, Loopback, serve
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import OrchestryError, ProviderError
 from orchestry.engine.run import prepare, resume, run_plan
-from orchestry.report.faults import faults
-from orchestry.report.salvage import Salvaged
+from orchestry.report.runs import Salvaged
+from orchestry.report.tables import faults
 from orchestry.store.journal import Answered, Event, Lost, Released, Reserved, read
 from orchestry.store.run import Run
 from tests.engine.test_run import Noted

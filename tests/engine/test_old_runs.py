@@ -15,9 +15,9 @@ import pytest
 import orchestry
 from orchestry.core.types import Part, Score
 from orchestry.engine.run import resume
-from orchestry.report.experiment import read_experiments
+from orchestry.report.document import trajectories
 from orchestry.report.page import write
-from orchestry.report.trajectories import trajectories
+from orchestry.report.runs import read_experiments
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 OLD = FIXTURES / "recorded" / "words_0.1.0"

@@ -17,7 +17,7 @@ from orchestry.core.types import TASK_ERROR
 from orchestry.engine.run import prepare, resume, run_plan
 from orchestry.engine.scores import FIRST, KEPT
 from orchestry.engine.session import Silent
-from orchestry.report.faults import faults
+from orchestry.report.tables import faults
 from orchestry.store.journal import HEAD, Answered, Committed, Scored, read
 from orchestry.store.run import Run, load_run
 from orchestry.task.guard import task_boundary

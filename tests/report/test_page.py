@@ -16,9 +16,9 @@ import pytest
 import orchestry
 from orchestry.core.errors import StoreError
 from orchestry.report import page
-from orchestry.report.experiment import read_experiments
 from orchestry.report.page.content import telling
 from orchestry.report.page.texts import TEXTS, Lines, embedded
+from orchestry.report.runs import read_experiments
 from orchestry.store.journal import Evaluated, Learned, Opened, Rated, Stopped
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run, Store

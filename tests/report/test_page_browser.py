@@ -12,7 +12,7 @@ import pytest
 
 import orchestry
 from orchestry.report import page
-from orchestry.report.experiment import read_experiments
+from orchestry.report.runs import read_experiments
 from orchestry.store.run import Run, Store, load_run
 from tests.report.browser import CHROMIUM, Tab, browser
 from tests.report.made import config

@@ -15,8 +15,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from orchestry.core.files import write_atomic
-from orchestry.report.experiment import Experiment
 from orchestry.report.page.content import CAP, content
+from orchestry.report.runs import Experiment
 
 SCRIPTS = (
     *("dom.js", "data.js", "chart.js", "compare.js", "run.js", "around.js", "learned.js"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestry.report.experiment import Experiment
-from orchestry.report.held import in_words
+from orchestry.report.held_out import in_words
 from orchestry.report.page.entry import Kind, Source, entry
 from orchestry.report.page.texts import Lines, embedded, numbered
+from orchestry.report.runs import Experiment
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run
 

@@ -13,7 +13,7 @@ import yaml
 from orchestry.core.errors import StoreError
 from orchestry.core.files import read_yaml
 from orchestry.report.measures import measured
-from orchestry.report.words import duration
+from orchestry.report.text import duration
 from orchestry.store.journal import Committed, Evaluated, Event, Learned, RolledBack, last_words
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run

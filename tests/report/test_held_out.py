@@ -8,9 +8,8 @@ import pytest
 
 import orchestry
 from orchestry.engine.evaluate import Baselines, evaluate
-from orchestry.report.experiment import Experiment, read_experiments
 from orchestry.report.headline import headline, updated
-from orchestry.report.held import (
+from orchestry.report.held_out import (
     ahead,
     baselines,
     common,
@@ -20,6 +19,7 @@ from orchestry.report.held import (
     team_on,
     untrained,
 )
+from orchestry.report.runs import Experiment, read_experiments
 from orchestry.report.stats import Interval
 from orchestry.store.run import Run
 from tests.report.made import config, copied

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from orchestry.report.markdown import fenced, inline, table
-from orchestry.report.words import plain
+from orchestry.report.text import fenced, inline, plain, table
 
 READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 HOSTILE = (

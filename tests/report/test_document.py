@@ -1,6 +1,4 @@
-"""A report holds the runs' own figures, cannot be broken by what models wrote, and is the same
-bytes each time.
-"""
+"""RESULTS.md holds what the runs came to, and whole trajectories."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ from markdown_it.token import Token
 
 import orchestry
 from orchestry.core.errors import StoreError
-from orchestry.report.experiment import read_experiments
-from orchestry.report.report import write
-from orchestry.report.results import results
+from orchestry.report.document import examples, results, write
+from orchestry.report.runs import Salvaged, read_experiments
+from orchestry.store.run import Run
 from tests.report.made import config, copied
-from tests.report.test_markdown import HOSTILE, leaves
+from tests.report.test_text import HOSTILE, leaves
 
 pytest.importorskip("matplotlib")
 READER = MarkdownIt("commonmark").enable("table")
@@ -141,8 +139,8 @@ def test_without_matplotlib_all_but_the_figures_is_written(folder: Path, tmp_pat
 
 def test_reading_runs_loads_no_matplotlib_and_no_torch(folder: Path) -> None:
     code = (
-        "import sys, pathlib; from orchestry.report.experiment import read_experiments as r; "
-        "from orchestry.report import report, headline; "
+        "import sys, pathlib; from orchestry.report.runs import read_experiments as r; "
+        "from orchestry.report import document, headline; "
         f"headline.summary(r([pathlib.Path({str(folder)!r})])); "
         "print([m for m in ('matplotlib', 'torch') if m in sys.modules])"
     )
@@ -160,3 +158,24 @@ def test_a_disk_that_refuses_is_named(taken: str, folder: Path, tmp_path: Path) 
         (out / taken).mkdir()  # a folder where a file goes
     with pytest.raises(StoreError, match=rf"{taken}.* can't be written .* choose another --out"):
         write(read_experiments([folder]), out, "orchestry report")
+
+
+def test_best_median_and_worst_are_what_they_say(searched: Run) -> None:
+    rewards = sorted(leaf.score.total for record in searched.episodes for leaf in record.leaves())
+    best, median, worst = examples(searched)
+    assert (best.place, median.place, worst.place) == ("best", "median", "worst")
+    assert (best.reward, worst.reward) == (rewards[-1], rewards[0])
+    assert median.reward == rewards[(len(rewards) - 1) // 2]
+    assert [turn.agent for turn in best.turns] == ["writer", "reviewer", "refactorer"]
+
+
+def test_of_equal_trajectories_one_with_credits_is_shown(searched: Run) -> None:
+    best, _, worst = examples(searched)
+    for one in (best, worst):
+        assert {credit.agent for credit in one.credits} == {"writer", "reviewer", "refactorer"}
+        assert {credit.leaf for credit in one.credits} == {one.leaf.id}
+
+
+def test_few_trajectories_are_shown_once(folder: Path) -> None:
+    (folder / "episodes.jsonl").write_bytes(b"")
+    assert examples(Salvaged(folder)) == ()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import orchestry
-from orchestry.report.faults import faults
-from orchestry.report.salvage import Salvaged
+from orchestry.report.runs import Salvaged
+from orchestry.report.tables import faults
 from orchestry.store.journal import Journal, Lost, Opened, Stopped
 from orchestry.store.run import Run
 from tests.report.made import config

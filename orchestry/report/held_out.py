@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from orchestry.report.experiment import Experiment
 from orchestry.report.measures import Measures, gain, searched
-from orchestry.report.salvage import Salvaged
+from orchestry.report.runs import Experiment, Salvaged
 from orchestry.report.stats import FEWEST, Interval
 from orchestry.store.journal import Learned
 from orchestry.store.measurements import Measurement

@@ -1,0 +1,398 @@
+"""RESULTS.md, with the page and the figures: what decided runs, and what they came to."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from orchestry.core.errors import StoreError
+from orchestry.core.files import write_atomic
+from orchestry.core.resolve import leaves
+from orchestry.core.types import Turn
+from orchestry.report import page, tables
+from orchestry.report.curves import axis, tag_names, window
+from orchestry.report.figures import Drawn, draw
+from orchestry.report.headline import summary
+from orchestry.report.held_out import Held, baselines, evaluations
+from orchestry.report.runs import Arm, Experiment, Salvaged, arms, by_task
+from orchestry.report.style import undrawn
+from orchestry.report.tables import by_agent, costs, faults
+from orchestry.report.text import bullets, fenced, inline, table
+from orchestry.store.journal import Opened
+from orchestry.store.records import CreditRecord, EpisodeRecord, NodeRecord
+from orchestry.store.run import Run
+
+_COMPARED = (
+    "Rewards are in [0, 1], in brackets the 95 % interval of the mean (bootstrap over problems). "
+    "A difference is paired by problem: between best trajectories where the team searches or is "
+    "compared with best of n, else between the means of all. Where its interval covers 0, no "
+    "difference is shown."
+)
+_TAUGHT = (
+    "A group is the samples of one state; where all came to the same value, its advantages are "
+    "zero and nothing is learned from it."
+)
+
+
+def results(
+    experiments: Sequence[Experiment], drawn: Sequence[Drawn], command: str, undrawn: str = ""
+) -> str:
+    """The whole document; `command` is what wrote it, `undrawn` why there are no figures."""
+    found = list(by_task(arms(experiments)).items())
+    labels = [experiment.label for experiment in experiments]
+    sections = {
+        "Summary": _summary(experiments),
+        "Configuration": tables.side_by_side(labels, [setup(one) for one in experiments]),
+        "Learning curves": _by_task(found, _curves, drawn, "rewards"),
+        "Evaluation on held-out problems": _evaluation(experiments, drawn),
+        "Baselines": _baselines(experiments),
+        "How the teams worked": _by_task(found, _kinds, drawn, "kinds", "tags"),
+        "Example trajectories": "\n\n".join(map(trajectories, experiments)),
+        "Cost": _cost(experiments, labels),
+        "What failed": _failed(experiments, labels),
+        "How to make this again": _again(experiments, command),
+    }
+    body = "\n\n".join(f"## {name}\n\n{text}" for name, text in sections.items())
+    title = inline(", ".join(task for task, _ in found))
+    lacking = f" {undrawn[0].upper()}{undrawn[1:]}." if undrawn else ""
+    return f"# Results: {title}\n\nWritten by `{_plain(command)}`.{lacking}\n\n{body}\n"
+
+
+def _summary(experiments: Sequence[Experiment]) -> str:
+    said = summary(experiments)
+    pieces = []
+    for name, sentences in said:
+        head = f"**{inline(name)}**\n\n" if len(said) > 1 else ""
+        pieces.append(head + bullets(inline(sentence, longest=1000) for sentence in sentences))
+    return "\n\n".join(pieces)
+
+
+_Section = Callable[[Sequence[Arm]], str]
+_Tasks = Sequence[tuple[str, Sequence[Arm]]]
+
+
+def _by_task(found: _Tasks, text: _Section, drawn: Sequence[Drawn], *ways: str) -> str:
+    """Each task's figures and text, under its name where there are several."""
+    pieces = []
+    for task, of_task in found:
+        if len(found) > 1:
+            pieces.append(f"### {inline(task)}")
+        pieces += _figures([one for one in drawn if one.task == task], *ways)
+        pieces.append(text(of_task))
+    return "\n\n".join(pieces)
+
+
+def _figures(drawn: Sequence[Drawn], *ways: str) -> Iterator[str]:
+    for one in drawn:
+        if one.way in ways:
+            png, svg = (f"{path.parent.name}/{path.name}" for path in one.paths)
+            image = f"![{inline(one.task)}: {one.way}]({png})"
+            yield f"{image}\n\n{inline(one.caption, longest=2000)} ([SVG]({svg}))"
+
+
+def _curves(of_task: Sequence[Arm]) -> str:
+    played = [arm for arm in of_task if arm.runs]
+    if not played:
+        return "No episode is finished, so there is no curve."
+    smooth = window([run for arm in played for run in arm.runs])
+    unit = axis(played[0].runs[0])
+    over = f"means of {smooth} {unit}" if smooth > 1 else "unsmoothed"
+    return f"First, best and last point of each curve, {over}:\n\n{tables.curves(played, smooth)}"
+
+
+def _kinds(of_task: Sequence[Arm]) -> str:
+    played = [arm for arm in of_task if tag_names(arm.runs)]
+    if not played:
+        return "No trajectory carries a tag."
+    return "\n\n".join(
+        (f"**{inline(arm.label)}**\n\n" if len(of_task) > 1 else "") + tables.kinds(arm)
+        for arm in played
+    )
+
+
+def _evaluation(experiments: Sequence[Experiment], drawn: Sequence[Drawn]) -> str:
+    found = tables.held_out(experiments)
+    figures = list(_figures(drawn, "comparison"))
+    if found is None:
+        said = "No evaluation is there: `orchestry evaluate RUN` plays the problems of split test."
+        return "\n\n".join([*figures, said])
+    ks = tables.at_k(experiments)
+    return "\n\n".join([*figures, _COMPARED, found, *([ks] if ks else [])])
+
+
+def _baselines(experiments: Sequence[Experiment]) -> str:
+    found = tables.beside(experiments)
+    if found is None:
+        return "No baseline is there: `orchestry baselines run all --of RUN` plays them."
+    return f"{found}\n\nCompare at equal calls: they stand in the table, a problem each."
+
+
+def _cost(experiments: Sequence[Experiment], labels: Sequence[str]) -> str:
+    pieces = [tables.side_by_side(labels, [costs(one) for one in experiments])]
+    header = ["agent", "for", "calls", "from the cache", "tokens in", "tokens out", "USD"]
+    for one in experiments:
+        rows = [[inline(row[0]), inline(row[1]), *row[2:]] for row in by_agent(one.run)]
+        who = f"{inline(one.label)}, by agent" if len(experiments) > 1 else "By agent"
+        pieces.append(f"{who}:\n\n{table(header, rows)}")
+    return "\n\n".join(pieces)
+
+
+def _failed(experiments: Sequence[Experiment], labels: Sequence[str]) -> str:
+    return f"{tables.side_by_side(labels, [faults(one.run) for one in experiments])}\n\n{_TAUGHT}"
+
+
+def _again(experiments: Sequence[Experiment], command: str) -> str:
+    lines = list[str]()
+    for number, one in enumerate(experiments, start=1):
+        new = "again" if len(experiments) == 1 else f"again-{number}"
+        lines += commands(one, new)
+    same = "A run whose table says deterministic gives the same numbers with the same seed."
+    block = fenced("\n".join([*lines, f"# this report: {command}"]), longest=100_000, language="sh")
+    return f"{same}\n\n{block}"
+
+
+def _plain(command: str) -> str:
+    """A command between backticks."""
+    return " ".join(command.replace("`", "'").split())
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was written."""
+
+    folder: Path
+    files: tuple[Path, ...]
+    """RESULTS.md first, then the page, then the figures."""
+    undrawn: str = ""
+    """Why there are no figures, where they can't be drawn."""
+
+
+def write(experiments: Sequence[Experiment], folder: Path, command: str) -> Report:
+    """Writes the report into `folder`; `command` is named in it as what wrote it.
+
+    Equal run directories give equal bytes. Without matplotlib the figures are left out. Raises
+    StoreError where the disk refuses.
+    """
+    lacking = undrawn()
+    document = folder / "RESULTS.md"
+    try:
+        drawn = [] if lacking else draw(arms(experiments), folder / "figures")
+        text = results(experiments, drawn, command, lacking)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(document, text.encode("utf-8"))
+        shown = page.write(experiments, folder)
+    except OSError as error:
+        raise StoreError(
+            f"{error.filename or folder} can't be written ({error.strerror or error}): free space "
+            "or change rights there, or choose another --out; the runs are as they were"
+        ) from None
+    pictures = (path for one in drawn for path in one.paths)
+    return Report(folder, (document, shown, *pictures), lacking)
+
+
+_SEARCH = {
+    "samples an agent and state (k)": "search.k_samples",
+    "beam width": "search.beam_width",
+}
+_LEARN = {
+    "trajectories of a problem (G)": "learn.group_size",
+    "episodes an update": "learn.every",
+    "learning rate": "learn.learning_rate",
+    "adapter rank": "learn.rank",
+    "top-p": "learn.top_p",
+    "base in": "learn.dtype",
+}
+_ALL = {
+    "split": "split",
+    "seed": "seed",
+    "temperature": "sampling.temperature",
+    "longest answer, tokens": "sampling.max_tokens",
+}
+
+
+def setup(experiment: Experiment) -> dict[str, str]:
+    """What decides the run, by name, in order."""
+    run, config = experiment.run, dict(leaves(experiment.run.config))
+    local = config.get("backend") == "local"
+    keys = {**_ALL, **(_LEARN if local else _SEARCH)}
+    opened = next((event for event in run.events if isinstance(event, Opened)), None)
+    model = f"{opened.provider}/{opened.model}" if opened else "-"
+    strategy = str(config.get("search.strategy"))
+    return {
+        "run": str(run.folder),
+        "task": str(config.get("task")),
+        "backend": f"{config.get('backend')}, {strategy}",
+        "model": model,
+        **_agents(run.config),
+        "episodes": f"{len(run.episodes)} of {config.get('episodes')}",
+        **({"episodes that failed": str(len(run.failed))} if run.failed else {}),
+        **{name: _said(config.get(key)) for name, key in keys.items()},
+        **_parts(config, local=local),
+        "budget, USD": _said(config.get("budget.usd"), "no cap"),
+        **_machine(run),
+    }
+
+
+def _agents(config: Mapping[str, Any]) -> dict[str, str]:
+    """The models of the agents that have one of their own."""
+    found = {}
+    for role, own in (config.get("agents") or {}).items():
+        if own.get("model"):
+            provider = (own.get("provider") or {}).get("name")
+            found[f"model of {role}"] = f"{provider}/{own['model']}" if provider else own["model"]
+    return found
+
+
+def _said(value: Any, none: str = "the provider's own") -> str:
+    return none if value is None else str(value)
+
+
+def _parts(config: dict[str, Any], *, local: bool) -> dict[str, str]:
+    """Judge and behaviours, which a run may be without."""
+    judge = config.get("judge.enabled")
+    found = {"judge": "as its provider allows" if judge is None else "on" if judge else "off"}
+    if local:
+        return found
+    behaves = config.get("behaviors.enabled")
+    every = f"every {config.get('behaviors.every')} episodes"
+    allowed = every if behaves else "as its judge allows"
+    return {**found, "behaviours learned": "off" if behaves is False else allowed}
+
+
+def _machine(run: Salvaged) -> dict[str, str]:
+    """What manifest.json says, as far as it can be read."""
+    try:
+        manifest = json.loads((run.folder / "manifest.json").read_bytes())
+        packages = dict(manifest.get("packages", {}))
+    except (OSError, ValueError, AttributeError):
+        return {"versions": "manifest.json is not there or not readable", **_began(run)}
+    versions = {
+        "orchestry": manifest.get("orchestry"),
+        "python": manifest.get("python"),
+        **packages,
+    }
+    return {
+        **_began(run),
+        "git revision": _said(manifest.get("git_revision"), "none: it ran outside a checkout"),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "system": _said(manifest.get("system"), "-"),
+        "device": _said(manifest.get("device"), "-"),
+        "sandbox": _said(manifest.get("sandbox"), "-").partition(":")[0],
+        "weights, sha256": _said(manifest.get("model_sha256"), "-")[:16],
+        "deterministic": "yes" if manifest.get("deterministic") else "no",
+    }
+
+
+def _began(run: Salvaged) -> dict[str, str]:
+    opened = next((event for event in run.events if isinstance(event, Opened)), None)
+    if opened is None:
+        return {}
+    return {"began, UTC": datetime.fromtimestamp(opened.at, UTC).strftime("%Y-%m-%d %H:%M")}
+
+
+def commands(experiment: Experiment, new: str) -> Iterator[str]:
+    """What plays the run and all that was measured around it again, into the folder `new`."""
+    run = shlex.quote(str(experiment.run.folder / "config.yaml"))
+    yield f"orchestry run --config {run} --run-dir {new}"
+    for held in evaluations(experiment):
+        update = "" if held.update is None else f" --update {held.update} --no-compare"
+        yield f"orchestry evaluate {new}{update}{_flags(held)}"
+    for held in baselines(experiment):
+        yield f"orchestry baselines run {shlex.quote(held.name)} --of {new}{_flags(held)}"
+
+
+def _flags(held: Held) -> str:
+    samples = f" --samples {held.samples}" if held.samples else ""
+    return f" --split {held.split}{samples} --episodes {held.run.config.get('episodes')}"
+
+
+def trajectories(experiment: Experiment) -> str:
+    """The best, the median and the worst trajectory of a run."""
+    found = examples(experiment.run)
+    if not found:
+        return f"{inline(experiment.label)}: no episode is finished."
+    return "\n\n".join(_trajectory(one, experiment.label) for one in found)
+
+
+def _trajectory(one: Example, label: str) -> str:
+    parts = ", ".join(f"{inline(part.name)} {part.value:.3f}" for part in one.leaf.score.parts)
+    tags = ", ".join(map(inline, one.leaf.score.tags)) or "none"
+    pieces = [
+        f"### {inline(label)}: the {one.place}, reward {one.reward:.3f}",
+        f"Episode {one.record.episode}, problem {inline(one.record.problem)}, trajectory "
+        f"{inline(one.leaf.id)}. Parts: {parts or 'none'}. Tags: {tags}.",
+    ]
+    for turn in one.turns:
+        said = turn.completion.text
+        end = (
+            "" if turn.completion.stop == "end" else f" (ended by: {inline(turn.completion.stop)})"
+        )
+        answer = fenced(said) if said.strip() else "*an empty answer*"
+        pieces.append(f"**{inline(turn.agent)}**{end}\n\n{answer}")
+    if one.leaf.score.feedback:
+        pieces.append(f"Feedback of the task: {inline(one.leaf.score.feedback, longest=600)}")
+    return "\n\n".join([*pieces, _credits(one)])
+
+
+def _credits(one: Example) -> str:
+    if not one.credits:
+        return "No credit was measured on this trajectory."
+    rows = [
+        [inline(credit.agent), f"{credit.credit:+.3f}", f"[{credit.low:+.3f}, {credit.high:+.3f}]"]
+        for credit in one.credits
+    ]
+    return table(["agent", "credit, in units of the reward", "95 %"], rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One trajectory of a run."""
+
+    place: str
+    """Its place in order of reward: best, median or worst."""
+    record: EpisodeRecord
+    leaf: NodeRecord
+    reward: float
+
+    @property
+    def turns(self) -> list[Turn]:
+        """All moves, in order of play."""
+        return [turn for node in self.record.path(self.leaf.id) for turn in node.turns]
+
+    @property
+    def credits(self) -> list[CreditRecord]:
+        """Each agent's part of the return; empty where none was measured on this trajectory."""
+        return [credit for credit in self.record.credits if credit.leaf == self.leaf.id]
+
+
+def examples(run: Run) -> tuple[Example, ...]:
+    """The best, the median and the worst trajectory; fewer where a run has not so many.
+
+    Of equal rewards those with credits come first, then the earliest.
+    """
+    found = sorted(_all(run), key=_order)
+    places = {"best": 0, "median": len(found) // 2, "worst": len(found) - 1}
+    last = len(found) - 1
+    if found and not found[last].credits:  # of the worst, one with credits comes first, too
+        worst = [n for n, one in enumerate(found) if one.reward == found[last].reward]
+        places["worst"] = next((n for n in worst if found[n].credits), last)
+    chosen = {number: place for place, number in reversed([*places.items()]) if found}
+    return tuple(
+        Example(place, found[number].record, found[number].leaf, found[number].reward)
+        for number, place in sorted(chosen.items())
+    )
+
+
+def _all(run: Run) -> Iterator[Example]:
+    for record in run.episodes:
+        for leaf in record.leaves():
+            yield Example("", record, leaf, leaf.score.total)
+
+
+def _order(one: Example) -> tuple[float, bool, int, str]:
+    return -one.reward, not one.credits, one.record.episode, one.leaf.id

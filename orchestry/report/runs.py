@@ -1,0 +1,323 @@
+"""Run directories as reports read them: what can be read, what lies around it, labels, arms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestry.core.config import RunConfig
+from orchestry.core.errors import ConfigError, OrchestryError, StoreError
+from orchestry.core.files import json_lines
+from orchestry.core.resolve import Mark, leaves, marks
+from orchestry.report.measures import Measures, measured
+from orchestry.store import journal
+from orchestry.store.journal import Event, Opened
+from orchestry.store.measurements import BASELINES, EVALUATIONS, FORMS, Measurement
+from orchestry.store.records import EpisodeRecord, Summary
+from orchestry.store.run import Run, committed, committed_episodes, existing
+from orchestry.store.summary import books, summarise
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A run and what was measured around it."""
+
+    label: str
+    """Short, unique among the runs of a report: for tables and legends."""
+    run: Salvaged
+    evaluations: Mapping[str, Salvaged]
+    """By name of the folder under RUN/evaluations/."""
+    baselines: Mapping[str, Salvaged]
+    """By name of the folder under RUN/baselines/."""
+    missing: tuple[str, ...] = ()
+    """What a reader has to know that this experiment lacks, a sentence each."""
+
+
+def read_experiments(folders: Sequence[Path]) -> tuple[Experiment, ...]:
+    """The runs in these folders, in the order given, each with what lies in it.
+
+    Raises ConfigError for no folder, one that holds no run, and one given twice; StoreError for a
+    run of which nothing can be read. What is unfinished or partly damaged is no error: `missing`
+    names it.
+    """
+    if not folders:
+        raise ConfigError("no run is given: name the directories that `orchestry run` printed")
+    places = [folder.resolve() for folder in folders]
+    twice = [
+        folder for folder, place in zip(folders, places, strict=True) if places.count(place) > 1
+    ]
+    if twice:
+        raise ConfigError(f"{twice[0]} is given twice: name each run once")
+    runs = [_read(folder) for folder in folders]
+    named = labels([run.config for run in runs], [place.name for place in places])
+    return tuple(_around(run, label) for run, label in zip(runs, named, strict=True))
+
+
+def _read(folder: Path) -> Salvaged:
+    run = Salvaged(existing(folder))
+    _ = run.config, run.events  # what can't be read at all is said before anything is written
+    return run
+
+
+def _around(run: Salvaged, label: str) -> Experiment:
+    missing = list(run.missing)
+    evaluations = _inside(run.folder / EVALUATIONS, missing)
+    baselines = _inside(run.folder / BASELINES, missing)
+    return Experiment(label, run, evaluations, baselines, tuple(missing))
+
+
+def _inside(folder: Path, missing: list[str]) -> dict[str, Salvaged]:
+    """The runs in a run's subfolder, by name; what they lack goes to `missing`."""
+    found = {}
+    places = [place for place in folder.iterdir() if place.is_dir()] if folder.is_dir() else []
+    for place in sorted(places):
+        where = f"{folder.name}/{place.name}"
+        stage = Measurement.parse(place.name)
+        if stage is None or (stage.baseline is None) != (folder.name == EVALUATIONS):
+            missing.append(f"{where} is left out: its name is not of the form {FORMS}")
+            continue
+        try:
+            run = _read(place)
+        except OrchestryError as error:
+            missing.append(f"{where} is left out: {error}")
+            continue
+        missing += [f"{where}: {'; '.join(run.missing)}"] if run.missing else []
+        found[place.name] = run
+    return found
+
+
+class Salvaged(Run):
+    """A run that may be unfinished, still written, or damaged: bad lines are left out and named.
+
+    Raises StoreError for a journal of another version, and for one without a readable line.
+    """
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """The journal's readable events, oldest first."""
+        return self._journal[0]
+
+    @cached_property
+    def _all(self) -> list[EpisodeRecord]:
+        """The finished episodes that can be read, in order."""
+        return self._records[0]
+
+    @cached_property
+    def summary(self) -> Summary:
+        """summary.json; where the run has no readable one, what journal and episodes tell."""
+        return self._written or summarise(self.folder, self.config, books(self.events), self._all)
+
+    @cached_property
+    def measures(self) -> Measures | None:
+        """The run's figures, made once; None where it has no finished episode."""
+        return measured(self)
+
+    @cached_property
+    def _written(self) -> Summary | None:
+        try:
+            return super().summary
+        except StoreError:
+            return None
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """What a reader of the run has to know that it lacks, a sentence each."""
+        return (*self._journal[1], *self._records[1], *self._unfinished())
+
+    @cached_property
+    def _journal(self) -> tuple[list[Event], list[str]]:
+        """Its readable events, and what is wrong with the others."""
+        path = self.folder / "journal.jsonl"
+        try:
+            return list(journal.read(path)), []
+        except StoreError as error:
+            lines = journal.checksums(_whole(path.read_bytes()))
+            found = [event for line, before in lines if (event := _event(line, before))]
+            if not any(isinstance(e, Opened) and e.version == journal.VERSION for e in found):
+                raise
+            return found, [_left_out(error)]
+
+    @cached_property
+    def _records(self) -> tuple[list[EpisodeRecord], list[str]]:
+        """The finished episodes that can be read, and what is wrong with the others."""
+        wrong = list[str]()
+        numbers = committed(self.events)
+        try:
+            found, _ = committed_episodes(self.folder, self.events)
+        except StoreError as error:
+            lines = json_lines((self.folder / "episodes.jsonl").read_bytes())
+            there = [record for _, line in lines if (record := _episode(line))]
+            found = {record.episode: record for record in there if record.episode in numbers}
+            wrong.append(_left_out(error))
+        if lost := numbers - found.keys():
+            names = ", ".join(map(str, sorted(lost)))
+            wrong.append(f"episodes.jsonl lacks what the journal calls finished: episode {names}")
+        return [found[number] for number in sorted(found)], wrong
+
+    def _unfinished(self) -> list[str]:
+        found = []
+        done, asked = len(self._all), self.config.get("episodes")
+        if not done:
+            found.append("no episode is finished")
+        elif isinstance(asked, int) and done < asked:
+            found.append(f"{done} of {asked} episodes are finished")
+        if self.failed:
+            found.append(f"episodes that failed, and are in no figure: {len(self.failed)}")
+        last = self.events[-1].kind if self.events else None
+        if last != "stopped":
+            found.append("its process has not ended in order: it still runs, or was cut off")
+        if self._written is None:
+            found.append("it has no readable summary.json: the journal's answers are summed here")
+        return found
+
+
+def _left_out(error: StoreError) -> str:
+    return f"damaged lines are left out: {error}"
+
+
+def _whole(data: bytes) -> list[bytes]:
+    """The lines that end; a last one without its end was cut off by a kill."""
+    return data.split(b"\n")[:-1]
+
+
+def _event(line: bytes, before: int) -> Event | None:
+    try:
+        return journal.decode(line, before)
+    except ValueError:
+        return None
+
+
+def _episode(line: bytes) -> EpisodeRecord | None:
+    try:
+        return EpisodeRecord.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+Config = Mapping[str, Any]
+_PLAIN = ("task", "backend", "provider.model", "provider.name", "search.strategy", "baseline")
+"""Their values say enough; of all other keys the name stands beside the value."""
+_LAST = ("seed", "episodes")
+"""Named where nothing else tells runs apart."""
+_KNOWN = ("", "learn", "options", "sampling", "search")
+"""Sections whose keys say enough without the section's name."""
+
+
+def labels(configs: Sequence[Config], folders: Sequence[str]) -> list[str]:
+    """A label a run, unique: its folder, and the settings in which it differs from the others.
+
+    >>> one = {"task": "tldr", "seed": 0}
+    >>> labels([one], ["a"]), labels([one, {**one, "seed": 1}], ["a", "b"])
+    (['a'], ['a (seed 0)', 'b (seed 1)'])
+    """
+    told = zip(folders, settings(configs), strict=True)
+    return unique([f"{folder} ({said})" if said else folder for folder, said in told])
+
+
+def settings(configs: Sequence[Config]) -> list[str]:
+    """The settings in which each differs from the others; '' where none differs."""
+    flat = [telling(config) for config in configs]
+    keys = _fewest(flat)
+    return [", ".join(_said(key, one.get(key)) for key in keys) for one in flat]
+
+
+def unique(found: Sequence[str]) -> list[str]:
+    """Those that come twice with their place, from 1."""
+    return [
+        f"{label} #{number}" if found.count(label) > 1 else label
+        for number, label in enumerate(found, start=1)
+    ]
+
+
+def telling(config: Config) -> dict[str, Any]:
+    """The settings, by dotted key, that a result may depend on."""
+    return {
+        key: value for key, value in leaves(config) if Mark.OPERATIONAL not in marks(RunConfig, key)
+    }
+
+
+def _fewest(flat: Sequence[Config]) -> list[str]:
+    """The fewest differing keys that tell the runs apart, as far as any do."""
+    chosen = list[str]()
+    known = 1
+    for key in differing(flat):
+        told = len({tuple(repr(one.get(k)) for k in (*chosen, key)) for one in flat})
+        if told > known:
+            chosen, known = [*chosen, key], told
+    return chosen
+
+
+def differing(flat: Sequence[Config]) -> list[str]:
+    """Keys whose values differ between flat configs: the telling ones first."""
+    keys = dict.fromkeys(key for one in flat for key in one)
+    found = [key for key in keys if len({repr(one.get(key)) for one in flat}) > 1]
+    return sorted(found, key=lambda key: (key not in _PLAIN, key in _LAST, key == "episodes"))
+
+
+def _said(key: str, value: Any) -> str:
+    text = str(value).rpartition("/")[2][:24]  # of a path its name
+    if key in _PLAIN:
+        return text
+    section, _, name = key.rpartition(".")
+    whole = name if section in _KNOWN else key
+    return f"{whole.replace('_', ' ').replace('.', ' ')} {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One setting, played with one seed or several."""
+
+    label: str
+    number: int
+    """Its place in the report, from 0: the same colour in every figure."""
+    experiments: tuple[Experiment, ...]
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return str(self.experiments[0].run.config.get("task"))
+
+    @property
+    def runs(self) -> list[Salvaged]:
+        """Those that have finished an episode."""
+        return [one.run for one in self.experiments if one.run.episodes]
+
+    @property
+    def seeds(self) -> list[Any]:
+        """The seed of each of its runs."""
+        return [one.run.config.get("seed") for one in self.experiments]
+
+
+def arms(experiments: Sequence[Experiment]) -> tuple[Arm, ...]:
+    """The arms in order of their first runs."""
+    found: dict[str, list[Experiment]] = {}
+    for experiment in experiments:
+        found.setdefault(_but_for_the_seed(experiment), []).append(experiment)
+    groups = list(found.values())
+    told = settings([{**group[0].run.config, "seed": None} for group in groups])
+    named = [_named(group, said) for group, said in zip(groups, told, strict=True)]
+    return tuple(
+        Arm(label, number, tuple(group))
+        for number, (label, group) in enumerate(zip(unique(named), groups, strict=True))
+    )
+
+
+def _named(group: Sequence[Experiment], said: str) -> str:
+    """A run alone has its own label, several seeds what tells them from the other arms."""
+    first = group[0]
+    return first.label if len(group) == 1 else said or str(first.run.config.get("task", "runs"))
+
+
+def by_task(found: Sequence[Arm]) -> Mapping[str, tuple[Arm, ...]]:
+    """Arms of each task: rewards of different tasks say nothing of each other."""
+    tasks = dict.fromkeys(arm.task for arm in found)
+    return {task: tuple(arm for arm in found if arm.task == task) for task in tasks}
+
+
+def _but_for_the_seed(experiment: Experiment) -> str:
+    return repr(sorted(telling({**experiment.run.config, "seed": None}).items()))
