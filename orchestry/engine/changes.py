@@ -49,7 +49,7 @@ def config_digests(config: RunConfig) -> dict[str, str]:
         moves = names_base(config.backend, key) and Path(value).is_absolute()
         if not marks(RunConfig, key) & {Mark.RESUMABLE, Mark.MOVABLE} and not moves:
             before = {new: old for old, new in RENAMED.get(key, {}).items()}
-            sections.setdefault(key.partition(".")[0], {})[key] = before.get(value, value)
+            sections.setdefault(key.partition(".")[0], {})[key] = before.get(str(value), value)
     return _with_whole("config", ".", {name: to_json(found) for name, found in sections.items()})
 
 

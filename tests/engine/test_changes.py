@@ -113,6 +113,11 @@ def test_the_new_name_leaves_the_digest_as_it_was() -> None:
     assert now["config.search"] == text_digest(to_json({"search.strategy": "fixed"}))
 
 
+def test_a_setting_that_is_a_list_is_in_the_digests() -> None:
+    one, other = (validate({"sampling": {"stop": stop}}) for stop in (["a"], ["b"]))
+    assert config_digests(one)["config.sampling"] != config_digests(other)["config.sampling"]
+
+
 PLAIN = prepare(config()).config
 LEAVES = [
     ("seed", 8),
