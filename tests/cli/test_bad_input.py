@@ -99,7 +99,7 @@ def test_an_unknown_price_says_how_to_give_it(
         ),
         ("def observe(self, s, a): return None", "observe"),
         ("def observe(self, s, a): return '\\ud800'", "observe"),
-        ("def step(self, s, a): return [1]", "step"),
+        ("def step(self, s, a): return [1]", "to_act raised AttributeError"),
         ("def to_act(self, s): return () if s.said else ('nobody',)", "to_act 'nobody'"),
         ("def to_act(self, s): return ('writer',)", "does not end"),
         ("def problems(self, split): raise OSError('gone')", "gone"),
@@ -232,7 +232,7 @@ def test_damaged_episodes_come_back_from_the_journal(cli: CommandLine, run: Path
     ("text", "found"),
     [
         ("episodes: [", "config.yaml can't be read"),
-        ("- 1\n", "config.yaml holds no keys and values"),
+        ("- 1\n", "config.yaml can't be read (it holds no keys and values)"),
         ("episods: 3\n", "did you mean 'episodes'"),
         ("\udcff", "config.yaml can't be read"),
     ],
