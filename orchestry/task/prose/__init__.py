@@ -6,9 +6,19 @@ A task imports it as `from orchestry import prose`.
 
 from __future__ import annotations
 
-from .bounds import Four, PairBounds, Positive, Share, Words
 from .fluency import bonds, fluency, novelty, shape
-from .ramps import Span, opened, plateau, ramp
+from .score import (
+    Four,
+    PairBounds,
+    Positive,
+    Share,
+    Span,
+    Words,
+    opened,
+    plateau,
+    ramp,
+    transitions,
+)
 from .sense import (
     Sense,
     deeds,
@@ -25,7 +35,6 @@ from .sense import (
     tracing,
 )
 from .text import Text, faults, in_length, jaccard, overlap, pair_soundness, ratio, remark, variety
-from .transitions import transitions
 from .words import content, sentences, stem, words
 
 __all__ = [

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from .ramps import Span, ramp
+from .score import Span, ramp
 from .words import CLASS_OF, grams, sentences, words
 
 COUNTS = Path(__file__).with_name("bonds.json")

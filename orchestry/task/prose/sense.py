@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from .fluency import EDGE, word_class
-from .ramps import Span, ramp
+from .score import Span, ramp
 from .words import CLASS_OF, grams, sentences, stem, words
 
 REACH = 3

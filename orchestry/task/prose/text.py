@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from .fluency import fluency
-from .ramps import Span, ramp
+from .score import Span, ramp
 from .sense import Sense, tracing
 from .words import content, grams, loose_grams, sentences, words
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestry.task import prose
-from orchestry.task.prose.transitions import TRANSITIONS
+from orchestry.task.prose.score import TRANSITIONS
 
 SAID = (
     "After a storm the family searched every alley. However, the cat was found, because children "
