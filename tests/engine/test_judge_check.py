@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -319,3 +321,22 @@ async def test_a_check_works_inside_a_running_loop(tasks: Path) -> None:
     with judging(good) as bench:
         report = run(config(bench, tasks), problems=2)
     assert (report.stopped, report.problems) == ("done", 2)
+
+
+class Impatient(Notes):
+    """One who presses Ctrl-C as the first answers are scored."""
+
+    def scored(self) -> None:
+        super().scored()
+        if self.count == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_check_that_is_interrupted_while_it_scores_ends_in_good_order(tasks: Path) -> None:
+    with judging(good) as bench:
+        report = check(config(bench, tasks), 10, Path("check"), watch := Impatient())
+        assert bench.bodies == []
+        assert (report.stopped, report.problems) == ("interrupted", 0)
+        assert "stopping" in watch.notes
+        again = run(config(bench, tasks))
+    assert (again.stopped, again.problems) == ("done", 10)
