@@ -11,16 +11,19 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from orchestry import __version__
 from orchestry.cli.groups import App
-from orchestry.cli.options import Json
+from orchestry.cli.options import Config, Json, config_from
 from orchestry.cli.screen import console
 from orchestry.core.distribution import NAME, install, namesakes
 from orchestry.core.errors import OrchestryError
+
+if TYPE_CHECKING:
+    from orchestry.core.config import RunConfig
 
 Mark = Literal["ok", "absent", "bad"]
 SDKS = {"anthropic": "anthropic", "openai": "openai", "xllamacpp": "embedded"}
@@ -41,12 +44,13 @@ class Check:
 
 
 @app.command("doctor")
-def command(as_json: Json = False) -> int:
+def command(file: Config = None, as_json: Json = False) -> int:
     """Check this machine: providers, weights, sandbox, disk.
 
-    Reads only, apart from a test of the sandbox; exit code 1 if something is broken.
+    Reads only, apart from a test of the sandbox; exit code 1 if something is broken. With --config
+    also key, package and model of each provider that the config names.
     """
-    checks = list(examine())
+    checks = [*examine(), *(_providers(config_from(file=file)) if file else ())]
     if as_json:
         import json
 
@@ -108,6 +112,27 @@ def _address(variable: str, url: str) -> Check:
         return Check(variable, "bad", "is no address", "it takes http(s)://host[:port][/path]")
     shown = re.split("[?#]", rest.rpartition("@")[2])[0]
     return Check(variable, "ok", f"{scheme}://{shown}")
+
+
+def _providers(config: RunConfig) -> Iterator[Check]:
+    """The run's provider, the judge's and the agents' own, each as a run would open it."""
+    from orchestry.models.providers import open_provider
+
+    named = {"provider": config.provider, "judge.provider": config.judge.provider}
+    for role, own in config.agents.items():
+        model = own.model or (own.provider and own.provider.model)
+        asked = own.provider and own.provider.model_copy(update={"model": model})
+        named[f"agents.{role}.provider"] = asked
+    for key, asked in named.items():
+        if asked is None:
+            continue
+        if asked.name == "auto":  # the run's own, as a run takes it
+            asked = asked.model_copy(update={"name": config.provider.name})
+        try:
+            found = open_provider(asked, config.seed, os.environ)
+            yield Check(key, "ok", f"{found.name}/{found.model}")
+        except OrchestryError as error:
+            yield Check(key, "bad", str(error))
 
 
 def _weights() -> Check:

@@ -32,6 +32,24 @@ def test_an_address_is_shown_without_what_may_be_secret(
     assert "https://example.org" in result.out
 
 
+def test_each_provider_of_a_config_is_looked_at(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    path = tmp_path / "team.yaml"
+    path.write_text(
+        "provider: {name: fake}\n"
+        "agents:\n  writer: {provider: anthropic}\n  reviewer: {provider: {model: fake-2}}\n"
+    )
+    result = cli("doctor", "--json", "--config", str(path))
+    checks = {check["name"]: check for check in json.loads(result.out)["checks"]}
+    assert result.code == 1
+    assert checks["provider"]["found"] == "fake/fake-1"
+    assert checks["agents.reviewer.provider"]["found"] == "fake/fake-2"
+    assert checks["agents.writer.provider"]["mark"] == "bad"
+    assert "ANTHROPIC_API_KEY is not set" in checks["agents.writer.provider"]["found"]
+
+
 def installed(folder: Path, name: str, *about: str) -> None:
     """A distribution as pip lays it out."""
     info = folder / f"{name}.dist-info"
