@@ -134,10 +134,12 @@ def _give_agents(task: BaseTask[Any], config: RunConfig) -> None:
         alone = config.baseline == "fixed" and role == ALONE  # settled by an earlier process
         if role not in known and not alone:
             raise ConfigError(unknown(f"agent of task {task.name}", role, [*known]))
-    vars(task)["agents"] = tuple(
+    team = tuple(
         spec.model_copy(update=config.agents[role].said) if role in config.agents else spec
         for role, spec in known.items()
     )
+    if team != tuple(task.agents):
+        vars(task)["agents"] = team
 
 
 def _check_ids(config: RunConfig, problems: Sequence[Problem]) -> None:
