@@ -80,7 +80,7 @@ class LearnConfig(Frozen):
     """Of the base model. `auto`: float32 on a CPU, bfloat16 on a GPU."""
     quantize: Annotated[Literal["nf4", "int8"] | None, Mark.MEASURED] = None
     """Of the base model, by bitsandbytes (extra `quantize`)."""
-    vllm_url: Annotated[str | None, Mark.RESUMABLE] = Field(
+    vllm_url: Annotated[str | None, Mark.RESUMABLE, Mark.ADDRESS] = Field(
         None, pattern=r"^https?://[^/@\s]+(/v1)?/?$"
     )
     """A running vLLM server that draws the answers, such as http://127.0.0.1:8000; learning stays

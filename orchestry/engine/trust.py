@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from orchestry.core.config import BudgetConfig, ProviderConfig, RunConfig, merge, validate
 from orchestry.core.errors import ConfigError
+from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.models import anthropic, openai
 from orchestry.models.prices import FREE, undercuts
 from orchestry.store.run import read_config
@@ -26,8 +27,7 @@ from orchestry.task.registry import bundled
 
 Trust = bool | Callable[[str], bool]
 """Whether places of others are used: yes, no, or whoever is asked this question."""
-SERVERS = ("provider.base_url", "judge.provider.base_url", "learn.vllm_url")
-"""Keys of addresses, beside those of agents with providers of their own."""
+_ADDRESS = "provider.base_url"
 VENDORS = (anthropic.VENDOR_URL, openai.VENDOR_URL)
 VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
 
@@ -79,16 +79,16 @@ def _where_today(
 ) -> RunConfig:
     """The config at the addresses of today's environment, but for those that `today` gives."""
     judge, agents = config.judge, dict(config.agents)
-    if judge.provider is not None and _at(today, SERVERS[1]) is None:
+    if judge.provider is not None and _at(today, f"judge.{_ADDRESS}") is None:
         asked = _readdressed(judge.provider, environ, note)
         judge = judge.model_copy(update={"provider": asked})
     for role, own in config.agents.items():
         typed = _agents(today).get(role)
-        if own.provider is not None and _at(typed, SERVERS[0]) is None:
+        if own.provider is not None and _at(typed, _ADDRESS) is None:
             asked = _readdressed(own.provider, environ, note)
             agents[role] = own.model_copy(update={"provider": asked})
     changes: dict[str, Any] = {"judge": judge, "agents": agents}
-    if _at(today, SERVERS[0]) is None:
+    if _at(today, _ADDRESS) is None:
         changes["provider"] = _readdressed(config.provider, environ, note)
     return config.model_copy(update=changes)
 
@@ -187,8 +187,8 @@ def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
     for path in raw.get("task_path") or ():
         code = str(Path(path).resolve())
         yield Place("code", code, f"task_path {path} (its code would be imported)")
-    for key, url in _addresses(raw):
-        if url:
+    for key, url in leaves(raw):
+        if url and Mark.ADDRESS in marks(RunConfig, key):
             shown = f"{key} {url} (prompts, and a key where it wants one, would be sent there)"
             yield Place("server", _origin(str(url)), shown)
     trackers = raw.get("trackers") or {}
@@ -204,14 +204,6 @@ def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
     for model in raw.get("prices") or {}:
         shown = f"prices.{model} below the known ones (more would be spent than budget.usd says)"
         yield Place("price", f"{whose} {model}", shown, model)
-
-
-def _addresses(raw: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The servers that a config names, by key."""
-    for key in SERVERS:
-        yield key, _at(raw, key)
-    for role, own in _agents(raw).items():
-        yield f"agents.{role}.{SERVERS[0]}", _at(own, SERVERS[0])
 
 
 def _agents(raw: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -57,6 +57,7 @@ LISTS = {
     ),
     Mark.ADDRESS: (
         *("provider.base_url", "judge.provider.base_url", "agents.NAME.provider.base_url"),
+        "learn.vllm_url",
     ),
 }
 """What the lists of before said; the judge's provider is as the run's own, and reports leave out
@@ -83,7 +84,11 @@ def test_a_section_is_listed_for_the_keys_in_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["provider.base_url", "judge.provider.base_url", "agents.a.provider.base_url"]
+    "key",
+    [
+        *("provider.base_url", "judge.provider.base_url", "agents.a.provider.base_url"),
+        "learn.vllm_url",
+    ],
 )
 def test_an_address_with_a_password_is_refused(key: str) -> None:
     raw: Any = "http://me:secret@host"
