@@ -10,7 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestry.cli.notebook import Run as Run
     from orchestry.cli.notebook import evaluate as evaluate
+    from orchestry.cli.notebook import load_run as load_run
     from orchestry.cli.notebook import train as train
     from orchestry.core import errors as errors
     from orchestry.core.config import RunConfig as RunConfig
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from orchestry.core.types import Score as Score
     from orchestry.core.types import Split as Split
     from orchestry.core.types import Tools as Tools
-    from orchestry.store.run import load_run as load_run
     from orchestry.task import datasets as datasets
     from orchestry.task import prose as prose
     from orchestry.task.base import BaseTask as BaseTask
@@ -60,9 +61,10 @@ _HOME = {
     "RunConfig": "core.config",
     "ConfigError": "core.errors",
     "OrchestryError": "core.errors",
+    "Run": "cli.notebook",
     "evaluate": "cli.notebook",
     "train": "cli.notebook",
-    "load_run": "store.run",
+    "load_run": "cli.notebook",
     "BaseTask": "task.base",
     "TeamTask": "task.base",
     "Transcript": "task.base",

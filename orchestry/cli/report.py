@@ -37,6 +37,16 @@ def command(
     Nothing is played or asked. A run may be unfinished or partly damaged: the report says what is
     missing. A second call writes the report anew.
     """
+    experiments, report = written(runs, out)
+    if as_json:
+        typer.echo(json.dumps(_plain(experiments, report)))
+    else:
+        _show(experiments, report)
+    return 0
+
+
+def written(runs: Sequence[Path], out: Path | None) -> tuple[tuple[Experiment, ...], Report]:
+    """Writes the report, and says so on stderr."""
     from orchestry.cli.console import say
     from orchestry.report.document import write
     from orchestry.report.runs import read_experiments
@@ -49,11 +59,7 @@ def command(
     report = write(experiments, folder, shlex.join(["orchestry", "report", *given]))
     if report.undrawn:
         say(errors, report.undrawn)
-    if as_json:
-        typer.echo(json.dumps(_plain(experiments, report)))
-    else:
-        _show(experiments, report)
-    return 0
+    return experiments, report
 
 
 def _folder(runs: Sequence[Path], out: Path | None) -> Path:

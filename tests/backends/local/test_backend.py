@@ -414,7 +414,7 @@ def test_each_update_is_shown_at_the_last_episode_that_it_learned_from(
 ) -> None:
     pytest.importorskip("tensorboard")
     run = orchestry.train(config(model, tasks, BOARD, "episodes=6"), tmp_path / "run")
-    run = resume(run.folder, {"episodes": 8})  # the last two were no update's: played again
+    run = run.resume({"episodes": 8})  # the last two were no update's: played again
     found = curves(run.folder)
     assert_shows(found, run.folder)
     updates = [event.state for event in run.events if isinstance(event, Learned)]
