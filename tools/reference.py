@@ -82,10 +82,10 @@ def _command(command: TyperCommand | TyperGroup, context: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in which Markdown sees no tags and no emphasis; what is code stays as it is."""
+    """Text in which Markdown sees no tags, emphasis or links; what is code stays as it is."""
     return re.sub(
-        r"(`[^`]*`)|[<*]",
-        lambda found: found[1] or {"<": "&lt;", "*": r"\*"}[found[0]],
+        r"(`[^`]*`)|[<*]|(?<=\] )\[",
+        lambda found: found[1] or {"<": "&lt;", "*": r"\*", "[": r"\["}[found[0]],
         " ".join(text.split()),
     )
 
