@@ -21,7 +21,7 @@ from orchestry.engine import run as engine
 from orchestry.engine.session import Observer, Silent
 from orchestry.engine.trust import Trust, of_run
 from orchestry.report import measures
-from orchestry.report.words import counted, plain
+from orchestry.report.text import counted, plain
 from orchestry.store import run as store
 from orchestry.store.records import Metrics, Summary
 from orchestry.task.arrangements import BASELINES
