@@ -12,8 +12,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import yaml
-
 from orchestry.core.concurrency import together
 from orchestry.core.config import (
     BehaviorsConfig,
@@ -135,9 +133,8 @@ def _keep_config(store: Store, config: RunConfig) -> None:
     if not path.exists() and store.events:
         raise ConfigError(f"{store.folder} holds a run, no judge check: choose another --run-dir")
     if path.exists():
-        before, now = (
-            dict(leaves(data)) for data in (read_yaml(path), yaml.safe_load(config.to_yaml()))
-        )
+        plain = config.model_dump(mode="json", by_alias=True)
+        before, now = dict(leaves(read_yaml(path))), dict(leaves(plain))
         for key in sorted(before.keys() | now.keys()):
             if not _free(key) and before.get(key) != now.get(key):
                 raise ConfigError(

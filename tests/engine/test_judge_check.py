@@ -14,7 +14,7 @@ from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.types import Limits, Tools
 from orchestry.engine.graded import graded_sets
-from orchestry.engine.judge_check import CheckReport, check
+from orchestry.engine.judge_check import CheckReport, _free, check
 from orchestry.engine.judge_forecast import forecast
 from orchestry.engine.plan import Plan
 from orchestry.judge.measures import Sheet
@@ -22,6 +22,7 @@ from orchestry.rollout.rollout import task_rater
 from orchestry.sandbox import open_sandbox
 from orchestry.store import journal
 from orchestry.task.registry import load_task
+from tests.core.test_resolve import KEYS
 from tests.engine.planted import biased, config, good, judging, noise, plant, worth
 
 PAIRS = 6
@@ -210,6 +211,19 @@ def test_a_finished_check_asks_nothing_again_and_takes_more_problems(tasks: Path
         assert again.measures == first.measures
         more = run(asked, 8)
     assert (more.problems, len(bench.bodies)) == (8, 32)
+
+
+def test_a_check_goes_on_with_what_decides_no_question() -> None:
+    """All that its own list of sections said, and of the others what a resume takes."""
+    own = ("allow_unsafe_code", "budget", "cache", "episodes", "retry", "search")
+    assert all(_free(key) for key in KEYS if key.split(".")[0] in own)
+    more = {key for key in KEYS if _free(key) and key.split(".")[0] not in own}
+    learn = ("device", "evaluate_every", "gradient_checkpointing", "keep", "learning_rate")
+    assert {key for key in more if not key.startswith("trackers.")} == {
+        *("task_path", "provider.base_url", "provider.timeout_s"),
+        *("judge.provider.base_url", "judge.provider.timeout_s"),
+        *(f"learn.{name}" for name in (*learn, "micro_tokens", "vllm_url")),
+    }
 
 
 def test_another_judge_or_a_run_needs_another_directory(tasks: Path) -> None:
