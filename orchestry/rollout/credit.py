@@ -26,7 +26,7 @@ from typing import Any, Literal
 from orchestry.core.types import ROOT, Group, NodeId, Tree
 from orchestry.rollout.shapley import Mix, jackknife, mean_scores, shapley, uneven
 from orchestry.rollout.tree import advantages, group_values
-from orchestry.rollout.worth import PRIOR, PRIOR_FREEDOM, Worths
+from orchestry.rollout.values import PRIOR, PRIOR_FREEDOM, Estimates
 from orchestry.store.records import CreditRecord, EpisodeRecord
 
 Method = Literal["replay", "siblings", "equal"]
@@ -61,15 +61,15 @@ def credits(
     """One record an agent, in the order of `agents`, for each trajectory that ends at a leaf.
 
     The interval is Student's: variances are pooled over the siblings of a depth with a prior
-    (rollout/worth.py), their degrees of freedom taken together; what is estimated from one sample
+    (values.py), their degrees of freedom taken together; what is estimated from one sample
     enters two states' values, so their errors are correlated as their weights say. It covers
     sampling error only, not that of a wrong method (`equal`), and is cut at [-1, 1].
     """
     mixes = mixes or {} if method == "replay" else {}
-    worths = Worths(tree, returns if method == "replay" else {}, settled(tree, mixes))
+    estimates = Estimates(tree, returns if method == "replay" else {}, settled(tree, mixes))
     found = list[CreditRecord]()
     for leaf in leaves:
-        sums, freedom = _sums(tree, worths, leaf, agents, method, mixes)
+        sums, freedom = _sums(tree, estimates, leaf, agents, method, mixes)
         width = student_95(freedom)
         found += [_record(agent, leaf, sums[agent], width) for agent in agents]
     return tuple(found)
@@ -77,7 +77,7 @@ def credits(
 
 def _sums(
     tree: Tree[Any],
-    worths: Worths,
+    estimates: Estimates,
     leaf: NodeId,
     agents: Sequence[str],
     method: Method,
@@ -85,12 +85,12 @@ def _sums(
 ) -> tuple[dict[str, Sum], float]:
     """Credits by agent for one trajectory, and the degrees of freedom of their variances."""
     if method == "siblings":
-        return _siblings(tree, worths, leaf, agents)
+        return _siblings(tree, estimates, leaf, agents)
     if method == "equal":
-        return _equal(worths, leaf, agents), worths.freedom
-    sums = _telescoped(worths, leaf, agents)
-    _add_uneven(sums, tree, worths, leaf, mixes)
-    return sums, worths.freedom
+        return _equal(estimates, leaf, agents), estimates.freedom
+    sums = _telescoped(estimates, leaf, agents)
+    _add_uneven(sums, tree, estimates, leaf, mixes)
+    return sums, estimates.freedom
 
 
 def allocate(tree: Tree[Any], leaves: Sequence[NodeId], calls: int) -> tuple[NodeId, ...]:
@@ -170,19 +170,19 @@ def _record(agent: str, leaf: NodeId, found: Sum, width: float) -> CreditRecord:
     return CreditRecord(agent=agent, leaf=str(leaf), credit=found.credit, low=low, high=high)
 
 
-def _shares(worths: Worths, leaf: NodeId, agent: str) -> list[float]:
+def _shares(estimates: Estimates, leaf: NodeId, agent: str) -> list[float]:
     """An agent's even share in every stage on the way to a leaf."""
-    groups = [worths.group(state) for state in leaf.path[:-1]]
+    groups = [estimates.group(state) for state in leaf.path[:-1]]
     return [(agent in group.agents) / len(group.agents) for group in groups]
 
 
-def _telescoped(worths: Worths, leaf: NodeId, agents: Sequence[str]) -> dict[str, Sum]:
+def _telescoped(estimates: Estimates, leaf: NodeId, agents: Sequence[str]) -> dict[str, Sum]:
     """Differences of V, summed by agent; errors of V along a path are correlated."""
     states = leaf.path
-    found = [worths.known(state) for state in states]
+    found = [estimates.known(state) for state in states]
     sums = {}
     for agent in agents:
-        shares = [0.0, *_shares(worths, leaf, agent), 0.0]
+        shares = [0.0, *_shares(estimates, leaf, agent), 0.0]
         factors = [before - after for before, after in pairwise(shares)]
         variance = 0.0
         for late in range(len(states)):
@@ -191,13 +191,15 @@ def _telescoped(worths: Worths, leaf: NodeId, agents: Sequence[str]) -> dict[str
             for early in range(late - 1, -1, -1):
                 covariance *= found[early].weights.get(states[early + 1], 0.0)
                 variance += 2.0 * factors[early] * factors[late] * covariance
-        credit = sum(factor * worth.mean for factor, worth in zip(factors, found, strict=True))
+        credit = sum(
+            factor * estimate.mean for factor, estimate in zip(factors, found, strict=True)
+        )
         sums[agent] = Sum(credit, variance)
     return sums
 
 
 def _add_uneven(
-    sums: dict[str, Sum], tree: Tree[Any], worths: Worths, leaf: NodeId, mixes: Mixes
+    sums: dict[str, Sum], tree: Tree[Any], estimates: Estimates, leaf: NodeId, mixes: Mixes
 ) -> None:
     """Moves the even shares of agents that acted at once to their Shapley values.
 
@@ -205,17 +207,17 @@ def _add_uneven(
     stage's advantage differs from that, nobody knows the shares, and the variance says so.
     """
     for before, after in pairwise(leaf.path):
-        group = worths.group(before)
+        group = estimates.group(before)
         if len(group.agents) == 1:
             continue
         if found := mixes.get(after):
             unknown, noise = 0.0, jackknife(found)
             if not tree.nodes[after].leaf:
                 explained = sum(shapley(mean_scores(found)))
-                unknown = worths.known(after).mean - worths.known(before).mean - explained
+                unknown = estimates.known(after).mean - estimates.known(before).mean - explained
             extra = uneven(found)
         else:
-            unknown = worths.known(after).mean - worths.known(before).mean
+            unknown = estimates.known(after).mean - estimates.known(before).mean
             noise, extra = PRIOR, (0.0,) * len(group.agents)
         for agent, more in zip(group.agents, extra, strict=True):
             old = sums[agent]
@@ -223,20 +225,20 @@ def _add_uneven(
             sums[agent] = Sum(old.credit + more, variance)
 
 
-def _equal(worths: Worths, leaf: NodeId, agents: Sequence[str]) -> dict[str, Sum]:
-    acted = {agent for agent in agents if any(_shares(worths, leaf, agent))}
-    root, end = worths.known(ROOT), worths.known(leaf)
+def _equal(estimates: Estimates, leaf: NodeId, agents: Sequence[str]) -> dict[str, Sum]:
+    acted = {agent for agent in agents if any(_shares(estimates, leaf, agent))}
+    root, end = estimates.known(ROOT), estimates.known(leaf)
     part = Sum((end.mean - root.mean) / len(acted), root.variance / len(acted) ** 2)
     return {agent: part if agent in acted else Sum(0.0, 0.0) for agent in agents}
 
 
 def _siblings(
-    tree: Tree[Any], worths: Worths, leaf: NodeId, agents: Sequence[str]
+    tree: Tree[Any], estimates: Estimates, leaf: NodeId, agents: Sequence[str]
 ) -> tuple[dict[str, Sum], float]:
     """Group-relative advantages, summed by agent, with their degrees of freedom."""
     sums, freedom = dict.fromkeys(agents, Sum(0.0, 0.0)), PRIOR_FREEDOM
     for state, after in pairwise(leaf.path):
-        group = worths.group(state)
+        group = estimates.group(state)
         own, variance = _advantage(tree, group, after)
         freedom += len(group.children) - 1
         for agent in group.agents:

@@ -14,7 +14,7 @@ from orchestry.core.types import ROOT, Group, NodeId, Part, Trajectory, Tree
 from orchestry.rollout.credit import Method, allocate, blame, credits, remaining_calls, student_95
 from orchestry.rollout.shapley import Mix, draws, shapley
 from orchestry.rollout.tree import back_up
-from orchestry.rollout.worth import Worths
+from orchestry.rollout.values import Estimates
 from orchestry.store.records import CreditRecord, EpisodeRecord
 
 PROBLEM = Problem(id="p", prompt="")
@@ -115,7 +115,7 @@ def test_credits_add_up_and_intervals_hold_them(
     tree = tree_of({"0": ("a",), "0.0": ("b",), "0.1": ("b",)}, scores, [*map(str, leaves)])
     for leaf in leaves:
         found = credits(tree, [leaf], ["a", "b"], returns)
-        root = Worths(tree, returns).known(ROOT).mean
+        root = Estimates(tree, returns).known(ROOT).mean
         assert sum(record.credit for record in found) == pytest.approx(scores[str(leaf)] - root)
         for method in METHODS:
             for record in credits(tree, [leaf], ["a", "b"], returns, method):

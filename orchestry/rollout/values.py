@@ -1,4 +1,4 @@
-"""What the states of a tree are worth, each with the error of knowing it.
+"""The values of a tree's states, each with the error of its estimate.
 
 V(s) is the expected return when the team goes on from s. A state's samples estimate it in two
 ways, combined by their precision: the mean over its children's own estimates, and the mean return
@@ -30,7 +30,7 @@ PRIOR_FREEDOM = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class Estimate:
     """An estimate of V, its variance, and the weight of each child's own estimate in it."""
 
     mean: float
@@ -38,7 +38,7 @@ class Worth:
     weights: Mapping[NodeId, float] = field(default_factory=dict)
 
 
-class Worths:
+class Estimates:
     """Estimates for all states that have a return, from a tree and from plays beyond it.
 
     `returns` are those of plays that went on from a state, by its id. `settled` are states whose
@@ -56,7 +56,7 @@ class Worths:
         self._settled = settled or {}
         self._groups = {group.parent: group for group in tree.groups}
         self._depth = max((leaf.id.stage for leaf in tree.leaves), default=0)
-        self._memo: dict[NodeId, Worth | None] = {}
+        self._memo: dict[NodeId, Estimate | None] = {}
         self.freedom = PRIOR_FREEDOM
         """Degrees of freedom of one depth's variance: the mean over depths."""
         self._between: dict[int, float] = {}
@@ -69,34 +69,34 @@ class Worths:
         """The samples of a state that was gone on from."""
         return self._groups[node]
 
-    def known(self, node: NodeId) -> Worth:
+    def known(self, node: NodeId) -> Estimate:
         """The estimate of a state that has a return below it."""
-        worth = self.worth(node)
-        if worth is None:
+        estimate = self.estimate(node)
+        if estimate is None:
             raise KeyError(node)
-        return worth
+        return estimate
 
-    def worth(self, node: NodeId) -> Worth | None:
+    def estimate(self, node: NodeId) -> Estimate | None:
         """The estimate of a state; None where nothing was played to its end from there."""
         if node not in self._memo:
-            self._memo[node] = self._worth(node)
+            self._memo[node] = self._estimate(node)
         return self._memo[node]
 
     def ended(self, node: NodeId) -> bool:
         """Whether the episode ended there."""
         return self._tree.nodes[node].leaf
 
-    def _worth(self, node: NodeId) -> Worth | None:
+    def _estimate(self, node: NodeId) -> Estimate | None:
         if self.ended(node):
-            return Worth(self._return(node), 0.0)
+            return Estimate(self._return(node), 0.0)
         below, played = self._below(node), self._returns.get(node)
         if not played or (below and node in self._settled):
             return below
-        alone = Worth(fmean(played), self._single.get(node.stage, PRIOR) / len(played))
+        alone = Estimate(fmean(played), self._single.get(node.stage, PRIOR) / len(played))
         if below is None:
             return alone
         share = alone.variance / (alone.variance + below.variance)
-        return Worth(
+        return Estimate(
             share * below.mean + (1.0 - share) * alone.mean,
             share * below.variance,
             {child: share * weight for child, weight in below.weights.items()},
@@ -106,7 +106,7 @@ class Worths:
         node = self._tree.nodes[leaf]
         return node.total if node.trajectory.score else node.number
 
-    def _below(self, node: NodeId) -> Worth | None:
+    def _below(self, node: NodeId) -> Estimate | None:
         """The mean over children.
 
         What the search pruned by tells, together with the siblings that went on, what a child
@@ -115,7 +115,7 @@ class Worths:
         if node not in self._groups:
             return None
         children = self._groups[node].children
-        found = {child: worth for child in children if (worth := self.worth(child))}
+        found = {child: estimate for child in children if (estimate := self.estimate(child))}
         firm = [child for child in children if self._firm(child)] or [
             child for child in children if child in found
         ]
@@ -136,7 +136,7 @@ class Worths:
             weights[child] += borrowed / len(firm)
         noise = sum(weight**2 * found[child].variance for child, weight in weights.items())
         drawn = self._between[level] / (len(children) * (1.0 - borrowed))
-        return Worth(
+        return Estimate(
             self._settled.get(node, min(1.0, max(0.0, mean / len(children)))),
             drawn + noise + borrowed**2 * self._between[level],
             weights,
@@ -144,9 +144,9 @@ class Worths:
 
     def _firm(self, node: NodeId) -> bool:
         """Whether the search itself went on from there to an end."""
-        return self.ended(node) or bool((worth := self.worth(node)) and worth.weights)
+        return self.ended(node) or bool((estimate := self.estimate(node)) and estimate.weights)
 
-    def _trust(self, own: Worth | None, level: int) -> float:
+    def _trust(self, own: Estimate | None, level: int) -> float:
         """The weight of a child's own returns beside what its siblings say of it."""
         return self._between[level] / (self._between[level] + own.variance) if own else 0.0
 
@@ -163,9 +163,9 @@ class Worths:
         for group in self._tree.groups:
             if group.parent.stage != level:
                 continue
-            found = [worth for child in group.children if (worth := self.worth(child))]
-            noise = sum(worth.variance for worth in found) * (1.0 - 1.0 / max(1, len(found)))
-            between += _squares([worth.mean for worth in found]) - noise
+            found = [estimate for child in group.children if (estimate := self.estimate(child))]
+            noise = sum(estimate.variance for estimate in found) * (1.0 - 1.0 / max(1, len(found)))
+            between += _squares([estimate.mean for estimate in found]) - noise
             freedom += max(0, len(found) - 1)
             played = self._returns.get(group.parent, ())
             excess = _squares(played) - max(0, len(played) - 1) * after
