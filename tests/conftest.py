@@ -21,14 +21,6 @@ def _places_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _few_simulations() -> None:
-    """How near a dry run comes to the truth is measured in benchmarks/; here it is to be quick."""
-    from orchestry.engine import estimate
-
-    estimate.SIMULATED_CALLS = 2_000
-
-
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """A local run sets torch's threads for the whole process; here they come back."""

@@ -24,7 +24,7 @@ from typing import Any
 from orchestry.core.seeds import derive
 from orchestry.core.types import ROOT, Completion, Problem, Request, Siblings, Trajectory, Turn
 from orchestry.judge import prompt as rating
-from orchestry.models.prior import filler
+from orchestry.models.fake import filler
 
 FLIPS, FIRST = 0.136, 0.72
 """Shares of pairwise verdicts: changed when asked again, and won by the candidate shown first."""

@@ -103,7 +103,7 @@ def run_baselines(
     config = _of_run(source, flags) if source else config_from(**flags)
     asked = Baselines(config, wanted, split, samples, flags["episodes"])
     if dry_run:
-        _estimate(asked, as_json=as_json)
+        _estimate(asked, source, as_json=as_json)
         return 0
     return _play(asked, _root(config, source, out), verbose=verbose, as_json=as_json)
 
@@ -180,11 +180,13 @@ def _unfinished(name: str, summary: Summary, left: Sequence[str]) -> str:
     )
 
 
-def _estimate(asked: Baselines, *, as_json: bool) -> None:
+def _estimate(asked: Baselines, source: Path | None, *, as_json: bool) -> None:
     """What each would cost: nothing is sent, nothing written."""
+    from orchestry.cli.dry_run import RUNS
     from orchestry.engine.estimate import estimate
 
-    found = {name: estimate(config) for name, config in asked.configs().items()}
+    runs = [RUNS, *([source.resolve().parent] if source else [])]
+    found = {name: estimate(config, runs=runs) for name, config in asked.configs().items()}
     if as_json:
         typer.echo(json.dumps({name: one.model_dump(mode="json") for name, one in found.items()}))
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,11 +15,18 @@ from orchestry.core.config import RunConfig
 from orchestry.engine.estimate import Estimate, estimate
 from orchestry.report.text import counted
 
+RUNS = Path("runs")
+"""Where runs lie that nobody gave a folder."""
 
-def show(config: RunConfig, *, as_json: bool) -> None:
-    """Prints what the run would cost; makes no call and writes nothing."""
+
+def show(config: RunConfig, run_dir: Path | None, *, as_json: bool) -> None:
+    """Prints what the run would cost; makes no call and writes nothing.
+
+    Earlier runs are looked for where runs lie, and beside the folder of this one.
+    """
     notes = Notes(console(stderr=True))
-    found = estimate(config, note=notes)
+    folders = [RUNS, *([run_dir.parent] if run_dir else [])]
+    found = estimate(config, note=notes, runs=folders)
     notes.close()
     if as_json:
         typer.echo(json.dumps(_plain(found)))
@@ -31,7 +39,7 @@ def show(config: RunConfig, *, as_json: bool) -> None:
         f"\ndollars: p5 {usd.p5:.4f}   expected {usd.expected:.4f}   p95 {usd.p95:.4f}   "
         f"hard maximum {top}"
     )
-    where.print(_kind(usd.max, config.budget.usd), style="dim")
+    where.print(f"{_kind(usd.max, config.budget.usd)} {_known(found)}", style="dim")
 
 
 def _plain(found: Estimate) -> dict[str, Any]:
@@ -46,16 +54,21 @@ def _kind(top: float | None, cap: float | None) -> str:
     """What makes the maximum one."""
     if top is None:
         return (
-            "There is no maximum without a budget: the answers decide how many calls are made, or "
-            "behaviours are learned from them, which lengthen the prompts, or there are too many "
-            "problems to walk. Set one with --budget."
+            "There is no maximum without a budget: the run learns, or its answers may decide how "
+            "many calls it makes, or it is too wide to count. Set one with --budget."
         )
     if top == cap:
         return "The maximum is the budget: no call is sent that could pass it."
-    return (
-        "The maximum takes every answer at its longest and every retry as billed; no play of the "
-        "task showed that its calls depend on the answers."
-    )
+    return "The maximum takes every answer at its longest and every retry as billed."
+
+
+def _known(found: Estimate) -> str:
+    """Where the lengths of answers are from."""
+    if not found.earlier_runs:
+        return (
+            f"No earlier run of {found.model} tells how long its answers are, so the range is wide."
+        )
+    return f"Lengths of answers are from {counted(found.earlier_runs, 'earlier run')} of the model."
 
 
 def table(found: Estimate) -> Table:

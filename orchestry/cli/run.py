@@ -56,7 +56,7 @@ def run(
     if dry_run:
         from orchestry.cli.dry_run import show
 
-        show(config, as_json=as_json)
+        show(config, run_dir, as_json=as_json)
         return 0
     from orchestry.cli.show import finish
     from orchestry.cli.watch import watching

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from orchestry.core.config import RunConfig
-from orchestry.core.types import MAX_CHARS, Completion, Frozen, Request, Tools
+from orchestry.core.types import Frozen, Tools
 from orchestry.engine.graded import GradedSet, graded_sets
 from orchestry.engine.judge_check import QUESTIONS, judge_of, settled
 from orchestry.engine.plan import Plan
+from orchestry.engine.rehearsal import BYTES_PER_TOKEN
 from orchestry.engine.run import prepare
-from orchestry.models.prior import BYTES_PER_TOKEN, LONGEST_TOKEN
+from orchestry.engine.worst import Dearest
 from orchestry.rollout.rollout import task_rater
 from orchestry.sandbox import open_sandbox
-from orchestry.store.summary import NANO, nano
+from orchestry.store.summary import NANO
 
 
 class Forecast(Frozen):
@@ -39,34 +39,6 @@ class Forecast(Frozen):
     """Every answer at its longest, every verdict repaired, every retry billed; at most the
     budget."""
     budget_usd: float | None
-
-
-@dataclass(slots=True)
-class Dearest:
-    """A policy whose every answer is as long as can be, and so no verdict."""
-
-    plan: Plan
-    calls: int = 0
-    repairs: int = 0
-    sent: int = 0
-    """Bytes of the questions, repairs aside."""
-    nano_usd: int = 0
-
-    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        return [[self._answer(request) for _ in range(n)] for request in requests]
-
-    def _answer(self, request: Request) -> Completion:
-        backend, attempts = self.plan.backend, self.plan.config.retry.attempts
-        bound = backend.provider.input_bound(request)
-        worst = backend.prices.worst(request.model, bound, request.max_tokens, False)
-        self.nano_usd += nano(worst) * attempts
-        if any(message.role == "assistant" for message in request.messages):
-            self.repairs += 1
-        else:
-            self.calls += 1
-            self.sent += sum(len(message.content.encode()) for message in request.messages)
-        size = min(request.max_tokens * LONGEST_TOKEN, MAX_CHARS)
-        return Completion(text="x" * size, model=request.model)
 
 
 def forecast(
@@ -95,7 +67,7 @@ def forecast(
 
 
 async def _asked(plan: Plan) -> Dearest:
-    policy = Dearest(plan)
+    policy = Dearest(plan.backend)
     unsafe = plan.config.allow_unsafe_code
     async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
         rate = task_rater(plan.task, Tools(sandbox))

@@ -1,7 +1,8 @@
 """A provider without a model: scripted or filler answers, seeded, with latency, usage and faults.
 
 For tests of tasks and schedules, and for load tests. Everything is decided by hashes of the seed
-and the request, so that runs repeat, however their calls interleave.
+and the request, so that runs repeat, however their calls interleave. Lengths of answers are
+right-skewed and cut at `max_tokens`: a lognormal with its median at a fixed share of the limit.
 
 Where a request asks for a JSON schema, the answer is a random instance of it: what a server that
 enforces it could answer. For the subset that structured requests use: objects whose every property
@@ -26,10 +27,14 @@ from orchestry.core.config import FakeConfig
 from orchestry.core.errors import ConfigError, ProviderError
 from orchestry.core.files import json_lines
 from orchestry.core.types import Completion, Frozen, Request
-from orchestry.models.prior import SIGMA, clip_tokens, filler, output_prior
 from orchestry.models.request_key import request_digest
 
 DEFAULT_MODEL = "fake-1"
+MEDIAN_SHARE = 0.35
+"""Median length of an answer, as a share of max_tokens."""
+SIGMA = 0.6
+"""Standard deviation of the log of the length."""
+WORDS = ("the", "and", "but", "for", "run", "set", "map", "key", "sum", "let", "try", "end")
 _RETRY_AFTER_S = 0.05
 _BYTES_PER_TOKEN = 4
 _FAULTS: dict[str, tuple[str, bool]] = {  # what it says, and whether it may have been billed
@@ -39,6 +44,26 @@ _FAULTS: dict[str, tuple[str, bool]] = {  # what it says, and whether it may hav
     "timeout": ("gave no answer in time", True),
     "drop": ("dropped the connection", True),
 }
+
+
+def output_prior(max_tokens: int) -> tuple[float, float]:
+    """(mu, sigma) of the lognormal over output tokens; a draw is clipped to [1, max_tokens].
+
+    >>> mu, sigma = output_prior(100)
+    >>> round(math.exp(mu)), sigma
+    (35, 0.6)
+    """
+    return math.log(MEDIAN_SHARE * max_tokens), SIGMA
+
+
+def clip_tokens(length: float, max_tokens: int) -> int:
+    """A drawn length as a whole number of tokens in [1, max_tokens]."""
+    return max(1, min(max_tokens, round(length)))
+
+
+def filler(tokens: int, rng: random.Random) -> str:
+    """A text without sense that is `tokens` long: each word with its space makes four bytes."""
+    return " ".join(rng.choices(WORDS, k=tokens))
 
 
 class Line(Frozen):

@@ -39,7 +39,17 @@ def test_learning_is_shown_by_purpose_and_has_no_maximum_without_a_budget(cli: C
     shown = cli("run", *FAKE, *learns, *priced, "--set", "budget.usd=null").out
     assert "trial" in shown
     assert "distil" in shown
-    assert "behaviours are learned from them, which lengthen the prompts" in " ".join(shown.split())
+    assert "no maximum without a budget: the run learns" in " ".join(shown.split())
+
+
+def test_earlier_runs_are_found_where_runs_lie_and_beside_this_one(cli: CommandLine) -> None:
+    dry = ("run", *FAKE, "--dry-run")
+    assert "No earlier run of fake-1" in cli(*dry).out
+    cli("run", *FAKE)
+    cli("run", *FAKE, "--run-dir", "own/first")
+    assert "from 1 earlier run of the model" in " ".join(cli(*dry).out.split())
+    beside = cli(*dry, "--run-dir", "own/second", "--json").out
+    assert json.loads(beside)["earlier_runs"] == 2
 
 
 def test_figures_have_no_noise_in_their_last_digits(cli: CommandLine) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,15 @@ from hypothesis import strategies as st
 
 import orchestry
 from orchestry.backends.api.library import Behavior, Library, to_yaml
-from orchestry.backends.simulated import Tally
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError
-from orchestry.engine.bound import Courses, most
-from orchestry.engine.estimate import Dollars, Estimate, _dollars, estimate, simulate
-from orchestry.engine.plan import Plan
+from orchestry.engine.estimate import Dollars, Estimate, _dollars, estimate
 from orchestry.engine.run import prepare
+from orchestry.store.journal import Reserved
 
 ROOT = Path(__file__).parents[2]
-PLACES = (ROOT / "tests" / "fixtures" / "tasks", ROOT / "benchmarks" / "server" / "tasks")
-FOLDERS = f"task_path=[{PLACES[0]}, {PLACES[1]}]"
+SHELVES = (ROOT / "tests" / "fixtures" / "tasks", ROOT / "benchmarks" / "server" / "tasks")
+FOLDERS = f"task_path=[{SHELVES[0]}, {SHELVES[1]}]"
 BASE = ("task=words", FOLDERS, "provider.name=fake", "episodes=3", "budget.usd=null")
 PRICED = ("prices.fake-1.input=1", "prices.fake-1.output=5")
 CLAUDE = ("provider.name=anthropic", "provider.model=claude-sonnet-5")
@@ -35,10 +33,6 @@ NO_WAIT = ("retry.base_s=0", "provider.fake.fault_rate=0.3", "provider.fake.faul
 
 def config(*sets: str) -> RunConfig:
     return resolve([], [*BASE, *PRICED, *sets])
-
-
-def plan_of(*sets: str) -> Plan:
-    return prepare(config(*sets), environ={}, need_key=False)
 
 
 LEARNING = ("judge.enabled=true", "behaviors.enabled=true", "behaviors.every=3")
@@ -67,20 +61,18 @@ SETTINGS = st.fixed_dictionaries(
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(SETTINGS)
 @pytest.mark.slow
-def test_percentiles_are_ordered_below_a_maximum_that_no_simulated_run_passes(
-    drawn: dict[str, Any],
-) -> None:
-    plan = plan_of(*(f"{key}={value}" for key, value in drawn.items()))
-    courses = Courses()
-    top, calls = most(plan, courses)
-    assert max(simulate(plan, calls * 100, defaultdict(Tally), courses)) <= top
-    assert courses.fixed
-    usd = estimate(plan.config).cost_usd
-    assert usd.max is not None
-    assert 0 < usd.p5 <= usd.expected <= usd.p95 <= usd.max
+def test_percentiles_are_ordered_below_the_maximum(drawn: dict[str, Any]) -> None:
+    chosen = config(*(f"{key}={value}" for key, value in drawn.items()))
+    usd = estimate(chosen).cost_usd
+    assert 0 < usd.p5 <= usd.expected <= usd.p95
+    if drawn["task"] == "duet":  # its own rule says who acts, so that nobody knows how often
+        assert usd.max is None
+    else:
+        assert usd.max is not None
+        assert usd.p95 <= usd.max
 
 
-@pytest.mark.parametrize("task", ["words", "relay", "duet"])
+@pytest.mark.parametrize("task", ["words", "relay"])
 @pytest.mark.parametrize("strategy", ["beam", "best_of_n", "single"])
 def test_no_real_run_passes_the_maximum_though_its_calls_are_lost(
     tmp_path: Path, task: str, strategy: str
@@ -100,16 +92,14 @@ def test_no_real_run_passes_the_maximum_though_its_calls_are_lost(
 
 
 @pytest.mark.parametrize("when", ["undecided", "always"])
-@pytest.mark.parametrize("task", ["words", "duet"])
 @pytest.mark.slow
 def test_no_real_run_passes_the_maximum_though_all_its_verdicts_are_cut(
-    tmp_path: Path, task: str, when: str
+    tmp_path: Path, when: str
 ) -> None:
     script = tmp_path / "verdicts.jsonl"
     script.write_text('{"agent": "judge", "text": "{", "output_tokens": 100000}', encoding="utf-8")
     chosen = config(
         *JUDGED,
-        f"task={task}",
         f"judge.when={when}",
         "judge.max_tokens=64",
         "judge.repeats=2",
@@ -127,9 +117,8 @@ def test_no_real_run_passes_the_maximum_though_all_its_verdicts_are_cut(
     assert top is not None
     assert run.summary.cost_usd <= top
     assert used["credit"] > 0
-    if task == "words" or when == "always":  # the duet's scores seldom tie
-        assert set(run.summary.judgements) == {"malformed"}
-        assert used["judge"] > 0
+    assert set(run.summary.judgements) == {"malformed"}
+    assert used["judge"] > 0
 
 
 @pytest.mark.parametrize("task", ["words", pytest.param("duet", marks=pytest.mark.slow)])
@@ -175,10 +164,7 @@ def test_learning_has_rows_and_no_maximum_but_the_budget() -> None:
 
 
 @pytest.mark.slow
-def test_calls_of_runs_that_learn_are_foretold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestry.engine.estimate.SIMULATED_CALLS", 40_000)
+def test_calls_of_runs_that_learn_are_foretold(tmp_path: Path) -> None:
     real, expected = Counter[str](), Counter[str]()
     for task in ("words", "relay", "duet"):
         chosen = config(
@@ -247,18 +233,17 @@ def test_the_mean_lies_between_the_percentiles_though_a_few_runs_are_odd() -> No
     assert few_high.expected == few_high.p95 == pytest.approx(27.97)
 
 
-def test_a_simulated_run_above_the_walk_leaves_no_maximum() -> None:
-    assert _dollars([1.0, 2.0], 1.5, None).max is None
-    assert _dollars([1.0, 2.0], 1.5, 3.0).max == 3.0
+def test_no_percentile_is_above_the_maximum() -> None:
+    assert _dollars([1.0, 2.0], 1.5, 3.0) == Dollars(p5=1.025, expected=1.5, p95=1.5, max=1.5)
 
 
-def test_an_estimate_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_uses_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*args: object, **kwargs: object) -> None:
-        raise AssertionError("the dry run opened a socket")
+        raise AssertionError("the dry run used the network")
 
     chosen = config(*CLAUDE)  # judges and learns
-    monkeypatch.setattr(socket, "socket", forbidden)
-    monkeypatch.setattr(socket, "socketpair", forbidden)
+    monkeypatch.setattr(socket.socket, "connect", forbidden)
+    monkeypatch.setattr(socket.socket, "connect_ex", forbidden)
     monkeypatch.setattr(socket, "getaddrinfo", forbidden)
     assert estimate(chosen, environ={}).cost_usd.expected > 0
 
@@ -292,3 +277,158 @@ def test_the_fakes_own_settings_are_not_read() -> None:
 def test_free_models_cost_nothing() -> None:
     usd = estimate(resolve([], BASE)).cost_usd
     assert usd.p5 == usd.expected == usd.p95 == usd.max == 0.0
+
+
+# --- earlier runs ---------------------------------------------------------------------------------
+
+DEAR = ("prices.fake-2.input=1", "prices.fake-2.output=5")
+TALK = ("sampling.max_tokens=2000", "search.k_samples=2")
+
+
+def test_an_earlier_run_of_the_model_narrows_the_range(tmp_path: Path) -> None:
+    """Its answers are a twentieth of what max_tokens allows, which nobody would guess."""
+    chosen = config(*TALK, "provider.fake.output_tokens=100")
+    orchestry.train(chosen, tmp_path / "runs" / "first")
+    alone, after = estimate(chosen), estimate(chosen, runs=[tmp_path / "runs"])
+    real = orchestry.train(config(*TALK, "provider.fake.output_tokens=100", "seed=1"), tmp_path)
+    assert (alone.earlier_runs, after.earlier_runs) == (0, 1)
+    assert alone.cost_usd.p5 > real.summary.cost_usd
+    assert after.cost_usd.p5 <= real.summary.cost_usd <= after.cost_usd.p95
+    assert after.cost_usd.p95 < 3 * after.cost_usd.p5
+    assert 3 * after.cost_usd.p5 < alone.cost_usd.p95
+
+
+def test_a_run_of_another_task_says_less_and_one_of_another_model_nothing(tmp_path: Path) -> None:
+    talk = (*TALK, "provider.fake.output_tokens=100")
+    orchestry.train(config(*talk), tmp_path / "runs" / "first")
+    own, task, model = (
+        estimate(config(*talk, *sets), runs=[tmp_path / "runs"])
+        for sets in ((), ("task=relay",), ("provider.model=fake-2", *DEAR))
+    )
+    widths = [one.cost_usd.p95 / one.cost_usd.p5 for one in (own, task)]
+    assert widths[0] < widths[1] < 4
+    assert (task.earlier_runs, model.earlier_runs) == (1, 0)
+
+
+def test_answers_that_were_cut_may_be_longer_where_they_may(tmp_path: Path) -> None:
+    cut = ("sampling.max_tokens=20", "provider.fake.output_tokens=400", "search.k_samples=2")
+    orchestry.train(config(*cut), tmp_path / "runs" / "first")
+    found = estimate(config("sampling.max_tokens=1000"), runs=[tmp_path / "runs"])
+    acts = [row for row in found.usage if row.purpose == "act"]
+    assert all(60 < row.output_tokens / row.calls < 600 for row in acts)
+
+
+def test_an_earlier_run_that_is_damaged_is_named_and_not_used(tmp_path: Path) -> None:
+    first, notes = tmp_path / "runs" / "first", list[str]()
+    orchestry.train(config(), first)
+    journal = first / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b'"output_tokens":', b'"output_tokens":1', 1))
+    found = estimate(config(), {}, notes.append, [tmp_path / "runs", tmp_path / "absent"])
+    assert found.earlier_runs == 0
+    assert len(notes) == 1
+    assert str(first) in notes[0]
+    assert "damaged" in notes[0]
+
+
+# --- the maximum ----------------------------------------------------------------------------------
+
+
+def test_the_maximum_is_near_where_a_run_leaves_nothing_to_chance(tmp_path: Path) -> None:
+    sets = ("sampling.max_tokens=1", "search.strategy=single", "retry.attempts=1", "task=relay")
+    chosen = config(*sets)
+    run = orchestry.train(chosen, tmp_path / "run")
+    top = estimate(chosen).cost_usd.max
+    assert top is not None
+    reserved = [event.usd for event in run.events if isinstance(event, Reserved)]
+    assert run.summary.cost_usd <= top <= 2 * sum(reserved)
+
+
+def test_the_maximum_has_all_verdicts_and_all_replays() -> None:
+    base = ("task=relay", "search.k_samples=4", "episodes=2", "behaviors.enabled=false")
+    off, on, twice, replays, idle = (
+        estimate(config(*base, *sets)).cost_usd.max or 0.0
+        for sets in (
+            ("judge.enabled=false",),
+            ("judge.enabled=true", "judge.repeats=1"),
+            ("judge.enabled=true", "judge.repeats=2"),
+            ("judge.enabled=false", "credit.share=1"),
+            ("judge.enabled=true", "search.strategy=single"),
+        )
+    )
+    assert 0 < off < on
+    assert twice - off == pytest.approx(2 * (on - off), rel=1e-3)
+    assert 2 * off < replays
+    alone = estimate(config(*base, "judge.enabled=false", "search.strategy=single")).cost_usd.max
+    assert idle == alone  # a chain has no siblings
+
+
+def test_the_maximum_counts_answers_that_a_task_takes_for_the_same() -> None:
+    """code_review keeps the transcript whole, but shows the next agent only an answer's code."""
+    chosen = config("task=code_review", "episodes=2", "search.k_samples=2", "retry.attempts=1")
+    plan = prepare(chosen, environ={}, need_key=False)
+    task, problem = plan.task, plan.problem(0)
+    state, sizes = task.reset(problem, 0), list[int]()
+    while actors := task.to_act(state):
+        sizes += [len(task.observe(state, agent)) for agent in actors]
+        state = task.step(state, dict.fromkeys(actors, f"```python\n{'x' * 512 * 4}\n```"))
+    assert max(sizes) > 512 * 4, "the task hides fenced answers: the bound needs another shape"
+    worst, top = plan.backend.prices.worst, estimate(chosen).cost_usd.max
+    assert top is not None
+    assert top >= 6 * sum(worst("fake-1", size // 4, 512, shared=True) for size in sizes)
+
+
+ODD = """
+from orchestry import AgentSpec, Problem, TeamTask, Transcript
+
+class Odd(TeamTask):
+    name = "odd"
+    agents = (AgentSpec(role="solo", goal="Say FINISHED once you are."),)
+
+    def problems(self, split):
+        return [Problem(id=f"p{n}", prompt="go " * 40 * (n + 1), split=split) for n in range(3)]
+
+    {body}
+
+    async def evaluate(self, state, tools):
+        return self.score(quality=0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def to_act(self, s): return ('solo',) if not s.said or 'FIN' in s.said[-1][1] else ()",
+        "rounds = 2\n    def reset(self, p, s): return Transcript(p, (('solo', 'a' * (s % 7)),))",
+        "def told(self, state, score): return Transcript(state.problem, state.said[:5])",
+    ],
+)
+def test_where_the_answers_may_decide_the_length_only_a_budget_is_a_maximum(
+    tmp_path: Path, body: str
+) -> None:
+    folder = tmp_path / "tasks" / "odd"
+    folder.mkdir(parents=True)
+    (folder / "task.py").write_text(ODD.replace("{body}", body))
+    sets = ("task=odd", f"task_path=[{folder.parent}]", "sampling.max_tokens=16")
+    usd = estimate(config(*sets)).cost_usd
+    assert usd.max is None
+    assert 0 < usd.p5 <= usd.expected <= usd.p95
+    capped = estimate(config(*sets, "budget.usd=0.5")).cost_usd
+    assert capped.max == 0.5
+    assert capped.p95 <= 0.5
+
+
+def test_a_million_episodes_cost_no_more_time_than_a_thousand() -> None:
+    few, many = estimate(config("episodes=1000")), estimate(config("episodes=1000000"))
+    assert few.cost_usd.max is not None
+    assert many.cost_usd.max is not None
+    assert many.cost_usd.max == pytest.approx(1000 * few.cost_usd.max, rel=1e-9)
+    assert many.cost_usd.p95 < many.cost_usd.max
+
+
+def test_a_judge_that_is_paid_leaves_no_maximum_of_nothing() -> None:
+    """Though no rehearsal may have met a tie, of which it would be asked."""
+    own = ("judge.provider.name=fake", "judge.provider.model=wise", "task=duet")
+    paid = ("prices.wise.input=2", "prices.wise.output=3")
+    base = [*BASE, "judge.enabled=true", "behaviors.enabled=false", *own]
+    assert estimate(resolve([], base)).cost_usd.max == 0.0
+    assert estimate(resolve([], [*base, *paid])).cost_usd.max is None

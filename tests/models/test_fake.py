@@ -12,8 +12,7 @@ import pytest
 
 from orchestry.core.config import FakeConfig
 from orchestry.core.errors import ConfigError, ProviderError
-from orchestry.models.fake import FakeProvider
-from orchestry.models.prior import MEDIAN_SHARE, output_prior
+from orchestry.models.fake import MEDIAN_SHARE, FakeProvider, output_prior
 from tests.models.conftest import request
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from orchestry.core.config import FakeConfig
 from orchestry.core.types import Message, Request
-from orchestry.models.fake import FakeProvider
-from orchestry.models.prior import clip_tokens
+from orchestry.models.fake import FakeProvider, clip_tokens
 from orchestry.models.request_key import digest_of_key, place, request_digest, request_key
 
 REQUEST = Request(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestry.backends.api.learner import Learner, Played, State
+from orchestry.backends.api.learner import Arena, Learner, Played, State
 from orchestry.backends.api.library import (
     IN_RUN,
     Library,
@@ -27,7 +27,7 @@ from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import write_atomic
 from orchestry.core.seeds import derive
-from orchestry.core.types import Member, Problem, Rate
+from orchestry.core.types import Member, Policy, Problem, Rate
 from orchestry.models.providers import open_provider, resolve_name
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Chains, Schedule
@@ -86,7 +86,8 @@ class ApiBackend(Backend):
         """See Backend."""
         async with super().open(store, task, rate, on_warn):
             if self.config.behaviors.enabled:
-                self.learner = self._new_learner(task, rate, store.events)
+                learned = [event for event in store.events if isinstance(event, journal.Learned)]
+                self.learner = self.new_learner(task, _Dev(self, task, rate), self._critic, learned)
             yield
 
     def kept_config(self, store: Store) -> RunConfig:
@@ -206,20 +207,29 @@ class ApiBackend(Backend):
                 f"lacks (it has {', '.join(sorted(roles))}): they are left out"
             )
 
-    def _new_learner(
-        self, task: BaseTask[Any], rate: Rate, events: Sequence[journal.Event]
+    def new_learner(
+        self,
+        task: BaseTask[Any],
+        arena: Arena,
+        critic: Policy,
+        learned: Sequence[journal.Learned] = (),
+        share: float | None = None,
     ) -> Learner:
-        """Dev draws also depend on the library at the start: what was accepted on some draws is
-        not tested on them again."""
-        learned = [event for event in events if isinstance(event, journal.Learned)]
+        """A learner that distils through `critic` and compares in `arena`, after these updates;
+        `share` is what it may spend on dev, where it is not as the config says.
+
+        Dev draws also depend on the library at the start: what was accepted on some draws is not
+        tested on them again.
+        """
+        settings = self.config.behaviors
         return Learner(
-            self.config.behaviors,
+            settings if share is None else settings.model_copy(update={"share": share}),
             derive(self.config.seed, *(b.id for b in self.library.behaviors)),
             task.agents,
             prompts=self._prompts(task),
             dev=task.problems("dev"),
-            arena=_Dev(self, task, rate),
-            policy=self._critic,
+            arena=arena,
+            policy=critic,
             model=self.bench.provider.model,
             max_tokens=self.config.judge.max_tokens,
             states=[State(library=self.library), *(State.model_validate(e.state) for e in learned)],

@@ -6,16 +6,17 @@ import pytest
 
 from benchmarks.guarantees.dry_run import (
     MOST_CALLS,
+    WIDEST,
     Outcome,
     draw,
     draw_judged,
-    judged_result,
-    judged_section,
+    earlier,
     play,
     play_judged,
     result,
     section,
     served,
+    table,
 )
 from orchestry.engine.estimate import Dollars, estimate
 
@@ -32,24 +33,36 @@ def test_configurations_repeat_and_vary() -> None:
     assert all(estimate(config).calls <= MOST_CALLS for config in configs[:3])
 
 
+def outcome(seed: int, usd: float, top: float | None = 8.0) -> Outcome:
+    """Of a wide estimate without an earlier run, and a narrow one with it."""
+    alone = Dollars(p5=1.0, expected=2.0, p95=8.0, max=top)
+    return Outcome(seed, draw(0), alone, alone.model_copy(update={"p95": 4.0}), usd, "done")
+
+
 def test_the_result_counts_both_sides_and_the_maximum() -> None:
-    foretold = Dollars(p5=1.0, expected=2.0, p95=4.0, max=8.0)
-    outcomes = [
-        Outcome(seed, draw(0), foretold, usd, "done") for seed, usd in enumerate((0.5, 2.0, 5.0, 9))
-    ]
-    found = result(outcomes, 1.0)
-    assert (found["within"], found["below"], found["above"], found["above_max"]) == (1, 1, 2, 1)
-    assert found["outside_seeds"] == [0, 2, 3]
-    assert found["median_p95_over_p5"] == 4.0
-    assert "**1 of 4**" in section(found)
+    found = result([outcome(seed, usd) for seed, usd in enumerate((0.5, 2.0, 5.0, 9))])
+    alone, after = found["alone"], found["after_one"]
+    assert (alone["within"], alone["below"], alone["above"]) == (2, 1, 1)
+    assert (after["within"], after["below"], after["above"]) == (1, 1, 2)
+    assert (found["above_max"], after["outside_seeds"]) == (1, [0, 2, 3])
+    assert (alone["p95_over_p5"], after["p95_over_p5"]) == (8.0, 4.0)
+    assert "| plain | one | **1 of 4** | 1 | 2 | 4.0 |" in table({"plain": found})
 
 
 def test_a_run_without_a_maximum_is_counted_apart() -> None:
-    bounded, free = (Dollars(p5=1.0, expected=2.0, p95=4.0, max=top) for top in (8.0, None))
-    outcomes = [Outcome(0, draw(0), bounded, 4.0, "done"), Outcome(1, draw(1), free, 9.0, "done")]
-    found = result(outcomes, 1.0)
-    assert (found["above_max"], found["without_max"]) == (0, 1)
+    found = result([outcome(0, 4.0), outcome(1, 9.0, None)])
+    assert (found["above_max"], found["with_max"]) == (0, 1)
     assert found["least_max_over_real"] == 2.0
+    said = section(found, found, {"wall_s": 1.25, "cpu_s": 1.0, "load": 0.5})
+    assert "**0** of the 2 runs" in said
+    assert "takes **1.25 s**" in said
+
+
+def test_the_earlier_run_is_of_the_same_model_and_often_of_another_task() -> None:
+    configs = [(draw(seed), earlier(draw(seed), seed)) for seed in range(16)]
+    assert all(one.provider == before.provider for one, before in configs)
+    assert all(one.prices == before.prices and before.episodes <= 6 for one, before in configs)
+    assert {one.task == before.task for one, before in configs} == {True, False}
 
 
 def test_the_first_part_plays_without_judge_and_the_second_with_it() -> None:
@@ -62,34 +75,20 @@ def test_the_first_part_plays_without_judge_and_the_second_with_it() -> None:
     assert all(6 <= served(seed, 64).output_tokens <= 49 for seed in range(16))
 
 
-def test_the_second_part_is_counted_with_and_without_learning() -> None:
-    foretold = (Dollars(p5=1.0, expected=2.0, p95=4.0, max=top) for top in (8.0, None))
-    seeds = [
-        next(s for s in range(99) if draw_judged(s, "").behaviors.enabled is learns)
-        for learns in (False, True)
-    ]
-    outcomes = [
-        Outcome(seed, draw_judged(seed, ""), dollars, usd, "done")
-        for seed, dollars, usd in zip(seeds, foretold, (2.0, 9.0), strict=True)
-    ]
-    found = judged_result(outcomes)
-    assert (found["within"], found["learned"], found["learned_within"]) == (1, 1, 0)
-    assert (found["with_max"], found["above_max"], found["least_max_over_real"]) == (1, 0, 4.0)
-    assert "**1 of 2**" in judged_section(found)
-
-
 @pytest.mark.slow
 def test_a_judged_run_over_http_is_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.setenv(name, "loopback")
-    found = judged_result([play_judged(seed) for seed in (5003, 5006, 5010)])
-    assert found["within"] >= 2
+    found = result([play_judged(seed) for seed in (5003, 5006, 5010)])
+    assert found["after_one"]["within"] >= 2
     assert found["learned"] == 1
     assert found["above_max"] == 0
 
 
 @pytest.mark.slow
 def test_most_of_a_few_runs_are_foretold_and_none_passes_the_maximum() -> None:
-    found = result([play(seed) for seed in range(5000, 5008)], 1.0)
-    assert found["within"] >= 6
+    found = result([play(seed) for seed in range(5000, 5008)])
+    assert found["alone"]["within"] >= 6
+    assert found["after_one"]["within"] >= 6
+    assert found["after_one"]["p95_over_p5"] <= WIDEST
     assert found["above_max"] == 0
