@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestry.cli.notebook import Run as Run
     from orchestry.cli.notebook import evaluate as evaluate
-    from orchestry.cli.notebook import load_run as load_run
     from orchestry.cli.notebook import train as train
+    from orchestry.cli.runs import Run as Run
+    from orchestry.cli.runs import load_run as load_run
     from orchestry.core import errors as errors
     from orchestry.core.config import RunConfig as RunConfig
     from orchestry.core.errors import ConfigError as ConfigError
@@ -61,10 +61,10 @@ _HOME = {
     "RunConfig": "core.config",
     "ConfigError": "core.errors",
     "OrchestryError": "core.errors",
-    "Run": "cli.notebook",
+    "Run": "cli.runs",
     "evaluate": "cli.notebook",
     "train": "cli.notebook",
-    "load_run": "cli.notebook",
+    "load_run": "cli.runs",
     "BaseTask": "task.base",
     "TeamTask": "task.base",
     "Transcript": "task.base",

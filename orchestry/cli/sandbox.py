@@ -8,21 +8,17 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
 
 import typer
-from pydantic import ValidationError
 
 from orchestry.cli.groups import App
 from orchestry.cli.options import OUTPUT, SAFETY, flag, option, spread
 from orchestry.core.errors import ConfigError, reason
-from orchestry.core.types import Call, CallResult, Limits, Sandbox
-from orchestry.sandbox import open_sandbox
-from orchestry.sandbox.inside.tagged import Untaggable, dumps
-from orchestry.sandbox.redact import Redactor
-from orchestry.task.code import compare, shorten, show_value
+
+if TYPE_CHECKING:
+    from orchestry.core.types import CallResult, Limits, Sandbox
 
 WINDOW = 128
 """Programs in memory at once, those whose verdict waits for an earlier one included."""
@@ -43,7 +39,6 @@ _KEYS: dict[str, tuple[type, ...]] = {
 _NAMES = {str: "a string", int: "an integer", list: "a list"}
 _MAX_SHOWN = 80
 _MAX_WHY = 400
-_shown = partial(show_value, most=_MAX_SHOWN)
 LIMITS = "Limits"
 app = App("Run untrusted programs, and see how this machine confines them.")
 
@@ -112,6 +107,8 @@ def run(
 
     Exit codes: 0 whatever the verdicts, 1 the sandbox failed, 2 bad input, 130 interrupted.
     """
+    from orchestry.sandbox import open_sandbox
+
     limits = _limits({name: value for name, value in given.items() if value is not None})
     cpu = given["cpu_s"] is not None
     _check(file, limits, cpu=cpu)
@@ -121,6 +118,10 @@ def run(
 
 
 def _limits(given: dict[str, Any]) -> Limits:
+    from pydantic import ValidationError
+
+    from orchestry.core.types import Limits
+
     try:
         return Limits(**given)
     except ValidationError as error:
@@ -242,6 +243,8 @@ def _program(line: bytes, limits: Limits, *, cpu: bool) -> Program:
 
 
 def _test(raw: Any, number: int) -> tuple[list[Any], Any]:
+    from orchestry.sandbox.inside.tagged import Untaggable, dumps
+
     if not isinstance(raw, list) or len(raw) != 2 or not isinstance(raw[0], list):
         raise ValueError(f"test {number} is {_shown(raw)}: give [[arguments...], expected]")
     try:
@@ -252,6 +255,10 @@ def _test(raw: Any, number: int) -> tuple[list[Any], Any]:
 
 
 def _own_limits(wall_s: Any, limits: Limits, *, cpu: bool) -> Limits:
+    from pydantic import ValidationError
+
+    from orchestry.core.types import Limits
+
     if type(wall_s) not in (int, float):
         raise ValueError(f"wall_s is {_shown(wall_s)}: give seconds")
     changed = {"wall_s": wall_s} if cpu else {"wall_s": wall_s, "cpu_s": _cpu_s(wall_s)}
@@ -268,6 +275,8 @@ def _cpu_s(wall_s: float) -> float:
 
 async def judge(program: Program, sandbox: Sandbox) -> dict[str, Any]:
     """Runs a program's tests; its report, as the command prints it."""
+    from orchestry.core.types import Call
+
     calls = [Call(args=tuple(args)) for args, _ in program.tests]
     results: Sequence[CallResult] = []
     if calls:
@@ -293,6 +302,8 @@ def report(program: Program, results: Sequence[CallResult]) -> dict[str, Any]:
 
 
 def _mark(result: CallResult, expected: Any) -> str:
+    from orchestry.task.code import compare
+
     if result.verdict == "value":
         return "pass" if compare(expected, result.value) else "fail"
     return "error" if result.verdict == "output" else result.verdict
@@ -300,6 +311,9 @@ def _mark(result: CallResult, expected: Any) -> str:
 
 def _why(program: Program, results: Sequence[CallResult], index: int) -> str:
     """One line without a secret: call, what came of it, what was expected."""
+    from orchestry.sandbox.redact import Redactor
+    from orchestry.task.code import shorten
+
     result, (args, expected) = results[index], program.tests[index]
     redactor = Redactor(os.environ)
     given = ", ".join(_shown(redactor.value(arg)) for arg in args)
@@ -309,3 +323,9 @@ def _why(program: Program, results: Sequence[CallResult], index: int) -> str:
         end = f" returned {got}, expected {_shown(redactor.value(expected))}"
     text = f"test {index + 1}: {program.entry_point}({shorten(given, 2 * _MAX_SHOWN)}){end}"
     return redactor.text(" ".join(text.split()), _MAX_WHY)
+
+
+def _shown(value: Any) -> str:
+    from orchestry.task.code import show_value
+
+    return show_value(value, most=_MAX_SHOWN)

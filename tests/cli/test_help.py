@@ -90,11 +90,13 @@ def test_without_a_command_help_is_on_stderr_and_the_code_is_2(cli: CommandLine)
         assert "Usage: orchestry" in result.err
 
 
-@pytest.mark.parametrize("words", [["run"], ["resume"], ["judge", "check"], ["baselines", "run"]])
+@pytest.mark.parametrize(
+    "words", [["run"], ["resume"], ["judge", "check"], ["baselines", "run"], ["sandbox", "run"]]
+)
 def test_help_waits_for_nothing_heavy(words: list[str]) -> None:
     code = (
         "import atexit, sys; from orchestry.cli import main\n"
-        "heavy = ('pydantic', 'numpy', 'torch', 'yaml', 'asyncio')\n"
+        "heavy = ('pydantic', 'numpy', 'torch', 'yaml', 'orchestry.core.types')\n"
         "atexit.register(lambda: print([m for m in heavy if m in sys.modules], file=sys.stderr))\n"
         f"main({[*words, '--help']})"
     )

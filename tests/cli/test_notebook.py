@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from html.parser import HTMLParser
@@ -126,6 +127,16 @@ def test_a_run_in_a_line_and_one_that_was_cut_off(run: orchestry.Run) -> None:
     cut = orchestry.load_run("run")
     assert repr(cut) == "<Run run: unfinished>"
     assert "orchestry resume run" in Cells(cut).rows["state"]
+
+
+def test_to_read_a_run_loads_no_engine() -> None:
+    code = (
+        "import sys, orchestry; orchestry.load_run; orchestry.Run\n"
+        "heavy = ('orchestry.engine.run', 'orchestry.backends', 'rich', 'numpy', 'pandas')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_no_name_of_the_facade_is_a_room() -> None:

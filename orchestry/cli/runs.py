@@ -1,0 +1,218 @@
+"""A run in Python: what `train`, `evaluate` and `load_run` return.
+
+To read a run loads neither the engine nor numpy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from html import escape
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from urllib.parse import quote
+
+from orchestry.cli.report import written
+from orchestry.core.distribution import install
+from orchestry.core.errors import ConfigError, OrchestryError
+from orchestry.core.types import Split
+from orchestry.report.text import counted, plain
+from orchestry.store import run as store
+from orchestry.store.records import Metrics, Summary
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from orchestry.engine.session import Observer
+    from orchestry.engine.trust import Trust
+    from orchestry.report.measures import Measures
+    from orchestry.report.stats import Interval
+
+P = ParamSpec("P")
+R = TypeVar("R")
+SHOWN = 2_000
+"""Characters of the best answer that a notebook shows."""
+
+
+def watched(play: Callable[P, R]) -> Callable[P, R]:
+    """With the command line's live line, unless the call names an observer; None is nobody."""
+    place = [*signature(play).parameters].index("observer")
+
+    @wraps(play)
+    def shown(*args: P.args, **kwargs: P.kwargs) -> R:
+        if len(args) > place or "observer" in kwargs:
+            return play(*args, **kwargs)
+        from orchestry.cli.watch import watching
+
+        with watching(verbose=False) as observer:
+            kwargs["observer"] = observer
+            return play(*args, **kwargs)
+
+    return shown
+
+
+class Run(store.Run):
+    """A run directory: read when asked, resumed, measured and reported.
+
+    `resume` and `baselines` show a live line on stderr, unless `observer` is given; None shows
+    nothing.
+    """
+
+    @watched
+    def resume(
+        self,
+        changes: Mapping[str, Any] | None = None,
+        observer: Observer | None = None,
+        *,
+        trust: Trust = False,
+        accept: bool = False,
+    ) -> Run:
+        """Goes on with this run, as `orchestry resume` does, and returns it as it is then.
+
+        `changes` are nested like the config: `{"episodes": 40, "budget": {"usd": 2}}`. `trust`
+        takes the code and servers that the run names; `accept` goes on although config.yaml, the
+        task or the base changed. Raises ConfigError for what a resume may not change.
+        """
+        from orchestry.engine.run import resume
+
+        return own(resume(self.folder, changes, observer, trust=trust, accept=accept))
+
+    @watched
+    def baselines(
+        self,
+        names: Sequence[str] | None = None,
+        split: Split = "test",
+        samples: int = 10,
+        episodes: int | None = None,
+        budget_usd: float | None = None,
+        observer: Observer | None = None,
+        *,
+        trust: Trust = False,
+    ) -> dict[str, Run]:
+        """Plays baselines with this run's task, model and seeds; their results lie in the run.
+
+        `names` are of `orchestry baselines list`; None plays all. Each problem of the split, or of
+        its first `episodes`, is played `samples` times. `budget_usd` caps all baselines together;
+        None keeps the run's cap. Returns the runs by name, up to the one that stopped at the cap.
+        Raises ConfigError for an unknown name.
+        """
+        from orchestry.engine.evaluate import Baselines
+        from orchestry.engine.session import Silent
+        from orchestry.engine.trust import of_run
+        from orchestry.task.arrangements import BASELINES
+
+        today = {} if budget_usd is None else {"budget": {"usd": budget_usd}}
+        config = of_run(self.folder, today, trust, (observer or Silent()).note)
+        asked = Baselines(
+            config, [*BASELINES] if names is None else names, split, samples, episodes
+        )
+        played = asked.play(self.folder / "baselines", observer)
+        return {name: own(run) for name, run in zip(asked.names, played, strict=False)}
+
+    def report(self, *others: store.Run | str | Path, out: str | Path | None = None) -> Path:
+        """Writes what `orchestry report` writes; returns the path of RESULTS.md.
+
+        Without `out` it lies in `report` in the run. `others` are runs to compare with; they need
+        `out`.
+        """
+        folders = [
+            other.folder if isinstance(other, store.Run) else Path(other) for other in others
+        ]
+        _, found = written([self.folder, *folders], None if out is None else Path(out))
+        return found.files[0]
+
+    def measured(self) -> Measures | None:
+        """The run's figures with 95 % intervals over problems; None without an episode."""
+        from orchestry.report.measures import measured
+
+        return measured(self)
+
+    def gain(self, other: store.Run) -> Interval | None:
+        """What this run earns more than another on the problems of both: a paired difference with
+        its 95 % interval, or None where they have no problem in common."""
+        from orchestry.report.measures import gain
+
+        return gain(self, other)
+
+    def to_pandas(self) -> DataFrame:
+        """One row per episode, failed ones left out.
+
+        It has the columns of metrics.jsonl, such as reward, `part/NAME`, `tag/NAME`, calls and usd,
+        and the problem, split, seed, tokens and failed calls.
+
+        Raises ConfigError where pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError(f"pandas is not installed: `{install('pandas')}`") from None
+        figures, rows = Metrics(), []
+        for one in self.episodes:
+            keys = ("problem", "split", "seed", "input_tokens", "output_tokens", "failed_calls")
+            rows.append(figures.row(one) | {key: getattr(one, key) for key in keys})
+        frame = pandas.DataFrame(rows)
+        tags = [name for name in frame if name.startswith("tag/")]
+        return frame.fillna(dict.fromkeys(tags, 0.0))  # a tag that no trajectory of it carries
+
+    def __repr__(self) -> str:
+        return f"<Run {self.folder}: {self._said()}>"
+
+    def _repr_html_(self) -> str:
+        """The run as a table, in a notebook."""
+        try:
+            rows = [*_figures(self.summary), *self._best()]
+        except OrchestryError as error:
+            rows = [("state", escape(str(error)))]
+        cells = "".join(f"<tr><th>{name}</th><td>{text}</td></tr>" for name, text in rows)
+        return f"<table><caption>{escape(str(self.folder))}</caption>{cells}</table>"
+
+    def _said(self) -> str:
+        """The run in a few words."""
+        try:
+            found = self.summary
+        except OrchestryError:
+            return "unfinished"
+        figures = (_number(found.mean_reward), f"${found.cost_usd:.4f}", found.stopped)
+        played = f"{found.task}, {found.episodes} of {counted(found.episodes_asked, 'episode')}"
+        return ", ".join((played, f"mean reward {figures[0]}", *figures[1:]))
+
+    def _best(self) -> list[tuple[str, str]]:
+        """A link to the best answer: in the report's page, or where there is none in its file."""
+        if (best := self.best) is None:
+            return []
+        page = self.folder / "report" / "index.html"
+        place = page if page.is_file() else self.folder / "episodes.jsonl"
+        href = quote(Path(os.path.relpath(place)).as_posix())
+        href += f"#run=0&amp;episode={best.episode}" if place == page else ""
+        head = f'<a href="{href}">episode {best.episode}, {escape(best.problem)}</a>'
+        text = plain(best.best_node.turns[-1].completion.text)[:SHOWN]
+        return [("best answer", f"{head}<pre>{escape(text)}</pre>")]
+
+
+def load_run(path: str | Path) -> Run:
+    """Reads a run directory; raises ConfigError where there is none, StoreError for damage."""
+    return Run(store.existing(Path(path)))
+
+
+def own(run: store.Run) -> Run:
+    """The same directory, with what a notebook does with it."""
+    return Run(run.folder)
+
+
+def _figures(found: Summary) -> list[tuple[str, str]]:
+    cap = "no cap" if found.budget_usd is None else f"of ${found.budget_usd:g}"
+    return [
+        ("task", escape(found.task)),
+        ("model", escape(f"{found.provider}/{found.model}")),
+        ("episodes", f"{found.episodes} of {found.episodes_asked}, {found.stopped}"),
+        ("mean reward", _number(found.mean_reward)),
+        ("best reward", _number(found.best_reward)),
+        ("calls", f"{found.calls}, and {found.cache_hits} from the cache"),
+        ("cost", f"${found.cost_usd:.4f} {cap}"),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
