@@ -192,12 +192,18 @@ def run_plan(plan: Plan, folder: Path, watch: Observer, accept: bool = False) ->
 
 def in_own_loop(work: Coroutine[Any, Any, T]) -> T:
     """Runs it in an event loop of its own, in a thread where one runs already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _in_loop():
         return asyncio.run(work)
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _play(plan: Plan, folder: Path, watch: Observer, accept: bool) -> OrchestryError | None:
