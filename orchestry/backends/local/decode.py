@@ -28,7 +28,7 @@ SLIDING = "sliding_attention"
 
 
 def pick(
-    logits_RV: torch.Tensor,  # noqa: N803
+    logits_RV: torch.Tensor,
     temperature_R: torch.Tensor,
     top_p_R: torch.Tensor,
     uniform_R: torch.Tensor,
@@ -43,7 +43,7 @@ def pick(
     Raises NotFiniteError where the logits are not finite.
     """
     greedy_R = temperature_R == 0
-    scaled_RV = logits_RV / temperature_R.masked_fill(greedy_R, 1.0)[:, None]  # noqa: N806
+    scaled_RV = logits_RV / temperature_R.masked_fill(greedy_R, 1.0)[:, None]
     total_R = scaled_RV.logsumexp(-1)
     top_p_R = top_p_R.masked_fill(greedy_R, 1.0)
     uniform_R = uniform_R.masked_fill(greedy_R, 0.0)
@@ -63,18 +63,18 @@ def pick(
 
 
 def _invert(
-    scaled_RK: torch.Tensor,  # noqa: N803
-    ids_RK: torch.Tensor,  # noqa: N803
+    scaled_RK: torch.Tensor,
+    ids_RK: torch.Tensor,
     total_R: torch.Tensor,
     top_p_R: torch.Tensor,
     uniform_R: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(ids_R, whether these K tokens sufficed to tell), the K sorted by falling probability."""
-    chance_RK = (scaled_RK - total_R[:, None]).exp()  # noqa: N806
-    sum_RK = chance_RK.cumsum(-1)  # noqa: N806
+    chance_RK = (scaled_RK - total_R[:, None]).exp()
+    sum_RK = chance_RK.cumsum(-1)
     cut_R = top_p_R < 1
     # Without a cut the whole mass is 1, and only the tokens up to the uniform number are needed.
-    inside_RK = (sum_RK - chance_RK < top_p_R[:, None]) | ~cut_R[:, None]  # noqa: N806
+    inside_RK = (sum_RK - chance_RK < top_p_R[:, None]) | ~cut_R[:, None]
     mass_R = torch.where(cut_R, (chance_RK * inside_RK).sum(-1), 1.0)
     place_R = (sum_RK <= (uniform_R * mass_R)[:, None]).sum(-1)
     # Rounding may put the last sum below the mass; and NaN is inside nothing.

@@ -57,13 +57,13 @@ def completion_logprobs(
     head = _head(model)
     rows = _Rows.of(groups, model.device)
     with adapters.rows([group.agent_index for group in groups]):
-        hidden_BLH = model.get_decoder()(  # noqa: N806
+        hidden_BLH = model.get_decoder()(
             input_ids=rows.ids_BL,
             attention_mask=rows.mask(model.dtype),
             position_ids=rows.positions_BL,
             use_cache=False,
         ).last_hidden_state
-    hidden_PH = hidden_BLH.flatten(0, 1)[rows.sources_P]  # noqa: N806
+    hidden_PH = hidden_BLH.flatten(0, 1)[rows.sources_P]
     logprobs_P = token_logprobs(hidden_PH, head.weight, head.bias, rows.targets_P, temperature)
     lengths = [len(ids) for group in groups for ids in group.completions]
     return list(torch.split(logprobs_P, lengths))
@@ -105,9 +105,9 @@ def _parts(group: Packed, max_tokens: int) -> Iterator[Packed]:
 class _Rows:
     """The groups as tensors: B rows, right-padded to L; P predicted tokens in all."""
 
-    ids_BL: torch.Tensor  # noqa: N815
-    positions_BL: torch.Tensor  # noqa: N815
-    parts_BL: torch.Tensor  # noqa: N815
+    ids_BL: torch.Tensor
+    positions_BL: torch.Tensor
+    parts_BL: torch.Tensor
     """0: the prompt; 1 to G: that answer; -1: padding."""
     sources_P: torch.Tensor
     """Where in (B x L) the state is that predicts each token."""
@@ -152,8 +152,8 @@ class _Rows:
 
 
 def token_logprobs(
-    hidden_PH: torch.Tensor,  # noqa: N803
-    weight_VH: torch.Tensor,  # noqa: N803
+    hidden_PH: torch.Tensor,
+    weight_VH: torch.Tensor,
     bias_V: torch.Tensor | None,
     ids_P: torch.Tensor,
     temperature: float,
@@ -178,8 +178,8 @@ class _TokenLogprobs(_Function):  # type: ignore[misc]
     @staticmethod
     def forward(
         ctx: Any,
-        hidden_PH: torch.Tensor,  # noqa: N803
-        weight_VH: torch.Tensor,  # noqa: N803
+        hidden_PH: torch.Tensor,
+        weight_VH: torch.Tensor,
         bias_V: torch.Tensor | None,
         ids_P: torch.Tensor,
         temperature: float,
@@ -198,7 +198,7 @@ class _TokenLogprobs(_Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, grad_P: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """d logprob / d logits = (one-hot - softmax) / temperature."""
-        hidden_PH, weight_VH, bias_V, ids_P, total_P = ctx.saved_tensors  # noqa: N806
+        hidden_PH, weight_VH, bias_V, ids_P, total_P = ctx.saved_tensors
         found = []
         pieces = (torch.split(x, ctx.rows) for x in (hidden_PH, ids_P, total_P, grad_P))
         for hidden, ids, total, grad in zip(*pieces, strict=True):

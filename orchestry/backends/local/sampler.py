@@ -200,7 +200,7 @@ class _Prefix:
 
     lengths_B: torch.Tensor
     owner_R: torch.Tensor
-    logits_BV: torch.Tensor  # noqa: N815
+    logits_BV: torch.Tensor
     """After each prompt."""
     width: int
     """Of the cache: the longest prompt's."""
@@ -248,7 +248,7 @@ def _prefill(prompts: list[tuple[int, ...]], model: Any, cache: Any) -> torch.Te
     padded = [[ids[0]] * (width - len(ids)) + list(ids) for ids in prompts]
     pad_B = torch.tensor([width - len(ids) for ids in prompts], device=device)
     column_P = torch.arange(width, device=device)
-    real_BP = column_P >= pad_B[:, None]  # noqa: N806
+    real_BP = column_P >= pad_B[:, None]
     output = model(
         input_ids=torch.tensor(padded, device=device),
         attention_mask=None if bool(real_BP.all()) else _causal(real_BP, model.dtype),
@@ -261,11 +261,11 @@ def _prefill(prompts: list[tuple[int, ...]], model: Any, cache: Any) -> torch.Te
     return logits
 
 
-def _causal(real_BP: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:  # noqa: N803
+def _causal(real_BP: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """(B, 1, P, P): each token sees those before it; padding sees padding, so that no row of scores
     is empty, and nothing sees it."""
     width = real_BP.shape[1]
-    causal_PP = torch.ones(width, width, dtype=torch.bool, device=real_BP.device).tril()  # noqa: N806
+    causal_PP = torch.ones(width, width, dtype=torch.bool, device=real_BP.device).tril()
     seen = causal_PP & (real_BP[:, None, :] | ~real_BP[:, :, None])
     return aligned(additive(seen, dtype))[:, None]
 
@@ -295,7 +295,7 @@ class _Batch:
     def _tensor(self, numbers: Sequence[Sequence[float]]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=self._dtype, device=self._model.device)
 
-    def record(self, logits_RV: torch.Tensor, endings: Endings) -> torch.Tensor:  # noqa: N803
+    def record(self, logits_RV: torch.Tensor, endings: Endings) -> torch.Tensor:
         """Draws and keeps one token per row; their ids (R,), of ended rows without meaning."""
         uniform_R = self._uniform_RT[:, self._step]
         ids_R, logprobs_R = pick(
@@ -363,7 +363,7 @@ class _Batch:
         # Kernels on a GPU want rows aligned to 8 numbers.
         columns = -(-(self._width + to_come) // 8) * 8
         device = self._length_R.device
-        pad_R1 = torch.tensor(pads, device=device)[:, None]  # noqa: N806
+        pad_R1 = torch.tensor(pads, device=device)[:, None]
         return additive(torch.arange(columns, device=device) >= pad_R1, self._model.dtype)
 
 

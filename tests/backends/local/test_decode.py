@@ -85,7 +85,7 @@ def test_the_extremes_of_the_uniform_number(top_p: float) -> None:
 
 
 def test_rows_have_their_own_options() -> None:
-    logits_RV = torch.randn(3, WORDS, generator=torch.Generator().manual_seed(5))  # noqa: N806
+    logits_RV = torch.randn(3, WORDS, generator=torch.Generator().manual_seed(5))
     options = torch.tensor([[0.0, 0.9, 0.99], [1.0, 1e-9, 0.99], [2.0, 1.0, 0.99]])
     ids, logprobs = pick(logits_RV, *options.unbind(-1))
     assert ids[:2].tolist() == logits_RV[:2].argmax(-1).tolist()

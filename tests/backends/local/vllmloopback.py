@@ -167,13 +167,13 @@ class Vllm:
         """As --logprobs-mode says."""
         ids = prompt.prompt_ids + drawn.ids
         with torch.no_grad():
-            logits_TV = plain_logits(base, worn, 0, ids)[len(prompt.prompt_ids) - 1 : -1]  # noqa: N806
+            logits_TV = plain_logits(base, worn, 0, ids)[len(prompt.prompt_ids) - 1 : -1]
         if self.mode == "processed_logprobs" and prompt.temperature > 0:
-            logits_TV = logits_TV / prompt.temperature  # noqa: N806
+            logits_TV = logits_TV / prompt.temperature
             chance = logits_TV.softmax(-1).sort(descending=True)
             outside = chance.values.cumsum(-1) - chance.values >= prompt.top_p
             cut = outside.scatter(-1, chance.indices, outside)
-            logits_TV = logits_TV.masked_fill(cut, -torch.inf)  # noqa: N806
+            logits_TV = logits_TV.masked_fill(cut, -torch.inf)
         found: list[float] = (
             logits_TV.log_softmax(-1).gather(-1, torch.tensor(drawn.ids)[:, None])[:, 0].tolist()
         )
