@@ -20,6 +20,7 @@ from orchestry.backends.api.library import (
     Library,
     prompt_diff,
     read_library,
+    shipped,
     similarity,
     to_yaml,
 )
@@ -312,6 +313,19 @@ def test_a_run_directory_stands_for_its_library(tmp_path: Path) -> None:
     (tmp_path / "behaviors").mkdir()
     (tmp_path / "behaviors" / "library.yaml").write_text(to_yaml(lib))
     assert read_library(tmp_path) == lib
+
+
+def test_libraries_that_ship_are_found_by_name_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shipped()
+    for path in shipped():
+        assert read_library(Path(path.stem)) == read_library(path)
+        (tmp_path / path.stem).write_text(to_yaml(library(rule("Say a."))))
+        assert read_library(Path(path.stem)).task == "words"  # a file of that name goes first
+    with pytest.raises(ConfigError, match=rf"or one that ships \(.*{shipped()[0].stem}"):
+        read_library(Path("nobody"))
 
 
 def test_evidence_names_what_decided_beside_an_interval_that_holds_zero() -> None:
