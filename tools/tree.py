@@ -2,7 +2,7 @@
 
     python -m tools.tree --write
 
-It replays the recorded run that the tests have (SmolLM2-135M on code_review, 3 samples a state,
+It replays the recorded run that the tests have (SmolLM2-135M on code_review, 3 samples per state,
 beam width 2) and draws the episode that earned most.
 """
 
@@ -72,7 +72,7 @@ def drawn(episode: EpisodeRecord) -> str:
 
 
 def _places(episode: EpisodeRecord) -> Mapping[str, tuple[int, int]]:
-    """Each state's centre, in pixels: leaves a row each, a parent in the middle of its children."""
+    """Each state's centre, in pixels: one row per leaf, a parent in the middle of its children."""
     children = {
         node.id: [c.id for c in episode.nodes if c.parent == node.id] for node in episode.nodes
     }
@@ -137,7 +137,7 @@ def _heads(episode: EpisodeRecord, width: int, height: int) -> Iterator[str]:
 
 def _title(episode: EpisodeRecord) -> str:
     return (
-        f"An episode of code_review, problem {episode.problem}: 3 samples a state, beam width 2; "
+        f"An episode of code_review, problem {episode.problem}: 3 samples per state, beam width 2; "
         f"the best trajectory earned {episode.reward:.2f}"
     )
 

@@ -45,7 +45,7 @@ class FakeConfig(Frozen):
     script: Path | None = None
     """JSON lines {"agent", "match"?, "text"}; without it, seeded filler text."""
     latency_s: Seconds = 0.0
-    """Median seconds an answer takes."""
+    """Median seconds per answer."""
     latency_sigma: float = Field(0.0, ge=0.0, le=5.0)
     """Sigma of a lognormal latency; 0 is constant."""
     output_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)

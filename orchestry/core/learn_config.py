@@ -21,7 +21,7 @@ _REPLAYED = {
 
 
 class LearnConfig(Frozen):
-    """Backend local: MAGRPO gradients (arXiv 2508.04652) on one LoRA adapter an agent."""
+    """Backend local: MAGRPO gradients (arXiv 2508.04652) on one LoRA adapter per agent."""
 
     enabled: bool = True
     """False plays with the adapters as they are."""
@@ -30,9 +30,9 @@ class LearnConfig(Frozen):
     group_size: int = Field(4, ge=1, le=64)
     """Trajectories drawn of each problem: their returns' mean is the baseline (G in the paper)."""
     every: int = Field(8, ge=1, le=100_000)
-    """Episodes (problems) an update."""
+    """Episodes (problems) per update."""
     epochs: int = Field(1, ge=1, le=16)
-    """Steps an update takes from the same actions; more than one needs `learn.clip`."""
+    """Steps per update, from the same actions; more than one needs `learn.clip`."""
     clip: float | None = Field(None, gt=0.0, lt=1.0)
     """From the second step on a token's ratio to the policy that began the update counts up to
     1 - clip and 1 + clip only (PPO, arXiv 1707.06347)."""
@@ -99,7 +99,7 @@ class LearnConfig(Frozen):
     gradient_checkpointing: Annotated[bool, Mark.RESUMABLE, Mark.OPERATIONAL] = False
     """Compute each layer again in the backward pass: less memory, more time."""
     keep: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(3, ge=1, le=1000)
-    """Checkpoints kept, one an update; the last two at least."""
+    """Checkpoints kept, one per update; the last two at least."""
 
     @model_validator(mode="after")
     def _replays_are_compared_at_the_end(self) -> Self:

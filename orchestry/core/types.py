@@ -371,7 +371,7 @@ class CallResult:
     value: Any = None
     why: str = ""
     trace: str = ""
-    """The candidate's own frames of what it raised, one a line."""
+    """The candidate's own frames of what it raised, one per line."""
 
 
 class Limits(Frozen):

@@ -64,7 +64,7 @@ def export(
     update: Which = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Exported:
-    """Writes a folder an agent into `folder`, which is new or empty: `RUN/export/update-N` if None.
+    """Writes one folder per agent into `folder`, which is new or empty: `RUN/export/update-N` if None.
 
     Without `merge` each is an adapter that peft loads, with it a model that transformers loads; a
     README says how. `agents`: these alone. `update`: that one, or the `best`, not the last.

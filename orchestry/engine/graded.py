@@ -21,7 +21,7 @@ from orchestry.task.guard import Play, task_boundary
 SPLITS: tuple[Split, ...] = ("train", "dev")
 """Test stays unseen."""
 SIZE = 4
-"""Candidates a problem: as many as siblings in a search by default."""
+"""Candidates per problem: as many as siblings in a search by default."""
 AT_ONCE = 4
 """Problems whose answers are scored at once."""
 Way = Sequence[Trajectory[Any]]

@@ -39,7 +39,7 @@ NAME = "check.yaml"
 """The config on disk: `orchestry resume` would play on a directory with a config.yaml."""
 DRAWS = (0, 1)
 QUESTIONS = 2 * len(DRAWS)
-"""Calls a problem, repairs aside."""
+"""Calls per problem, without repairs."""
 
 
 class Watcher(Protocol):

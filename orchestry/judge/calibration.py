@@ -159,7 +159,7 @@ class Shown:
 
 
 def extremes(records: Sequence[EpisodeRecord], best: int, worst: int) -> list[Shown]:
-    """The leaves with the highest rewards and with the lowest, of each at most one a problem.
+    """The leaves with the highest rewards and with the lowest, of each at most one per problem.
 
     Of equal ones the first played. They come shuffled, always in the same way, so that their places
     say nothing about them.

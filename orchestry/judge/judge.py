@@ -1,6 +1,6 @@
 """The central judge: one call of a model rates a whole sibling set; a critic that sees all agents.
 
-With several calls a set, each shows the siblings in another order, and a fitted model takes what
+With several calls per set, each shows the siblings in another order, and a fitted model takes what
 their places did to the ratings out again (orders.py, ranking.py).
 """
 

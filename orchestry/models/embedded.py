@@ -111,7 +111,7 @@ class EmbeddedProvider:
 
 
 def _load(cancelled: threading.Event, key: str) -> Any:
-    # Its threads meet hundreds of times a token. One that spins while it waits keeps the one it
+    # Its threads meet hundreds of times per token. One that spins while it waits keeps the one it
     # waits for off the core as soon as others use the machine, and answers all but stop; so they
     # soon sleep. OpenMP reads this once, when the library is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")

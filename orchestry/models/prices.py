@@ -1,6 +1,6 @@
 """Prices: what a call cost, and the most that the next one can cost, in US dollars.
 
-genai-prices knows the vendors' prices. It takes 0.1 ms a call, so each model's price set is asked
+genai-prices knows the vendors' prices. It takes 0.1 ms per call, so each model's price set is asked
 once for its rates, through the library's own calculation, and a call is then four products.
 """
 
@@ -30,7 +30,7 @@ HORIZON = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """Dollars a request and a token, up to `last` input tokens; None is without end."""
+    """Dollars per request and per token, up to `last` input tokens (None: no limit)."""
 
     last: int | None
     request: float

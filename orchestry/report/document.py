@@ -196,12 +196,12 @@ def write(experiments: Sequence[Experiment], folder: Path, command: str) -> Repo
 
 
 _SEARCH = {
-    "samples an agent and state (k)": "search.k_samples",
+    "samples per agent and state (k)": "search.k_samples",
     "beam width": "search.beam_width",
 }
 _LEARN = {
     "trajectories of a problem (G)": "learn.group_size",
-    "episodes an update": "learn.every",
+    "episodes per update": "learn.every",
     "learning rate": "learn.learning_rate",
     "adapter rank": "learn.rank",
     "top-p": "learn.top_p",

@@ -141,7 +141,7 @@ def _compared(team: Held, other: Held | None, name: str) -> Iterator[str]:
     who = "The team" if team.update is None else f"The team after update {team.update}"
     yield (
         f"{who} earns {figures[0].mean:.3f}{of} on {team.split} problems, {name} "
-        f"{figures[1].mean:.3f}, at {calls} calls a problem; paired over the "
+        f"{figures[1].mean:.3f}, at {calls} calls per problem; paired over the "
         f"{counted(both, 'problem')} that both played: {signed(difference)}: "
         f"{shows_gain(difference, both)}."
     )

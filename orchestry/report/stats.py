@@ -36,7 +36,7 @@ class Interval:
 
 
 def interval(figures_P: Sequence[float]) -> Interval:
-    """The mean of one figure a problem, shape (P,), with a percentile bootstrap over problems.
+    """The mean of one figure per problem, shape (P,), with a percentile bootstrap over problems.
 
     Seeded, so that equal figures give equal ends. One problem, or equal figures, leave no width.
     Raises ValueError for none.

@@ -82,7 +82,7 @@ def _points(found: Curve) -> list[str]:
 
 MEASURED = (
     *("problems", "trajectories", "reward of one, 95 %", "best of a problem's, 95 %"),
-    *("calls a problem", "USD"),
+    *("calls per problem", "USD"),
 )
 
 
@@ -239,7 +239,7 @@ def _around(name: str, runs: Iterable[Salvaged]) -> dict[str, str]:
 
 
 def by_agent(run: Salvaged) -> list[list[str]]:
-    """A row an agent and purpose: calls, from the cache, tokens in and out, dollars."""
+    """One row per agent and purpose: calls, from the cache, tokens in and out, dollars."""
     return [
         [
             row.agent,

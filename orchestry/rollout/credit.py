@@ -58,7 +58,7 @@ def credits(
     method: Method = "replay",
     mixes: Mixes | None = None,
 ) -> tuple[CreditRecord, ...]:
-    """One record an agent, in the order of `agents`, for each trajectory that ends at a leaf.
+    """One record per agent, in the order of `agents`, for each trajectory that ends at a leaf.
 
     The interval is Student's: variances are pooled over the siblings of a depth with a prior
     (values.py), their degrees of freedom taken together; what is estimated from one sample

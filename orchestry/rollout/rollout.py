@@ -87,7 +87,7 @@ class Rollout(Generic[StateT]):
     async def go_on(
         self, starts: Sequence[Trajectory[StateT]], seeds: Sequence[int], calls: float = math.inf
     ) -> list[Trajectory[StateT]]:
-        """Plays each trajectory on with one sample an agent and stage, all in step.
+        """Plays each trajectory on with one sample per agent and stage, in lockstep.
 
         States on the way are scored only where the task tells its agents of it, ends never.
         Samples are decided by a play's seed, the turns before them and what the agent sees: plays

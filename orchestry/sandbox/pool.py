@@ -1,4 +1,4 @@
-"""The sandbox: fork servers, one a core, and a memory of what equal runs came to."""
+"""The sandbox: fork servers, at most one per core, and a memory of the results of equal runs."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _CALL_SHARE = 0.5  # of the run's CPU time; one endless call leaves time for the
 _MOST_SAID = 1 << 24
 
 _FOUND: dict[tuple[int, ...], tuple[int, str]] = {}
-"""By the levels that were tried: the one that this machine allows. That is found once a process."""
+"""By the levels that were tried: the one that this machine allows. It is found once per process."""
 
 Results = tuple[CallResult, ...]
 
 
 class ForkServers:
-    """Runs candidates in forks of warm, confined interpreters, at most one a core at once.
+    """Runs candidates in forks of warm, confined interpreters, at most one per core at once.
 
     Servers start when they are needed, are replaced when they die, and end with `async with`.
     Equal runs are answered from memory.

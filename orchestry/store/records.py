@@ -96,7 +96,7 @@ class EpisodeRecord(Frozen):
     judgements: dict[str, int] = Field(default_factory=dict)
     """How many sibling sets were rated, repaired, malformed."""
     credits: tuple[CreditRecord, ...] = ()
-    """One an agent for the best leaf, then one an agent for the worst, where that is another."""
+    """One per agent for the best leaf, then one per agent for the worst, if it is another leaf."""
     failed_calls: int = 0
     """Samples of its search that are missing, because their calls failed for good."""
     failed: str = ""

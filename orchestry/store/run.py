@@ -1,6 +1,6 @@
 """The run directory: one writer, an append-only journal, and files that are folds of it.
 
-`journal.jsonl` is the source of truth. `episodes.jsonl` holds a line a finished episode, whole
+`journal.jsonl` is the source of truth. `episodes.jsonl` holds one line per finished episode, whole
 before the journal says `committed`; metrics.jsonl and rewards.csv are made from it.
 """
 

@@ -65,7 +65,7 @@ def open_trackers(
 ) -> list[Mirror]:
     """The mirrors that a config asks for, shown all that the store holds so far.
 
-    `every`: episodes an update, None where nothing is learned. The journal has its first event.
+    `every`: episodes per update; None: nothing is learned. The journal has its first event.
     """
     shown, open_each = config.trackers, dict[str, Callable[[], AbstractContextManager[Write]]]()
     if shown.tensorboard:

@@ -205,5 +205,5 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise TaskError(
             f"{path} can't be read ({error.strerror or error}): put the task's problems there, one "
-            "JSON object a line"
+            "JSON object per line"
         ) from None

@@ -1,4 +1,4 @@
-"""The three parts of the reward, one an agent's own work: draft, revision, telling.
+"""The three parts of the reward, one per agent: draft, revision, telling.
 
 Each is a product of what must hold at once, a number in [0, 1] without cliffs, by counting alone.
 """

@@ -1,4 +1,4 @@
-"""One run in the page's index: its figures, a row an episode, and what was learned when."""
+"""One run in the page's index: its figures, one row per episode, and what was learned when."""
 
 from __future__ import annotations
 

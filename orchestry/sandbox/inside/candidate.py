@@ -1,4 +1,4 @@
-"""Runs one candidate's calls in a forked child and sends a record a call.
+"""Runs one candidate's calls in a forked child and sends one record per call.
 
 Nothing in here knows what the calls should return. The candidate runs in this very process and can
 reach all of it, so whoever reads the records takes them as answers of the candidate, no more.
@@ -142,7 +142,7 @@ def explain(error: BaseException) -> Record:
 
 
 def _frames(error: BaseException) -> tuple[int | None, str]:
-    """The candidate's own line that raised, and its frames, one a line."""
+    """The candidate's own line that raised, and its frames, one per line."""
     if isinstance(error, SyntaxError):
         return error.lineno, ""
     try:
