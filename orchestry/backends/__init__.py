@@ -27,7 +27,7 @@ def open_backend(
 ) -> Backend:
     """The backend that the config names, checked but not yet opened: nothing is spent.
 
-    `folder` holds the run that is gone on with, and copies of what it started from.
+    `folder` holds the run that is continued, and copies of what it started from.
 
     Whether to judge, where the config leaves that open, is the task's and the model's to say.
     Without `need_key` a missing API key is no error; no call can be made then. Raises ConfigError

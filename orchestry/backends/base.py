@@ -76,7 +76,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class PromptChange:
-    """What the library came to: accepted behaviours, and the prompts' diff from the task's own."""
+    """The library's results: accepted behaviours, and the prompts' diff from the task's own."""
 
     accepted: int
     diff: str
@@ -119,7 +119,7 @@ class Backend(ABC):
             role: asking.agent(role, own) for role, own in config.agents.items() if own.provider
         }
         self.bench = asking.critic()
-        self.config = settled(config, provider, self.bench.provider, self._own, task.judged)
+        self.config = resolved(config, provider, self.bench.provider, self._own, task.judged)
         self._roles = [spec.role for spec in task.agents]
         why = why_off(config, self.bench.provider, task.judged)
         self.notes: list[str] = [why] if why else []
@@ -373,7 +373,9 @@ def why_off(config: RunConfig, critic: Provider, judged: bool) -> str | None:
     if critic.name == "embedded":
         return NOISE
     if able(critic) and not judged:
-        return f"judge off: task {config.task} asks for none (judge.enabled=true asks it anyway)"
+        return (
+            f"judge off: task {config.task} asks for no judge (set judge.enabled=true to use one)"
+        )
     return None
 
 
@@ -386,7 +388,7 @@ def named(asked: ProviderConfig, runs: ProviderConfig, provider: Provider) -> Pr
     return asked.model_copy(update=changes)
 
 
-def settled(
+def resolved(
     config: RunConfig,
     provider: Provider,
     critic: Provider,
@@ -436,7 +438,7 @@ def settled_provider(asked: ProviderConfig, provider: Provider) -> ProviderConfi
 
 def _settled_agent(own: AgentConfig, provider: Provider) -> AgentConfig:
     """With its provider as found, and its model also where the run's own would be named."""
-    assert own.provider is not None, "only agents with a provider of their own are settled"
+    assert own.provider is not None, "only agents with their own provider are resolved here"
     model = own.model or own.provider.model or provider.model
     found = settled_provider(own.provider, provider).model_copy(update={"model": model})
     return own.model_copy(update={"provider": found, "model": model})

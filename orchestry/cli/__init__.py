@@ -25,7 +25,7 @@ from orchestry.core.machine import launched
 PANELS = {
     "Play and learn": {
         "run": "Search or train on a task; writes a run directory.",
-        "resume": "Go on with a run that was stopped or killed.",
+        "resume": "Continue a run that was stopped or killed.",
         "export": "Export what a local run learned: adapters, or merged models.",
     },
     "Measure": {
@@ -136,7 +136,7 @@ def _code(argv: list[str]) -> int:
         typer.echo(fitted(_misused(error), stderr=True), err=True)
         return 2
     except typer.Abort:
-        typer.echo("orchestry: interrupted; `orchestry resume RUN` goes on with a run", err=True)
+        typer.echo("orchestry: interrupted; `orchestry resume RUN` continues a run", err=True)
         return 130
     except Exception as error:
         return _report(error, verbose="--verbose" in argv)

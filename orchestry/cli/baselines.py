@@ -1,4 +1,4 @@
-"""`orchestry baselines`: what a team is to be compared with."""
+"""`orchestry baselines`: list and run the baselines."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run_baselines(
         Path | None,
         option(
             EVALUATION,
-            "With task, model and seeds of that run; results lie in it.",
+            "Use that run's task, model and seeds; write the results into it.",
             "--of",
             metavar="RUN",
             parser=run_folder,
@@ -87,10 +87,10 @@ def run_baselines(
 ) -> int:
     """Play baselines on held-out problems: NAMEs of `orchestry baselines list`, or all.
 
-    Untrained and unjudged, with the model, seeds, cache and limits that a run of the same flags
-    would have; `--of RUN` takes all that from a run, and `orchestry report` shows them beside it.
-    Every problem is played once, `--episodes N` takes the first N. `--budget` caps all of them
-    together. A second call goes on where the first stopped.
+    Baselines are untrained and have no judge. Flags set the model, seeds, cache and limits as for
+    a run. `--of RUN` takes them from that run, and `orchestry report` then shows the baselines
+    beside it. Every problem is played once; `--episodes N` takes the first N. `--budget` caps all
+    baselines together. A second call continues where the first stopped.
     """
     from orchestry.engine.evaluate import Baselines
     from orchestry.task.arrangements import BASELINES
@@ -114,7 +114,7 @@ def _root(config: RunConfig, source: Path | None, out: Path | None) -> Path:
     from orchestry.store.measurements import BASELINES
 
     if out and out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is no directory: choose another --out")
+        raise ConfigError(f"{out} is not a directory: choose another --out")
     if source:
         return source / BASELINES
     return out or new_folder(f"{config.task}--baselines--{config.backend}")
@@ -139,8 +139,8 @@ def _of_run(source: Path, flags: RunFlags) -> RunConfig:
     config = of_run(existing(source), today, trusting(flags["trust"]), _note)
     for key, before, now in differing(validate(read_config(source)), config):
         raise ConfigError(
-            f"--of {source} is compared with that run, which has {key}={before!r}, and {now!r} is "
-            f"asked for: leave --set {key}, or play without --of"
+            f"--of {source} compares baselines with that run, which has {key}={before!r}, but "
+            f"{now!r} was given: leave out --set {key}, or play without --of"
         )
     return config
 
@@ -171,12 +171,12 @@ def _play(asked: Baselines, root: Path, *, verbose: bool, as_json: bool) -> int:
 
 
 def _unfinished(name: str, summary: Summary, left: Sequence[str]) -> str:
-    """Why the figures of the last baseline are of some problems only, and how to go on."""
+    """Why the last baseline has figures of some problems only, and how to continue it."""
     why = "with a larger --budget " if summary.stopped == "budget" else ""
     rest = f", {', '.join(left)} not begun" if left else ""
     return (
-        f"{name} is of {summary.episodes} of {summary.episodes_asked} problems{rest}: the same "
-        f"command {why}goes on"
+        f"{name} has played {summary.episodes} of {summary.episodes_asked} problems{rest}: the "
+        f"same command {why}continues"
     )
 
 

@@ -86,7 +86,7 @@ def _libraries(where: Path | None) -> dict[Path, Library]:
     if not paths:
         place = "./behaviors and ./runs hold" if where is None else f"{where} holds"
         raise ConfigError(
-            f"{place} no library of behaviours: give a run that learned (behaviors.enabled, and at "
+            f"{place} no library of behaviours: give a run that learned (behaviors.enabled, at "
             "least behaviors.every episodes), or a library's YAML file"
         )
     return {path: read_library(path) for path in paths}
@@ -123,7 +123,7 @@ def _found(id: str, libraries: dict[Path, Library]) -> tuple[Path, Behavior]:
     everything = {b.id: (path, b) for path, one in libraries.items() for b in one.behaviors}
     if not everything:
         files = ", ".join(map(str, libraries))
-        raise ConfigError(f"there is no behaviour '{id}': {files} holds none yet, give another")
+        raise ConfigError(f"there is no behaviour '{id}': {files} is empty, give another library")
     fitting = [found for key, found in everything.items() if key.startswith(id)]
     if not fitting:
         raise ConfigError(unknown("behaviour", id, [*everything]))

@@ -109,7 +109,7 @@ def _address(variable: str, url: str) -> Check:
     """An address without what may be secret in it: user, password, query and fragment."""
     scheme, _, rest = url.rpartition("://")
     if scheme not in ("http", "https"):
-        return Check(variable, "bad", "is no address", "it takes http(s)://host[:port][/path]")
+        return Check(variable, "bad", "is not an address", "give http(s)://host[:port][/path]")
     shown = re.split("[?#]", rest.rpartition("@")[2])[0]
     return Check(variable, "ok", f"{scheme}://{shown}")
 

@@ -39,7 +39,7 @@ Update = Annotated[
     str | None,
     option(
         EVALUATION,
-        "The team as that update left it, 0 as it began, or the best on dev.  [the last]",
+        "The team after update N (0: the untrained team), or the best on dev.  [the last]",
         metavar="N|best",
     ),
 ]
@@ -57,7 +57,7 @@ Compare = Annotated[
     bool,
     option(
         EVALUATION,
-        "Also play the team as the run began, on the same seeds.",
+        "Also play the untrained team, on the same seeds.",
         "--compare/--no-compare",
         metavar="",
     ),
@@ -87,10 +87,10 @@ def command(
 ) -> int:
     """Score a run's configuration on held-out problems, every one once.
 
-    Results lie in `RUN/evaluations/<split>`, after N updates of what the team learned in
-    `RUN/evaluations/<split>--update-N`, with `--samples` in a folder of their own; a second call
-    goes on where the first stopped. A team that learned is compared with itself as the run began
-    (update 0), on the same problems and seeds, within the same `--budget`.
+    Results are written to `RUN/evaluations/<split>`, or `<split>--update-N` for a team that
+    learned. With `--samples` they get their own folder. A second call continues where the first
+    stopped. A team that learned is compared with the untrained team (update 0), on the same
+    problems and seeds, within the same `--budget`.
     """
     from orchestry.cli.show import finish
     from orchestry.cli.watch import watching
@@ -154,7 +154,7 @@ def shown(found: Mapping[str, Measures | None], title: str) -> None:
         for table in _tables([*found], parts, where.width):
             where.print(table, Text())
     where.print(
-        Text("best: of a problem's trajectories; calls: for each problem", style="dim"),
+        Text("best: the best trajectory per problem; calls: per problem", style="dim"),
     )
 
 
@@ -175,7 +175,7 @@ def passes(found: Mapping[str, Measures | None]) -> list[Part]:
 
 
 def _tables(names: Sequence[str], parts: Sequence[Part], width: int) -> Iterator[Table]:
-    """As many tables below each other as it takes for none to be wider than that."""
+    """As many tables below each other as are needed to stay within that width."""
     from rich.table import Table
 
     left, first = list(parts), max(map(len, names), default=0)
@@ -208,12 +208,12 @@ def _ends(one: Interval) -> str:
 
 
 def said(difference: Interval, problems: int) -> str:
-    """A paired difference in words, which say so where there is none to be seen."""
+    """A paired difference in words, which say if it is inconclusive."""
     from orchestry.report.stats import FEWEST
 
     seen = difference.low > 0 or difference.high < 0
-    doubt = "" if seen else "; it may be none: the interval holds 0"
+    doubt = "" if seen else "; inconclusive: the interval contains 0"
     if problems < FEWEST:
-        doubt = f"; it may be none: fewer than {FEWEST} problems show no difference"
+        doubt = f"; inconclusive: at least {FEWEST} problems are needed"
     ends = f"[{difference.low:+.3f}, {difference.high:+.3f}]"
     return f"difference {difference.mean:+.3f}, 95 % interval over problems {ends}{doubt}"

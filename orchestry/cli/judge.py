@@ -1,4 +1,4 @@
-"""`orchestry judge check`: measures the judge of a config on answers of known worth."""
+"""`orchestry judge check`: measures the judge of a config on answers of known scores."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def check(
     as_json: Json = False,
     **flags: Unpack[Asked],
 ) -> int:
-    """Ask the configured judge about answers whose worth the task's own tests have settled.
+    """Ask the configured judge about answers that the task's own tests have scored.
 
     Each problem's answers are shown in an order and in its reverse, each twice. Test problems stay
     unseen. Exit codes: 0 whatever is found, 1 failed, 2 bad usage, 3 stopped at the budget, 4
@@ -137,7 +137,7 @@ def _forecast(found: Forecast) -> str:
     return (
         f"judge check of {found.provider}/{found.model} on {found.task}: {problems}\n"
         + fitted(
-            f"{calls}, {found.most_calls} if every verdict needs a repair; about "
+            f"{calls}, {found.most_calls} if every answer needs a repair; about "
             f"{found.input_tokens:,} tokens in"
         )
         + f"\nat most ${found.worst_usd:.4f}, {cap}"

@@ -130,7 +130,7 @@ def watching(*, verbose: bool) -> Iterator[Watcher]:
 
 
 def finish(report: CheckReport, *, as_json: bool) -> int:
-    """Shows what a check came to; returns the exit code."""
+    """Shows the results of a check; returns the exit code."""
     if as_json:
         typer.echo(report.model_dump_json())
     else:
@@ -149,15 +149,15 @@ def figures(report: CheckReport) -> Group:
 def _figures(found: Measures) -> Table:
     table = Table("", "found", "95 % interval", "pairs", box=None, padding=(0, 1))
     rows = (
-        ("right about answers of different worth, one call", found.agreement),
+        ("orders answers of different scores rightly, one call", found.agreement),
         ("the same, two calls in opposite orders", found.agreement_twice),
         ("orders alike when the order shown is reversed", found.swap_consistency),
         ("flips when the same question is asked again", found.repeat_flips),
     )
     for name, share in rows:
         table.add_row(name, _percent(share), _interval(share), str(share.pairs if share else 0))
-    table.add_row("a tie between answers of different worth", _bare(found.tied))
-    table.add_row("rank correlation with worth, one call", _number(found.rank_correlation))
+    table.add_row("a tie between answers of different scores", _bare(found.tied))
+    table.add_row("rank correlation with the scores, one call", _number(found.rank_correlation))
     table.add_row("rank correlation, two calls", _number(found.rank_correlation_twice))
     effect = found.position_effect
     points = "-" if effect is None else f"{effect:+.2f}"

@@ -94,7 +94,7 @@ def which_update(text: str | None) -> int | Literal["best"] | None:
         return "best"
     if not text.isdecimal():
         raise typer.BadParameter(
-            f"'{text}' is no update: give its number, or best", param_hint="'--update'"
+            f"'{text}' is not an update: give its number, or best", param_hint="'--update'"
         )
     return int(text)
 
@@ -125,7 +125,7 @@ AllowUnsafe = Annotated[
     bool | None,
     flag(
         SAFETY,
-        "Where this machine can't confine the code that models write, run it all the same.",
+        "Run code that models write even if this machine can't confine it.",
         "--allow-unsafe-code",
     ),
 ]
@@ -133,8 +133,8 @@ Patience = Annotated[
     float | None,
     option(
         BUDGET,
-        "How long to wait for a server that is away; then the run stops, resumable (exit code 4)."
-        "  [600, or as the run has it]",
+        "How long to wait for a server that is away; then the run stops (exit code 4; resumable)."
+        "  [600, or the run's own]",
         min=0,
         max=86_400,
         metavar="SECONDS",
@@ -294,7 +294,7 @@ def _backend_file(backend: str) -> list[Path]:
 
 
 def _preset(file: Path) -> Path:
-    """A bare name that is no file is one of configs/, as `_backend_file` finds those.
+    """A bare name that is not a file is one of configs/, as `_backend_file` finds those.
 
     Raises ConfigError for a name that is neither.
     """

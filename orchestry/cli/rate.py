@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _UNHEARD = (
     "there is no terminal to ask in: give --episode N --rating X to record a rating, or --show to "
-    "see those there are"
+    "see the recorded ratings"
 )
 
 
@@ -105,15 +105,15 @@ def _check(show: bool, asked: Asked) -> None:
     if show and (episode, node, rating, comment) != (None,) * 4:
         raise ConfigError("--show asks and records nothing: leave the other options out")
     if comment is not None and rating is None:
-        raise ConfigError("--comment stands beside a rating: give --rating X too")
+        raise ConfigError("--comment needs a rating: give --rating X too")
     if episode is None and (node is not None or rating is not None):
         raise ConfigError("which episode? Give --episode N too")
     if show or rating is not None:
         return
     if min(best, worst) < 0 or (episode is None and best == worst == 0):
         raise ConfigError(
-            f"--best {best} --worst {worst} leave nothing to rate: give numbers of at least 0, one "
-            "of them above"
+            f"--best {best} --worst {worst} leave nothing to rate: both must be at least 0, and "
+            "one of them above 0"
         )
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError(_UNHEARD)
@@ -180,13 +180,14 @@ def _dialogue(store: Store, chosen: Sequence[Shown], console: Console) -> list[R
         console.print()
         ratings = "rating is" if len(recorded) == 1 else "ratings are"
         raise Interrupted(
-            f"interrupted; {len(recorded)} {ratings} kept: `orchestry rate {store.folder}` goes on"
+            f"interrupted; {len(recorded)} {ratings} kept: "
+            f"`orchestry rate {store.folder}` continues"
         ) from None
     return recorded
 
 
 def _ask_rating(store: Store, shown: Shown, console: Console) -> float | Literal["skip", "stop"]:
-    """A rating in [0, 1]; anything that is none is asked for again."""
+    """A rating in [0, 1]; asks again until the input is one."""
     from orchestry.core.errors import ConfigError
     from orchestry.judge.calibration import TOP, read_rating
     from orchestry.store.journal import last_words
@@ -350,7 +351,7 @@ def _verdict(judge: Agreement, task: Agreement, fitted: Calibration) -> str:
     if not task.count:
         return "Nothing is rated yet, so there is nothing to compare."
     if not judge.count:
-        return "The judge rated none of these, nor a move that led to one: nothing to compare."
+        return "Nothing to compare: the judge rated neither these nodes nor the moves before them."
     counts = ", ".join(f"{number:g} as {fitted(number):.2f}" for number in (0.0, 0.5, 1.0))
     return f"By your ratings, and a prior worth {PRIOR:g}, the judge's numbers count: {counts}."
 

@@ -1,4 +1,4 @@
-"""`orchestry report`: what runs came to, written down."""
+"""`orchestry report`: writes a report of one or more runs."""
 
 from __future__ import annotations
 
@@ -67,12 +67,10 @@ def _folder(runs: Sequence[Path], out: Path | None) -> Path:
     from orchestry.core.errors import ConfigError
 
     if out is None and len(runs) > 1:
-        raise ConfigError(
-            f"{len(runs)} runs are compared and no folder is named: give one with --out DIR"
-        )
+        raise ConfigError(f"a report of {len(runs)} runs needs a folder: give one with --out DIR")
     folder = out or runs[0] / "report"
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is no directory: choose another --out")
+        raise ConfigError(f"{folder} is not a directory: choose another --out")
     return folder
 
 

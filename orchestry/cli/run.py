@@ -89,8 +89,8 @@ def resume(
         bool,
         flag(
             RUN,
-            "Go on although config.yaml, the task or the base changed, or the journal lost its "
-            "end.",
+            "Continue although config.yaml, the task or the base changed, or the journal lost "
+            "its end.",
             "--accept-changes",
         ),
     ] = False,
@@ -101,9 +101,9 @@ def resume(
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> int:
-    """Go on with a run that was stopped or killed.
+    """Continue a run that was stopped or killed.
 
-    Answers that had arrived are not paid again, and the cap holds over all parts of the run.
+    Answers that had arrived are not paid for again. The cap holds over all parts of the run.
     """
     from orchestry.cli.show import finish
     from orchestry.cli.watch import watching

@@ -72,7 +72,7 @@ class Run(store.Run):
         """Goes on with this run, as `orchestry resume` does, and returns it as it is then.
 
         `changes` are nested like the config: `{"episodes": 40, "budget": {"usd": 2}}`. `trust`
-        takes the code and servers that the run names; `accept` goes on although config.yaml, the
+        takes the code and servers that the run names; `accept` continues although config.yaml, the
         task or the base changed. Raises ConfigError for what a resume may not change.
         """
         from orchestry.engine.run import resume

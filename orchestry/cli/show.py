@@ -28,7 +28,7 @@ ENDINGS = {
 
 
 def finish(run: Run, *, show_best: bool, as_json: bool) -> int:
-    """Shows what a run came to; returns the exit code."""
+    """Shows a run's results; returns the exit code."""
     summary = run.summary
     where = console(stderr=as_json)
     if as_json:
@@ -92,13 +92,13 @@ def _failed(summary: Summary) -> str:
 
 
 def _means(summary: Summary) -> list[tuple[str, str]]:
-    """A search is worth its best trajectories, a policy all that it draws."""
+    """A search is measured by its best trajectories, a policy by all that it draws."""
     best = _number(summary.mean_reward)
     if summary.backend != "local":
         return [("mean reward", best)]
     return [
         ("mean reward", _number(summary.mean_trajectory_reward)),
-        ("of the best", f"{best}, of each problem's trajectories"),
+        ("mean of the best", f"{best} (best trajectory per problem)"),
     ]
 
 
@@ -164,7 +164,7 @@ def _next(summary: Summary) -> str:
             return f"report {folder.parent.parent}"
         return f"evaluate {folder} --split test"
     if summary.stopped == "budget":  # only the ledger knows the next call's worst case
-        return f"resume {summary.run_dir} --budget USD, with the USD of the last note above"
+        return f"resume {summary.run_dir} --budget USD (the last note above names the amount)"
     return f"resume {summary.run_dir}"
 
 

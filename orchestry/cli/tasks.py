@@ -33,7 +33,7 @@ CASES = 5
 """Cases against a rule that are shown without --verbose."""
 ANY = "any answer"
 COSTS = (
-    "In a run, an answer that the task raises on costs its trajectory (it scores 0, tag "
+    "In a run, an answer that makes the task raise ends its trajectory (score 0, tag "
     "task_error), not the run. --verbose shows the traceback."
 )
 
@@ -70,8 +70,9 @@ def check(
 ) -> int:
     """Play a task with odd, empty and gold answers; exit 1 if it breaks a rule.
 
-    Odd answers are long, deep, cut off, in other bytes, of other agents. In a run, one that the
-    task raises on costs its trajectory (0, tag task_error) and not the run.
+    Odd answers are very long, deeply nested, cut off, of strange bytes or of other agents. In a
+    run, an answer that makes the task raise ends its trajectory (score 0, tag task_error), not
+    the run.
     """
     from orchestry.cli.console import say
     from orchestry.task.registry import load_task

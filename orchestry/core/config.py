@@ -1,4 +1,4 @@
-"""RunConfig: everything that decides a run, resolved before a cent is spent.
+"""RunConfig: everything that decides a run, resolved before any money is spent.
 
 Merged in this order: field defaults < `configs/<backend>.yaml` < `--config` < `--set` < flags.
 Every key has its line of explanation; `orchestry run --help` points here.
@@ -60,7 +60,7 @@ class ProviderConfig(Frozen):
     """Which models answer."""
 
     name: ProviderName = "auto"
-    """`auto`: Claude where ANTHROPIC_API_KEY is set, else the embedded model."""
+    """`auto`: Claude if ANTHROPIC_API_KEY is set, else the embedded model."""
     model: str | None = None
     """None: the provider's own default."""
     base_url: Annotated[str | None, Mark.RESUMABLE, Mark.ADDRESS] = None
@@ -68,7 +68,7 @@ class ProviderConfig(Frozen):
     timeout_s: Annotated[float, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(
         120.0, gt=0.0, le=86_400.0
     )
-    """Seconds before an unanswered call is given up, and charged at its worst case."""
+    """Seconds before an unanswered call is given up, and charged its worst-case cost."""
     recording: Annotated[Path | None, Mark.MOVABLE] = None
     """`recorded`: the run directory, or its journal.jsonl, to replay."""
     fake: FakeConfig = FakeConfig()
@@ -95,7 +95,7 @@ class AgentConfig(Frozen):
     """What one agent does differently from the task, `provider` and `sampling`."""
 
     model: str | None = None
-    """None: that of `provider`. Backend local loads a base of its own for one."""
+    """None: that of `provider`. Backend local loads it as this agent's base model."""
     provider: Annotated[ProviderConfig | None, BeforeValidator(_provider)] = None
     """Who answers for this agent: a provider's name, or keys as of `provider`. None: `provider`."""
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
@@ -103,7 +103,7 @@ class AgentConfig(Frozen):
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     """None: that of `sampling`."""
     system_prompt: str | None = None
-    """None: the task's own, and this goal behind it where one is given."""
+    """None: the task's own, followed by `goal` if that is given."""
     goal: str | None = None
     """None: the task's own. The judge reads it too."""
     role: str | None = None
@@ -122,13 +122,13 @@ class SearchConfig(Frozen):
     """`single` plays one trajectory; `best_of_n` as many as the beam's calls allow; `chains` plays
     `k_samples` from the first state to the end, as backend local always does."""
     k_samples: Annotated[int, Mark.MEASURED] = Field(4, ge=1, le=64)
-    """Samples drawn for each acting agent in a state."""
+    """Samples per acting agent and state."""
     beam_width: Annotated[int, Mark.MEASURED] = Field(2, ge=1, le=64)
     """States kept after a stage."""
     joint: Annotated[Literal["aligned", "cross"], Mark.MEASURED] = "aligned"
     """Simultaneous agents: pair their j-th samples, or combine all of them."""
     exploration: Annotated[Share, Mark.MEASURED] = 0.0
-    """Chance that a place in the beam goes to a random state instead of the next best."""
+    """Probability that a beam slot goes to a random state instead of the next best."""
     concurrency: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(32, ge=1, le=1000)
     """Most calls in flight at once, per provider."""
     episodes_in_flight: Annotated[int | None, Mark.OPERATIONAL] = Field(None, ge=1, le=1000)
@@ -144,22 +144,22 @@ class SearchConfig(Frozen):
 
 
 class JudgeConfig(Frozen):
-    """The central judge, which rates the siblings that the task's score does not tell apart."""
+    """The central judge, which rates siblings whose task scores tie."""
 
     enabled: bool | None = None
-    """None: on where the judge is Claude or a model behind OpenAI's API, unless the task asks for
-    none (code_collaboration; `BaseTask.judged`). The embedded model's ratings are noise."""
+    """None: on if the judge is Claude or a model behind OpenAI's API, unless the task asks for
+    no judge (code_collaboration; `BaseTask.judged`). The embedded model's ratings are noise."""
     provider: ProviderConfig | None = None
-    """Who judges, and distils behaviours; None: the run's own provider and model."""
+    """The model that judges and distils behaviours. None: the run's own provider and model."""
     when: Literal["undecided", "always"] | None = None
-    """`undecided`: siblings whose scores tie, before the end; `always`: also all others. None:
-    `undecided`, but `always` where the task asks for no judge: who wants one there wants its part
-    of the reward."""
+    """`undecided`: rate siblings whose scores tie before the end; `always`: rate every set. None:
+    `undecided`. In a task that asks for no judge, None is `always`: if you enable the judge there,
+    it rates every set."""
     weight: Share = 0.5
-    """Share of the judge in a judged value; the rest is the task's score."""
+    """Weight of the judge's number in a judged value; the rest is the task's score."""
     repeats: int = Field(2, ge=1, le=16)
-    """Calls a sibling set, in balanced orders; their ratings are combined by a fitted model. Two
-    cancel what a place in the list does (docs/benchmarks.md); one is half the price."""
+    """Calls per sibling set, in balanced orders; a fitted model combines their ratings. Two calls
+    cancel the effect of the order (docs/benchmarks.md); one call is half the price."""
     quality: Weight = 0.6
     """Weight of the quality rating in the judge's number."""
     collaboration: Weight = 0.3
@@ -167,14 +167,14 @@ class JudgeConfig(Frozen):
     efficiency: Weight = 0.1
     """Weight of the efficiency rating."""
     rubric: str = Field("", max_length=10_000)
-    """What good work is in this task, for the judge to read; '' leaves it to the agents' goals."""
+    """What good work is in this task, for the judge. '': the judge reads the agents' goals."""
     max_tokens: int = Field(1024, ge=64, le=MAX_TOKENS)
-    """Longest verdict, or answer of who distils, in tokens. More is allowed where the answer needs
-    it: 64 and, for each sibling to rate, 120, for each behaviour to distil, 320."""
+    """Longest answer when judging or distilling, in tokens. The limit is raised if needed: to 64,
+    plus 120 per sibling to rate or 320 per behaviour to distil."""
     temperature: float | None = Field(None, ge=0.0, le=2.0)
-    """None: 0 where the provider takes a temperature."""
+    """None: 0, if the provider takes a temperature."""
     max_chars: int = Field(6000, ge=200, le=1_000_000)
-    """Longest piece of one answer, or of a shared prompt, that the judge is shown."""
+    """The judge is shown at most this many characters of an answer or of a shared prompt."""
 
     @model_validator(mode="after")
     def _has_weight(self) -> JudgeConfig:
@@ -187,34 +187,35 @@ class CreditConfig(Frozen):
     """How an episode's return is split between the agents."""
 
     method: Literal["replay", "siblings", "equal"] = "replay"
-    """`replay` draws more samples where siblings leave doubt; `siblings` uses those at hand."""
+    """`replay` draws more samples where the siblings' estimate is uncertain; `siblings` uses only
+    the samples at hand; `equal` splits evenly."""
     share: Share | None = None
-    """Most calls for replays, as a share of the episode's own calls. None: 0.1 where behaviours
-    are learned, which need it, else 0."""
+    """Most calls for replays, as a share of the episode's own calls. None: 0.1 if behaviours are
+    learned, which need it, else 0."""
 
 
 class BehaviorsConfig(Frozen):
     """The library of behaviours: what is learned from episodes and put into the prompts."""
 
     enabled: bool | None = None
-    """None: as judge.enabled says; where that is None too, on where the judge would be Claude or a
-    model behind OpenAI's API, also in a task that asks for none."""
+    """None: the same as judge.enabled. If that is None too: on if the judge would be Claude or a
+    model behind OpenAI's API, even in a task that asks for no judge."""
     every: int = Field(5, ge=1, le=100_000)
     """Episodes between two updates of the library."""
     source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
-    """A library to start from (`behaviors.from`): a YAML file, a run, or the name of one that
-    ships. One of another task or model is tested first."""
+    """A library to start from (`behaviors.from`): a YAML file, a run, or the name of a bundled one.
+    A library of another task or model is tested first."""
     top: Share = 0.2
     """Share of an update's trajectories that count as winners."""
     candidates: int = Field(3, ge=1, le=16)
-    """Behaviours distilled in an update, shared out among the agents by the loss they caused."""
+    """Behaviours distilled per update, divided among the agents by the loss they caused."""
     max_per_agent: int = Field(3, ge=1, le=20)
     """Most behaviours in one agent's prompt."""
     screen: int = Field(8, ge=1, le=1000)
-    """Dev problems on which a fresh candidate is screened before one is put on trial."""
+    """Dev problems on which each new candidate is screened before one goes on trial."""
     pairs: int = Field(1000, ge=8, le=100_000)
-    """Most paired dev episodes in one trial, which plans for as many as the noise asks for and may
-    go on over several updates. Fewer find only gains larger than five points."""
+    """Most paired dev episodes in one trial. A trial plans as many as the noise requires, and may
+    last over several updates. Fewer pairs detect only gains larger than five points."""
     share: float = Field(1.0, gt=0.0, le=100.0)
     """Calls that an update may spend on dev, as a multiple of its episodes' calls."""
     alpha: float = Field(0.05, gt=0.0, lt=1.0)
@@ -234,27 +235,27 @@ class CacheConfig(Frozen):
     """Answers kept between runs, in the user cache."""
 
     enabled: bool = True
-    """False asks for every answer anew."""
+    """False: every answer is asked for again."""
     dir: Path | None = None
     """None: $XDG_CACHE_HOME/orchestry/answers."""
 
 
 class RetryConfig(Frozen):
-    """What happens when an attempt fails for a reason that may pass."""
+    """What happens when an attempt fails for a temporary reason."""
 
     attempts: int = Field(6, ge=1, le=50)
-    """Attempts per call, including the first. Free attempts go on as long as the server answers no
-    call at all: see patience_s."""
+    """Attempts per call, including the first. While the server answers no call at all, free
+    attempts continue: see patience_s."""
     billed_attempts: int = Field(3, ge=1, le=50)
-    """Attempts a call that may be billed although they fail: an answer that can't be read, one
-    that breaks off, a timeout."""
+    """Attempts per call that may be billed although they fail: an unreadable answer, an answer that
+    breaks off, a timeout."""
     base_s: Seconds = 0.5
     """First wait; it doubles, with full jitter, unless the server names its own."""
     max_s: Seconds = 60.0
     """Longest wait between two attempts."""
     patience_s: Seconds = 600.0
-    """Seconds that the run waits for a server that is away, after eight failures in a row; then it
-    stops, resumable (exit code 4)."""
+    """Seconds that the run waits for a server that is away (eight failures in a row). Then the run
+    stops with exit code 4 and can be resumed."""
 
 
 class PriceConfig(Frozen):
@@ -273,7 +274,7 @@ class PriceConfig(Frozen):
 class RunConfig(Frozen):
     """One run. Frozen: a changed run is a new config.
 
-    Raises ConfigError with one line a fault, and for a secret.
+    Raises ConfigError with one line per fault, and for a secret.
     """
 
     backend: Annotated[BackendName, Mark.MEASURED] = "api"
@@ -283,23 +284,23 @@ class RunConfig(Frozen):
     task_path: Annotated[tuple[Path, ...], Mark.RESUMABLE, Mark.OPERATIONAL] = ()
     """Folders searched for tasks before ./tasks and the bundled ones."""
     weights: Annotated[Mapping[str, Weight], Mark.MEASURED] = Field(default_factory=dict)
-    """The task's reward parts by name; what is not named keeps the task's own weight."""
+    """Weights of the task's reward parts by name; the others keep the task's own weights."""
     options: Annotated[Mapping[str, Any], Mark.MEASURED] = Field(default_factory=dict)
-    """The task's own settings; see its README. What is not named keeps the task's default."""
+    """The task's own settings; see its README. The others keep the task's defaults."""
     baseline: Arrangement | None = None
-    """Play the task as a baseline has it: one model alone, or a team that talks otherwise;
+    """Play the task as this baseline: one model alone, or a team that communicates differently;
     `orchestry baselines list` explains them."""
     episodes: Annotated[int, Mark.RESUMABLE] = Field(20, ge=1, le=MAX_EPISODES)
     """One episode is one problem, searched once."""
     split: Split = "train"
-    """Whose problems are played; `orchestry evaluate` is what plays test."""
+    """Play problems of this split; only `orchestry evaluate` and baselines play test."""
     seed: Annotated[int, Mark.MEASURED] = Field(0, ge=0)
-    """Same seed, same run, where the provider is deterministic."""
+    """Same seed, same run, if the provider is deterministic."""
     provider: Annotated[ProviderConfig, Mark.MEASURED] = ProviderConfig()
     sampling: Annotated[SamplingConfig, Mark.MEASURED] = SamplingConfig()
     agents: Annotated[Mapping[str, AgentConfig], Mark.MEASURED] = Field(default_factory=dict)
-    """By role: what this agent does differently. A list, each with its `role`, is the whole team
-    in that order where the task takes new roles (`open_roles`)."""
+    """By role: settings of this agent alone. If the task takes new roles (`open_roles`), a list of
+    agents, each with its `role`, is the whole team in that order."""
     search: SearchConfig = SearchConfig()
     judge: JudgeConfig = JudgeConfig()
     credit: CreditConfig = CreditConfig()
@@ -314,7 +315,7 @@ class RunConfig(Frozen):
     sandbox: Annotated[Limits, Mark.OPERATIONAL] = Limits()
     """What code written by a model may use."""
     allow_unsafe_code: Annotated[bool, Mark.RESUMABLE, Mark.OPERATIONAL] = False
-    """Where this machine can't confine the code that models write, run it all the same."""
+    """Run the code that models write even if this machine can't confine it."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -454,7 +455,7 @@ def _parse_set(item: str) -> tuple[str, Any]:
     try:
         return key, on_disk.parse_yaml(value)
     except ValueError as error:
-        why = f"--set {key}: '{value}' is no YAML value ({error}): quote it"
+        why = f"--set {key}: '{value}' is not a YAML value ({error}): quote it"
         raise ConfigError(why) from None
 
 

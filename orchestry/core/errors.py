@@ -28,7 +28,7 @@ class TaskFault(TaskError):
 
 
 class Endless(TaskError):
-    """A game of a task does not come to its end."""
+    """A game of a task does not end."""
 
 
 class StoreError(OrchestryError):
@@ -108,7 +108,7 @@ def fault(error: Exception) -> OrchestryError:
     """Our own error for one that nobody foresaw, raised by Orchestry or by what it builds on."""
     found = OrchestryError(
         f"unforeseen {type(error).__name__}: {reason(error)}: --verbose shows where; please report "
-        "it. Answers that had arrived are kept, and `orchestry resume` goes on with them"
+        "it. Answers that had arrived are kept, and `orchestry resume` continues with them"
     )
     found.__cause__ = error
     return found

@@ -34,7 +34,7 @@ _PIP = "pip download --quiet --no-deps --no-input --disable-pip-version-check --
 _POLL_S = 0.1
 _CONNECT_S = 20.0
 MOST_VALUES = 1_000_000
-"""Values that a YAML document may come to, each alias counted where it stands."""
+"""Most values in a YAML document; an alias counts each time it is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Pinned:
                 return path / self.file
             if not path.is_file():
                 raise ConfigError(
-                    f"{self.variable} names {path}, which is no file: correct it, or unset it to "
+                    f"{self.variable} names {path}, which is not a file: correct or unset it to "
                     f"fetch {self.what}"
                 )
             return path
@@ -319,7 +319,7 @@ def _count(value: Any, seen: int) -> int:
     """Values seen after this one, and those in it."""
     seen += 1
     if seen > MOST_VALUES:
-        raise ValueError(f"it comes to more than {MOST_VALUES:,} values")
+        raise ValueError(f"it has more than {MOST_VALUES:,} values")
     inner = value.items() if isinstance(value, dict) else ()
     for each in [x for pair in inner for x in pair] or (value if isinstance(value, list) else ()):
         seen = _count(each, seen)

@@ -17,7 +17,7 @@ from orchestry.core.choices import Split as Split
 from orchestry.core.seeds import derive
 
 Source = Literal["leaf", "judge", "task"]
-"""Who says what a node is worth: the leaves below it, the central judge, or the task's score."""
+"""The source of a node's value: the leaves below it, the central judge, or the task's score."""
 MAX_CHARS = 200_000
 """A longer answer is cut: no max_tokens that a run can ask for makes one."""
 StateT = TypeVar("StateT")
@@ -289,7 +289,7 @@ class Node(Generic[StateT]):
 
     trajectory: Trajectory[StateT]
     value: Value | None = None
-    """What it is worth; None for the root until its leaves are known."""
+    """Its value; None for the root until its leaves are known."""
     judged: Value | None = None
     """Its value by the judge, who rated it: the judge's number mixed with the task's score."""
     opinion: float | None = None
@@ -330,7 +330,7 @@ class Tree(Generic[StateT]):
     """Why samples are missing, one a call that failed for good."""
 
     def add(self, trajectory: Trajectory[StateT]) -> Node[StateT]:
-        """The node of one more trajectory; it is worth its score until more is known."""
+        """The node of one more trajectory; its value is its score until more is known."""
         node = self.nodes[trajectory.id] = Node(trajectory)
         if score := trajectory.score:
             node.value = Value(number=score.total, source="task", feedback=score.feedback)
@@ -365,7 +365,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What one sandboxed call came to: its value, or why there is none."""
+    """The result of one sandboxed call: its value, or why there is none."""
 
     verdict: Verdict
     value: Any = None

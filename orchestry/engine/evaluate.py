@@ -47,7 +47,7 @@ def evaluate(
 ) -> Run:
     """Plays each problem of a held-out split once, as the run would; results lie in the run.
 
-    A second call for the same split goes on where the first stopped, or returns what it found.
+    A second call for the same split continues where the first stopped, or returns its results.
     `budget_usd` is the evaluation's own cap; None keeps the run's. `update` names the team: as
     that update left it (0: as the run began), the `best` of those that were evaluated on dev, or
     as it stands. With `samples`, that many independent trajectories of each problem are played and
@@ -66,7 +66,7 @@ def evaluate(
         today["budget"] = {"usd": budget_usd}
     own = of_run(source.folder, today, trust, note)
     learned = chosen(source, update)
-    # A folder for each team that the run came to; one that learned nothing has a single one.
+    # One folder per update of the team; a run that learned nothing has a single one.
     number = (learned.update if learned else 0) if chosen(source, None) else None
     stage = Measurement(split=split, update=number, samples=samples)
     folder = source.folder / EVALUATIONS / stage.name
@@ -98,7 +98,7 @@ def compared(
 ) -> tuple[Run, Run | None]:
     """`evaluate`, and the same of the team as the run began, on what is left of the budget.
 
-    The second is None where the first is that, or did not come to its end.
+    The second is None if the first is the untrained team itself, or was not finished.
     """
     found = evaluate(run, budget_usd=budget_usd, **how)
     if found.summary.stopped != "done" or chosen(_source(run), how.get("update")) is None:
@@ -134,9 +134,9 @@ class Baselines:
     def play(self, root: Path, observer: Observer | None = None) -> Iterator[Run]:
         """Plays one after the other, each into `root/NAME--SPLIT--samples-N`.
 
-        The config's budget is the cap of all of them together; the last run given is the one that
-        came to it. What another call left is gone on with. All are checked before the first is
-        played.
+        The config's budget is the cap of all of them together; at the cap, the run that reached it
+        is the last one returned. What an earlier call left is continued. All are checked before
+        the first is played.
         """
         notes: dict[str, list[str]] = {name: [] for name in self.names}
         plans = {

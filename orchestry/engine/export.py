@@ -64,7 +64,7 @@ def export(
     update: Which = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Exported:
-    """Writes one folder per agent into `folder`, which is new or empty: `RUN/export/update-N` if None.
+    """Writes one folder per agent into a new or empty folder (default: `RUN/export/update-N`).
 
     Without `merge` each is an adapter that peft loads, with it a model that transformers loads; a
     README says how. `agents`: these alone. `update`: that one, or the `best`, not the last.
@@ -227,9 +227,9 @@ def _source(adapter: Adapter, merge: bool, note: Callable[[str], None]) -> str:
 def _written(folder: Path) -> Iterator[Path]:
     """A folder to write into, which becomes `folder` at the end and vanishes with an error."""
     if not folder.name:
-        raise ConfigError(f"--out {folder} is no new folder: give it a name")
+        raise ConfigError(f"--out {folder} is not a new folder: give it a name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        what = "is not empty" if folder.is_dir() else "is no directory"
+        what = "is not empty" if folder.is_dir() else "is not a directory"
         raise ConfigError(f"{folder} {what}: choose another folder with --out, or remove it first")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

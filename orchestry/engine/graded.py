@@ -1,4 +1,4 @@
-"""What a judge is measured on: answers of known worth, as the siblings of one move.
+"""What a judge is measured on: answers of known scores, as the siblings of one move.
 
 The task names answers (`BaseTask.graded`), they are played, and the task's own `evaluate`, which
 runs the code where there is any, says what each play is worth. The judge is shown the move on which
@@ -45,7 +45,7 @@ async def graded_sets(
 ) -> list[GradedSet]:
     """Sets of `wanted` problems of train and dev in seeded order; fewer where the task has fewer.
 
-    A problem all of whose answers are worth the same is passed over. More sets by the same seed
+    A problem all of whose answers score the same is skipped. More sets by the same seed
     begin with these. Raises ConfigError where no problem has any.
     """
     problems = [problem for split in SPLITS for problem in task.problems(split)]
@@ -61,14 +61,14 @@ async def graded_sets(
                 on_set()
     if not found:
         raise ConfigError(
-            f"task {task.name} has no answers of different worth to measure a judge on: give it "
+            f"task {task.name} has no answers of different scores to measure a judge on: give it "
             "gold(problem), or graded(problem) with answers that score differently"
         )
     return found
 
 
 async def graded_set(task: BaseTask[Any], problem: Problem, rate: Rate) -> GradedSet | None:
-    """At most SIZE candidates, of different worths as far as there are such; None for one worth."""
+    """At most SIZE candidates, with as many different scores as possible; None if all tie."""
     with task_boundary(task, "graded", problem):
         answers = tuple(task.graded(problem))
     ways: list[tuple[Way, float]] = []

@@ -1,4 +1,4 @@
-"""The check itself: asks the judge about sets of known worth, in a run directory of its own.
+"""The check itself: asks the judge about sets of known scores, in its own run directory.
 
 Each set is shown in an order and in its reverse, each twice: four questions, asked by the judge
 that a run would use, through gateway, ledger, cache and journal.
@@ -54,7 +54,7 @@ class Watcher(Protocol):
         ...
 
     def scored(self) -> None:
-        """One more problem has candidates of known worth."""
+        """One more problem has candidates of known scores."""
         ...
 
     def asking(self, problems: int) -> None:
@@ -95,7 +95,7 @@ class CheckReport(Frozen):
     """Wall clock of this process's part."""
 
 
-def settled(config: RunConfig, problems: int) -> RunConfig:
+def resolved(config: RunConfig, problems: int) -> RunConfig:
     """The config of a check: the judge is the run's one provider, asked once a question."""
     judge = config.judge
     asked_once = {"provider": None, "enabled": True, "when": "always", "repeats": 1}
@@ -115,23 +115,25 @@ def settled(config: RunConfig, problems: int) -> RunConfig:
 def check(config: RunConfig, problems: int, run_dir: Path | None, watch: Watcher) -> CheckReport:
     """Measures the judge that a config resolves to, on `problems` problems of its task.
 
-    A second call for the same directory goes on where the first stopped. A check that stops at its
+    A second call for the same directory continues the check. A check that stops at its
     budget or at Ctrl-C is returned too: `stopped` says why. Raises ConfigError before anything is
-    spent; any other OrchestryError leaves a directory that can be gone on with.
+    spent; any other OrchestryError leaves a directory that can be continued.
     """
-    plan = prepare(settled(config, problems), watch.note)
+    plan = prepare(resolved(config, problems), watch.note)
     folder = run_dir or new_folder(f"judge-check--{plan.config.task}")
     return in_own_loop(_check(plan, folder, watch))
 
 
 def _keep_config(store: Store, config: RunConfig) -> None:
-    """Writes the config of a new check, or compares it with the one that is gone on with.
+    """Writes the config of a new check, or compares it with the one that is continued.
 
     Raises ConfigError for a directory of something else, and for one of another check.
     """
     path = store.folder / NAME
     if not path.exists() and store.events:
-        raise ConfigError(f"{store.folder} holds a run, no judge check: choose another --run-dir")
+        raise ConfigError(
+            f"{store.folder} holds a run, not a judge check: choose another --run-dir"
+        )
     if path.exists():
         plain = config.model_dump(mode="json", by_alias=True)
         before, now = dict(leaves(read_yaml(path))), dict(leaves(plain))
@@ -145,7 +147,7 @@ def _keep_config(store: Store, config: RunConfig) -> None:
 
 
 def _free(key: str) -> bool:
-    """What may change when a check goes on, since it decides no question: what a resume takes,
+    """What may change when a check is continued, since it changes no question: what a resume takes,
     and how a run would search."""
     return key.startswith("search.") or Mark.RESUMABLE in marks(RunConfig, key)
 
@@ -218,7 +220,7 @@ class Exam(Work):
             self.fail(error)
         if 0 < len(self._sets) < config.episodes:
             self.note(
-                f"only {len(self._sets)} problems of train and dev have answers of different worth"
+                f"only {len(self._sets)} problems of train and dev have answers of different scores"
             )
 
     async def _work(self, queue: Iterator[GradedSet]) -> None:
@@ -326,5 +328,5 @@ def _stopped_note(report: CheckReport) -> str:
     more = f" and --budget above {report.budget_usd:g}" if report.stopped == "budget" else ""
     return (
         f"{report.problems} of {report.problems_asked} problems are measured: the same command "
-        f"with --run-dir {report.run_dir}{more} goes on, and pays for no answer twice"
+        f"with --run-dir {report.run_dir}{more} continues, and pays for no answer twice"
     )

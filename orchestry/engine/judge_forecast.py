@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from orchestry.core.config import RunConfig
 from orchestry.core.types import Frozen, Tools
 from orchestry.engine.graded import GradedSet, graded_sets
-from orchestry.engine.judge_check import QUESTIONS, judge_of, settled
+from orchestry.engine.judge_check import QUESTIONS, judge_of, resolved
 from orchestry.engine.plan import Plan
 from orchestry.engine.rehearsal import BYTES_PER_TOKEN
 from orchestry.engine.run import prepare
@@ -49,7 +49,7 @@ def forecast(
 ) -> Forecast:
     """What the check would ask and cost; raises ConfigError as the check itself would, save for a
     missing key."""
-    plan = prepare(settled(config, problems), note, environ, need_key=False)
+    plan = prepare(resolved(config, problems), note, environ, need_key=False)
     note(f"scoring the answers of {problems} problems in the sandbox; no model is asked")
     policy = asyncio.run(_asked(plan))
     worst, cap = policy.nano_usd / NANO, plan.config.budget.usd

@@ -54,8 +54,8 @@ def stop_reason(failure: OrchestryError | None) -> Reason:
 
 
 def fruitless(plan: Plan, records: Collection[EpisodeRecord] = ()) -> OrchestryError | None:
-    """A run that came to its end failed all the same, if no call was answered, whatever empty
-    answers scored, or if every episode failed.
+    """The error of a finished run that is no success: no call was answered (whatever empty
+    answers scored), or every episode failed.
 
     Answers from the cache, and those of earlier processes, count.
     """
@@ -72,7 +72,7 @@ def fruitless(plan: Plan, records: Collection[EpisodeRecord] = ()) -> OrchestryE
 
 
 def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summary:
-    """All committed episodes, and what the whole run's calls came to."""
+    """All committed episodes, and the figures of the whole run's calls."""
     backend, provider, ledger = plan.backend, plan.backend.provider, plan.backend.gateway.ledger
     books = Books(
         provider=provider.name,

@@ -46,9 +46,9 @@ class Plan:
     def episodes_in_flight(self) -> int:
         """As the config says, else enough that calls are always waiting for a free place.
 
-        An episode pauses between its stages until the slowest call is answered; four stages' worth
-        of calls a place make up for that (measured in benchmarks/peers/overhead.py), and no more,
-        since episodes that are begun and not finished are worth nothing yet.
+        An episode pauses between its stages until the slowest call is answered. Four stages of
+        calls per place make up for that (measured in benchmarks/peers/overhead.py). There are no
+        more, since an unfinished episode has no result yet.
         """
         search = self.config.search
         if search.episodes_in_flight is not None:

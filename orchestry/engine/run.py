@@ -74,7 +74,7 @@ def resume(
 
     Raises ConfigError for any other change, where the run names code or servers of others that are
     not to be trusted, and where config.yaml, the task or the base were changed since, unless that
-    is accepted; the journal then says so. `accept` also goes on with a journal that lost its end.
+    is accepted; the journal then says so. `accept` also accepts a journal that lost its end.
     """
     watch, place = observer or Silent(), existing(Path(folder))
     before = read_config(place)
@@ -93,7 +93,7 @@ def prepare(
 ) -> Plan:
     """Checks all that can be checked without spending; raises ConfigError or TaskError.
 
-    `folder` holds the run that is gone on with. `held_out`: at most one episode per problem.
+    `folder` holds the run that is continued. `held_out`: at most one episode per problem.
     """
     _refuse_keys(config, environ)
     check(config.trackers, login=need_key)
@@ -131,7 +131,7 @@ def _give_agents(task: BaseTask[Any], config: RunConfig) -> None:
     if config.team and isinstance(task, TeamTask) and task.open_roles:
         known = {role: known.get(role, AgentSpec(role=role)) for role in config.team}
     for role in config.agents:
-        alone = config.baseline == "fixed" and role == ALONE  # settled by an earlier process
+        alone = config.baseline == "fixed" and role == ALONE  # resolved by an earlier process
         if role not in known and not alone:
             raise ConfigError(unknown(f"agent of task {task.name}", role, [*known]))
     team = tuple(
@@ -174,11 +174,13 @@ def _check_name(folder: Path) -> None:
         raise too_long(OSError(errno.ENAMETOOLONG, "", max(folder.parts, key=len)))
     place = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), None)
     if place is not None and not place.is_dir():
-        raise ConfigError(f"{place} is no directory: choose another --run-dir than {folder}")
+        raise ConfigError(f"{place} is not a directory: choose another --run-dir than {folder}")
     try:
         str(folder).encode("utf-8")
     except UnicodeEncodeError:
-        raise ConfigError(f"{str(folder)!a} is no UTF-8 name: choose another --run-dir") from None
+        raise ConfigError(
+            f"{str(folder)!a} is not a UTF-8 name: choose another --run-dir"
+        ) from None
 
 
 def run_plan(plan: Plan, folder: Path, watch: Observer, accept: bool = False) -> Run:
@@ -257,6 +259,6 @@ def _ground(plan: Plan, store: Store, accept: bool) -> dict[str, Any]:
     if found and not accept:
         raise ConfigError(
             f"{store.folder} was played with other contents of {worded(found)}: put that back, or "
-            f"go on with what is there now: `orchestry resume {store.folder} --accept-changes`"
+            f"accept the new ones: `orchestry resume {store.folder} --accept-changes`"
         )
     return {"digests": digests, "accepted": tuple(found)}

@@ -91,7 +91,7 @@ class Work(ABC):
 
     @abstractmethod
     def sum_up(self, reason: Reason, seconds: float) -> None:
-        """Writes what the work came to, why it ended, and after how many seconds."""
+        """Writes the results, why the work ended, and after how many seconds."""
 
     async def run(self, work: Iterable[Coroutine[Any, Any, None]]) -> None:
         """Coroutines, all at once, until each has ended or was given up."""
@@ -118,7 +118,7 @@ class Work(ABC):
         paid = self.plan.backend.gateway.paid_in_flight
         wait = f"{paid} paid calls in flight may finish; press Ctrl-C again to give them up"
         self.note(f"stopping: {wait}" if paid else "stopping")
-        self.fail(Interrupted(f"interrupted: {self._goes_on} goes on"))
+        self.fail(Interrupted(f"interrupted: {self._goes_on} continues it"))
         if not paid and not self.plan.backend.in_step:  # whose threads stop of themselves
             self._give_up()
 

@@ -82,7 +82,7 @@ class Measures(Frozen):
     position_effect: float | None
     """Points (of 10) that a candidate gains, on average, by standing first instead of last."""
     agreement: Share | None
-    """Pairs of different worth which one call orders right, ties counted half."""
+    """Pairs of different scores that one call orders rightly; ties count half."""
     agreement_twice: Share | None
     """The same for two calls in opposite orders, combined as `judge.repeats=2` does."""
     rank_correlation: float | None
@@ -90,7 +90,7 @@ class Measures(Frozen):
     2 * agreement - 1."""
     rank_correlation_twice: float | None
     tied: float | None
-    """Share of the pairs of different worth that one call ties."""
+    """Share of the pairs of different scores that one call ties."""
     verdicts: dict[str, int]
     """How many questions were rated, rated after a repair, and left malformed."""
 
@@ -258,23 +258,23 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 class Advice(Frozen):
-    """A verdict on the judge: `level` for programs, `text` for people."""
+    """Whether to use the judge: `level` for programs, `text` for people."""
 
     level: Level
     text: str
 
 
 def advise(found: Measures) -> Advice:
-    """The verdict, with the figures that it rests on."""
+    """The advice, with the figures that it rests on."""
     total = sum(found.verdicts.values())
     malformed = found.verdicts.get("malformed", 0) / total if total else 0.0
     if malformed > MOST_MALFORMED:
         return _advice(
-            "unusable", f"{malformed:.0%} of its verdicts can't be read: leave the judge off"
+            "unusable", f"{malformed:.0%} of its answers can't be read: leave the judge off"
         )
     once, twice = found.agreement, found.agreement_twice
     if once is None or twice is None:
-        return _advice("unmeasured", "no pair of different worth was judged: nothing is known")
+        return _advice("unmeasured", "no pair of different scores was judged: nothing is known")
     best = max(once, twice, key=lambda each: each.low)
     if best.low <= CHANCE:
         return _at_chance(once)
@@ -311,7 +311,7 @@ def _placed(found: Measures) -> str:
     """How places sway the judge; '' where they do not."""
     effect, swap, repeat = found.position_effect, found.swap_consistency, found.repeat_flips
     if effect is not None and abs(effect) >= LARGE_EFFECT:
-        return f"standing first is worth {effect:+.1f} points"
+        return f"standing first adds {effect:+.1f} points"
     if swap and repeat and (excess := 1.0 - swap.value - repeat.value) >= LARGE_EXCESS:
         return f"a swap flips {excess:.0%} of the pairs more than a repeat does"
     return ""

@@ -28,7 +28,7 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[T]):
-    """What one question came to."""
+    """The result of one question."""
 
     value: T | None
     """What was read; None where the answer stayed malformed."""
@@ -72,7 +72,7 @@ def closed(properties: Mapping[str, Any]) -> dict[str, Any]:
 def room(least: int, parts: int, tokens_each: int) -> int:
     """Tokens to allow an answer of so many parts: `least`, or more where they need it.
 
-    What is cut off is no JSON, so that too little is paid for nothing, and so is its repair.
+    What is cut off is not JSON, so that too little is paid for nothing, and so is its repair.
     """
     return min(MAX_TOKENS, max(least, parts * tokens_each + _FRAME))
 

@@ -31,7 +31,7 @@ class _JsonDisk(diskcache.Disk):
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> str:
         if mode != _MODE_RAW or not isinstance(value, str):
-            raise ValueError("it is no text")
+            raise ValueError("it is not text")
         return value
 
     def remove(self, file_path: str) -> None:
@@ -111,7 +111,7 @@ class AnswerCache:
                 self._cache.close()
         self._cache = None
         self._on_warn(
-            f"the answer cache {self._folder} can't be used ({error}): the run goes on without "
+            f"the answer cache {self._folder} can't be used ({error}): the run continues without "
             "it; free space there, or set cache.dir to another folder"
         )
 

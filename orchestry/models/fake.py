@@ -202,7 +202,7 @@ def _structured(schema: Mapping[str, Any], max_tokens: int, rng: random.Random) 
 def read_script(path: Path) -> tuple[Line, ...]:
     """The lines of a script; raises ConfigError naming the one that is wrong."""
     if path.exists() and not path.is_file():
-        raise ConfigError(f"the script {path} is no file: correct provider.fake.script")
+        raise ConfigError(f"the script {path} is not a file: correct provider.fake.script")
     try:
         data = path.read_bytes()
     except OSError as error:

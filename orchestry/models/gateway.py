@@ -138,7 +138,7 @@ class Gateway:
         return None if self._doubted else next(silent, None)
 
     def usage(self) -> tuple[UsageRecord, ...]:
-        """What the run's calls came to, over all its processes."""
+        """The figures of the run's calls, over all its processes."""
         return self._usage.rows(self.providers)
 
     def close_door(self, reason: str) -> None:

@@ -331,7 +331,7 @@ def _server_says(body: bytes) -> tuple[str, str]:
 
 
 def _readable(body: bytes) -> str:
-    """A body that is no JSON, such as a proxy's HTML page, as a few words."""
+    """A body that is not JSON, such as a proxy's HTML page, as a few words."""
     text = body[:4096].decode("utf-8", "replace")
     if title := re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL):
         return title[1].strip()

@@ -360,7 +360,7 @@ class Ledger:
         enough = math.ceil(max(2 * (self.cap_usd or 0.0), self.spent + usd) * 100) / 100
         return BudgetExceeded(
             f"the next call could cost ${usd:.4g} and ${self.spent:.4g} of the budget of "
-            f"${self.cap_usd:.4g} is spent; results are kept: go on with "
+            f"${self.cap_usd:.4g} is spent; results are kept: continue with "
             f"`orchestry resume {self.folder} --budget {enough:g}`"
         )
 

@@ -113,7 +113,7 @@ class Breaker:
         if left <= 0:
             raise ServerAway(
                 f"{self._what()}, and was waited for {_span(self._config.patience_s)} "
-                "(--patience): all results are kept, and `orchestry resume` goes on"
+                "(--patience): all results are kept, and `orchestry resume` continues the run"
             )
         last = self._last
         longest = self._config.patience_s if last and last.billed else LONGEST_PAUSE_S

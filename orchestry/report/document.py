@@ -1,4 +1,4 @@
-"""RESULTS.md, with the page and the figures: what decided runs, and what they came to."""
+"""RESULTS.md, with the page and the figures: the runs' settings and their results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COMPARED = (
     "difference is shown."
 )
 _TAUGHT = (
-    "A group is the samples of one state; where all came to the same value, its advantages are "
+    "A group is the samples of one state; where all have the same value, its advantages are "
     "zero and nothing is learned from it."
 )
 
@@ -98,7 +98,7 @@ def _figures(drawn: Sequence[Drawn], *ways: str) -> Iterator[str]:
 def _curves(of_task: Sequence[Arm]) -> str:
     played = [arm for arm in of_task if arm.runs]
     if not played:
-        return "No episode is finished, so there is no curve."
+        return "There is no curve yet: no episode has finished."
     smooth = window([run for arm in played for run in arm.runs])
     unit = axis(played[0].runs[0])
     over = f"means of {smooth} {unit}" if smooth > 1 else "unsmoothed"
@@ -119,7 +119,7 @@ def _evaluation(experiments: Sequence[Experiment], drawn: Sequence[Drawn]) -> st
     found = tables.held_out(experiments)
     figures = list(_figures(drawn, "comparison"))
     if found is None:
-        said = "No evaluation is there: `orchestry evaluate RUN` plays the problems of split test."
+        said = "There is no evaluation yet: `orchestry evaluate RUN` plays the test split."
         return "\n\n".join([*figures, said])
     ks = tables.at_k(experiments)
     return "\n\n".join([*figures, _COMPARED, found, *([ks] if ks else [])])
@@ -128,8 +128,8 @@ def _evaluation(experiments: Sequence[Experiment], drawn: Sequence[Drawn]) -> st
 def _baselines(experiments: Sequence[Experiment]) -> str:
     found = tables.beside(experiments)
     if found is None:
-        return "No baseline is there: `orchestry baselines run all --of RUN` plays them."
-    return f"{found}\n\nCompare at equal calls: they stand in the table, a problem each."
+        return "There are no baselines yet: `orchestry baselines run all --of RUN` plays them."
+    return f"{found}\n\nCompare rows with equal calls per problem."
 
 
 def _cost(experiments: Sequence[Experiment], labels: Sequence[str]) -> str:

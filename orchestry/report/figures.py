@@ -207,11 +207,11 @@ def _levels(axes: Axes, arms: Sequence[Arm]) -> None:
 
 BASELINE = "#A8A8A8"
 _Row = tuple[str, str, Held, bool]
-"""Name, colour, measurement, and whether its best trajectories are what it is worth."""
+"""Name, colour, measurement, and whether it is measured by its best trajectories."""
 
 
 def draw_comparison(task: str, arms: Sequence[Arm]) -> Picture | None:
-    """A panel a split, a bar a measurement; None where nothing was measured around the runs."""
+    """One panel per split, one bar per measurement; None: nothing was measured around the runs."""
     from matplotlib.figure import Figure
 
     rows = [row for arm in arms for one in arm.experiments for row in _rows(arm, one, arms)]
@@ -236,7 +236,7 @@ def draw_comparison(task: str, arms: Sequence[Arm]) -> Picture | None:
 
 _CAPTION = (
     "Mean reward with its 95 % interval (bootstrap over problems): of each problem's best "
-    "trajectory where the name says best, else of one trajectory, which the policy is worth. "
+    "trajectory where the name says best, else of one trajectory, as the policy draws it. "
     "Open circles: the best of each problem's trajectories."
 )
 

@@ -1,4 +1,4 @@
-"""What an experiment came to, in sentences: the head of RESULTS.md, and what the terminal shows.
+"""An experiment's results in sentences: the head of RESULTS.md, and what the terminal shows.
 
 They claim no more than the figures do: a gain is one on held-out problems whose interval leaves
 out zero.

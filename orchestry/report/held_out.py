@@ -103,7 +103,7 @@ def team_on(experiment: Experiment, like: Held) -> Held | None:
 
 def by_best(team: Run, other: Held) -> bool:
     """Whether a run's team and another are compared by each problem's best trajectory, and not by
-    the mean of all: a search is worth its best, and best of n is meant to be used so."""
+    the mean of all: a search and best of n are measured by their best."""
     return searched(team) or other.name == BEST_OF_N
 
 

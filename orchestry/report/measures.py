@@ -1,4 +1,4 @@
-"""What one run directory comes to as a measurement: rewards, pass@k, speed and dollars."""
+"""One run directory as a measurement: rewards, pass@k, speed and dollars."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Measures:
     trajectories: int
     """Root to leaf, of all problems together."""
     reward: Interval
-    """Of one trajectory: the policy's worth."""
+    """Of one trajectory: the policy's mean reward."""
     best: Interval
-    """Of the best trajectory of each problem: what a search that knows the reward is worth."""
+    """Of the best trajectory per problem: the reward of a search that knows the reward."""
     best_at: dict[int, Interval]
-    """Of the best of k trajectories (unbiased), for the k that every problem has enough of; empty
-    where they are a search's and not independent."""
+    """By k: of the best of k trajectories (unbiased), for each k that every problem has enough
+    trajectories for. Empty if they come from a search, since they are not independent."""
     pass_at: dict[int, Interval]
-    """The chance that one of k trajectories solves a problem, likewise; empty also where the task
-    does not say what solved is."""
+    """By k: the chance that one of k trajectories solves a problem. Empty also if the task has no
+    `solved` tag."""
     calls: int
     """Samples drawn, from a model or a cache."""
     input_tokens: int
@@ -75,16 +75,17 @@ def measured(run: Run) -> Measures | None:
 
 
 def gain(found: Run, beside: Run, best: bool | None = None) -> Interval | None:
-    """What one run earns more than another on the problems of both, paired; None where they have
-    no problem in common. `best` compares each problem's best trajectory, and not the mean of all;
-    None: as the first run is worth, a search its best."""
+    """One run's reward minus another's, paired over the problems of both; None: no common problem.
+
+    `best`: compare each problem's best trajectory instead of the mean of all. None: do so if the
+    first run is a search."""
     figure = max if (searched(found) if best is None else best) else fmean
     sides = [trajectory_rewards(run.episodes) for run in (found, beside)]
     return difference(*({name: figure(row) for name, row in side.items()} for side in sides))
 
 
 def searched(run: Run) -> bool:
-    """Whether a run is worth its best trajectories, as a search is, or all that it draws."""
+    """Whether a run is measured by its best trajectories, as a search is, or by all of them."""
     return _search(run).get("strategy", "beam") in ("beam", "best_of_n")
 
 

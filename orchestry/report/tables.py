@@ -190,7 +190,7 @@ PURPOSES = {
 
 
 def costs(experiment: Experiment) -> dict[str, str]:
-    """What the run came to, and what was measured around it, by name."""
+    """By name: the run's results, and those of its evaluations and baselines."""
     run = experiment.run
     found = _totals(run, seconds(run.events))
     for name, runs in (
@@ -329,7 +329,7 @@ def _malformed(episodes: Sequence[EpisodeRecord]) -> str:
 
 
 def _flat(episodes: Sequence[EpisodeRecord]) -> str:
-    """They teach nothing: all samples of such a state came to the same."""
+    """Groups that teach nothing: all samples of the state have the same value."""
     groups = [group.advantages for episode in episodes for group in episode.groups]
     flat = sum(all(abs(advantage) <= FAINTEST for advantage in group) for group in groups)
     return _of(flat, len(groups))

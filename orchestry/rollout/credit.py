@@ -39,7 +39,7 @@ _SPAN, _STEPS = 10.0, 10_001
 UNIFORM = 1.0 / 12.0
 """Variance of a share of which nothing is known but that it lies in [0, 1]."""
 PLAYED = 2
-"""How many plays the search's own beyond a state are worth, when replays are given out."""
+"""How many replays the search's own plays beyond a state count as, when replays are given out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def credits(
     sampling error only, not that of a wrong method (`equal`), and is cut at [-1, 1].
     """
     mixes = mixes or {} if method == "replay" else {}
-    estimates = Estimates(tree, returns if method == "replay" else {}, settled(tree, mixes))
+    estimates = Estimates(tree, returns if method == "replay" else {}, mixed_values(tree, mixes))
     found = list[CreditRecord]()
     for leaf in leaves:
         sums, freedom = _sums(tree, estimates, leaf, agents, method, mixes)
@@ -122,8 +122,8 @@ def remaining_calls(tree: Tree[Any]) -> list[int]:
     return [sum(stages[level] for level in range(d, len(stages))) for d in range(len(stages) + 1)]
 
 
-def settled(tree: Tree[Any], mixes: Mixes) -> dict[NodeId, float]:
-    """The mean over mixed joint actions of the states in which they ended the episode."""
+def mixed_values(tree: Tree[Any], mixes: Mixes) -> dict[NodeId, float]:
+    """By state: the mean score of its mixed joint actions, for those that ended the episode."""
     return {
         state: mean_scores(found)[0]
         for child, found in mixes.items()

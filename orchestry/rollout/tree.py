@@ -1,6 +1,6 @@
-"""What the nodes of a tree are worth, and the tree as the record that goes to disk.
+"""The values of a tree's nodes, and the tree as the record that goes to disk.
 
-A node is worth the mean of the leaves below it, else what the central judge makes of it, else the
+A node's value is the mean of the leaves below it, else the central judge's value, else the
 task's own score of the work so far.
 """
 

@@ -2,12 +2,12 @@
 
 V(s) is the expected return when the team goes on from s. A state's samples estimate it in two
 ways, combined by their precision: the mean over its children's own estimates, and the mean return
-of plays that went on from it. Errors follow from one variance a depth, pooled over all siblings
+of replays from it. Errors follow from one variance per depth, pooled over all siblings
 of that depth: how much V differs between the children of one state.
 
 After pruning only survivors have leaves below them, so a mean over them is too high. But what the
 search pruned by is known of all siblings, and given that, which of them have leaves is chance: so
-a pruned child is worth what the survivors are, less half of what it lacks of their first values,
+a pruned child gets the survivors' value, less half of what it lacks of their first values,
 and one with few returns is drawn towards that (empirical Bayes). Children without a return count in
 the error.
 """
@@ -26,7 +26,7 @@ PRIOR = 1.0 / 12.0
 SLOPE = 0.5
 """How much of what a sibling's first value has beyond the others' is left in V."""
 PRIOR_FREEDOM = 1.0
-"""How many degrees of freedom the prior is worth."""
+"""Degrees of freedom of the prior."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +41,19 @@ class Estimate:
 class Estimates:
     """Estimates for all states that have a return, from a tree and from plays beyond it.
 
-    `returns` are those of plays that went on from a state, by its id. `settled` are states whose
-    mean is known better than that, with the mean.
+    `returns`: by state, those of replays from it. `exact`: by state, means that are known without
+    replays.
     """
 
     def __init__(
         self,
         tree: Tree[Any],
         returns: Mapping[NodeId, Sequence[float]],
-        settled: Mapping[NodeId, float] | None = None,
+        exact: Mapping[NodeId, float] | None = None,
     ) -> None:
         self._tree = tree
         self._returns = {node: list(found) for node, found in returns.items()}
-        self._settled = settled or {}
+        self._exact = exact or {}
         self._groups = {group.parent: group for group in tree.groups}
         self._depth = max((leaf.id.stage for leaf in tree.leaves), default=0)
         self._memo: dict[NodeId, Estimate | None] = {}
@@ -66,7 +66,7 @@ class Estimates:
             self.freedom += self._pool(level) / len(levels)
 
     def group(self, node: NodeId) -> Group:
-        """The samples of a state that was gone on from."""
+        """The samples that were drawn in a state."""
         return self._groups[node]
 
     def known(self, node: NodeId) -> Estimate:
@@ -90,7 +90,7 @@ class Estimates:
         if self.ended(node):
             return Estimate(self._return(node), 0.0)
         below, played = self._below(node), self._returns.get(node)
-        if not played or (below and node in self._settled):
+        if not played or (below and node in self._exact):
             return below
         alone = Estimate(fmean(played), self._single.get(node.stage, PRIOR) / len(played))
         if below is None:
@@ -137,7 +137,7 @@ class Estimates:
         noise = sum(weight**2 * found[child].variance for child, weight in weights.items())
         drawn = self._between[level] / (len(children) * (1.0 - borrowed))
         return Estimate(
-            self._settled.get(node, min(1.0, max(0.0, mean / len(children)))),
+            self._exact.get(node, min(1.0, max(0.0, mean / len(children)))),
             drawn + noise + borrowed**2 * self._between[level],
             weights,
         )

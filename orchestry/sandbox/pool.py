@@ -77,7 +77,8 @@ class ForkServers:
     async def __aenter__(self) -> ForkServers:
         """Finds the strongest level that this machine allows.
 
-        Raises SandboxError where that is none, or none but the unconfined one unallowed.
+        Raises SandboxError if no level is available, or only the unconfined one and it was not
+        allowed.
         """
         candidates = self._candidates()
         if candidates not in _FOUND:

@@ -33,9 +33,9 @@ def dev_rewards(events: Iterable[Evaluated]) -> dict[str, float]:
 
 
 def chosen(run: Run, which: Which) -> Learned | None:
-    """The update that is meant; None where it is none but the run's beginning.
+    """The chosen update. None: the state before the first update.
 
-    Raises ConfigError for one that the run has not taken.
+    Raises ConfigError for an update that the run does not have.
     """
     taken = {event.update: event for event in run.events if isinstance(event, Learned)}
     if which is None:
@@ -45,16 +45,16 @@ def chosen(run: Run, which: Which) -> Learned | None:
     if which == "best":
         return taken[_best(run)]
     if which not in taken:
-        there = f"1 to {len(taken)} are its updates" if taken else "it has taken none"
+        there = f"give 1 to {len(taken)}, or" if taken else "this run has no updates; give"
         raise ConfigError(
-            f"{run.folder} has no update {which}: {there}, and 0 is the team as it began"
+            f"{run.folder} has no update {which}: {there} 0 for the team before the first update"
         )
     return taken[which]
 
 
 def checkpoint(run: Run, learned: Learned) -> Path:
-    """The folder of an update's adapters; raises ConfigError for one that is kept no more, and
-    StoreError where its adapters are not those that the update wrote."""
+    """The folder of an update's adapters. Raises ConfigError if the checkpoint is no longer kept,
+    and StoreError if its adapters are not those that the update wrote."""
     place = run.folder / str(learned.state["checkpoint"])
     taken = [event for event in run.events if isinstance(event, Learned)]
     kept = [one.update for one in taken if (run.folder / one.state["checkpoint"]).is_dir()]

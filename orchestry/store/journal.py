@@ -1,6 +1,6 @@
 """The journal: the append-only record that ledger, resume, cassettes and reports fold over.
 
-One event a line of JSON, closed by a CRC-32 that goes on from the line before, so that a changed,
+One event per line of JSON, closed by a CRC-32 that includes the line before, so that a changed,
 missing, doubled or moved line is found and named. A process killed at any moment leaves at most one
 torn last line, which readers drop. `journal.head` beside it says how long the journal was, so that
 one that lost its end is found too.

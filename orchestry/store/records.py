@@ -100,7 +100,7 @@ class EpisodeRecord(Frozen):
     failed_calls: int = 0
     """Samples of its search that are missing, because their calls failed for good."""
     failed: str = ""
-    """Why no trajectory came to its end; '' where one did."""
+    """Why no trajectory reached its end; '' if one did."""
     credit_calls: int = 0
     """Samples drawn to find the credits, besides `calls`; `usd` and tokens are without them."""
 
@@ -134,7 +134,7 @@ class EpisodeRecord(Frozen):
 
 
 class UsageRecord(Frozen):
-    """What one agent's calls of one purpose came to."""
+    """The figures of one agent's calls of one purpose."""
 
     agent: str
     purpose: str
@@ -163,7 +163,7 @@ class Summary(Frozen):
     episodes: int
     """Episodes finished, failed ones included."""
     failed_episodes: int = 0
-    """Those of them of which no trajectory came to its end: they are in no mean and no tag."""
+    """Episodes of which no trajectory reached its end: they are left out of all means and tags."""
     failed_calls: int = 0
     """Calls that failed for good, whatever for: their samples are missing."""
     episodes_asked: int
@@ -177,9 +177,9 @@ class Summary(Frozen):
     """The part of cost_usd set aside for calls that may have been billed but never answered."""
     budget_usd: float | None
     mean_reward: float | None
-    """Of the best trajectory of each episode: what a search is worth."""
+    """Of the best trajectory per episode: the measure of a search."""
     mean_trajectory_reward: float | None = None
-    """Of all trajectories, each episode counting once: what the policy is worth."""
+    """Of all trajectories, each episode counting once: the measure of a policy."""
     best_reward: float | None
     best_episode: int | None
     tags: dict[str, int]

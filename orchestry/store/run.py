@@ -203,7 +203,7 @@ class Run:
 
     @property
     def failed(self) -> list[EpisodeRecord]:
-        """Finished episodes that measure nothing: no trajectory of theirs came to its end."""
+        """Finished episodes that measure nothing: none of their trajectories reached its end."""
         return [record for record in self._all if record.failed]
 
     @cached_property
@@ -290,10 +290,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         data = read_yaml(path)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{path} can't be read ({' '.join(str(error).split())}): correct it, then go on"
+            f"{path} can't be read ({' '.join(str(error).split())}): correct it, then continue"
         ) from None
     if not data:
-        raise ConfigError(f"{path} holds no keys and values: restore it from a copy, then go on")
+        raise ConfigError(f"{path} holds no keys and values: restore it from a copy, then continue")
     return modern(data)
 
 

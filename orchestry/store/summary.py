@@ -1,4 +1,4 @@
-"""A run in figures: what its journal comes to, and the summary that is made from it.
+"""A run in figures: the fold of its journal, and the summary that is made from it.
 
 Gateway and ledger take these folds event by event while a run is played, a resume takes them of the
 journal so far, and a report of whatever it can read of it: so they can't differ.
@@ -161,7 +161,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
-    """What the calls and updates of a run came to."""
+    """The figures of a run's calls and updates."""
 
     provider: str
     model: str

@@ -3,7 +3,7 @@
 Each process of a run shows all of it from the first episode on, made from the same records as
 metrics.jsonl. So a resume doubles no step, episodes taken back leave no trace, and what a kill
 kept from a mirror comes back. A mirror is fed by a thread of its own: where it fails, the user is
-told once, and the run goes on.
+told once, and the run continues.
 """
 
 from __future__ import annotations

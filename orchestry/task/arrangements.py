@@ -59,13 +59,13 @@ class Gathered:
 
 
 class Wrapped(BaseTask[Gathered]):
-    """Plays a task through answers that are gathered first; what they are worth is the task's word.
+    """Plays a task through answers that are gathered first; the task scores them.
 
-    While nothing was given to the task, a state is worth what the task's own state is.
+    Until the task is given something, a state has the score of the task's own state.
     """
 
     def __init__(self, task: BaseTask[Any]) -> None:
-        # Its options and weights were settled by the task; what a class says, an instance may too.
+        # The task has resolved its options and weights; what a class sets, an instance may set too.
         vars(self).update(
             task=task,
             name=task.name,
@@ -103,7 +103,7 @@ class Wrapped(BaseTask[Gathered]):
 
 
 def played(task: BaseTask[Any], state: Gathered, answers: Mapping[str, str]) -> Gathered:
-    """Where the task comes to if each agent gives its one answer whenever its turn comes.
+    """The task's state when each agent has given its one answer whenever its turn came.
 
     Raises as Play does.
     """
@@ -293,7 +293,7 @@ def _alone(config: RunConfig, task: Fixed) -> RunConfig:
 
     Raises ConfigError for agents of several models or temperatures.
     """
-    if set(config.agents) == {ALONE}:  # settled by orchestry 0.1
+    if set(config.agents) == {ALONE}:  # resolved by orchestry 0.1
         return config
     own = [config.agents.get(role, AgentConfig()).max_tokens for role in task.team]
     most = sum(tokens or config.sampling.max_tokens for tokens in own)

@@ -90,10 +90,10 @@ class BaseTask(ABC, Generic[StateT]):
         return None
 
     def graded(self, problem: Problem) -> Sequence[Mapping[str, str]]:
-        """Answers of different worth, each with a text for every agent, the best first.
+        """Answers of different quality, each with a text for every agent, the best first.
 
         `judge check` scores them by `evaluate` and has them judged. Without an override: the gold,
-        half of it, another problem's, and nothing; () where there is no gold.
+        half of it, another problem's, and nothing; () if there is no gold.
         """
         gold = self.gold(problem)
         if gold is None:
@@ -183,11 +183,11 @@ def read_problems(path: Path, split: Split) -> tuple[Problem, ...]:
         try:
             problem = Problem.model_validate(json.loads(line.decode("utf-8")))
         except UnicodeDecodeError:
-            raise TaskError(f"{path}, line {number} is no UTF-8: save the file as UTF-8") from None
+            raise TaskError(f"{path}, line {number} is not UTF-8: save the file as UTF-8") from None
         except ValueError as error:
             raise TaskError(
-                f"{path}, line {number} is no problem ({reason(error)}): write a JSON object with "
-                "id, prompt, and where needed data and split"
+                f"{path}, line {number} is not a problem ({reason(error)}): write a JSON object "
+                "with id, prompt, and where needed data and split"
             ) from None
         if (first := lines.setdefault(problem.id, number)) != number:
             raise TaskError(

@@ -37,7 +37,7 @@ RULES = {
     "frozen state": "states are hashable, and step leaves the old one as it was",
     "roles": "to_act names agents of the team, each once",
     "starts": "to_act names somebody in the first state",
-    "ends": f"to_act comes to () within {MAX_STAGES} stages, whatever is answered",
+    "ends": f"to_act returns () within {MAX_STAGES} stages, whatever is answered",
     "observations": "observe returns text",
     "total": "evaluate gives a total in [0, 1] at every state met",
     "any answer": "no answer, however odd, makes the task raise",
@@ -66,7 +66,7 @@ Answer = Callable[[str], str]
 """From an agent's role to its text."""
 
 Met = tuple[Problem, Any]
-"""A state that a game came to, and its problem."""
+"""A state that a game reached, and its problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ async def _play(
                 play.state = await _tell(case, tools, problem, play.state)
                 states.append((problem, play.state))
         except Endless:
-            case.fail("ends", f"problem '{problem.id}' goes on after {MAX_STAGES} stages")
+            case.fail("ends", f"problem '{problem.id}' has not ended after {MAX_STAGES} stages")
             return states[:FEW]
         if not play.stage and "roles" not in case.faults:
             case.fail("starts", f"problem '{problem.id}' is over before anybody acts")

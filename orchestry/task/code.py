@@ -1,4 +1,4 @@
-"""Code in answers, and what its tests are worth: found, parsed, joined, compared, scored, shown.
+"""Code in answers, and the score of its tests: found, parsed, joined, compared, scored, shown.
 
 An answer has its code in a fence, in a fence that was cut off, or bare between prose.
 """

@@ -152,7 +152,7 @@ def _json(where: str, text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise errors.TaskError(
-            f"{where} is no JSON ({errors.reason(error)}): fetch the file again, or mend it"
+            f"{where} is not JSON ({errors.reason(error)}): fetch the file again, or mend it"
         ) from None
 
 

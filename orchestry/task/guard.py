@@ -132,7 +132,7 @@ def count_stages(task: BaseTask[Any], problem: Problem) -> int:
 
 
 def endless(task: BaseTask[Any], problem: Problem) -> Endless:
-    """What is wrong with a task that goes on for ever."""
+    """The error of a task that never ends."""
     return Endless(
         f"task {task.name} does not end within {MAX_STAGES} stages on problem {problem.id}: "
         "let to_act return () once the work is over"

@@ -67,7 +67,7 @@ def find_tasks(task_path: Sequence[Path], cwd: Path) -> dict[str, TaskLocation]:
     """All tasks by name, sorted, nearest place first: explicit folders, ./tasks, entry points,
     bundled ones. Imports none of them.
 
-    Raises ConfigError for a `task_path` that is no folder of tasks.
+    Raises ConfigError for a `task_path` that is not a folder of tasks.
     """
     found: dict[str, TaskLocation] = {}
     for location in _candidates(task_path, cwd):
@@ -149,7 +149,7 @@ def _folders(task_path: Sequence[Path], cwd: Path) -> Iterator[tuple[str, Path]]
 
 def _checked_path(path: Path) -> Path:
     if not path.is_dir():
-        raise ConfigError(f"task path {path} is no folder: give one that holds task folders")
+        raise ConfigError(f"task path {path} is not a folder: give one that holds task folders")
     if (path / "task.py").is_file():
         raise ConfigError(f"task path {path} is a task itself: give the folder above it")
     return path
@@ -185,7 +185,7 @@ def _description(folder: Path) -> str:
     try:
         docstring = ast.get_docstring(ast.parse((folder / "task.py").read_bytes()))
     except (SyntaxError, ValueError):
-        return "(task.py is no valid Python)"
+        return "(task.py is not valid Python)"
     return (docstring or "").partition("\n")[0]
 
 
@@ -206,7 +206,7 @@ def _task_class(location: TaskLocation, path: Sequence[Path]) -> type[BaseTask[A
         return _only_class(loaded, location)
     if inspect.isclass(loaded) and issubclass(loaded, BaseTask):
         return loaded
-    raise TaskError(f"{location.place} is no subclass of BaseTask: point it at one")
+    raise TaskError(f"{location.place} is not a subclass of BaseTask: point it at one")
 
 
 def _import_folder(name: str, folder: Path, path: Sequence[Path]) -> ModuleType:

@@ -132,7 +132,7 @@ def unasserted(name: str, why: str) -> str:
 
 
 def plain(verdict: str, why: str) -> str:
-    """Why a call gave no value, in words that are none of the code's own.
+    """Why a call gave no value, without quoting the code.
 
     An exception is told by its built-in type alone. Its message, the names of the code's own
     exceptions and lines of the joined program could carry what one agent has to say to the other.

@@ -76,7 +76,7 @@ def test_what_the_user_says_of_learning_holds_whoever_judges(
 def test_a_judge_of_its_own_counts_and_not_the_runs_provider(task: str) -> None:
     plan, notes = planned(task, "embedded", "judge.provider.name=anthropic")
     assert found(plan) == (TASKS[task], True, 0.1)
-    assert any("asks for none" in note for note in notes) is not TASKS[task]
+    assert any("asks for no judge" in note for note in notes) is not TASKS[task]
     plan, _ = planned(task, "claude", "judge.provider.name=embedded")
     assert found(plan) == (False, False, 0.0)
 

@@ -81,7 +81,7 @@ def test_no_name_and_a_wrong_one_cost_nothing(cli: CommandLine) -> None:
     assert list(Path().iterdir()) == []
     Path("file").touch()
     taken = cli("baselines", "run", "concat", *PLAIN, "--out", "file")
-    taken.failed(2, "file is no directory: choose another --out")
+    taken.failed(2, "file is not a directory: choose another --out")
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_the_budget_ends_all_of_them_with_code_3(cli: CommandLine) -> None:
     found = cli(*args, "--budget", "0.01")
     assert found.code == 3
     assert "fixed is of 1 of 5 problems, best_of_n, concat" in found.err
-    assert "the same command with a larger --budget goes on" in found.err
+    assert "the same command with a larger --budget continues" in found.err
     assert len(list(Path("b").iterdir())) < 5
 
 

@@ -165,7 +165,7 @@ def test_what_is_not_there_is_one_line_and_code_2(cli: CommandLine) -> None:
     write(Path("shelf/two.yaml"), RULE)
     cli("behaviors", "diff", "shelf", "shelf").failed(2, "give one of one.yaml, two.yaml")
     Path("bad.yaml").write_text("a: [")
-    cli("behaviors", "list", "bad.yaml").failed(2, "bad.yaml is no library of behaviours")
+    cli("behaviors", "list", "bad.yaml").failed(2, "bad.yaml is not a library of behaviours")
 
 
 def test_an_id_must_be_known_and_clear(cli: CommandLine) -> None:

@@ -1,4 +1,4 @@
-"""A run gone on with from another folder, at another address, or under its short name `last`."""
+"""A run continued from another folder, at another address, or under its short name `last`."""
 
 from __future__ import annotations
 

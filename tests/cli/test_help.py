@@ -115,5 +115,5 @@ def test_an_interruption_is_said_where_no_command_says_it(
     result = cli("doctor")
     assert (result.code, result.last) == (
         130,
-        "orchestry: interrupted; `orchestry resume RUN` goes on with a run",
+        "orchestry: interrupted; `orchestry resume RUN` continues a run",
     )

@@ -96,7 +96,7 @@ def test_a_good_judge_over_http_stops_at_the_budget_and_goes_on(
         first = cli(*asked, "--budget", 1.1)
         assert first.code == 3
         assert "stopped at the budget; results are kept" in first.out
-        assert "--run-dir c and --budget above 1.1 goes on" in " ".join(first.err.split())
+        assert "--run-dir c and --budget above 1.1 continues" in " ".join(first.err.split())
         second = cli(*asked, "--budget", 9)
     assert second.code == 0
     assert "trustworthy" in second.out
@@ -153,9 +153,9 @@ def test_bad_settings_are_one_line(cli: CommandLine, args: tuple[object, ...], f
 
 def test_a_task_without_gold_and_a_run_are_refused(cli: CommandLine) -> None:
     words = ("--provider", "fake", "--task", "words", "--task-path", TASKS)
-    cli(*CHECK, *words).failed(2, "task words has no answers of different worth")
+    cli(*CHECK, *words).failed(2, "task words has no answers of different scores")
     assert cli("run", *FAKE, "--run-dir", "run").code == 0
-    cli(*CHECK, *words, "--run-dir", "run").failed(2, "run holds a run, no judge check")
+    cli(*CHECK, *words, "--run-dir", "run").failed(2, "run holds a run, not a judge check")
 
 
 def test_an_interrupted_check_goes_on(cli: CommandLine, planted: tuple[object, ...]) -> None:

@@ -142,7 +142,7 @@ def test_an_interrupt_keeps_what_was_typed_and_what_is_skipped_stays(run: Path) 
         screen.process.send_signal(signal.SIGINT)
         code, last = screen.end()
     assert code == 130
-    assert "interrupted; 1 rating is kept: `orchestry rate run` goes on" in last
+    assert "interrupted; 1 rating is kept: `orchestry rate run` continues" in last
     assert "Traceback" not in last
     (event,) = said(run)
     with terminal(run, "--episode", event.episode, "--node", event.node) as screen:

@@ -66,5 +66,5 @@ def test_a_run_that_is_cut_off_is_reported_as_far_as_it_came(cli: CommandLine, r
 
 def test_what_is_no_run_is_refused(cli: CommandLine, run: Path) -> None:
     cli("report", "nowhere").failed(2, "nowhere does not exist")
-    cli("report", "run", "--out", "run/config.yaml").failed(2, "is no directory")
+    cli("report", "run", "--out", "run/config.yaml").failed(2, "is not a directory")
     assert cli("report").code == 2

@@ -67,7 +67,7 @@ def test_a_resolved_config_is_rerunnable(tmp_path: Path) -> None:
         ("sampling.stop=x", "'sampling.stop' is 'x': give a list, such as .a, b."),
         ("judge={quality: 0, collaboration: 0, efficiency: 0}", "0}: quality, .* are all zero"),
         (f"judge.rubric={'x' * 10_001}", r"xxx\.\.\.: give at most 10000 characters"),
-        ("search=[", "is no YAML value"),
+        ("search=[", "is not a YAML value"),
     ],
 )
 def test_faults_name_the_key_and_the_nearest(item: str, message: str) -> None:

@@ -93,7 +93,7 @@ def test_any_library_is_read_or_refused_in_a_line(
     path = tmp_path_factory.mktemp("library") / "library.yaml"
     path.write_text(yaml.safe_dump(raw), encoding="utf-8")
     if said := fault(lambda: read_library(path)):
-        assert said.startswith(f"{path} is no library of behaviours: ")
+        assert said.startswith(f"{path} is not a library of behaviours: ")
         assert "\n" not in said
     else:
         library = read_library(path)

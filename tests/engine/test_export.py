@@ -300,11 +300,11 @@ def test_nothing_is_overwritten(finished: Run, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"out is not empty: choose another folder with --out"):
         export(finished.folder, place)
     assert (place / "left" / "README.md").stat().st_mtime_ns == before
-    with pytest.raises(ConfigError, match=r"README\.md is no directory: choose another"):
+    with pytest.raises(ConfigError, match=r"README\.md is not a directory: choose another"):
         export(finished.folder, place / "left" / "README.md")
     with pytest.raises(StoreError, match=r"can't be written to .*: free space or change rights"):
         export(finished.folder, place / "left" / "README.md" / "out")
-    with pytest.raises(ConfigError, match=r"--out \. is no new folder: give it a name"):
+    with pytest.raises(ConfigError, match=r"--out \. is not a new folder: give it a name"):
         export(finished.folder, Path())
 
 

@@ -116,7 +116,7 @@ def test_a_biased_judge_is_found_out_and_mended_by_two_calls(tasks: Path) -> Non
     assert value(found.repeat_flips) == 0.0
     assert report.advice.level == "trustworthy"
     assert "judge.repeats=2" in report.advice.text
-    assert "standing first is worth +3.0 points" in report.advice.text
+    assert "standing first adds +3.0 points" in report.advice.text
 
 
 def test_a_judge_that_flips_coins_is_no_better_than_chance(tasks: Path) -> None:
@@ -235,7 +235,7 @@ def test_another_judge_or_a_run_needs_another_directory(tasks: Path) -> None:
         Path("run").mkdir()
         line = journal.encode(journal.Opened(at=0.0, provider="fake", model="m"))
         Path("run/journal.jsonl").write_bytes(line)
-        with pytest.raises(ConfigError, match="holds a run, no judge check"):
+        with pytest.raises(ConfigError, match="holds a run, not a judge check"):
             run(config(bench, tasks), 1, "run")
         assert len(bench.bodies) == 4
 

@@ -1,4 +1,4 @@
-"""A run directory that version 0.1.0 wrote is read, reported, evaluated and gone on with.
+"""A run directory that version 0.1.0 wrote is read, reported, evaluated and continued.
 
 Its episodes.jsonl has a score's parts, feedback and tags beside the other fields of a node.
 """

@@ -160,5 +160,5 @@ async def test_latency_is_waited_out_through_the_given_sleep() -> None:
 
 
 def test_a_script_without_end_is_not_read() -> None:
-    with pytest.raises(ConfigError, match="the script /dev/null is no file"):
+    with pytest.raises(ConfigError, match="the script /dev/null is not a file"):
         fake(script=Path("/dev/null"))

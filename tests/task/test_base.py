@@ -33,7 +33,7 @@ def test_blank_lines_are_left_out_and_counted(tmp_path: Path) -> None:
     path.write_text(f"\n{json.dumps(FIRST)}\r\n  \n{json.dumps(SECOND)}\n\n")
     assert [problem.id for problem in read_problems(path, "train")] == ["a", "b"]
     path.write_text(f"\n{json.dumps(FIRST)}\n\nno JSON\n")
-    with pytest.raises(TaskError, match="line 4 is no problem"):
+    with pytest.raises(TaskError, match="line 4 is not a problem"):
         read_problems(path, "train")
 
 
@@ -47,12 +47,12 @@ def test_a_line_separator_inside_a_string_ends_no_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"id": "a", "prompt": "x"', r"line 1 is no problem \(Expecting ',' delimiter"),
-        (b'{"id": "a"}', r"line 1 is no problem \(prompt: Field required\): write a JSON object"),
+        (b'{"id": "a", "prompt": "x"', r"line 1 is not a problem \(Expecting ',' delimiter"),
+        (b'{"id": "a"}', r"line 1 is not a problem \(prompt: Field required\): write a JSON"),
         (b'{"id": 3, "prompt": "x"}', r"\(id: Input should be a valid string\)"),
         (b'{"id": "a", "prompt": "x", "spilt": "dev"}', r"\(spilt: Extra inputs"),
-        (b"[1]", r"line 1 is no problem \(Input should be"),
-        (b'\n{"id": "\xe4"}\n', r"line 2 is no UTF-8: save the file as UTF-8"),
+        (b"[1]", r"line 1 is not a problem \(Input should be"),
+        (b'\n{"id": "\xe4"}\n', r"line 2 is not UTF-8: save the file as UTF-8"),
     ],
 )
 def test_a_bad_line_is_named_with_its_fix(tmp_path: Path, content: bytes, message: str) -> None:

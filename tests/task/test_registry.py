@@ -145,7 +145,7 @@ def test_listing_imports_nothing_and_reads_descriptions(tmp_path: Path) -> None:
     tasks = find_tasks([tmp_path], tmp_path)
     assert tasks["polite"].description == "Says hello."
     assert tasks["loud"].description == "Loud greetings"
-    assert tasks["torn"].description == "(task.py is no valid Python)"
+    assert tasks["torn"].description == "(task.py is not valid Python)"
     assert tasks["trap"].description == ""
     assert "orchestry_tasks.polite" not in sys.modules
 
@@ -178,7 +178,7 @@ def test_an_unknown_name_gets_the_nearest_known_one(tmp_path: Path) -> None:
 
 def test_a_task_path_must_be_a_folder_of_task_folders(tmp_path: Path) -> None:
     folder = write_task(tmp_path)
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         find_tasks([tmp_path / "nowhere"], tmp_path)
     with pytest.raises(ConfigError, match="give the folder above it"):
         find_tasks([folder], tmp_path)

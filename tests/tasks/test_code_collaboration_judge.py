@@ -149,7 +149,7 @@ async def test_the_dry_run_counts_it_where_it_is_on(
     dry, notes = await foretold(config(server, bank, *sets))
     purposes = {row.purpose for row in dry.usage}
     assert purposes == {"act", "distil", "trial"} | ({"judge"} if sets else set())
-    assert any("task code_collaboration asks for none" in note for note in notes) != bool(sets)
+    assert any("task code_collaboration asks for no judge" in note for note in notes) != bool(sets)
     assert not server.bodies
 
 

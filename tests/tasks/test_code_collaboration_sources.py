@@ -273,7 +273,7 @@ def test_a_wrong_path_is_a_config_error(tmp_path: Path) -> None:
 
 def test_a_copy_of_a_data_set_given_as_the_own_bank_is_told_the_option() -> None:
     team = load_task("code_collaboration", options={"path": str(HUMANEVAL)})
-    with pytest.raises(TaskError, match=r"line 1 is no problem .* needs options\.bank: humaneval"):
+    with pytest.raises(TaskError, match=r"line 1 is not .* needs options\.bank: humaneval"):
         team.problems("train")
 
 
@@ -283,8 +283,8 @@ def test_a_copy_of_a_data_set_given_as_the_own_bank_is_told_the_option() -> None
         ("cut.jsonl.gz", gzip.compress(b'{"a": 1}', mtime=0)[:-9], "can't be read"),
         ("no.json.gz", b"{}", r"can't be read \(Not a gzipped file"),
         ("latin.jsonl", b'{"prompt": "\xe9"}', "can't be read"),
-        ("cut.json", b'[{"prompt": ', r"cut\.json is no JSON"),
-        ("lines.jsonl", HUMANEVAL.read_bytes() + b"\n{", r"lines\.jsonl, line 7 is no JSON"),
+        ("cut.json", b'[{"prompt": ', r"cut\.json is not JSON"),
+        ("lines.jsonl", HUMANEVAL.read_bytes() + b"\n{", r"lines\.jsonl, line 7 is not JSON"),
         ("list.json", b"[1]", r"list\.json, row 1 is no object"),
         ("empty.jsonl", b"\n", "empty.jsonl has no rows"),
     ],

@@ -144,7 +144,7 @@ def test_a_post_that_comes_twice_is_one_problem(tmp_path: Path) -> None:
         ("[1]", "row 1 has no text in 'prompt'"),
         ('{"post": "x"}', "line 1 has no text in 'prompt'"),
         ('{"prompt": "POST: TL;DR:"}', "line 1 has nothing in 'prompt'"),
-        ('{"prompt": ', "line 1 is no JSON"),
+        ('{"prompt": ', "line 1 is not JSON"),
         ("\n", "has no rows: give a whole copy of trl-lib/tldr"),
     ],
 )

@@ -45,7 +45,7 @@ class Side:
     episode: int
     leaf: str
     value: float
-    """What the trajectory is worth, in [0, 1]: a person's rating where there is one."""
+    """The trajectory's value, in [0, 1]: a person's rating if there is one."""
     saw: str
     """The last user message of the agent's turn."""
     answered: str
@@ -67,7 +67,7 @@ class Contrast:
 
     @property
     def gap(self) -> float:
-        """How much more the winner is worth; above 0."""
+        """The winner's value minus the loser's; above 0."""
         return self.winner.value - self.loser.value
 
 

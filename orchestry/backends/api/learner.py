@@ -250,7 +250,7 @@ class Learner:
             self._set(library=self._state.library.accept(tested, self._config.max_per_agent))
         else:
             self._put(tested)
-        verdict = {"accept": kept, "reject": lost}.get(ruling.verdict, "goes on")
+        verdict = {"accept": kept, "reject": lost}.get(ruling.verdict, "continues")
         self._notes.append(
             f"{trial.kind} {behavior.id} for {behavior.agent}: {evidence}, {verdict}"
         )

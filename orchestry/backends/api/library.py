@@ -43,7 +43,7 @@ MAX_FILE = 16 << 20
 """Bytes of a library's file."""
 NEAR = 0.6
 """Jaccard index from which two texts are near-duplicates. In pairs of rules written for code
-review, rewordings came to 0.68 to 0.86, and different rules on one subject to 0.09 to 0.45."""
+review, rewordings had 0.68 to 0.86, and different rules on one subject 0.09 to 0.45."""
 IN_RUN = Path("behaviors", "library.yaml")
 """Where a run keeps its library."""
 _STEERING = ("Cc", "Cf")
@@ -407,4 +407,4 @@ def read_library(path: Path) -> Library:
         )
     except ValueError as error:
         why = " ".join(str(error).split())[:300]
-    raise ConfigError(f"{path} is no library of behaviours: {why}: {fix}")
+    raise ConfigError(f"{path} is not a library of behaviours: {why}: {fix}")

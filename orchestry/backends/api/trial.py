@@ -207,7 +207,7 @@ class _Trial:
             self._plan()
 
     def _plan(self) -> None:
-        """The next bet, from what was seen before it; and whether another one is worth its cost."""
+        """The next bet, from what was seen before it; and whether another one pays for its cost."""
         self.sd = math.sqrt(self.squares / (TYPICAL_WEIGHT + self.pairs))
         span = self.z_start + _Z_POWER
         room = -ROOM * math.log(self.level) / math.log1p(LARGEST_BET * GAIN)

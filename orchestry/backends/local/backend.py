@@ -163,7 +163,7 @@ class LocalBackend(Backend):
             return
         near = [*source.glob(f"checkpoints/*/*/{file}"), *source.glob(f"*/*/{file}")]
         near += source.glob(file)
-        what = "holds no adapters" if source.is_dir() else "is no folder here"
+        what = "holds no adapters" if source.is_dir() else "is not a folder here"
         raise ConfigError(
             f"learn.from: {source} {what}: give a checkpoint, with a folder per agent, such as "
             f"{max(near).parent.parent if near else 'RUN/checkpoints/000020'}"

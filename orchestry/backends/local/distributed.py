@@ -326,7 +326,7 @@ class Processes:
                 os._exit(0)  # from any thread, in the middle of whatever the others do
             raise OrchestryError(
                 f"another process of this launch has ended ({_short(error)}): its launcher says "
-                "how; `orchestry resume`, launched in the same way, goes on"
+                "how; `orchestry resume`, launched in the same way, continues the run"
             ) from error
 
 

@@ -305,7 +305,7 @@ def source_of(name: str) -> str:
         return str(path.absolute())
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ConfigError(
-            f"the model '{name}' is no folder here: correct the path, or name a model hub's id, or "
+            f"the model '{name}' is not a folder here: correct the path, or name a hub model, or "
             f"'{EMBEDDED}'"
         )
     return name

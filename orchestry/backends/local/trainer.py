@@ -78,7 +78,7 @@ class Learnt:
         """What the user reads of it."""
         norms = ", ".join(f"{agent} {norm:.2g}" for agent, norm in self.step.norms.items())
         return (
-            f"{self.samples} actions learned from and {self.skipped} without variance, "
+            f"{self.samples} actions used, {self.skipped} skipped (equal rewards), "
             f"gradient norms {norms}"
         )
 

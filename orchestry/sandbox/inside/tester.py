@@ -136,7 +136,7 @@ def run_test(job: dict[str, Any], ask: Ask, send: Send) -> None:
     """One record: how many written asserts held whenever they were run, of how many, and which one
     failed first.
 
-    An assert that the test did not come to counts as failed, unless it is there not to be reached.
+    An assert that was not reached counts as failed, unless it is there not to be reached.
     """
     tally, counted = Tally(), _Counted()
     ended = timed(lambda: _play(job["test"], tally, counted, ask), job["call_s"])
@@ -148,7 +148,7 @@ def run_test(job: dict[str, Any], ask: Ask, send: Send) -> None:
     elif ended and passed == total:  # after its last assert
         total += 1
     elif not tally.held and not why:  # a loop over nothing, as a rule: the candidate's doing
-        why = "the test came to none of its asserts"
+        why = "the test reached none of its asserts"
     value = dumps((passed, total))
     record = {"index": 0, "verdict": "value", "value": value, "why": why[:MAX_WHY]}
     send(dumps_record(record))

@@ -142,7 +142,7 @@ def test_a_relative_model_is_found_again_from_another_folder(
     monkeypatch.chdir(Path(model).parent)
     assert prepare(config("./tiny", tasks)).config.provider.model == model
     monkeypatch.chdir("/")
-    with pytest.raises(ConfigError, match=r"'\./tiny' is no folder"):
+    with pytest.raises(ConfigError, match=r"'\./tiny' is not a folder"):
         prepare(config("./tiny", tasks))
 
 
@@ -230,7 +230,7 @@ def test_non_finite_numbers_stop_the_run_and_the_batch_is_kept(
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (["provider.model=/no/such/folder"], "'/no/such/folder' is no folder here: correct"),
+        (["provider.model=/no/such/folder"], "'/no/such/folder' is not a folder here: correct"),
         (["judge.enabled=true"], "has no judge of its own: name one in judge.provider.name"),
         (["judge.enabled=true", "judge.provider.model=m"], "judge.provider.name"),
         (["provider.name=fake"], "has no provider fake: leave provider.name"),
@@ -238,10 +238,10 @@ def test_non_finite_numbers_stop_the_run_and_the_batch_is_kept(
             ["agents.left.provider=anthropic"],
             "leave agents.left.provider, and name a base of the agent's own in agents.left.model",
         ),
-        (["agents.left.model=./other"], r"the model './other' is no folder here"),
-        (["learn.group_size=1"], "leaves nothing to compare an action with"),
+        (["agents.left.model=./other"], r"the model './other' is not a folder here"),
+        (["learn.group_size=1"], "groups of one, where every advantage is 0"),
         (["learn.clip=0.2"], "bounds the second step .* learn.epochs=1 takes one"),
-        (["learn.from=/no/such/place"], "learn.from: /no/such/place is no folder here: give a ch"),
+        (["learn.from=/no/such/place"], "learn.from: /no/such/place is not a folder here: give a"),
         (["learn.from=/proc/self"], "learn.from: /proc/self holds no adapters: give a checkpoint"),
         (["learn.epochs=2"], "learns from actions of an older policy: set learn.clip"),
         (["behaviors.enabled=true"], "learns by gradients"),

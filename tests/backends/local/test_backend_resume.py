@@ -227,11 +227,11 @@ def test_adapters_of_another_base_are_refused(finished: Run, tasks: Path, tmp_pa
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ("nowhere", "nowhere is no folder here: give a checkpoint, .*RUN/checkpoints/000020"),
+        ("nowhere", "nowhere is not a folder here: give a checkpoint, .*RUN/checkpoints/000020"),
         ("checkpoints", "checkpoints holds no adapters: .* such as .*/checkpoints/000008$"),
         ("checkpoints/000008/left", "left holds no adapters: .* such as .*/checkpoints/000008$"),
         ("", "run holds no adapters: .* such as .*/checkpoints/000008$"),
-        ("config.yaml", r"config\.yaml is no folder here"),
+        ("config.yaml", r"config\.yaml is not a folder here"),
     ],
 )
 def test_what_is_no_checkpoint_is_named_before_anything_is_written(

@@ -164,7 +164,7 @@ def test_what_a_folder_lacks_is_named(
 
 
 def test_a_folder_that_is_absent_is_not_sought_on_a_hub(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"is no folder here: correct the path, or name"):
+    with pytest.raises(ConfigError, match=r"is not a folder here: correct the path, or name"):
         load_base(str(tmp_path / "absent"), device="cpu")
 
 
