@@ -127,7 +127,7 @@ class Backend(ABC):
     @property
     @abstractmethod
     def every(self) -> int | None:
-        """Episodes between two updates; None where nothing is learned."""
+        """Episodes between two updates; None if nothing is learned."""
 
     @property
     @abstractmethod
@@ -176,7 +176,7 @@ class Backend(ABC):
         """The plays beside an episode's own that learning from it takes."""
 
     async def evaluate(self) -> Evaluation | None:
-        """The team as it stands, on dev; None where that is not due, or was done before."""
+        """The team as it stands, on dev; None if that is not due, or was done before."""
         return None
 
     @classmethod

@@ -78,7 +78,7 @@ def diff(
 
 
 def _libraries(where: Path | None) -> dict[Path, Library]:
-    """The libraries by file; raises ConfigError where there is none."""
+    """The libraries by file; raises ConfigError if there is none."""
     from orchestry.backends.api.library import read_library
     from orchestry.core.errors import ConfigError
 

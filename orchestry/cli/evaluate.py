@@ -143,7 +143,7 @@ def beside(found: Run, began: Run, *, show_best: bool, as_json: bool) -> int:
 
 
 def shown(found: Mapping[str, Measures | None], title: str) -> None:
-    """A row each; None is one without a finished episode."""
+    """One row per team; None: no finished episode."""
     from rich.text import Text
 
     from orchestry.cli.screen import console

@@ -192,7 +192,7 @@ Json = Annotated[bool, flag(OUTPUT, "One JSON object on stdout.", "--json")]
 
 
 class RunFlags(TypedDict, total=False):
-    """Every flag that changes a RunConfig; None where it was not given."""
+    """Every flag that changes a RunConfig; None if it was not given."""
 
     backend: Annotated[BackendName | None, option(RUN, "How the team learns.  [api]")]
     task: Task

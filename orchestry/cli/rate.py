@@ -207,7 +207,7 @@ def _ask_rating(store: Store, shown: Shown, console: Console) -> float | Literal
 
 
 def _line(console: Console, prompt: str) -> str:
-    """What a person types, with the end of its line; "" where the terminal has no more."""
+    """What a person types, with the end of its line; "" if the terminal has no more."""
     console.print(prompt, end="", style="bold", markup=False, highlight=False)
     line = sys.stdin.readline()
     if not line.endswith("\n"):

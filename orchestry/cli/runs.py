@@ -131,7 +131,7 @@ class Run(store.Run):
 
     def gain(self, other: store.Run) -> Interval | None:
         """What this run earns more than another on the problems of both: a paired difference with
-        its 95 % interval, or None where they have no problem in common."""
+        its 95 % interval, or None if they have no problem in common."""
         from orchestry.report.measures import gain
 
         return gain(self, other)
@@ -142,7 +142,7 @@ class Run(store.Run):
         It has the columns of metrics.jsonl, such as reward, `part/NAME`, `tag/NAME`, calls and usd,
         and the problem, split, seed, tokens and failed calls.
 
-        Raises ConfigError where pandas is not installed.
+        Raises ConfigError if pandas is not installed.
         """
         try:
             import pandas
@@ -179,7 +179,7 @@ class Run(store.Run):
         return ", ".join((played, f"mean reward {figures[0]}", *figures[1:]))
 
     def _best(self) -> list[tuple[str, str]]:
-        """A link to the best answer: in the report's page, or where there is none in its file."""
+        """A link to the best answer: in the report's page, or if there is none in its file."""
         if (best := self.best) is None:
             return []
         page = self.folder / "report" / "index.html"
@@ -192,7 +192,7 @@ class Run(store.Run):
 
 
 def load_run(path: str | Path) -> Run:
-    """Reads a run directory; raises ConfigError where there is none, StoreError for damage."""
+    """Reads a run directory; raises ConfigError if there is none, StoreError for damage."""
     return Run(store.existing(Path(path)))
 
 

@@ -45,7 +45,7 @@ def framed(where: Console, body: RenderableType, title: str, *, expand: bool = F
 
 
 def facts(*rows: tuple[str, str]) -> Table:
-    """Names and values, a row each; a value too long for its row goes on below."""
+    """Names and values, one row per pair; a value too long for its row is continued below."""
     from rich.table import Table
     from rich.text import Text
 

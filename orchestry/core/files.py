@@ -154,7 +154,7 @@ class Pinned:
                 progress(min(done, self.size), self.size)
 
     def _verify(self, file: Path, path: Path) -> None:
-        """Raises OrchestryError where `file`, which is or will be `path`, is not the pinned one."""
+        """Raises OrchestryError if `file`, which is or will be `path`, is not the pinned one."""
         try:
             with file.open("rb") as source:
                 found = hashlib.file_digest(source, "sha256").hexdigest()

@@ -238,7 +238,7 @@ Rate = Callable[[Sequence[Trajectory[Any]]], Awaitable[list[Score]]]
 class Group:
     """The siblings of one state and the agents that moved.
 
-    `children` has one id a sample, in sample order; samples that led to equal states name the
+    `children` has one id per sample, in sample order; samples that led to equal states name the
     same child, so a baseline over the group still counts every sample.
     """
 
@@ -252,7 +252,7 @@ Outcome = Literal["rated", "repaired", "malformed"]
 
 
 class Judgement(Frozen):
-    """What a judge says of one sibling set: a value a child in their order; none if malformed.
+    """What a judge says of one sibling set: one value per child, in their order; none if malformed.
 
     `opinions` are the judge's own numbers, before people's ratings corrected them. `weight` is the
     judge's share in a node's value; the rest is the task's score. Where the judge is asked about
@@ -305,14 +305,14 @@ class Node(Generic[StateT]):
 
     @property
     def number(self) -> float:
-        """Its value in [0, 1]. Raises ValueError where it has none yet."""
+        """Its value in [0, 1]. Raises ValueError if it has none yet."""
         if self.value is None:
             raise ValueError(f"node {self.id} has no value yet")
         return self.value.number
 
     @property
     def total(self) -> float:
-        """The task's score; 0 where it gave none."""
+        """The task's score; 0 if it gave none."""
         return self.trajectory.score.total if self.trajectory.score else 0.0
 
 
@@ -327,7 +327,7 @@ class Tree(Generic[StateT]):
     answers: list[Completion] = field(default_factory=list)
     """Every sample drawn, those of collapsed siblings included: what the episode cost."""
     failures: list[str] = field(default_factory=list)
-    """Why samples are missing, one a call that failed for good."""
+    """Why samples are missing, one per call that failed for good."""
 
     def add(self, trajectory: Trajectory[StateT]) -> Node[StateT]:
         """The node of one more trajectory; its value is its score until more is known."""
@@ -347,7 +347,7 @@ class Tree(Generic[StateT]):
         return [node for node in self.nodes.values() if node.leaf]
 
     def siblings(self, group: Group) -> list[Node[StateT]]:
-        """One node a sample of the group: several are the same node where states were equal."""
+        """One node per sample of the group: several are the same node where states were equal."""
         return [self.nodes[child] for child in group.children]
 
 
@@ -397,7 +397,7 @@ class Sandbox(Protocol):
     async def run(
         self, code: str, entry_point: str, calls: Sequence[Call], limits: Limits | None = None
     ) -> list[CallResult]:
-        """One result a call, in order."""
+        """One result per call, in order."""
         ...
 
     async def check(
@@ -434,7 +434,7 @@ class Judge(Protocol):
     """A central critic, which sees what all agents said."""
 
     async def values(self, siblings: Siblings[Any]) -> Judgement | None:
-        """A value a child; None where the task's own score already tells the children apart."""
+        """One value per child; None if the task's own score already tells the children apart."""
         ...
 
 

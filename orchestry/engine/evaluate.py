@@ -111,7 +111,7 @@ def compared(
 class Baselines:
     """Baselines of a config's task and team: untrained, unjudged, with the config's seeds.
 
-    Raises ConfigError for a name that is none, and for what no run could be made of.
+    Raises ConfigError for an unknown name, and for a config that no run could have.
     """
 
     config: RunConfig
@@ -192,7 +192,7 @@ def _source(run: Run | str | Path) -> Run:
 
 
 def _left(summary: Summary) -> float | None:
-    """Dollars that a run left of its cap; None where it had none."""
+    """Dollars that a run left of its cap; None if it had none."""
     cap = summary.budget_usd
     return None if cap is None else max(0.0, cap - summary.cost_usd)
 
@@ -240,7 +240,7 @@ def _compare(plan: Plan, folder: Path, watch: Observer) -> None:
 
 
 def _check_same(config: RunConfig, folder: Path) -> None:
-    """Raises ConfigError where the folder holds what another config measured."""
+    """Raises ConfigError if the folder holds what another config measured."""
     if not (folder / "config.yaml").exists():
         return
     for key, before, now in differing(validate(read_config(folder)), config):

@@ -1,6 +1,6 @@
 """What a local run learned, for use elsewhere: plain peft adapters, or models with them merged.
 
-An export is whole or not there. It changes nothing in the run but for the default folder's place.
+An export is whole or not there. Nothing in the run changes, but the default folder lies in it.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def _merge(adapter: Adapter, folder: Path, options: Mapping[str, Any]) -> None:
 
 
 def _need_room(folder: Path, size: int) -> None:
-    """Raises StoreError where so many bytes don't fit."""
+    """Raises StoreError if so many bytes don't fit."""
     if (free := shutil.disk_usage(folder.parent).free) < size:
         raise StoreError(
             f"the weights of {folder.name} take {size / 1e6:,.0f} MB, and the disk that they are "

@@ -46,7 +46,7 @@ async def graded_sets(
     """Sets of `wanted` problems of train and dev in seeded order; fewer where the task has fewer.
 
     A problem all of whose answers score the same is skipped. More sets by the same seed
-    begin with these. Raises ConfigError where no problem has any.
+    begin with these. Raises ConfigError if no problem has any.
     """
     problems = [problem for split in SPLITS for problem in task.problems(split)]
     order = shuffled(len(problems), seed, "judge check")

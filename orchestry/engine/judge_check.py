@@ -168,7 +168,7 @@ class Exam(Work):
     """Asks a judge about sets, several at once, until all are done or something stops it."""
 
     report: CheckReport | None = None
-    """Once it was summed up; None where it failed."""
+    """Once it was summed up; None if it failed."""
 
     def __init__(self, plan: Plan, store: Store, watch: Watcher) -> None:
         super().__init__(plan, store, watch.note, f"the same command with --run-dir {store.folder}")

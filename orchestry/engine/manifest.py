@@ -112,7 +112,7 @@ def write_manifest(
     store: Store, plan: Plan, sandbox_level: str, clock: Callable[[], float] = time.time
 ) -> None:
     """Adds this process to manifest.json: the first one whole, a later one under `resumed` with
-    its UTC time and what differs from the process before it, or not at all where nothing does.
+    its UTC time and what differs from the process before it; it is left out if nothing differs.
 
     Raises StoreError for a manifest that is damaged.
     """

@@ -176,7 +176,7 @@ class Session(Work):
         rate.sum_up()
 
     def _blocks(self) -> Iterator[range]:
-        """The episodes between two updates, all at once where there are none."""
+        """The episodes between two updates, all at once if there are none."""
         asked = self.plan.config.episodes
         size = self.plan.backend.every or asked
         return (range(first, min(first + size, asked)) for first in range(0, asked, size))

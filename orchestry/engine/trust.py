@@ -113,7 +113,7 @@ def check(
     typed: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Raises ConfigError where a config of the folder or file `where` names places of others that
+    """Raises ConfigError if a config of the folder or file `where` names places of others that
     nobody confirms; confirmed ones are remembered.
 
     `typed` has the keys of the config that the user gave today, nested like it.

@@ -83,7 +83,7 @@ class ListwiseJudge:
         return self._judgement(verdicts, outcome)
 
     def _questions(self, siblings: Siblings[Any]) -> tuple[Sequence[Order], list[Request]]:
-        """The orders in which the siblings are shown, and a request each."""
+        """The orders in which the siblings are shown, and one request per order."""
         config, seed = self._config, seed_of(siblings)
         orders = balanced(len(siblings.children), config.repeats, seed)
         requests = [
@@ -118,7 +118,7 @@ class ListwiseJudge:
             raise Malformed(f"it was cut off after {most} tokens: be brief") from None
 
     def _judgement(self, verdicts: Sequence[_Verdict], outcome: Outcome) -> Judgement:
-        """One value a child, from all verdicts; feedback is the first one's."""
+        """One value per child, from all answers; feedback is the first one's."""
         ratings_R_G = [self._numbers(*verdict) for verdict in verdicts]
         worths_G = fit(ratings_R_G, [order for order, _ in verdicts])
         said = {child: rated.feedback for child, rated in zip(*verdicts[0], strict=True)}

@@ -73,7 +73,7 @@ class Share(Frozen):
 
 
 class Measures(Frozen):
-    """What a check found. A figure is None where no pair tells."""
+    """What a check found. A figure is None if no pair tells."""
 
     swap_consistency: Share | None
     """Pairs ordered alike in an order of presentation and in its reverse."""
@@ -115,7 +115,7 @@ def measure(sheets: Sequence[Sheet]) -> Measures:
 
 
 def share(values_by_problem: Iterable[Sequence[float]]) -> Share | None:
-    """The mean of all pairs' values in [0, 1], with its interval; None where there are none.
+    """The mean of all pairs' values in [0, 1], with its interval; None if there are none.
 
     Wilson's score interval at the effective sample size: p (1 - p) over the variance between
     problems, corrected for the degrees of freedom (Korn and Graubard 1998, "Confidence intervals
@@ -308,7 +308,7 @@ def _above_chance(found: Measures, once: Share, twice: Share) -> Advice:
 
 
 def _placed(found: Measures) -> str:
-    """How places sway the judge; '' where they do not."""
+    """How places sway the judge; '' if they do not."""
     effect, swap, repeat = found.position_effect, found.swap_consistency, found.repeat_flips
     if effect is not None and abs(effect) >= LARGE_EFFECT:
         return f"standing first adds {effect:+.1f} points"

@@ -90,7 +90,7 @@ def sign(first: float, second: float) -> int:
 
 
 def spearman(left_G: Sequence[float], right_G: Sequence[float]) -> float:
-    """Spearman's rank correlation, ties at their mean rank; 0 where one side is all tied."""
+    """Spearman's rank correlation, ties at their mean rank; 0 if one side is all tied."""
     import numpy as np
 
     a, b = np.array(ranks(left_G)), np.array(ranks(right_G))

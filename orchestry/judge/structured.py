@@ -31,7 +31,7 @@ class Reply(Generic[T]):
     """The result of one question."""
 
     value: T | None
-    """What was read; None where the answer stayed malformed."""
+    """What was read; None if the answer stayed malformed."""
     at_once: bool
     """Whether the first answer could be read."""
 

@@ -248,7 +248,7 @@ _KNOWN = {
 def instance(schema: Mapping[str, Any], rng: random.Random) -> Any:
     """A JSON value that the schema allows, drawn from `rng`.
 
-    Raises ProviderError, permanent, where the schema uses what the module leaves out.
+    Raises ProviderError, permanent, if the schema uses what the module leaves out.
     """
     return _draw(schema, schema, rng)
 

@@ -132,7 +132,7 @@ class Gateway:
 
     def verdict(self) -> ProviderError | None:
         """The error to stop with at the end of a block of work: that of a provider which never
-        answered. None where an earlier process already stopped for it."""
+        answered. None if an earlier process already stopped for it."""
         servers = self._servers.items()
         silent = (b.doubt for at, (b, _) in servers if b.doubt and at not in self._answering)
         return None if self._doubted else next(silent, None)

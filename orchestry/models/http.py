@@ -232,7 +232,7 @@ def retry_after(headers: Mapping[str, str], clock: Callable[[], float]) -> float
 
 
 def whole(value: object) -> int | None:
-    """A token count as a server gave it, or None where it gave none that can be one."""
+    """A token count as a server gave it; None if it is missing or impossible."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
@@ -244,7 +244,7 @@ def counted(value: object, worst: int, *, some: bool) -> int:
 
 
 def text_in(value: object) -> str:
-    """An answer's text as valid Unicode; '' where a server gave none."""
+    """An answer's text as valid Unicode; '' if a server gave none."""
     return utf8(value) if isinstance(value, str) else ""
 
 

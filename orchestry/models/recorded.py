@@ -57,7 +57,7 @@ class RecordedProvider:
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
     ) -> Completion:
-        """The recorded answer; raises ProviderError, permanent, where there is none."""
+        """The recorded answer; raises ProviderError, permanent, if there is none."""
         answer = self._answers.get(request_digest(request))
         if answer is None:
             raise self._missing(request)

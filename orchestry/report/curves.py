@@ -60,7 +60,7 @@ def reward(run: Run) -> Figure:
 
 
 def part(name: str) -> Callable[[Run], Figure]:
-    """One part of that reward, likewise; 0 where a trajectory lacks it."""
+    """One part of that reward, likewise; 0 if a trajectory lacks it."""
 
     def figure(run: Run) -> Figure:
         if searched(run):
@@ -103,7 +103,7 @@ def points(run: Run, smooth: int) -> Iterator[Point]:
 
 
 def curve(runs: Sequence[Run], figure: Callable[[Run], Figure], smooth: int) -> Curve | None:
-    """The mean over runs where all of them have come; None where one has come nowhere."""
+    """The mean over runs, as far as all of them have come; None if one has no point."""
     rows = [
         [(p.x, list(map(figure(run), p.episodes))) for p in points(run, smooth)] for run in runs
     ]
@@ -147,7 +147,7 @@ def _plain(run: Run) -> Iterator[Point]:
 
 
 def _every(run: Run) -> int:
-    """Episodes of an update of the weights; 0 where they stay."""
+    """Episodes of an update of the weights; 0 if they stay."""
     learn = run.config.get("learn", {})
     moves = run.config.get("backend") == "local" and learn.get("enabled", True)
     return int(learn.get("every", 8)) if moves else 0

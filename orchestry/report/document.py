@@ -366,7 +366,7 @@ class Example:
 
     @property
     def credits(self) -> list[CreditRecord]:
-        """Each agent's part of the return; empty where none was measured on this trajectory."""
+        """Each agent's part of the return; empty if none was measured on this trajectory."""
         return [credit for credit in self.record.credits if credit.leaf == self.leaf.id]
 
 

@@ -268,7 +268,7 @@ def _bar(axes: Axes, place: int, row: _Row) -> None:
 
 
 def draw_kinds(task: str, arms: Sequence[Arm]) -> Picture | None:
-    """A stacked area a run arm; None where no trajectory has a tag."""
+    """One stacked area per arm; None if no trajectory has a tag."""
     from matplotlib.figure import Figure
 
     played = [arm for arm in arms if arm.runs]

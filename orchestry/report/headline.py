@@ -1,6 +1,6 @@
 """An experiment's results in sentences: the head of RESULTS.md, and what the terminal shows.
 
-They claim no more than the figures do: a gain is one on held-out problems whose interval leaves
+They don't overclaim: a gain is one on held-out problems whose interval leaves
 out zero.
 """
 

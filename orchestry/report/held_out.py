@@ -24,7 +24,7 @@ class Held:
     """The team at an update, or the baseline's name."""
     split: str
     update: int | None
-    """0: as the run began; None where the run learned nothing, and of baselines."""
+    """0: as the run began; None if the run learned nothing, and of baselines."""
     samples: int | None
     """Independent trajectories of a problem; None: as the run's own search."""
     run: Salvaged
@@ -108,7 +108,7 @@ def by_best(team: Run, other: Held) -> bool:
 
 
 def ahead(team: Held, other: Held) -> Interval | None:
-    """What the team earns more, paired by problem; None where both have played none."""
+    """What the team earns more, paired by problem; None if both have played none."""
     return gain(team.run, other.run, by_best(team.run, other))
 
 
@@ -118,7 +118,7 @@ def common(one: Held, other: Held) -> int:
 
 
 def shows_gain(difference: Interval, problems: int) -> str:
-    """What a difference over so many problems says, in words that claim no more than it does.
+    """What a difference over `problems` problems shows, without overclaiming.
 
     >>> shows_gain(Interval(0.1, -0.1, 0.3), 20)
     'no difference is shown: the interval covers 0'

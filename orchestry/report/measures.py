@@ -38,7 +38,7 @@ class Measures:
     input_tokens: int
     output_tokens: int
     tokens_per_s: float | None
-    """Output tokens that a model drew a second of wall time; None where all came from a cache."""
+    """Output tokens per second of wall time; None if all came from a cache."""
     usd: float
     stopped: str
 
@@ -53,7 +53,7 @@ class Measures:
 
 
 def measured(run: Run) -> Measures | None:
-    """The figures of a run's finished episodes; None where it has none."""
+    """The figures of a run's finished episodes; None if it has none."""
     summary, by_problem = run.summary, trajectory_rewards(run.episodes)
     if not by_problem:
         return None

@@ -35,7 +35,7 @@ class Experiment:
     baselines: Mapping[str, Salvaged]
     """By name of the folder under RUN/baselines/."""
     missing: tuple[str, ...] = ()
-    """What a reader has to know that this experiment lacks, a sentence each."""
+    """What this experiment lacks and a reader must know, one sentence per item."""
 
 
 def read_experiments(folders: Sequence[Path]) -> tuple[Experiment, ...]:
@@ -114,7 +114,7 @@ class Salvaged(Run):
 
     @cached_property
     def measures(self) -> Measures | None:
-        """The run's figures, made once; None where it has no finished episode."""
+        """The run's figures, made once; None if it has no finished episode."""
         return measured(self)
 
     @cached_property
@@ -126,7 +126,7 @@ class Salvaged(Run):
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
-        """What a reader of the run has to know that it lacks, a sentence each."""
+        """What the run lacks and a reader must know, one sentence per item."""
         return (*self._journal[1], *self._records[1], *self._unfinished())
 
     @cached_property
@@ -220,7 +220,7 @@ def labels(configs: Sequence[Config], folders: Sequence[str]) -> list[str]:
 
 
 def settings(configs: Sequence[Config]) -> list[str]:
-    """The settings in which each differs from the others; '' where none differs."""
+    """The settings in which each differs from the others; '' if none differs."""
     flat = [telling(config) for config in configs]
     keys = _fewest(flat)
     return [", ".join(_said(key, one.get(key)) for key in keys) for one in flat]

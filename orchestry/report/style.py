@@ -56,7 +56,7 @@ _LOOK: Any = {  # matplotlib types every key of its own
 
 
 def undrawn() -> str:
-    """Why no figure can be drawn: the extra `plots` is not installed. '' where it is."""
+    """Why no figure can be drawn: the extra `plots` is not installed. '' if it is."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -99,6 +99,6 @@ def lighter(ink: str, share: float = 0.58) -> str:
 
 
 def kind_colours(kinds: list[str]) -> dict[str, str]:
-    """A colour a kind, grey for what names nothing."""
+    """One colour per kind, grey for what names nothing."""
     named = [kind for kind in kinds if kind not in GREYS]
     return {**GREYS, **{kind: KINDS[n % len(KINDS)] for n, kind in enumerate(named)}}

@@ -106,7 +106,7 @@ def _held_out(experiment: Experiment, several: bool) -> Iterator[list[str]]:
 
 
 def beside(experiments: Sequence[Experiment]) -> str | None:
-    """A row a baseline, and what the run's team earns more on the same problems."""
+    """One row per baseline, and how much more the run's team earns on the same problems."""
     rows = [row for one in experiments for row in _beside(one, len(experiments) > 1)]
     header = ["", "split", *MEASURED, "the team's lead, paired", "tokens/s"]
     return table(header, rows) if rows else None
@@ -228,7 +228,7 @@ def _uses(run: Salvaged) -> dict[str, float]:
 
 
 def _around(name: str, runs: Iterable[Salvaged]) -> dict[str, str]:
-    """The sums over a run's evaluations, or its baselines; nothing where there are none."""
+    """The sums over a run's evaluations, or its baselines; nothing if there are none."""
     summaries = [run.summary for run in runs]
     if not summaries:
         return {}

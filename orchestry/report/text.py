@@ -60,7 +60,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], figures: bool = 
 
 
 def bullets(items: Iterable[str]) -> str:
-    """A list, an item a line."""
+    """A list, one item per line."""
     return "\n".join(f"- {item}" for item in items)
 
 

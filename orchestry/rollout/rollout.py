@@ -64,7 +64,7 @@ class Rollout(Generic[StateT]):
         A sample whose call failed makes no child; where all of a state did, that branch ends, and
         a tree without leaves is a failed episode.
 
-        Raises TaskError where the task breaks its contract.
+        Raises TaskError if the task breaks its contract.
         """
         with task_boundary(self.task, "reset", problem):
             root = Trajectory(ROOT, problem, seed, self.task.reset(problem, seed))
@@ -156,7 +156,7 @@ class Rollout(Generic[StateT]):
         return child
 
     def _fault(self, node: Trajectory[StateT]) -> TaskFault | None:
-        """What the task raises where the next agents are to be asked; None where it does not."""
+        """What the task raises where the next agents are to be asked; None if it does not."""
         try:
             for agent in self.actors(node):
                 self.request(node, agent)
@@ -284,7 +284,7 @@ class Rollout(Generic[StateT]):
 
 
 def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
-    """Rates trajectories by the task's own evaluate, checked. Raises TaskFault where it raises,
+    """Rates trajectories by the task's own evaluate, checked. Raises TaskFault if it raises,
     gives what no score can be, or had raised before on what led to a trajectory."""
 
     async def one(node: Trajectory[Any]) -> Score:

@@ -30,7 +30,7 @@ class Mix:
 
 
 def draws(samples: int, agents: int, seed: int, limit: int = MAX_MIXES) -> list[tuple[int, ...]]:
-    """Which sample each agent takes, a draw each: all combinations, or as many as fit `limit`.
+    """Which sample each agent takes, one draw per row: all combinations, or as many as fit `limit`.
 
     Where they don't fit, the draws form Latin squares, so that every sample is used equally often;
     [] where not even one draw's coalitions fit.

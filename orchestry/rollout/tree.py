@@ -89,7 +89,7 @@ def back_up(tree: Tree[Any]) -> None:
 
 
 def group_values(tree: Tree[Any], group: Group) -> tuple[Source, tuple[float, ...]]:
-    """One value a sample, all of one source.
+    """One value per sample, all of one source.
 
     Leaves if every child has some, else the judge's if it rated every child, else own scores.
     """

@@ -77,7 +77,7 @@ class Estimates:
         return estimate
 
     def estimate(self, node: NodeId) -> Estimate | None:
-        """The estimate of a state; None where nothing was played to its end from there."""
+        """The estimate of a state; None if nothing was played to its end from there."""
         if node not in self._memo:
             self._memo[node] = self._estimate(node)
         return self._memo[node]

@@ -118,9 +118,9 @@ class ForkServers:
     async def run(
         self, code: str, entry_point: str, calls: Sequence[Call], limits: Limits | None = None
     ) -> list[CallResult]:
-        """One result a call, in order.
+        """One result per call, in order.
 
-        A candidate's failure is a verdict. Raises SandboxError where the sandbox itself fails, and
+        A candidate's failure is a verdict. Raises SandboxError if the sandbox itself fails, and
         Untaggable for arguments that are no plain data.
         """
         limits = limits or self._limits
@@ -133,7 +133,7 @@ class ForkServers:
     ) -> CallResult:
         """Runs `check(candidate)` of `test` in a process beside the candidate's; see types.Sandbox.
 
-        Raises SandboxError where the sandbox itself fails.
+        Raises SandboxError if the sandbox itself fails.
         """
         limits = limits or self._limits
         candidate = {"code": code, "entry_point": entry_point, **_bounds(limits)}

@@ -1,4 +1,4 @@
-"""From what a child said, and how it ended, to one verdict a call. All of it a stranger's words."""
+"""From what a child said, and how it ended, to one verdict per call. None of it is trusted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_room(calls: int, limits: Limits) -> int:
 
 
 def verdicts(played: Played, calls: int, limits: Limits, redactor: Redactor) -> list[CallResult]:
-    """One result a call: what was said of it, or why nothing was."""
+    """One result per call: what was said of it, or why nothing was."""
     results: list[CallResult] = []
     broken = ""
     try:

@@ -92,11 +92,11 @@ def deepen(module: bytes) -> bytes:
 
     What would overflow the old stack left the memory and trapped. Below the new one lies the heap,
     so wasmtime has to end recursion first: at 2 MiB of machine stack, where programs have taken
-    15 MiB of this stack, and 85 MiB those written for it (`select.select` takes 49 KB a call, by
+    15 MiB of this stack, and 85 MiB those written for it (`select.select` takes 49 KB per call, by
     far the most of what can call itself). Whoever gets past that spoils memory of his own instance,
     and nothing else.
 
-    Raises SandboxError where the bytes are not those of the build that this was made for.
+    Raises SandboxError if the bytes are not those of the build that this was made for.
     """
     for what, (old, new) in _CHANGES.items():
         if module.count(bytes.fromhex(old)) != 1:
@@ -156,7 +156,7 @@ def _keep(compiled: Path, code: bytes) -> None:
 
 
 def _own(folder: Path) -> None:
-    """Raises ConfigError where another user could put machine code of his into it."""
+    """Raises ConfigError if another user could put machine code of his into it."""
     stat = folder.stat()
     if hasattr(os, "getuid") and (stat.st_uid != os.getuid() or stat.st_mode & _OTHERS_MAY_WRITE):
         raise ConfigError(
@@ -499,7 +499,7 @@ class WasiWorker:
     async def start(cls) -> WasiWorker:
         """A worker whose first instance is ready.
 
-        Fetches and compiles the interpreter at the first use of a machine. Raises Refused where
+        Fetches and compiles the interpreter at the first use of a machine. Raises Refused if
         it can't be had.
         """
         try:
@@ -521,7 +521,7 @@ class WasiWorker:
         return worker
 
     async def play(self, jobs: Sequence[dict[str, Any]], wall_s: float, room: int) -> Played:
-        """One run of one instance a job. Raises ConnectionError where no instance starts."""
+        """One run of one instance per job. Raises ConnectionError if no instance starts."""
         self._memory_mb = jobs[0]["memory_mb"]
         running = [self._take() for _ in jobs]
         try:

@@ -91,7 +91,7 @@ class Worker:
     async def start(cls, level: int) -> Worker:
         """A server that is confined and ready.
 
-        Raises Refused where the level can't be had here, SandboxError where no interpreter starts.
+        Raises Refused if the level can't be had here, SandboxError where no interpreter starts.
         """
         if level == UNCONFINED:
             hide_process()
@@ -113,7 +113,7 @@ class Worker:
         return worker
 
     async def play(self, jobs: Sequence[dict[str, Any]], wall_s: float, room: int) -> Played:
-        """One run of one process a job. Raises ConnectionError where the server is gone."""
+        """One run of one process per job. Raises ConnectionError if the server is gone."""
         order = [ORDER.pack(wall_s, room, len(jobs))]
         order += [wire.framed(marshal.dumps(job)) for job in jobs]
         self._writer.write(b"".join(order))  # at once: each part would wake the server

@@ -70,7 +70,7 @@ def checkpoint(run: Run, learned: Learned) -> Path:
 
 
 def check_files(folder: Path, learned: Learned, fix: str, but: str = "") -> None:
-    """Raises StoreError where a file of a run's checkpoint, `but` one, has not the content that
+    """Raises StoreError if a file of a run's checkpoint, `but` one, has not the content that
     the update wrote."""
     place = folder / str(learned.state["checkpoint"])
     for name, digest in learned.state.get("files", {}).items():

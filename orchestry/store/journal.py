@@ -234,7 +234,7 @@ class Journal:
         self._mark()
 
     def check(self) -> None:
-        """Raises StoreError where somebody else replaced, removed or wrote the journal or the
+        """Raises StoreError if somebody else replaced, removed or wrote the journal or the
         lock since this process took them."""
         for file, inode in self._files.items():
             try:
@@ -287,7 +287,7 @@ def checksums(lines: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
 
 
 def _last_crc(lines: bytes) -> int:
-    """The checksum at the end of the last line; 0 where there is none that can be read."""
+    """The checksum at the end of the last line; 0 if there is none that can be read."""
     try:
         return int(lines[-11:].rstrip(b"\n")[-10:-2], 16)
     except ValueError:

@@ -26,7 +26,7 @@ class NodeRecord(Frozen):
     source: Source | None
     survived: bool
     judged: float | None = None
-    """The judge's own number, before mixing; None where it was not asked."""
+    """The judge's own number, before mixing; None if it was not asked."""
     judge_feedback: str = ""
     score: Score = Score(parts=())
     """The task's; without parts at the root, which has none."""

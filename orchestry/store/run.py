@@ -245,7 +245,7 @@ class Run:
 
 
 def load_run(path: str | Path) -> Run:
-    """Reads a run directory; raises ConfigError where there is none, StoreError for damage."""
+    """Reads a run directory; raises ConfigError if there is none, StoreError for damage."""
     return Run(existing(Path(path)))
 
 

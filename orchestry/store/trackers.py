@@ -317,7 +317,7 @@ def _settings() -> Any:
 
 
 def _check_login() -> None:
-    """Raises ConfigError where wandb knows no key, and would ask for one; asks no server."""
+    """Raises ConfigError if wandb knows no key, and would ask for one; asks no server."""
     import wandb
 
     wandb.setup(wandb.Settings(silent=True))

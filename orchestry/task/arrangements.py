@@ -50,7 +50,7 @@ class Gathered:
     answers: tuple[tuple[str, str], ...] = ()
 
     def by(self, agent: str) -> str:
-        """What the agent answered last, or '' where it has not."""
+        """What the agent answered last, or '' if it has not."""
         return next((text for who, text in reversed(self.answers) if who == agent), "")
 
     def shown(self, besides: str) -> str:
@@ -273,7 +273,7 @@ def arranged(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, BaseTas
 
 
 def check_first_state(config: RunConfig, task: BaseTask[Any], problem: Problem) -> None:
-    """Raises ConfigError where a baseline asks an agent in a state that the task can't show it."""
+    """Raises ConfigError if a baseline asks an agent in a state that the task can't show it."""
     if config.baseline is None:
         return
     state = task.reset(problem, 0)
@@ -308,7 +308,7 @@ def _alone(config: RunConfig, task: Fixed) -> RunConfig:
 
 
 def _own(config: RunConfig, team: Sequence[str], key: str, usual: Any) -> Any:
-    """What all agents have of a setting; None where that is the usual one."""
+    """The setting's value if all agents share it; None if that is the default."""
     own = [getattr(config.agents.get(role, AgentConfig()), key) for role in team]
     found = {usual if value is None else value for value in own}
     if len(found) > 1:

@@ -34,7 +34,7 @@ class BaseTask(ABC, Generic[StateT]):
     weights: ClassVar[Mapping[str, float]] = {"quality": 1.0}
     options_type: ClassVar[type[Frozen]] = Frozen
     solved: ClassVar[str | None] = None
-    """The tag that says of a trajectory that it solved its problem, for pass@k; None where there is
+    """The tag that says of a trajectory that it solved its problem, for pass@k; None if there is
     no such thing."""
     judged: ClassVar[bool] = True
     """Whether a central judge is asked where the config does not say (`judge.enabled`)."""
@@ -143,7 +143,7 @@ class Transcript:
         return tuple(text for who, text in self.said if who == agent)
 
     def last(self, agent: str) -> str:
-        """What the agent said last, or '' where it has not spoken."""
+        """What the agent said last, or '' if it has not spoken."""
         texts = self.by(agent)
         return texts[-1] if texts else ""
 

@@ -130,7 +130,7 @@ async def check_task(
     Every role gives every kind of odd answer (`fuzz`), on FUZZED problems in turn.
     Each of `seeds` is one game of hostile answers for each of `problems_per_split` problems of a
     split, spread evenly; their graded answers are played too. Gold is played on every problem, or
-    on 200 spread evenly. Raises SandboxError where the sandbox itself fails.
+    on 200 spread evenly. Raises SandboxError if the sandbox itself fails.
     """
     case = _Case(task)
     splits = _check_problems(case)
@@ -369,7 +369,7 @@ async def _check_any_answer(
 
 
 def _unplayable(case: _Case, answer: object) -> str:
-    """Why a team can't say this; '' where it can."""
+    """Why a team can't say this; '' if it can."""
     if not isinstance(answer, Mapping):
         return f"is a {type(answer).__name__}, no mapping from role to text"
     for agent in case.task.agents:

@@ -32,7 +32,7 @@ MAX_SHOWN = 120
 
 
 def extract_code(text: str, entry_point: str) -> str:
-    """The code of an answer, or '' where there is none.
+    """The code of an answer, or '' if there is none.
 
     Of several pieces those that define `entry_point` go first, then those that parse, then the
     last. Names that this piece lacks bring the other pieces that define them along, all in the

@@ -56,7 +56,7 @@ def rows(hub: str, path: Path | None) -> Iterator[Row]:
 def own(path: Path, split: Split, banks: Iterable[str]) -> Sequence[Problem]:
     """The problems of one split of a file of a task's own kind; `banks` are its data sets.
 
-    Raises ConfigError where there is no such file, TaskError where it is of another kind.
+    Raises ConfigError if there is no such file, TaskError if it is of another kind.
     """
     path = path.expanduser()
     if not path.exists():
@@ -93,7 +93,7 @@ class Texts:
         return tuple(problem for problem in whole if problem.split == split)
 
     def problem(self, where: str, row: Any) -> Problem:
-        """One row. Raises TaskError where it has no text."""
+        """One row. Raises TaskError if it has no text."""
         text = row.get(self.field) if isinstance(row, Mapping) else None
         if not isinstance(text, str):
             raise errors.TaskError(

@@ -46,7 +46,7 @@ FRAGMENTS = {
 """What stands somewhere in a good answer, by name."""
 
 Say = Callable[[str, str, random.Random], str]
-"""From a role's gold answer ('' where there is none) and its prompt to an odd answer."""
+"""From a role's gold answer ('' if there is none) and its prompt to an odd answer."""
 
 Answer = Callable[[str, str], str]
 """From a role and its prompt to its text."""
@@ -67,8 +67,8 @@ class Raised:
 async def fuzz(
     task: BaseTask[Any], tools: Tools, problems: Sequence[Problem], seed: int
 ) -> list[Raised]:
-    """Every kind of odd answer of every role, the others saying their gold, or nothing where there
-    is none; one game a problem in turn. Raises what is no fault of the task."""
+    """Every kind of odd answer of every role, the others saying their gold, or nothing if there
+    is none; one game per problem in turn. Raises what is no fault of the task."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def one(number: int, role: str, kind: str, say: Say) -> Raised | None:

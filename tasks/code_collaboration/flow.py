@@ -37,7 +37,7 @@ _Body = Sequence[ast.stmt]
 
 
 def follow(tree: ast.Module, entry_point: str, aux: str) -> Trace | None:
-    """What happens in `entry_point`, or None where the module defines no such function.
+    """What happens in `entry_point`, or None if the module defines no such function.
 
     Raises RecursionError for code nested too deep, ValueError for integers of too many digits.
     """

@@ -88,7 +88,7 @@ one, always the same."""
 Asked = tuple[tuple[Any, ...], Any]
 """Arguments of a call of aux, and its right answer."""
 Values = tuple[tuple[Any] | None, ...]
-"""What came of each test; None where that is no value."""
+"""What came of each test; None if that is no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ async def _reference(problem: Problem, tools: Tools) -> Reference:
 async def _recorded(problem: Problem, gold: Program, tools: Tools) -> tuple[Asked, ...]:
     """What the gold main asks of the gold aux, and is answered, over all tests.
 
-    Raises TaskError where that gives nothing however often it is run: what is kept for all answers
+    Raises TaskError if that gives nothing however often it is run: what is kept for all answers
     to come must not be the fault of a busy moment.
     """
     recorder = _RECORDED.format(name=problem.data["entry_point"], most=MAX_ASKED)

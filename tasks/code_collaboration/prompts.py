@@ -23,7 +23,7 @@ def for_helper(problem: Problem) -> str:
 
 
 def for_main(problem: Problem, helper: str | None = None) -> str:
-    """The problem with its one example, which is none of the tests, and the promise of aux.
+    """The problem with its one example, which is not among the tests, and the promise of aux.
 
     `helper` is the helper's code where main may see it.
     """

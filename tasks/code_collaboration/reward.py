@@ -44,7 +44,7 @@ def is_valid(code: str) -> bool:
 def cooperation(honest: float, stubbed: Sequence[float]) -> float:
     """How much of the quality goes when aux is replaced by the most successful of its stubs.
 
-    Relative to the quality with aux, whole from FULL_DROP on; 0 where there is nothing to lose.
+    Relative to the quality with aux, whole from FULL_DROP on; 0 if there is nothing to lose.
     """
     if honest <= 0.0 or not stubbed:
         return 0.0
@@ -57,7 +57,7 @@ def partnership(
 ) -> tuple[float, str]:
     """What the halves' work with other partners says of cooperation, and what against it.
 
-    Each relative to the quality of the team; `alone` is what either comes to without the other.
+    Each relative to the quality of the team; `alone` is what the better one passes alone.
     """
     if alone[0] >= quality:
         return 0.0, "aux alone passes as many tests as the two together"
@@ -73,7 +73,7 @@ def partnership(
 
 
 def objection(program: Program, entry_point: str, usage: Usage) -> str:
-    """Why there is no cooperation whatever running may show, in words; '' where there may be."""
+    """Why there is no cooperation whatever running may show, in words; '' if there may be."""
     if defined(program.helper, AUX) is None:
         return "the helper defines no aux"
     if defined(program.main, entry_point) is None:

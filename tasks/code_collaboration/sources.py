@@ -42,7 +42,7 @@ def problems(bank: str, path: Path | None, split: Split) -> Sequence[Problem]:
 
     `path` is a local .jsonl, .json (both also .gz) or .parquet file, or a folder written by
     `datasets.save_to_disk`; without it the hub is asked, or the cache that `datasets` keeps.
-    Parquet, folders and the hub need the extra `datasets`. Raises ConfigError where the data set
+    Parquet, folders and the hub need the extra `datasets`. Raises ConfigError if the data set
     can't be reached, TaskError naming file and row where its content is not of the right shape.
     """
     whole = _all(bank, path.expanduser().absolute() if path else None)

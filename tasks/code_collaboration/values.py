@@ -114,7 +114,7 @@ UNTOUCHED = {Origin.GIVEN, *FIXED}
 
 
 def join(values: Iterable[Value]) -> Value:
-    """Any of the values; computed where there are none."""
+    """Any of the values; computed if there are none."""
     found = list(values)
     if len(found) == 1:
         return found[0]

@@ -125,7 +125,7 @@ def _delivered(code: str) -> Mapping[str, str]:
 
 
 def _ask(problem: Problem) -> str:
-    """The problem with its one example, which is none of the tests."""
+    """The problem with its one example, which is not among the tests."""
     args, expected = problem.data["example"]
     call = show_call(problem.data["entry_point"], args)
     return f"{problem.prompt}\nExample: {call} returns {expected!r}."

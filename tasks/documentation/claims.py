@@ -30,7 +30,7 @@ class Claims:
 
     @property
     def share(self) -> float:
-        """The share of what was owed or said that holds; 1 where nothing was."""
+        """The share of what was owed or said that holds; 1 if nothing was."""
         total = self.true + len(self.lacking) + len(self.false)
         return self.true / total if total else 1.0
 

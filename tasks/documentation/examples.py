@@ -52,7 +52,7 @@ _PARSER, _CHECKER = doctest.DocTestParser(), doctest.OutputChecker()
 Said = tuple[str, str]
 """What a statement printed or evaluated to, and what it raised; one of them is empty."""
 Plays = tuple[list[Said], list[Said]]
-"""What the statements of a section came to in one process: rightly, and spoilt."""
+"""The results of a section's statements in one process: on the right module, and spoilt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ async def run(
 
 
 async def _played(module: Module, name: str, sources: Sequence[str], tools: Tools) -> list[Plays]:
-    """What the statements of a section came to in each process; [] where there is none to run."""
+    """The results of a section's statements in each process; [] if there is none to run."""
     if not any(sources):
         return []
     calls = [

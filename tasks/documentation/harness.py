@@ -83,7 +83,7 @@ def public(module: types.ModuleType) -> types.ModuleType:
 
 
 def said(statement: str, names: dict[str, Any]) -> tuple[str, str]:
-    """What one statement came to, as Python's prompt would show it."""
+    """The result of one statement, as Python's prompt would show it."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
@@ -168,7 +168,7 @@ def other(value: Any) -> Any:
 
 
 def twin(value: Any) -> Any:
-    """An object of the same class whose attributes have other values; None where there is none."""
+    """An object of the same class whose attributes have other values; None if there is none."""
     try:
         made = object.__new__(type(value))
         for name, held in vars(value).items():

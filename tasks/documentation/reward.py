@@ -63,7 +63,7 @@ class Document:
         return min(1.0, 2 * self.sound(name))
 
     def sound(self, name: Name) -> float:
-        """How far the description of a name counts; 0 where there is none."""
+        """How far the description of a name counts; 0 if there is none."""
         if name.qualified not in self._sound:
             self._sound[name.qualified] = self._found_sound(name)
         return self._sound[name.qualified]

@@ -31,7 +31,7 @@ class Section:
 
     description: str = ""
     entries: dict[str, str] = field(default_factory=dict)
-    """What is said of each parameter in an entry of its own; '' where that is nothing."""
+    """What is said of each parameter in an entry of its own; '' if that is nothing."""
     kinds: dict[str, str] = field(default_factory=dict)
     """The kind that an entry gives its parameter, one of module.KINDS."""
     unknown: list[str] = field(default_factory=list)

@@ -16,7 +16,7 @@ def problems(folder: Path, max_lines: int, split: Split) -> Sequence[Problem]:
     """One split of a folder's modules, by a hash of each one's path in it.
 
     A module counts if it is Python, offers something public, is not too long, and imports the
-    standard library only: the sandbox has nothing else. Raises TaskError where none does.
+    standard library only: the sandbox has nothing else. Raises TaskError if none does.
     """
     whole = _all(folder.expanduser().absolute(), max_lines)
     return tuple(problem for problem in whole if problem.split == split)

@@ -79,7 +79,7 @@ class Work:
         return facts(self.problem)
 
     def covered(self, said: Sequence[Sentence]) -> list[float]:
-        """For each key fact 1 where a sentence states it and cites its note, little where one
+        """For each key fact 1 if a sentence states it and cites its note, little where one
         states it and cites nothing; 0 where its note was not retrieved."""
         have = {note.id for note in self.retrieved}
         return [self._covered(fact, said) if fact.note in have else 0.0 for fact in self.facts]

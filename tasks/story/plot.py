@@ -30,7 +30,7 @@ class Plot:
 
     @classmethod
     def of(cls, problem: Problem) -> Plot:
-        """Raises TaskError where the problem's data are not those of a story."""
+        """Raises TaskError if the problem's data are not those of a story."""
         try:
             data: Any = problem.data
             elements = (*data["characters"], data["object"], data["place"])

@@ -45,7 +45,7 @@ class ApiBackend(Backend):
 
     learner: Learner | None = None
     library: Library
-    """Behaviours that the run began with in its prompts; empty where there are none."""
+    """Behaviours that the run began with in its prompts; empty if there are none."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class Side:
     """The task's on the whole work, and the judge's on the agent's move."""
     tags: tuple[str, ...]
     credit: float | None
-    """The agent's part in the trajectory's return; None where none was recorded."""
+    """The agent's part in the trajectory's return; None if none was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _worst(leaves: Sequence[_Leaf]) -> dict[str, _Leaf]:
 
 
 def _contrast(agent: str, winner: _Leaf, loser: _Leaf) -> Contrast | None:
-    """None where the two are worth the same, or where it was not the agent that differed."""
+    """None if the two have the same value, or differ in another agent's part."""
     if winner.value <= loser.value:
         return None
     moves = zip_longest(_moves(winner, agent), _moves(loser, agent))
@@ -207,7 +207,7 @@ The text is the instruction. The why is one sentence: what went wrong that it pu
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """What came of it. `outcome` is None where there was nothing to ask about."""
+    """What came of it. `outcome` is None if there was nothing to ask about."""
 
     behaviors: tuple[Behavior, ...]
     """New ones: candidates, and near-duplicates with status `merged`, for the record."""
@@ -294,7 +294,7 @@ def _novel(library: Library, proposed: Sequence[Behavior]) -> tuple[Behavior, ..
 
 
 def _examples(contrasts: Sequence[Contrast], born: Mapping[str, Any]) -> list[Behavior]:
-    """The first good move that is short enough, as an example; none where there is none."""
+    """The first good move that is short enough, as an example; none if there is none."""
     for contrast in contrasts:
         side = contrast.winner
         text = f"Asked:\n{side.saw.strip()}\n\nAnswered:\n{side.answered.strip()}"

@@ -8,7 +8,7 @@ inequality; Waudby-Smith and Ramdas, "Estimating means of bounded random variabl
 JRSS B 2024, section 4). So a look after every pair costs nothing, and a trial may pause.
 
 Most of the wealth bets for a date. Because the trial ends after N pairs, wealth is worth most if it
-copies an option that pays 1 where the sum of differences touches a line before then, as a
+copies an option that pays 1 if the sum of differences touches a line before then, as a
 group-sequential test with O'Brien-Fleming bounds does. For a Brownian path with m pairs left, at z
 standard deviations (of the sum of those m) below the line, the option costs 2 Phi(-z) (reflection),
 and its hedge holds b = phi(z) / (Phi(-z) sd sqrt(m)). Here z is read off the wealth itself before
@@ -227,7 +227,7 @@ def _distance(wealth: float) -> float:
 
 
 def _interval(differences_N: list[float], bets_N: list[float]) -> tuple[float, float]:
-    """All means that no bettor at level (1 - COVERAGE) / 2 a side has refuted, in [-1, 1]."""
+    """All means that no bettor at level (1 - COVERAGE) / 2 per side has refuted, in [-1, 1]."""
     if not differences_N:
         return -1.0, 1.0
     middle = sum(differences_N) / len(differences_N)

@@ -29,7 +29,7 @@ def write(experiments: Sequence[Experiment], folder: Path, cap: int = CAP) -> Pa
     """Writes index.html into the folder; the same runs give the same bytes.
 
     `cap`: bytes of the episodes' trees that the page may hold. Trees beyond it are left out, and
-    the page says so. Raises OSError where the disk refuses, StoreError where a run can't be read.
+    the page says so. Raises OSError if the disk refuses, StoreError if a run can't be read.
     """
     path = folder / "index.html"
     folder.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ def telling(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
 
 
 def _tree(record: EpisodeRecord, lines: Lines, left: int) -> tuple[str, int]:
-    """An episode's JSON and its bytes, new lines included; '' where they are more than `left`."""
+    """An episode's JSON and its bytes, new lines included; '' if they are more than `left`."""
     before = len(lines.all)
     plain: dict[str, Any] = record.model_dump(mode="json", exclude_defaults=True)
     plain["seed"] = str(record.seed)  # beyond what a number of JavaScript holds

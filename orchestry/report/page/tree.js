@@ -1,5 +1,5 @@
 'use strict';
-// The search tree of an episode, drawn from left to right: a column a stage, a node a sample.
+// The search tree of an episode, drawn from left to right: one column per stage, one node per sample.
 
 const COLUMN = 170, ROW = 26, START = 58;
 const MANY = 160, HUGE = 400; // nodes from which the pruned are hidden, and branches closed

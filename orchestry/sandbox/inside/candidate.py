@@ -56,7 +56,7 @@ def answer_test(job: dict[str, Any], receive: Callable[[], bytes], send: Send) -
 
 
 def fitted(record: Record, room: int, output_kb: int) -> bytes:
-    """A record as it is sent; one that needs more than `room` says no more than that."""
+    """A record as it is sent; one that needs more than `room` says only that."""
     if len(record.get("value", b"")) <= room:
         data = dumps_record(record)
         if len(data) <= room + FRAME:

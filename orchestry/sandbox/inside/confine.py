@@ -31,7 +31,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def namespaces(machine: str) -> None:
-    """Puts this process's further life into a child that is alone. Raises OSError where forbidden.
+    """Puts this process's further life into a child that is alone. Raises OSError if forbidden.
 
     The calling process stays behind as the child's guard and ends with it.
     """
@@ -76,7 +76,7 @@ def powerless(machine: str) -> None:
 def landlock() -> int:
     """Denies all files, TCP, and signals to others, as far as this kernel knows how: its ABI.
 
-    Raises OSError where it has none.
+    Raises OSError if it has none.
     """
     abi = _call("landlock", _syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1))
     newest = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}.get(abi, 16)

@@ -45,7 +45,7 @@ class Image(MetaPathFinder, Loader):
 
     def __init__(self, library: str) -> None:
         self._places: dict[str, slice] = {}
-        """Module: where in the memory its code lies, or its source where there is none."""
+        """Module: where in the memory its code lies, or its source if there is none."""
         self._packages: set[str] = set()
         end = 0
         with _unnamed() as file:

@@ -109,6 +109,6 @@ class Filter:
         self._install = partial(prctl, *map(ctypes.c_ulong, given))
 
     def install(self) -> None:
-        """From here on this process is held by it, for good. Raises OSError where it can't be."""
+        """From here on this process is held by it, for good. Raises OSError if it can't be."""
         if self._install():
             raise OSError(ctypes.get_errno(), "seccomp")

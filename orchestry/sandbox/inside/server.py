@@ -65,7 +65,7 @@ class Cell:
 
     level: int
     base: int
-    """Bytes of address space that the interpreter has by itself; 0 where it can't be limited."""
+    """Bytes of address space that the interpreter has by itself; 0 if it can't be limited."""
     counted: int
     """How many other processes have this server's user id; 0 where others may have it too, so that
     threads can't be counted."""
@@ -288,7 +288,7 @@ def _hard(which: int) -> int:
 def _listen(
     poll: select.poll, control: int, mine: int, deadline: float, room: int
 ) -> tuple[int, bytes]:
-    """What is said until it ends, and how it ended. Raises EOFError where the host is gone.
+    """What is said until it ends, and how it ended. Raises EOFError if the host is gone.
 
     At first only an end is waited for: most runs are short, and each word would wake this process.
     """
@@ -318,7 +318,7 @@ def _ready(poll: select.poll, control: int, deadline: float) -> bool:
 
 
 def _wait(pid: int, deadline: float) -> tuple[int, float] | None:
-    """Status and CPU seconds of a child that said its last word; None where it lives on.
+    """Status and CPU seconds of a child that said its last word; None if it lives on.
 
     The end comes a moment after the last word.
     """

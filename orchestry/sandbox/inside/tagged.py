@@ -49,7 +49,7 @@ def dumps(value: Any, *, kin: bool = False) -> bytes:
 def pack(value: Any) -> bytes:
     """What `marshal.loads` reads in a process that trusts the writer: faster than `loads`.
 
-    Raises Untaggable where `dumps` does.
+    Raises Untaggable if `dumps` does.
     """
     if type(value) is not tuple or not _SCALARS.issuperset(map(type, value)):
         _tag(value, MAX_DEPTH, {})

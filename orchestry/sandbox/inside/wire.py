@@ -26,12 +26,12 @@ def put(fd: int, data: bytes) -> None:
 
 
 def receive(fd: int) -> bytes:
-    """One message. Raises EOFError where the other end is closed."""
+    """One message. Raises EOFError if the other end is closed."""
     return read(fd, int.from_bytes(read(fd, HEAD), "big"))
 
 
 def read(fd: int, size: int) -> bytes:
-    """Exactly `size` bytes. Raises EOFError where they do not come."""
+    """Exactly `size` bytes. Raises EOFError if they do not come."""
     part = _read(fd, size) if size <= _AT_ONCE else b""
     if len(part) == size:
         return part

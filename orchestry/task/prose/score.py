@@ -57,7 +57,7 @@ Share = Annotated[float, Field(gt=0.0, le=1.0)]
 class PairBounds(Frozen):
     """Lengths, and slopes of what one text has for each of the other's; a task gives the numbers.
 
-    Raises ValueError where a slope's numbers do not rise, or no length is allowed.
+    Raises ValueError if a slope's numbers do not rise, or no length is allowed.
     """
 
     min_words: Words

@@ -142,12 +142,12 @@ def in_length(text: Text, low: int, high: int) -> float:
 
 
 def ratio(first: Text, second: Text) -> float:
-    """Characters of the second text for one of the first; 0 where the first has no word."""
+    """Characters of the second text for one of the first; 0 if the first has no word."""
     return len(second.raw) / len(first.raw) if first.tokens else 0.0
 
 
 def variety(first: Text, second: Text) -> float:
-    """Distinct content words of the second text for one of the first; 0 where that has none."""
+    """Distinct content words of the second text for one of the first; 0 if that has none."""
     return len(second.topics) / len(first.topics) if first.topics else 0.0
 
 
