@@ -65,7 +65,7 @@ def command(
         str | None, option(RATED, "Record this rating, 0 to 10, and ask nothing.", metavar="X")
     ] = None,
     comment: Annotated[
-        str | None, option(RATED, "What to record beside `--rating`.", metavar="T")
+        str | None, option(RATED, "A comment to record with `--rating`.", metavar="T")
     ] = None,
     show: Annotated[
         bool, flag(OUTPUT, "Ask nothing: all ratings, and the agreement.", "--show")

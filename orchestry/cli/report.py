@@ -35,7 +35,7 @@ def command(
     With what `orchestry evaluate` and `orchestry baselines run --of` left in a run. Several runs
     are compared side by side, those that differ only in their seed also as one; they need `--out`.
     Nothing is played or asked. A run may be unfinished or partly damaged: the report says what is
-    missing. A second call writes the report anew.
+    missing. A second call overwrites the report.
     """
     experiments, report = written(runs, out)
     if as_json:

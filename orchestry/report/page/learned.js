@@ -74,7 +74,7 @@ function evidence(found, name, run, open) {
 }
 
 const FIGURES = { reward: 'mean reward', loss: 'loss', advantage: 'advantage', rate: 'learning rate',
-  samples: 'actions learned from', skipped: 'without variance', tokens: 'tokens' };
+  samples: 'actions used', skipped: 'skipped (equal rewards)', tokens: 'tokens' };
 
 /** Updates of the weights: their figures as curves, then each with its checkpoint. */
 function weights(run) {
