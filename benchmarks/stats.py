@@ -1,16 +1,19 @@
 """Figures of runs by arm and problem, and what they say: means, differences, intervals.
 
-Every arm plays the same problems with the same seeds. An interval is a percentile bootstrap over
-problems, each with all its seeds.
+Every arm plays the same problems with the same seeds. Its intervals are percentile bootstraps over
+problems, each with all its seeds; those of a share of trials are Wilson's.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from statistics import fmean
+from collections.abc import Callable, Mapping, Sequence
+from math import sqrt
+from statistics import fmean, median
 
+from orchestry.core.errors import StoreError
 from orchestry.report import stats
+from orchestry.report.text import table
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run
 
@@ -57,3 +60,37 @@ def interval(rows: Rows) -> str:
     """Mean and interval as text."""
     low, high = bounds(rows)
     return f"{mean(rows):.3f} [{low:.3f}, {high:.3f}]"
+
+
+def columns(rows: Sequence[Mapping[str, str]], figures: bool = True) -> str:
+    """A table of rows that each have their cells by the column's heading."""
+    return table([*rows[0]], ([*row.values()] for row in rows), figures) if rows else "No rows."
+
+
+def wilson(hits: int, trials: int) -> tuple[float, float]:
+    """The 95 % score interval of a share (Wilson 1927)."""
+    z, share = 1.96, hits / trials
+    middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
+    reach = z / (1 + z * z / trials)
+    reach *= sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def share(hits: int, trials: int) -> str:
+    """A share of trials and its interval as text."""
+    low, high = wilson(hits, trials)
+    return f"{hits / trials:.1%} ({low:.1%} to {high:.1%})"
+
+
+def ranged(values: Sequence[float], form: str) -> str:
+    """Median and range as text, each figure in that format."""
+    ends = f"{min(values):{form}} to {max(values):{form}}"
+    return f"**{median(values):{form}}** ({ends})"
+
+
+def done(run: Run) -> bool:
+    """Whether a run came to its end; one that has no summary yet did not."""
+    try:
+        return run.summary.stopped == "done"
+    except StoreError:
+        return False

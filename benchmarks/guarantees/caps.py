@@ -28,6 +28,7 @@ import orchestry
 from benchmarks import page
 from benchmarks.server.bill import Options
 from benchmarks.server.loopback import Spawned, spawn
+from benchmarks.stats import columns
 from orchestry.core.config import RunConfig, validate
 from orchestry.engine.plan import Plan
 from orchestry.engine.session import Silent
@@ -137,14 +138,18 @@ class Row:
         """Of all money that the runs spent, what lies in finished episodes."""
         return self.mean("in_finished") / self.mean("spent")
 
-    def line(self) -> str:
+    def cells(self) -> dict[str, str]:
         shares = [outcome.share for outcome in self.outcomes]
-        return (
-            f"| {self.cap} | {self.way} | {self.mean('finished'):.1f} "
-            f"| **{self.share:.1%}** ({min(shares):.0%} to {max(shares):.0%}) "
-            f"| {self.mean('spent') / self.mean('cap'):.1%} "
-            f"| {self.mean('lost') / self.mean('spent'):.1%} | {self.mean('wall_s'):.0f} |"
-        )
+        in_finished = f"**{self.share:.1%}** ({min(shares):.0%} to {max(shares):.0%})"
+        return {
+            "cap, in episodes' worth": str(self.cap),
+            "way": self.way,
+            "episodes finished": f"{self.mean('finished'):.1f}",
+            "of the money spent, in finished episodes (by seed)": in_finished,
+            "of the cap, spent": f"{self.mean('spent') / self.mean('cap'):.1%}",
+            "of the money spent, lost": f"{self.mean('lost') / self.mean('spent'):.1%}",
+            "wall s": f"{self.mean('wall_s'):.0f}",
+        }
 
 
 def rows(
@@ -178,13 +183,13 @@ def measure(caps: Sequence[int], seeds: Sequence[int]) -> dict[str, Any]:
         ]
         free, ample = zip(*pairs, strict=True)
         worth = fmean(run.spent / run.finished for run in free)
-        table = rows(server, worth, caps, seeds, WAYS)
+        clean = rows(server, worth, caps, seeds, WAYS)
     with spawn(Options(**asdict(OPTIONS) | FAULTS)) as server:
         faulty = rows(
             server, worth, caps, seeds, {f"{way}, 30 % faults": how for way, how in WAYS.items()}
         )
     walls = {name: fmean(r.wall_s for r in runs) for name, runs in (("no", free), ("ample", ample))}
-    return {"worth": worth, "walls": walls, "rows": [*table, *faulty], "seeds": len(seeds)}
+    return {"worth": worth, "walls": walls, "rows": [*clean, *faulty], "seeds": len(seeds)}
 
 
 def section(found: dict[str, Any]) -> str:
@@ -192,16 +197,13 @@ def section(found: dict[str, Any]) -> str:
     shares = [row.share for row in found["rows"] if row.way == "as many as fit"]
     verdict = "met" if min(shares) >= GOAL else "missed"
     faults = ", ".join(f"{name} {share:g}" for name, share in FAULTS.items())
-    lines = "\n".join(row.line() for row in found["rows"])
     return (
         f"code_review with its judge at default settings, prices of {MODEL}, {CONCURRENCY} calls "
         f"at once, up to {EPISODES} episodes; {OPTIONS.latency_s * 1000:.0f} ms a call and "
         f"{OPTIONS.output_tokens} tokens an answer (lognormal: these medians, sigma "
         f"{OPTIONS.sigma} and {OPTIONS.output_sigma}), {found['seeds']} seeds. An episode costs "
         f"${found['worth']:.4f} on average.\n\n"
-        "| cap, in episodes' worth | way | episodes finished | of the money spent, in finished "
-        f"episodes (by seed) | of the cap, spent | of the money spent, lost | wall s |\n"
-        f"|---|---|---|---|---|---|---|\n{lines}\n\n"
+        f"{columns([row.cells() for row in found['rows']], figures=False)}\n\n"
         f"- Goal, at least {GOAL:.0%} of the money in finished episodes without faults: "
         f"{min(shares):.1%} at the least, {verdict}.\n"
         f"- {FREE} episodes took {found['walls']['no']:.1f} s without a cap and "

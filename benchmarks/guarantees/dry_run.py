@@ -39,6 +39,7 @@ from typing import Any
 from benchmarks import page
 from benchmarks.server.bill import Options
 from benchmarks.server.loopback import ROOT, spawn
+from benchmarks.stats import columns
 from orchestry.core.config import RunConfig, validate
 from orchestry.engine.estimate import Dollars, estimate
 from orchestry.engine.run import train
@@ -325,21 +326,23 @@ def timed(times: int = 5) -> dict[str, float]:
     return {"wall_s": median(walls), "cpu_s": median(cpus), "load": os.getloadavg()[0]}
 
 
-def table(parts: dict[str, dict[str, Any]]) -> str:
-    """A line per part and estimate."""
-    lines = [
-        "| runs | earlier run at hand | within [p5, p95] | below | above | p95 / p5 "
-        "| real / expected |",
-        "|---|---|---|---|---|---|---|",
-    ]
+def coverage(parts: dict[str, dict[str, Any]]) -> str:
+    """A table with a line per part and estimate."""
+    rows = []
     for name, found in parts.items():
         for which, said in (("alone", "none"), ("after_one", "one")):
             one = found[which]
-            lines.append(
-                f"| {name} | {said} | **{one['within']} of {found['runs']}** | {one['below']} "
-                f"| {one['above']} | {one['p95_over_p5']:.1f} | {one['real_over_expected']:.2f} |"
-            )
-    return "\n".join(lines)
+            cells = {
+                "runs": name,
+                "earlier run at hand": said,
+                "within [p5, p95]": f"**{one['within']} of {found['runs']}**",
+                "below": str(one["below"]),
+                "above": str(one["above"]),
+                "p95 / p5": f"{one['p95_over_p5']:.1f}",
+                "real / expected": f"{one['real_over_expected']:.2f}",
+            }
+            rows.append(cells)
+    return columns(rows, figures=False)
 
 
 def section(plain: dict[str, Any], judged: dict[str, Any], time_: dict[str, float]) -> str:
@@ -347,7 +350,7 @@ def section(plain: dict[str, Any], judged: dict[str, Any], time_: dict[str, floa
     tops = plain["with_max"] + judged["with_max"]
     above = plain["above_max"] + judged["above_max"]
     return (
-        f"{table({'plain': plain, 'judged': judged})}\n\n"
+        f"{coverage({'plain': plain, 'judged': judged})}\n\n"
         "`p95 / p5` and `real / expected` are medians, of the runs that no cap stopped. The "
         "earlier run is a small one of the same model (2 to 6 episodes), half of them on the same "
         "task.\n\n"

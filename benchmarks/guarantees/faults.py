@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks import page
 from benchmarks.server.bill import Options
 from benchmarks.server.loopback import FAULTS, ROOT, Spawned, spawn
+from benchmarks.stats import columns
 
 COMMAND = "python -m benchmarks.guarantees.faults --write"
 VENDORS = ("anthropic", "openai")
@@ -209,14 +210,24 @@ def _found(
     )
 
 
+def _cells(one: Found) -> dict[str, str]:
+    return {
+        "fault": one.name,
+        "provider": one.vendor,
+        "episodes finished": f"{one.finished} of {one.asked}",
+        "failed": str(one.failed),
+        "calls that failed for good": str(one.failed_calls),
+        "requests": f"{one.requests:,}",
+        "faults met": f"{one.faults:,}",
+        "billed, USD": f"{one.billed:.4f}",
+        "charged": f"{one.spent:.4f}",
+        "of it lost": f"{one.lost:.4f}",
+        "exit codes": ", then ".join(map(str, one.codes)),
+        "seconds": f"{one.seconds:.0f}",
+    }
+
+
 def section(found: Sequence[Found]) -> str:
-    rows = [
-        f"| {one.name} | {one.vendor} | {one.finished} of {one.asked} | {one.failed} | "
-        f"{one.failed_calls} | {one.requests:,} | {one.faults:,} | {one.billed:.4f} | "
-        f"{one.spent:.4f} | {one.lost:.4f} | {', then '.join(map(str, one.codes))} | "
-        f"{one.seconds:.0f} |"
-        for one in found
-    ]
     right = sum(one.right for one in found)
     many = [one for one in found if one.asked == MANY]
     good = sum(set(one.codes) <= {0, 3} for one in many)
@@ -228,10 +239,7 @@ def section(found: Sequence[Found]) -> str:
             f"{len(many)}** runs ended with 0 or 3; where a cap of 0.50 USD stopped one, its "
             "resume with a larger one finished it.",
             "",
-            "| fault | provider | episodes finished | failed | calls that failed for good | "
-            "requests | faults met | billed, USD | charged | of it lost | exit codes | seconds |",
-            "|---|---|---|---|---|---|---|---|---|---|---|---|",
-            *rows,
+            columns([*map(_cells, found)], figures=False),
             "",
             "An episode of `relay` is six calls of three agents. `billed` is the server's own "
             "count, `charged` what the ledger says was spent; `lost` is the part of that for calls "

@@ -9,7 +9,6 @@ import argparse
 import hashlib
 import json
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import page
+from benchmarks.stats import ranged
+from orchestry.report.text import table
 
 WAYS = {"bounded": "as it is", "single": "one pass over all prompts, as before"}
 ALL = 1 << 40
@@ -129,7 +130,7 @@ def report(rounds: int, threads: int) -> str:
     from benchmarks.peers.gpu_work import make
 
     dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
-    rows, devices = list[str](), set[str]()
+    rows, devices = list[list[str]](), set[str]()
     with tempfile.TemporaryDirectory(prefix="prefill-") as name:
         folders = {c.shape: make(c.shape, Path(name) / c.shape, dtype) for c in CASES}
         for number, case in enumerate(CASES):
@@ -140,26 +141,21 @@ def report(rounds: int, threads: int) -> str:
                     print(f"{case.said()}, {way}: {each[-1]}", file=sys.stderr)
             devices |= {one["device"] for each in found.values() for one in each}
             same = len({one["answers"] for each in found.values() for one in each}) == 1
-            rows.append(f"| {case.said()} | {_cells(found)} | {'yes' if same else 'no'} |")
+            rows.append([case.said(), *_cells(found), "yes" if same else "no"])
+    header = [*(f"{unit} {way}" for unit in ("MiB", "s") for way in ("as it is", "in one pass"))]
     return (
         f"On one **{', '.join(devices)}**, torch {torch.__version__}, {str(dtype)[6:]}, random "
         "weights, two agents; a token is drawn for each prompt. Medians (and range) of "
         f"{rounds} rounds, ways in turn, a process each; memory is what was allocated on a GPU, or "
         "resident on a CPU, at most, beyond the loaded team.\n\n"
-        "| prompts | MiB as it is | MiB in one pass | s as it is | s in one pass | same tokens |\n"
-        "|---|---|---|---|---|---|\n" + "\n".join(rows)
+        f"{table(['prompts', *header, 'same tokens'], rows)}"
     )
 
 
-def _cells(found: dict[str, list[dict[str, Any]]]) -> str:
-    memory = [_ranged([one["bytes"] / 2**20 for one in found[way]], ",.0f") for way in WAYS]
-    seconds = [_ranged([one["seconds"] for one in found[way]], ".2f") for way in WAYS]
-    return " | ".join([*memory, *seconds])
-
-
-def _ranged(values: list[float], form: str) -> str:
-    ends = f"{min(values):{form}} to {max(values):{form}}"
-    return f"**{statistics.median(values):{form}}** ({ends})"
+def _cells(found: dict[str, list[dict[str, Any]]]) -> list[str]:
+    memory = [ranged([one["bytes"] / 2**20 for one in found[way]], ",.0f") for way in WAYS]
+    seconds = [ranged([one["seconds"] for one in found[way]], ".2f") for way in WAYS]
+    return [*memory, *seconds]
 
 
 def main(argv: list[str] | None = None) -> None:

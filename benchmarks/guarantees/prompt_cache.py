@@ -26,6 +26,7 @@ from benchmarks import page
 from benchmarks.guarantees.throughput import gateway_over
 from benchmarks.server.bill import MTOK, Bill, Options
 from benchmarks.server.loopback import serve
+from benchmarks.stats import columns
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.types import Completion, Message, Request
 from orchestry.models.gateway import Gateway
@@ -224,25 +225,28 @@ def report(rows: Sequence[Row], latency_s: float) -> str:
         "prices, and the run's ledger agreed with each bill. Input alone leaves the answers out, "
         "which no cache makes cheaper.",
         "",
-        "| model | minimum prefix | context | of it shared by all states | naive, $ a state "
-        "| answers' share of it | cold / naive | **leader first / naive** | input alone "
-        "| s a state, naive | s a state, leader first |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-        *map(_line, rows),
+        columns([*map(_cells, rows)]),
         "",
         *map(_verdict, rows),
     ]
     return "\n".join(lines)
 
 
-def _line(row: Row) -> str:
-    one, cold = row.setting, row.cold.usd / row.naive.usd
-    return (
-        f"| {one.model} | {one.minimum:,} | {one.context:,} | {one.system:,} "
-        f"| {row.naive.usd / row.states:.5f} | {row.output_share:.0%} | {cold:.3f} "
-        f"| **{row.whole:.3f}** | {row.input:.3f} "
-        f"| {row.naive.state_s:.1f} | {row.led.state_s:.1f} |"
-    )
+def _cells(row: Row) -> dict[str, str]:
+    one = row.setting
+    return {
+        "model": one.model,
+        "minimum prefix": f"{one.minimum:,}",
+        "context": f"{one.context:,}",
+        "of it shared by all states": f"{one.system:,}",
+        "naive, $ per state": f"{row.naive.usd / row.states:.5f}",
+        "answers' share of it": f"{row.output_share:.0%}",
+        "cold / naive": f"{row.cold.usd / row.naive.usd:.3f}",
+        "**leader first / naive**": f"**{row.whole:.3f}**",
+        "input alone": f"{row.input:.3f}",
+        "s per state, naive": f"{row.naive.state_s:.1f}",
+        "s per state, leader first": f"{row.led.state_s:.1f}",
+    }
 
 
 def _verdict(row: Row) -> str:

@@ -28,6 +28,7 @@ from orchestry.core.types import Completion, Message, Policy, Provider, Request
 from orchestry.models.gateway import Gateway, open_gateway
 from orchestry.models.prices import price_table
 from orchestry.models.providers import open_provider
+from orchestry.report.text import table
 from orchestry.store.journal import Journal
 
 COMMAND = "python -m benchmarks.guarantees.throughput --write"
@@ -156,7 +157,7 @@ def section(found: dict[str, dict[str, float]], calls: int, others: float) -> st
         "gateway_alone": "gateway alone (keys, cache, ledger, journal, retry)",
     }
     rows = [
-        f"| {title} | {found[name]['calls_per_s']:,.0f} | {found[name]['cpu_ms']:.2f} |"
+        [title, f"{found[name]['calls_per_s']:,.0f}", f"{found[name]['cpu_ms']:.2f}"]
         for name, title in names.items()
     ]
     rate = found["end_to_end"]["calls_per_s"]
@@ -166,9 +167,7 @@ def section(found: dict[str, dict[str, float]], calls: int, others: float) -> st
             f"One process, {calls:,} calls of 1 kB, {CONCURRENCY} at once, server in another "
             "process on the same machine, without latency.",
             "",
-            "| what runs | calls/s | ms CPU a call |",
-            "|---|---|---|",
-            *rows,
+            table(["what runs", "calls/s", "ms CPU per call"], rows),
             "",
             f"Goal of {GOAL} calls/s end to end: {verdict}. Other processes took {others:.0%} of "
             "the machine's CPU time meanwhile.",

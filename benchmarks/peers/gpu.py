@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,9 @@ from typing import Any
 
 from benchmarks import page
 from benchmarks.peers.gpu_work import SHAPES, Measured, make
-from benchmarks.peers.reference_work import AGENTS, Work
+from benchmarks.peers.reference_work import AGENTS, Work, rendered
+from benchmarks.stats import ranged
+from orchestry.report.text import table
 
 WAYS = {
     "ours": "Orchestry: one base, an adapter an agent, all answers in one batch",
@@ -45,13 +46,8 @@ def work(model: Path, problems: int, samples: int, tokens: int, threads: int) ->
         told.append(tuple((spec.system_prompt, task.observe(state, spec.role)) for spec in specs))
     loader: Any = AutoTokenizer
     tokenizer = loader.from_pretrained(model)
-    prompts = tuple(tuple(_rendered(tokenizer, *each) for each in pair) for pair in told)
+    prompts = tuple(tuple(rendered(tokenizer, *each) for each in pair) for pair in told)
     return Work(str(model), tuple(told), prompts, samples, tokens, threads)
-
-
-def _rendered(tokenizer: Any, system: str, user: str) -> str:
-    said = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-    return str(tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False))
 
 
 def play(way: str, path: Path) -> Measured:
@@ -100,7 +96,7 @@ def report(
 
     one = found["ours"][0]
     dtype = "float32" if one.device == "CPU" else "bfloat16"
-    rows = "\n".join(f"| {WAYS[way]} | {_cells(each)} |" for way, each in found.items())
+    rows = [[WAYS[way], *_cells(each)] for way, each in found.items()]
     return (
         f"On one **{one.device}**, torch {torch.__version__}, {dtype}: {len(AGENTS)} agents, "
         f"{problems} problems of `{TASK}` ({one.prompt_tokens / problems / len(AGENTS):.0f} tokens "
@@ -109,8 +105,7 @@ def report(
         f"of rank 16 on q, k, v and o. Rounds: {len(found['ours'])}, ways in turn, a process each; "
         "medians, with the range of what is compared. Memory is the most that was allocated on the "
         "GPU, or resident on a CPU.\n\n"
-        "| way | tokens/s | update s | memory GiB |\n|---|---|---|---|\n"
-        f"{rows}\n\n{_ratios(found)}"
+        f"{table(['way', 'tokens/s', 'update s', 'memory GiB'], rows)}\n\n{_ratios(found)}"
     )
 
 
@@ -122,8 +117,8 @@ def _shape(shape: str) -> str:
     )
 
 
-def _cells(rows: Sequence[Measured]) -> str:
-    return " | ".join(_ranged([figure(row) for row in rows], form) for figure, form in _FIGURES)
+def _cells(rows: Sequence[Measured]) -> list[str]:
+    return [ranged([figure(row) for row in rows], form) for figure, form in _FIGURES]
 
 
 _FIGURES: tuple[tuple[Callable[[Measured], float], str], ...] = (
@@ -133,11 +128,6 @@ _FIGURES: tuple[tuple[Callable[[Measured], float], str], ...] = (
 )
 
 
-def _ranged(values: Sequence[float], form: str) -> str:
-    middle = format(statistics.median(values), form)
-    return f"**{middle}** ({format(min(values), form)} to {format(max(values), form)})"
-
-
 def _ratios(found: dict[str, list[Measured]]) -> str:
     """Round by round, as the ways took turns."""
     pairs = list(zip(found["ours"], found["copies"], strict=True))
@@ -145,8 +135,8 @@ def _ratios(found: dict[str, list[Measured]]) -> str:
     update = [theirs.update_s / ours.update_s for ours, theirs in pairs]
     memory = [theirs.peak_bytes / ours.peak_bytes for ours, theirs in pairs]
     return (
-        f"Copies took {_ranged(faster, '.2f')} times as long to answer, {_ranged(update, '.2f')} "
-        f"times as long to learn, and {_ranged(memory, '.2f')} times the memory."
+        f"Copies took {ranged(faster, '.2f')} times as long to answer, {ranged(update, '.2f')} "
+        f"times as long to learn, and {ranged(memory, '.2f')} times the memory."
     )
 
 

@@ -25,6 +25,7 @@ from benchmarks import load, page
 from benchmarks.peers.contest import ANSWER
 from benchmarks.server.bill import Options
 from benchmarks.server.loopback import ROOT, Spawned, spawn
+from benchmarks.stats import columns, ranged
 from orchestry.core.distribution import NAME
 
 PEERS = ROOT / "benchmarks" / "peers"
@@ -150,27 +151,28 @@ def _settings(
             yield Setting(contestant, concurrency, latency)
 
 
-def table(rows: dict[Setting, list[Measured]]) -> str:
+def timings(rows: dict[Setting, list[Measured]]) -> str:
     """The page's table: medians over the repeats, and the range of the ratio."""
-    lines = [
-        "| contestant | at once | latency | calls | critical path s | work s | ideal s | wall s "
-        "| server's span s | wall / ideal (range) | wall / work |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for setting, repeats in rows.items():
-        middle = {
-            name: statistics.median(getattr(one, name) for one in repeats)
-            for name in ("calls", "critical_s", "work_s", "ideal_s", "wall_s", "span_s", "ratio")
-        }
-        ratios = [one.ratio for one in repeats]
-        lines.append(
-            f"| {setting.contestant} | {setting.concurrency} | {setting.latency} "
-            f"| {middle['calls']:.0f} | {middle['critical_s']:.2f} | {middle['work_s']:.2f} "
-            f"| {middle['ideal_s']:.2f} | {middle['wall_s']:.2f} | {middle['span_s']:.2f} "
-            f"| **{middle['ratio']:.2f}** ({min(ratios):.2f} to {max(ratios):.2f}) "
-            f"| {middle['wall_s'] / middle['work_s']:.2f} |"
-        )
-    return "\n".join(lines)
+    return columns([_cells(*item) for item in rows.items()], figures=False)
+
+
+def _cells(setting: Setting, repeats: Sequence[Measured]) -> dict[str, str]:
+    def middle(name: str) -> float:
+        return statistics.median(getattr(one, name) for one in repeats)
+
+    return {
+        "contestant": setting.contestant,
+        "at once": str(setting.concurrency),
+        "latency": setting.latency,
+        "calls": f"{middle('calls'):.0f}",
+        "critical path s": f"{middle('critical_s'):.2f}",
+        "work s": f"{middle('work_s'):.2f}",
+        "ideal s": f"{middle('ideal_s'):.2f}",
+        "wall s": f"{middle('wall_s'):.2f}",
+        "server's span s": f"{middle('span_s'):.2f}",
+        "wall / ideal (range)": ranged([one.ratio for one in repeats], ".2f"),
+        "wall / work": f"{middle('wall_s') / middle('work_s'):.2f}",
+    }
 
 
 def verdicts(rows: dict[Setting, list[Measured]]) -> str:
@@ -216,7 +218,7 @@ def report(rows: dict[Setting, list[Measured]]) -> str:
         f"answer. Work is drawn latencies / places, ideal the larger of it and the critical path. "
         f"GEPA's critical path is long because it waits for each batch and each reflection: "
         f"ceil(batch / places) mean latencies each.\n\n"
-        f"{table(rows)}\n\n{verdicts(rows)}\n{_disturbance(rows)}"
+        f"{timings(rows)}\n\n{verdicts(rows)}\n{_disturbance(rows)}"
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import load, page
 from benchmarks.peers.overhead import python_of
 from benchmarks.peers.reference_report import MODELS, WAYS, Measured, Results, report
-from benchmarks.peers.reference_work import AGENTS, Step, Work
+from benchmarks.peers.reference_work import AGENTS, Step, Work, rendered
 from orchestry import BaseTask
 from orchestry.task.registry import load_task
 
@@ -89,13 +89,8 @@ def work(model: Path, tokens: int, threads: int) -> Work:
         state = task.reset(problem, 0)
         told = ((spec.system_prompt, task.observe(state, spec.role)) for spec in task.agents)
         problems.append(tuple(told))
-    prompts = tuple(tuple(_rendered(tokenizer, *told) for told in each) for each in problems)
+    prompts = tuple(tuple(rendered(tokenizer, *told) for told in each) for each in problems)
     return Work(str(model), tuple(problems), prompts, SAMPLES, tokens, threads)
-
-
-def _rendered(tokenizer: Any, system: str, user: str) -> str:
-    said = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-    return str(tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False))
 
 
 def play(way: str, one: Work, folder: Path) -> Measured:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks import load
 from benchmarks.peers.reference_work import ALPHA, MICRO_TOKENS, RANK, TEMPERATURE, TOP_P, Step
+from benchmarks.stats import columns, ranged
 
 MODELS = {
     "tiny": "a Llama of 2 layers and hidden size 256, random weights",
@@ -55,39 +56,29 @@ class Results:
         self.rows.setdefault(setting, {}).setdefault(way, []).append(measured)
 
 
-def table(results: Results) -> str:
-    """Medians over rounds, and ranges of what is compared."""
-    lines = [
-        "| model, threads | way | CPU s a step (range) | generation | update "
-        "| tokens a CPU s | wall s | peak GiB (before the model) |",
-        "|---|---|---|---|---|---|---|---|",
+def costs(results: Results) -> str:
+    """A table of medians over rounds, and ranges of what is compared."""
+    rows = [
+        {"model, threads": f"{model}, {threads}", "way": WAYS[way], **_cells(found)}
+        for (model, threads), ways in results.rows.items()
+        for way, found in ways.items()
     ]
-    for (model, threads), ways in results.rows.items():
-        for way, found in ways.items():
-            lines.append(f"| {model}, {threads} | {WAYS[way]} | {_cells(found)} |")
-    return "\n".join(lines)
+    return columns(rows, figures=False)
 
 
-def _cells(found: Sequence[Measured]) -> str:
+def _cells(found: Sequence[Measured]) -> dict[str, str]:
     steps = [step for one in found for step in one.steps]
-    peaks = [one.peak_bytes for one in found]
+    peak = statistics.median(one.peak_bytes for one in found)
     rate = statistics.median(step.tokens / step.generate_s for step in steps)
     before = statistics.median(one.imports_bytes for one in found)
-    return " | ".join(
-        [
-            f"**{_ranged([step.cpu_s for step in steps])}",
-            f"{statistics.median(step.generate_s for step in steps):.1f}",
-            f"{statistics.median(step.update_s for step in steps):.1f}",
-            f"{rate:.0f}",
-            f"{statistics.median(step.wall_s for step in steps):.1f}",
-            f"**{statistics.median(peaks) / 2**30:.2f}** ({before / 2**30:.2f})",
-        ]
-    )
-
-
-def _ranged(values: Sequence[float]) -> str:
-    """To follow an opening `**`."""
-    return f"{statistics.median(values):.1f}** ({min(values):.1f} to {max(values):.1f})"
+    return {
+        "CPU s per step (range)": ranged([step.cpu_s for step in steps], ".1f"),
+        "generation": f"{statistics.median(step.generate_s for step in steps):.1f}",
+        "update": f"{statistics.median(step.update_s for step in steps):.1f}",
+        "tokens per CPU s": f"{rate:.0f}",
+        "wall s": f"{statistics.median(step.wall_s for step in steps):.1f}",
+        "peak GiB (before the model)": f"**{peak / 2**30:.2f}** ({before / 2**30:.2f})",
+    }
 
 
 # --- goals --------------------------------------------------------------------------------------
@@ -180,7 +171,7 @@ def report(results: Results) -> str:
         "tokens) is not counted. CPU time is user and system of all threads; beside generation "
         "and update a step has reward and bookkeeping. Peak memory is the process's, imports "
         "included. Ratios are taken round by round.\n\n"
-        f"{table(results)}\n\n{verdicts(results)}\n{equality(results)}\n"
+        f"{costs(results)}\n\n{verdicts(results)}\n{equality(results)}\n"
         f"- {disturbed} of {len(every)} processes ran while others took more than "
         f"{load.QUIET:.0%} of the machine (median {statistics.median(o.others for o in every):.0%}"
         ")."

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 AGENTS = ("concise", "detailed")
 """The agents of `tldr`."""
@@ -49,6 +50,12 @@ class Work:
         fields["prompts"] = tuple(map(tuple, fields["prompts"]))
         fields["problems"] = tuple(tuple(map(tuple, each)) for each in fields["problems"])
         return cls(**fields)
+
+
+def rendered(tokenizer: Any, system: str, user: str) -> str:
+    """A prompt as the tokenizer's chat template has it."""
+    said = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    return str(tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False))
 
 
 @dataclass(frozen=True, slots=True)

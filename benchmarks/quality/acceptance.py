@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks import page
 from benchmarks.quality import acceptance_learner
 from benchmarks.quality.acceptance_learner import Script, scripts, summary
-from benchmarks.quality.acceptance_report import NULLS, RULES, section, wilson
+from benchmarks.quality.acceptance_report import NULLS, RULES, section
 from benchmarks.quality.planted_prompts import (
     ALPHA,
     CAPS,
@@ -48,6 +48,7 @@ from benchmarks.quality.planted_prompts import (
     noise_of,
     propose,
 )
+from benchmarks.stats import wilson
 from orchestry.backends.api.trial import level, retire, rule
 from orchestry.core.seeds import derive
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.quality.acceptance_learner import (
@@ -27,8 +26,10 @@ from benchmarks.quality.planted_prompts import (
     T_PAIRS,
     UPDATES,
 )
+from benchmarks.stats import columns, share
 from orchestry.backends.api.learner import BATCH
 from orchestry.core.config import BehaviorsConfig, RunConfig
+from orchestry.report.text import table
 
 POWER = 0.8
 SCRIPTS = {
@@ -65,11 +66,6 @@ def section(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def verdict(met: bool) -> str:
     return "met" if met else "**missed**"
 
@@ -79,11 +75,7 @@ def null_part(found: dict[str, dict[str, dict[str, float]]]) -> str:
         [
             NULLS[kind],
             f"{each['sequential']['runs']:,}",
-            *(
-                f"{each[name]['hits'] / each[name]['runs']:.1%} "
-                f"({each[name]['low']:.1%} to {each[name]['high']:.1%})"
-                for name in RULES
-            ),
+            *(share(each[name]["hits"], each[name]["runs"]) for name in RULES),
         ]
         for kind, each in found.items()
     ]
@@ -102,13 +94,13 @@ def null_part(found: dict[str, dict[str, dict[str, float]]]) -> str:
 
 def power_part(found: dict[str, Any]) -> str:
     rows = [
-        [
-            f"{each['sd']:.2f}",
-            str(each["number"]),
-            f"{each['accepted']:.1%} ({each['low']:.1%} to {each['high']:.1%})",
-            f"{each['mean_pairs']:.0f}",
-            f"{each['p90_pairs']:.0f}",
-        ]
+        {
+            "sd": f"{each['sd']:.2f}",
+            "number": str(each["number"]),
+            "accepted": f"{each['accepted']:.1%} ({each['low']:.1%} to {each['high']:.1%})",
+            "mean pairs": f"{each['mean_pairs']:.0f}",
+            "90th percentile": f"{each['p90_pairs']:.0f}",
+        }
         for each in found["power"]
     ]
     caps = [
@@ -127,7 +119,7 @@ def power_part(found: dict[str, Any]) -> str:
     met = all(each["accepted"] >= POWER for each in found["power"])
     return (
         "A candidate at +5 points, on trial after 0, 2 or 7 rejected ones:\n\n"
-        f"{table(['sd', 'number', 'accepted', 'mean pairs', '90th percentile'], rows)}\n\n"
+        f"{columns(rows)}\n\n"
         f"Goal of 80 %, for the trial alone: {verdict(met)}; with the screening before it: "
         f"{screened_verdict(found['learner'])} (see below). The trial alone, at "
         "other caps:\n\n"
@@ -206,49 +198,25 @@ def allowance(found: dict[str, Any]) -> str:
     )
 
 
-def wilson(hits: int, trials: int) -> tuple[float, float]:
-    """The 95 % score interval of a share (Wilson 1927)."""
-    z, share = 1.96, hits / trials
-    middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
-    reach = z / (1 + z * z / trials)
-    reach *= math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    return max(0.0, middle - reach), min(1.0, middle + reach)
-
-
-def share(hits: int, trials: int) -> str:
-    low, high = wilson(hits, trials)
-    return f"{hits / trials:.1%} ({low:.1%} to {high:.1%})"
-
-
 def mixed_part(found: dict[str, dict[str, float]]) -> str:
     rows = [
-        [
-            RULES[name],
-            f"{each['accepted']:.0f}",
-            f"{each['harmful']:.0f}",
-            f"{each['false']:.0f}",
-            f"{100 * each['mean_effect']:+.1f}",
-            f"{each['useful_found']:.0f} of {each['useful']:.0f}",
-            f"{each['pairs']:.0f}",
-            f"{each['loser_pairs']:.0f}",
-        ]
+        {
+            "rule": RULES[name],
+            "accepted": f"{each['accepted']:.0f}",
+            "below -2 points": f"{each['harmful']:.0f}",
+            "at most 0": f"{each['false']:.0f}",
+            "mean effect": f"{100 * each['mean_effect']:+.1f}",
+            "+5 or more, found": f"{each['useful_found']:.0f} of {each['useful']:.0f}",
+            "pairs per candidate": f"{each['pairs']:.0f}",
+            "pairs, below -2": f"{each['loser_pairs']:.0f}",
+        }
         for name, each in found.items()
     ]
     ours = found["sequential"]
-    head = [
-        "rule",
-        "accepted",
-        "below -2 points",
-        "at most 0",
-        "mean effect",
-        "+5 or more, found",
-        "pairs a candidate",
-        "pairs, below -2",
-    ]
     return (
         f"Effects from N(0, {100 * EFFECT_SD:.0f} points), {ours['candidates']:,.0f} candidates in "
         f"runs of {UPDATES} (for GEPA's rule the pairs are those of the minibatch and, after it is "
-        f"won, a dev episode a problem):\n\n{table(head, rows)}\n\n"
+        f"won, a dev episode a problem):\n\n{columns(rows)}\n\n"
         f"Goal of no accepted loss above 2 points: {verdict(ours['harmful'] == 0)}. "
         f"{ours['clear_losses']:.0f} of {ours['losers']:.0f} candidates below -2 points ended as "
         "a clear loss; the others ended as soon as +5 points, if real, were no longer likely to "

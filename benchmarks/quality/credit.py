@@ -25,6 +25,7 @@ from orchestry import Tools
 from orchestry.core.config import CreditConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import Limits, NodeId, Tree
+from orchestry.report.text import table
 from orchestry.rollout.credit import blame
 from orchestry.rollout.replay import Credited, give_credit
 from orchestry.rollout.rollout import Rollout, task_rater
@@ -171,12 +172,9 @@ def ratio(rows: Sequence[tuple[float, ...]]) -> float:
     return sum(row[0] for row in rows) / sum(row[1] for row in rows)
 
 
-async def credit_table(episodes: int, seed: int) -> tuple[list[str], Reached]:
+async def credit_table(episodes: int, seed: int) -> tuple[str, Reached]:
     """A row a setting and kind of game; the correlations, 0 above twice the calls."""
-    lines = [
-        "| game | credit | calls / base | Pearson | Spearman | intervals that hold |",
-        "|---|---|---|---|---|---|",
-    ]
+    rows = []
     reached: Reached = {config: [] for config in SETTINGS}
     for kind, words in KINDS.items():
         for config in SETTINGS:
@@ -184,26 +182,25 @@ async def credit_table(episodes: int, seed: int) -> tuple[list[str], Reached]:
             pairs = [one.pairs for one in found]
             calls = ratio([(one.calls + one.extra, one.calls) for one in found])
             held = interval([(one.covered, len(one.pairs)) for one in found], ratio)
-            lines.append(
-                f"| {words} | {label(config)} | {calls:.2f} | {correlated(pairs)} "
-                f"| {correlated(ranked(pairs))} | {held} |"
-            )
+            figures = f"{calls:.2f}", correlated(pairs), correlated(ranked(pairs)), held
+            rows.append([words, label(config), *figures])
             near = correlation([pair for one in pairs for pair in one])
             reached[config].append(near if calls <= 2.0 else 0.0)
-    return lines, reached
+    header = ["game", "credit", "calls / base", "Pearson", "Spearman", "intervals that hold"]
+    return table(header, rows, figures=False), reached
 
 
-async def blame_table(windows: int, seed: int) -> tuple[list[str], Reached]:
+async def blame_table(windows: int, seed: int) -> tuple[str, Reached]:
     """A row a setting and kind of game; the shares of windows named right."""
-    lines = ["| game | credit | faulty agent named |", "|---|---|---|"]
+    rows = []
     reached: Reached = {config: [] for config in SETTINGS}
     for kind, words in FAULTY.items():
         for config in SETTINGS:
             named_it = [await names_the_faulty(kind, w, seed, config) for w in range(windows)]
             share = interval([(one, 1.0) for one in named_it], ratio)
-            lines.append(f"| {words} | {label(config)} | {share} |")
+            rows.append([words, label(config), share])
             reached[config].append(sum(named_it) / windows)
-    return lines, reached
+    return table(["game", "credit", "faulty agent named"], rows, figures=False), reached
 
 
 def verdict(reached: Reached, goal: float) -> str:
@@ -241,13 +238,13 @@ async def section(episodes: int, windows: int, seed: int) -> str:
             "enumeration. `replay` at share 0 mixes the joint actions at hand, which takes no "
             "call, and reads a pruned sibling's worth from its first score.",
             "",
-            *credit,
+            credit,
             "",
             f"One of four agents does its part right with chance 0.3, the others with 0.9; "
             f"{windows} windows of {WINDOW} episodes, the faulty agent drawn anew for each. "
             "Agents that tie for the blame share it.",
             "",
-            *named,
+            named,
             "",
             f"{goals} {time.perf_counter() - began:.0f} s.",
         ]

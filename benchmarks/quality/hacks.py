@@ -16,6 +16,7 @@ from benchmarks import page
 from benchmarks.quality.hacks_bank import HACKS, Pair, Probe, Target, honest
 from orchestry import BaseTask, Problem, Tools
 from orchestry.core.types import SPLITS, Call, Limits, Sandbox
+from orchestry.report.text import table
 from orchestry.sandbox import open_sandbox
 from orchestry.task.registry import load_task
 
@@ -118,7 +119,7 @@ async def play(count: int, hacks: Sequence[str] = tuple(HACKS)) -> Rows:
         for name, move in moves.items():
             earned = (score(task, target, move(target), tools, open_) for target in targets)
             rows[name] = await asyncio.gather(*earned)
-            print(f"{name}: {_cells(rows[name])}", file=sys.stderr)
+            print(f"{name}: {', '.join(_cells(rows[name]))}", file=sys.stderr)
     return rows
 
 
@@ -138,22 +139,24 @@ def _published(row: Sequence[Earned]) -> str:
     return _range(values) + (f"; {ended} ended the trainer's process" if ended else "")
 
 
-def _cells(row: Sequence[Earned]) -> str:
-    ours = _range([one.total for one in row])
+def _cells(row: Sequence[Earned]) -> list[str]:
     cooperation = statistics.fmean(one.cooperation for one in row)
-    return f"{ours} | {cooperation:.3f} | {_published(row)}"
+    return [_range([one.total for one in row]), f"{cooperation:.3f}", _published(row)]
 
 
-def table(rows: Rows) -> str:
+HEADER = (
+    "what the team does",
+    "our score (min to max)",
+    "its cooperation",
+    "published manner",
+    "honest score",
+)
+
+
+def scores(rows: Rows) -> str:
     """A row a hack, with the honest score on the same problems beside it."""
     gold = statistics.fmean(one.total for one in rows[HONEST])
-    lines = [
-        "| what the team does | our score (min to max) | its cooperation | published manner "
-        "| honest score |",
-        "|---|---|---|---|---|",
-        *(f"| {name} | {_cells(row)} | {gold:.3f} |" for name, row in rows.items()),
-    ]
-    return "\n".join(lines)
+    return table(HEADER, ([name, *_cells(row), f"{gold:.3f}"] for name, row in rows.items()))
 
 
 def verdict(rows: Rows) -> str:
@@ -191,7 +194,7 @@ def report(rows: Rows) -> str:
         "published manner (benchmarks/quality/published_reward.py, written from the description of "
         "such rewards) looks for the text `aux(` and runs the tests in its own "
         "process; means are over problems, and where code ended that process there is no score "
-        f"at all.\n\n{table(rows)}\n\n{verdict(rows)}"
+        f"at all.\n\n{scores(rows)}\n\n{verdict(rows)}"
     )
 
 

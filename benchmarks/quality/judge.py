@@ -32,7 +32,7 @@ from benchmarks.quality.planted_judge import (
     family,
     qualities,
 )
-from benchmarks.stats import bounds
+from benchmarks.stats import bounds, columns
 from orchestry.core.config import JudgeConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import AgentSpec, Message, Request, Siblings
@@ -40,6 +40,7 @@ from orchestry.judge import prompt as rating
 from orchestry.judge.judge import ListwiseJudge
 from orchestry.judge.ranking import balanced, spearman
 from orchestry.judge.structured import fence_code
+from orchestry.report.text import table
 
 COMMAND = "python -m benchmarks.quality.judge --write"
 SIZES = (4, 8)
@@ -272,36 +273,37 @@ def _setting(found: dict[str, Any]) -> str:
 
 
 def _table(size: str, one: dict[str, Any]) -> str:
-    lines = [
-        f"| {size} siblings | calls | input tokens | output tokens | share of tokens "
-        "| share of dollars | rank correlation |",
-        "|---|---|---|---|---|---|---|",
+    rows = [
+        {
+            f"{size} siblings": name,
+            "calls": f"{way['calls']:.0f}",
+            "input tokens": f"{way['input']:,.0f}",
+            "output tokens": f"{way['output']:,.0f}",
+            "share of tokens": f"{way['share']:.0%}",
+            "share of dollars": f"{way['share_usd']:.0%}",
+            "rank correlation": way["correlation"],
+        }
+        for name, way in one["ways"].items()
     ]
-    for name, way in one["ways"].items():
-        lines.append(
-            f"| {name} | {way['calls']:.0f} | {way['input']:,.0f} | {way['output']:,.0f} "
-            f"| {way['share']:.0%} | {way['share_usd']:.0%} | {way['correlation']} |"
-        )
     good = [
         name
         for name, way in one["ways"].items()
         if name.startswith("listwise") and way["mean"] >= GOAL and way["share"] <= SHARE
     ]
-    return "\n".join([*lines, "", f"Within the goal: {'; '.join(good) or 'none'}."])
+    return f"{columns(rows)}\n\nWithin the goal: {'; '.join(good) or 'none'}."
 
 
 def _shapes(found: dict[str, Any]) -> str:
-    lines = [
-        "The same with other forms of the bias in a list (in pairs they are all alike):",
-        "",
-        f"| siblings | form | {' | '.join(f'repeats {n}' for n in REPEATS)} |",
-        f"|---|---|{'---|' * len(REPEATS)}",
+    header = ["siblings", "form", *(f"repeats {n}" for n in REPEATS)]
+    rows = [
+        [size, SHAPE_NAMES[shape], *(way["correlation"] for way in row.values())]
+        for size, one in found.items()
+        for shape, row in one["shapes"].items()
     ]
-    for size, one in found.items():
-        for shape, row in one["shapes"].items():
-            cells = " | ".join(way["correlation"] for way in row.values())
-            lines.append(f"| {size} | {SHAPE_NAMES[shape]} | {cells} |")
-    return "\n".join([*lines, "", _verdict(found)])
+    return (
+        "The same with other forms of the bias in a list (in pairs they are all alike):\n\n"
+        f"{table(header, rows, figures=False)}\n\n{_verdict(found)}"
+    )
 
 
 def _verdict(found: dict[str, Any]) -> str:

@@ -29,9 +29,9 @@ from benchmarks import page
 from benchmarks.peers.overhead import python_of
 from benchmarks.quality import learning_report
 from benchmarks.quality.learning_host import Optimised, calls_of, optimise
+from benchmarks.stats import done
 from orchestry.backends.api.library import IN_RUN
 from orchestry.core.config import validate
-from orchestry.core.errors import StoreError
 from orchestry.engine.run import resume, train
 from orchestry.engine.session import Silent
 from orchestry.store.run import Run, load_run
@@ -121,9 +121,9 @@ class Bench:
         if not (place / "journal.jsonl").exists():
             print(f"{place.name} begins", file=sys.stderr)
             run = train(validate(config), place, Notes())
-        elif not _done(run := load_run(place)):
+        elif not done(run := load_run(place)):
             run = resume(place, observer=Notes())
-        if not _done(run):  # Ctrl-C: what depends on it would be learned from half of it
+        if not done(run):  # Ctrl-C: what depends on it would be learned from half of it
             raise SystemExit(f"{place} stopped before its end: the same command goes on")
         return run
 
@@ -202,13 +202,6 @@ def results(bench: Bench, seeds: Sequence[int]) -> learning_report.Results:
             tested[name].append(bench.test(name, seed))
     labels = {name: arm.label for name, arm in ARMS.items()}
     return learning_report.Results(labels, trained, optimised, tested, MAX_TOKENS)
-
-
-def _done(run: Run) -> bool:
-    try:
-        return run.summary.stopped == "done"
-    except StoreError:
-        return False
 
 
 def _command(args: argparse.Namespace) -> str:

@@ -10,6 +10,7 @@ from statistics import fmean
 from benchmarks.quality.learning_host import Optimised, calls_of, wall_s
 from benchmarks.stats import Rows, Table, bounds, difference, interval, mean, tabulate
 from orchestry.backends.api.library import IN_RUN, Behavior, Library, read_library
+from orchestry.report.text import table
 from orchestry.store.records import UsageRecord
 from orchestry.store.run import Run
 
@@ -83,19 +84,19 @@ def _setting(results: Results) -> str:
 
 
 def _arms(labels: Mapping[str, str], calls: Table, reward: Table, solved: Table) -> str:
-    lines = ["| arm | calls a problem | reward | solved |", "|---|---|---|---|"]
-    for arm, label in labels.items():
-        figures = f"{interval(reward[arm])} | {interval(solved[arm])}"
-        lines.append(f"| {label} | {mean(calls[arm]):.1f} | {figures} |")
-    return "\n".join(lines)
+    rows = [
+        [label, f"{mean(calls[arm]):.1f}", interval(reward[arm]), interval(solved[arm])]
+        for arm, label in labels.items()
+    ]
+    return table(["arm", "calls per problem", "reward", "solved"], rows)
 
 
 def _differences(labels: Mapping[str, str], reward: Table, solved: Table) -> str:
-    lines = ["| paired difference | reward | solved |", "|---|---|---|"]
+    rows = []
     for one, other in PAIRS:
-        apart = [interval(difference(table[one], table[other])) for table in (reward, solved)]
-        lines.append(f"| {labels[one]}, less {labels[other]} | {apart[0]} | {apart[1]} |")
-    return "\n".join(lines)
+        apart = (interval(difference(arms[one], arms[other])) for arms in (reward, solved))
+        rows.append([f"{labels[one]}, less {labels[other]}", *apart])
+    return table(["paired difference", "reward", "solved"], rows)
 
 
 def _verdict(results: Results, reward: Table) -> str:
@@ -128,14 +129,7 @@ def _compared(one: str, other: str, first: Rows, second: Rows) -> str:
 
 def _learners(results: Results) -> str:
     """What each learner spent, and what it came to."""
-    lines = [
-        "A learner's calls are the answers that it asked for, those that an earlier run had left "
-        "in the cache included; a request repeated within a run is one call. GEPA stops at the "
-        "first iteration that ends with at least as many calls as ours took.",
-        "",
-        "| seed | learner | calls | of these | minutes | came to |",
-        "|---|---|---|---|---|---|",
-    ]
+    rows = []
     for seed, (run, other) in enumerate(zip(results.trained, results.optimised, strict=True)):
         library = results.libraries[seed]
         count = Counter(b.status for b in library.behaviors)
@@ -143,20 +137,27 @@ def _learners(results: Results) -> str:
             f"{len(library.behaviors)} behaviours distilled, {len(tried(library))} tried, "
             f"{count['accepted']} accepted"
         )
-        lines.append(_spent(seed, "library", run.summary.usage, wall_s(run.events), ours))
+        rows.append(_spent(seed, "library", run.summary.usage, wall_s(run.events), ours))
         theirs = (
             f"{_by_purpose(other.usage)['reflect']} prompts proposed, {len(other.kept) - 1} kept, "
             f"best on dev {other.winner.dev:.3f} from {other.kept[0].dev:.3f}"
             f"{f', {other.refused} prompts longer than the context' * bool(other.refused)}"
         )
-        lines.append(_spent(seed, "GEPA", other.usage, other.seconds, theirs))
-    return "\n".join(lines)
+        rows.append(_spent(seed, "GEPA", other.usage, other.seconds, theirs))
+    header = ["seed", "learner", "calls", "of these", "minutes", "came to"]
+    return (
+        "A learner's calls are the answers that it asked for, those that an earlier run had left "
+        "in the cache included; a request repeated within a run is one call. GEPA stops at the "
+        "first iteration that ends with at least as many calls as ours took.\n\n"
+        f"{table(header, rows, figures=False)}"
+    )
 
 
-def _spent(seed: int, who: str, usage: Sequence[UsageRecord], seconds: float, came_to: str) -> str:
+def _spent(
+    seed: int, who: str, usage: Sequence[UsageRecord], seconds: float, came_to: str
+) -> list[str]:
     by_purpose = ", ".join(f"{purpose} {n}" for purpose, n in _by_purpose(usage).items())
-    cells = (seed, who, calls_of(usage), by_purpose, f"{seconds / 60:.1f}", came_to)
-    return f"| {' | '.join(map(str, cells))} |"
+    return [str(seed), who, str(calls_of(usage)), by_purpose, f"{seconds / 60:.1f}", came_to]
 
 
 def _by_purpose(usage: Iterable[UsageRecord]) -> Counter[str]:
@@ -168,14 +169,14 @@ def _by_purpose(usage: Iterable[UsageRecord]) -> Counter[str]:
 
 def _trials(results: Results) -> str:
     """Every behaviour that was put on trial, and why it passed or not; and why others were not."""
-    lines = ["| seed | agent | kind | lift on dev | verdict |", "|---|---|---|---|---|"]
-    for seed, library in enumerate(results.libraries):
-        for b in tried(library):
-            why = f"{b.status}{': ' * bool(b.note)}{b.note}"
-            lines.append(f"| {seed} | {b.agent} | {b.kind} | {b.evidence} | {why} |")
-    if len(lines) == 2:
-        lines = ["No behaviour was put on trial."]
-    return "\n".join([*lines, *_screened(results)])
+    rows = [
+        [str(seed), b.agent, b.kind, str(b.evidence), f"{b.status}{': ' * bool(b.note)}{b.note}"]
+        for seed, library in enumerate(results.libraries)
+        for b in tried(library)
+    ]
+    header = ["seed", "agent", "kind", "lift on dev", "verdict"]
+    shown = table(header, rows, figures=False) if rows else "No behaviour was put on trial."
+    return "\n".join([shown, *_screened(results)])
 
 
 def _screened(results: Results) -> list[str]:

@@ -32,14 +32,14 @@ from benchmarks import page
 from benchmarks.quality.hacks import spread
 from benchmarks.quality.local_learning_plot import draw
 from benchmarks.quality.local_learning_report import ARMS, LEARNING, VISITS, Played, Results, report
+from benchmarks.stats import done
 from orchestry.core.config import validate
-from orchestry.core.errors import StoreError
 from orchestry.core.files import write_atomic
 from orchestry.core.types import Problem, Split
 from orchestry.engine.evaluate import evaluate
 from orchestry.engine.run import resume, train
 from orchestry.engine.session import Silent
-from orchestry.store.run import Run, load_run
+from orchestry.store.run import load_run
 from orchestry.task.registry import load_task
 
 PLOT = page.ROOT / "docs" / "local_learning.svg"
@@ -115,11 +115,11 @@ class Bench:
         if not (place / "journal.jsonl").exists():
             with _timed(times):
                 run = train(validate(self.config(setting, arm, seed)), place, notes)
-        elif not _done(run := load_run(place)):
+        elif not done(run := load_run(place)):
             with _timed(times):
                 run = resume(place, observer=notes)
-        test = evaluate(run, "test", observer=notes) if _done(run) else run
-        if not _done(test):
+        test = evaluate(run, "test", observer=notes) if done(run) else run
+        if not done(test):
             raise SystemExit(f"{place} stopped before its end: the same command goes on")
         spent = [json.loads(line) for line in times.read_text().splitlines()]
         wall_s, cpu_s = (sum(one[name] for one in spent) for name in ("wall_s", "cpu_s"))
@@ -171,13 +171,6 @@ def _timed(times: Path) -> Iterator[None]:
         spent = {"wall_s": time.monotonic() - wall, "cpu_s": sum(os.times()[:4]) - cpu}
         with times.open("a") as file:
             file.write(json.dumps(spent) + "\n")
-
-
-def _done(run: Run) -> bool:
-    try:
-        return run.summary.stopped == "done"
-    except StoreError:
-        return False
 
 
 def play_all(bench: Bench, seeds: Sequence[int], at_once: int) -> Results:

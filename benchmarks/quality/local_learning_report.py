@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from benchmarks.stats import Rows, bounds, difference, interval, mean
+from benchmarks.stats import Rows, bounds, columns, difference, interval, mean
+from orchestry.report.text import table
 from orchestry.store.journal import Learned
 from orchestry.store.records import EpisodeRecord, NodeRecord
 from orchestry.store.run import Run
@@ -138,15 +139,16 @@ def _task_setting(run: Run) -> str:
 
 def _gains(arms: Mapping[str, Sequence[Played]]) -> str:
     one, other = earned(arms[LEARNING]), earned(arms[CONTROL])
-    lines = ["| | first fifth | last fifth | gain | test problems |", "|---|---|---|---|---|"]
-    for name, arm in ((LEARNING, one), ("control (untrained)", other)):
-        cells = (arm.first, arm.last, arm.gain, arm.test)
-        lines.append(f"| {name} | {' | '.join(map(interval, cells))} |")
-    apart = [
-        difference(getattr(one, name), getattr(other, name))
-        for name in ("first", "last", "gain", "test")
-    ]
-    return "\n".join([*lines, f"| difference | {' | '.join(map(interval, apart))} |"])
+    ours, theirs = ((arm.first, arm.last, arm.gain, arm.test) for arm in (one, other))
+    rows = {
+        LEARNING: ours,
+        "control (untrained)": theirs,
+        "difference": map(difference, ours, theirs),
+    }
+    return table(
+        ["", "first fifth", "last fifth", "gain", "test problems"],
+        ([name, *map(interval, cells)] for name, cells in rows.items()),
+    )
 
 
 def _verdict(arms: Mapping[str, Sequence[Played]]) -> str:
@@ -168,17 +170,20 @@ def _sign(rows: Rows) -> str:
 
 
 def _seeds(seeds: Sequence[int], arms: Mapping[str, Sequence[Played]]) -> str:
-    lines = [
-        "| seed | learning: first, last fifth | control: first, last fifth | test problems: "
-        "before, after | minutes (CPU) of the two runs |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for seed, one, other in zip(seeds, arms[LEARNING], arms[CONTROL], strict=True):
         fifths = [f"{_mean(arm.first):.3f} to {_mean(arm.last):.3f}" for arm in (one, other)]
         test = f"{_mean(other.test.episodes):.3f} to {_mean(one.test.episodes):.3f}"
         times = ", ".join(f"{p.wall_s / 60:.1f} ({p.cpu_s / 60:.1f})" for p in (one, other))
-        lines.append(f"| {seed} | {' | '.join(fifths)} | {test} | {times} |")
-    return "\n".join(lines)
+        cells = {
+            "seed": str(seed),
+            "learning: first, last fifth": fifths[0],
+            "control: first, last fifth": fifths[1],
+            "test problems: before, after": test,
+            "minutes (CPU) of the two runs": times,
+        }
+        rows.append(cells)
+    return columns(rows)
 
 
 def _mean(episodes: Sequence[EpisodeRecord]) -> float:
@@ -189,11 +194,8 @@ def _habits(arms: Mapping[str, Sequence[Played]]) -> str:
     """What else changed on the test problems: parts of the reward, tags, lengths."""
     before, after = (_counted(arms[arm]) for arm in (CONTROL, LEARNING))
     names = [*before, *(name for name in after if name not in before)]
-    lines = ["| test problems, all seeds | before | after |", "|---|---|---|"]
-    lines += [
-        f"| {name} | {before.get(name, 0):.2f} | {after.get(name, 0):.2f} |" for name in names
-    ]
-    return "\n".join(lines)
+    rows = [[name, *(f"{when.get(name, 0):.2f}" for when in (before, after))] for name in names]
+    return table(["test problems, all seeds", "before", "after"], rows)
 
 
 def _counted(played: Sequence[Played]) -> dict[str, float]:
@@ -205,7 +207,7 @@ def _counted(played: Sequence[Played]) -> dict[str, float]:
         for part in leaf.score.parts:
             parts[f"reward: {part.name}"].append(part.value)
         for turn in leaf.turns:
-            tokens[f"{turn.agent}: tokens an answer"].append(turn.completion.output_tokens)
+            tokens[f"{turn.agent}: tokens per answer"].append(turn.completion.output_tokens)
             ended[f"{turn.agent}: answers that end by themselves"].append(
                 turn.completion.stop == "end"
             )

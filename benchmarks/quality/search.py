@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import page
-from benchmarks.stats import Rows, bounds, difference, interval, mean, tabulate
+from benchmarks.stats import Rows, bounds, columns, difference, interval, mean, tabulate
 from orchestry.core.config import validate
 from orchestry.engine.run import resume, train
+from orchestry.report.text import table
 from orchestry.store.run import Run
 from orchestry.task.registry import load_task
 
@@ -84,27 +85,32 @@ def report(runs: dict[str, list[Run]], episodes: int) -> str:
     solved = tabulate(runs, episodes, lambda e: float("solved" in e.best_node.score.tags))
     calls = tabulate(runs, episodes, lambda e: float(e.calls))
     tokens = tabulate(runs, episodes, lambda e: float(e.output_tokens))
-    lines = [
+    strategies = [
+        {
+            "strategy": label,
+            "calls per problem": f"{mean(calls[strategy]):.1f}",
+            "output tokens per problem": f"{mean(tokens[strategy]):,.0f}",
+            "reward": interval(reward[strategy]),
+            "solved": interval(solved[strategy]),
+        }
+        for strategy, label in STRATEGIES.items()
+    ]
+    gains = [
+        [
+            f"beam less {STRATEGIES[other]}",
+            *(interval(difference(arms["beam"], arms[other])) for arms in (reward, solved)),
+        ]
+        for other in ("best_of_n", "single")
+    ]
+    return (
         f"{episodes} problems of the test split, in seeded order, {seeds} seed"
         f"{'s' * (seeds > 1)}, embedded "
         f"SmolLM2-135M, at most {MAX_TOKENS} tokens an answer. The reward is that of the best "
-        "trajectory found, the tests decide which; mean and 95 % bootstrap interval over problems.",
-        "",
-        "| strategy | calls a problem | output tokens a problem | reward | solved |",
-        "|---|---|---|---|---|",
-    ]
-    for strategy, label in STRATEGIES.items():
-        lines.append(
-            f"| {label} | {mean(calls[strategy]):.1f} | {mean(tokens[strategy]):,.0f} "
-            f"| {interval(reward[strategy])} | {interval(solved[strategy])} |"
-        )
-    lines += ["", "| paired difference | reward | solved |", "|---|---|---|"]
-    for other in ("best_of_n", "single"):
-        gains = [difference(table["beam"], table[other]) for table in (reward, solved)]
-        lines.append(
-            f"| beam less {STRATEGIES[other]} | {interval(gains[0])} | {interval(gains[1])} |"
-        )
-    return "\n".join([*lines, "", verdict(difference(reward["beam"], reward["best_of_n"]))])
+        "trajectory found, the tests decide which; mean and 95 % bootstrap interval over problems."
+        f"\n\n{columns(strategies)}\n\n"
+        f"{table(['paired difference', 'reward', 'solved'], gains)}\n\n"
+        f"{verdict(difference(reward['beam'], reward['best_of_n']))}"
+    )
 
 
 def verdict(gain: Rows) -> str:

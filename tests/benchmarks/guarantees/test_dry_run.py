@@ -8,6 +8,7 @@ from benchmarks.guarantees.dry_run import (
     MOST_CALLS,
     WIDEST,
     Outcome,
+    coverage,
     draw,
     draw_judged,
     earlier,
@@ -16,7 +17,6 @@ from benchmarks.guarantees.dry_run import (
     result,
     section,
     served,
-    table,
 )
 from orchestry.engine.estimate import Dollars, estimate
 
@@ -46,7 +46,7 @@ def test_the_result_counts_both_sides_and_the_maximum() -> None:
     assert (after["within"], after["below"], after["above"]) == (1, 1, 2)
     assert (found["above_max"], after["outside_seeds"]) == (1, [0, 2, 3])
     assert (alone["p95_over_p5"], after["p95_over_p5"]) == (8.0, 4.0)
-    assert "| plain | one | **1 of 4** | 1 | 2 | 4.0 |" in table({"plain": found})
+    assert "| plain | one | **1 of 4** | 1 | 2 | 4.0 |" in coverage({"plain": found})
 
 
 def test_a_run_without_a_maximum_is_counted_apart() -> None:

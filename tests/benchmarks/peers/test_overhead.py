@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.peers.contest import ANSWER
-from benchmarks.peers.overhead import Measured, Setting, measure, report, table, verdicts
+from benchmarks.peers.overhead import Measured, Setting, measure, report, timings, verdicts
 from benchmarks.server.bill import Options
 from benchmarks.server.loopback import spawn
 
@@ -29,7 +29,7 @@ def test_the_table_has_a_row_a_setting_and_the_goals_a_verdict() -> None:
         Setting("orchestry", 32, "lognormal"): [SERIAL],
         Setting("gepa", 32, "constant"): [SERIAL, SERIAL],
     }
-    assert len(table(rows).splitlines()) == 2 + len(rows)
+    assert len(timings(rows).splitlines()) == 2 + len(rows)
     met, missed = verdicts(rows).splitlines()
     assert met.endswith("1.10, goal 1.1: met.")
     assert missed.endswith("2.00, goal 1.25: missed.")

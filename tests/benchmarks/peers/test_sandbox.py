@@ -80,9 +80,9 @@ def test_all_goals_are_met_by_a_fast_sandbox_and_each_is_missed_by_its_own_fault
     rounds = FOUND.rounds
     spiky = Timed((0.003,) * 98 + (0.1,) * 2, 0.5)
     faults: dict[str, dict[str, Any]] = {
-        "runs/s a core": {"rounds": {**rounds, level(1): [Timed((0.0033,) * 100, 0.5)] * 3}},
+        "runs/s per core": {"rounds": {**rounds, level(1): [Timed((0.0033,) * 100, 0.5)] * 3}},
         "runs/s over bare forks/s": {"beside": [(steady(3.3), steady(0.9))]},
-        "host CPU of a run, ms": {"beside": [(replace(steady(3.3), host_s=0.2), steady(1.0))]},
+        "host CPU per run, ms": {"beside": [(replace(steady(3.3), host_s=0.2), steady(1.0))]},
         "what confinement adds to a run": {"rounds": {**rounds, level(1): [steady(3.9)] * 3}},
         "p50, ms": {"free": steady(6.0)},
         "p99, ms": {"free": spiky},

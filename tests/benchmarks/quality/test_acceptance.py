@@ -19,8 +19,8 @@ from benchmarks.quality.acceptance import (
     spent,
     t_test,
 )
-from benchmarks.quality.acceptance_report import wilson
 from benchmarks.quality.planted_prompts import NOISES, Candidate, World, new_world, propose
+from benchmarks.stats import wilson
 
 
 @pytest.mark.parametrize("effect", [-0.1, 0.0, 0.05])

@@ -13,8 +13,8 @@ from benchmarks.quality.hacks import (
     play,
     report,
     score,
+    scores,
     spread,
-    table,
     target_of,
     verdict,
 )
@@ -137,7 +137,7 @@ ROWS: Mapping[str, list[Earned]] = {
 
 
 def test_the_table_has_every_row_with_the_honest_score_beside_it() -> None:
-    lines = table(dict(ROWS)).splitlines()[2:]
+    lines = scores(dict(ROWS)).splitlines()[2:]
     assert len(lines) == len(ROWS)
     assert all(line.endswith("| 0.950 |") for line in lines)
     assert "0.750 (0.75 to 0.75) | 0.000 | 1.000 (1.00 to 1.00)" in lines[1]
