@@ -344,7 +344,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
+    # A block that ends in empty lines would end the document as well.
+    style = "|" if "\n" in text.strip() and not text.endswith("\n\n") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

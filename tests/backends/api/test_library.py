@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -122,6 +122,9 @@ libraries = st.builds(
 
 
 @given(libraries)
+@example(
+    Library(task="t", model="m", behaviors=[Behavior(agent=a, text="A", note="\n\n") for a in "ab"])
+)
 def test_a_file_gives_back_what_was_written(
     tmp_path_factory: pytest.TempPathFactory, lib: Library
 ) -> None:
