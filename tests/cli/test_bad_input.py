@@ -62,7 +62,7 @@ class Words(Base):
         (("--backend", "local"), "provider.model"),
         (("--run-dir", "a_file"), "a_file is not a directory"),
         (("--run-dir", "a_file/run"), "a_file is not a directory"),
-        (("--run-dir", "bad\udcff"), "no UTF-8 name"),
+        (("--run-dir", "bad\udcff"), "not a UTF-8 name"),
     ],
 )
 def test_bad_usage_is_one_line_and_makes_nothing(
