@@ -65,7 +65,7 @@ def test_what_a_run_decides_is_no_flag(cli: CommandLine) -> None:
     clash.failed(2, "leave --task, --seed")
     cli("baselines", "run", "concat", "--of", "r", "--seed", "0").failed(2, "leave --seed")
     other = cli("baselines", "run", "concat", "--of", "r", "--set", "seed=3")
-    other.failed(2, "that run, which has seed=0, and 3 is asked for")
+    other.failed(2, "that run, which has seed=0, but 3 was given")
     cli("baselines", "run", "concat", "--of", "r", "--episodes", "0").failed(2, "give 1 or more")
     assert cli("baselines", "run", "concat", "--of", "r", "--out", "o").code == 2
     cli("baselines", "run", "concat", "--of", "nowhere").failed(2, "nowhere does not exist")

@@ -174,7 +174,7 @@ def test_an_id_must_be_known_and_clear(cli: CommandLine) -> None:
     cli("behaviors", "show", "zzz", path).failed(2, "unknown behaviour 'zzz'")
     cli("behaviors", "show", "", path).failed(2, "begins several ids")
     empty = write(Path("empty.yaml"))
-    cli("behaviors", "show", "abc", empty).failed(2, "no behaviour 'abc': empty.yaml holds none")
+    cli("behaviors", "show", "abc", empty).failed(2, "no behaviour 'abc': empty.yaml is empty")
 
 
 @pytest.mark.parametrize("columns", ["12", "400"])

@@ -247,7 +247,7 @@ def test_no_run_and_no_episode_are_named(cli: CommandLine, run: Path) -> None:
 def test_without_a_judge_there_is_only_the_reward_to_compare(cli: CommandLine) -> None:
     assert cli("run", *FAKE, "--set", "judge.enabled=false", "--run-dir", RUN).code == 0
     shown = cli("rate", RUN, "--episode", 0, "--rating", 5)
-    assert "The judge rated none of these" in shown.out
+    assert "the judge rated neither these" in shown.out
     assert json.loads(cli("rate", RUN, "--show", "--json").out)["agreement"]["judge"]["count"] == 0
 
 

@@ -48,7 +48,7 @@ def test_json_is_one_object_with_what_was_written(cli: CommandLine, run: Path) -
 
 def test_several_runs_need_a_folder(cli: CommandLine, run: Path) -> None:
     assert cli("run", *FAKE, "--seed", "1", "--run-dir", "other").code == 0
-    cli("report", "run", "other").failed(2, "2 runs are compared", "--out DIR")
+    cli("report", "run", "other").failed(2, "a report of 2 runs needs a folder", "--out DIR")
     done = cli("report", "run", "other", "--out", "both")
     assert done.code == 0
     assert "words, all seeds" in done.out

@@ -85,7 +85,7 @@ def test_check_says_which_answer_a_task_raises_on(capsys: pytest.CaptureFixture[
     found = "drafter answers with a huge decimal number: evaluate raised ZeroDivisionError"
     assert f"FAIL  any answer: {found}" in said
     assert "Traceback" not in said
-    assert "costs its trajectory" in said
+    assert "ends its trajectory" in said
     assert orchestry("tasks", "check", "my_task", "--verbose") == 1
     assert "Traceback" in capsys.readouterr().out
 

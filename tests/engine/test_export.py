@@ -254,7 +254,7 @@ def test_a_quantized_run_says_what_it_is_merged_into(run: Run) -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"update": 3}, "no update 3: 1 to 2 are its updates"),
+        ({"update": 3}, "no update 3: give 1 to 2, or 0 for the team"),
         ({"update": 0}, "update 0 of .* has learned nothing to export: name one of its updates"),
         ({"update": "best"}, "knows no best update: .*learn.evaluate_every"),
         ({"agents": ["lft"]}, "unknown agent of .*/run 'lft': did you mean 'left'"),

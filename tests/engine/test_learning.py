@@ -319,7 +319,7 @@ def test_an_evaluation_of_update_0_plays_the_prompts_that_a_run_began_with(tmp_p
 
 def test_an_update_that_was_not_taken_is_named(tmp_path: Path) -> None:
     run = orchestry.train(config(*FAKE, "episodes=3"), tmp_path / "run")
-    with pytest.raises(ConfigError, match="has no update 7: 1 to 1 are its updates, and 0 is"):
+    with pytest.raises(ConfigError, match="has no update 7: give 1 to 1, or 0 for the team"):
         orchestry.evaluate(run.folder, update=7)
     with pytest.raises(ConfigError, match=r"knows no best update: .*learn.evaluate_every"):
         orchestry.evaluate(run.folder, update="best")

@@ -119,7 +119,7 @@ def test_a_run_without_an_episode_is_reported(folder: Path, tmp_path: Path) -> N
     text = report.files[0].read_text()
     assert headings(READER.parse(text), "h2") == SECTIONS
     assert "Missing: episodes.jsonl lacks what the journal calls finished" in text
-    assert "so there is no curve" in text
+    assert "There is no curve yet" in text
     assert [path.name for path in report.files] == ["RESULTS.md", "index.html"]
 
 

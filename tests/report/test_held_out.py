@@ -68,7 +68,7 @@ def test_a_baseline_is_compared_with_the_team_on_the_same_problems(experiment: E
     assert difference is not None
     assert difference.mean == pytest.approx(team.measures.reward.mean - fixed.measures.reward.mean)
     sentence = next(text for text in headline(experiment) if "fixed" in text)
-    assert "at 6.0 and 2.0 calls a problem" in sentence
+    assert "at 6.0 and 2.0 calls per problem" in sentence
     assert "paired over the 5 problems that both played" in sentence
     assert shows_gain(difference, 5) in sentence
 

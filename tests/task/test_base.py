@@ -66,7 +66,7 @@ def test_a_bad_line_is_named_with_its_fix(tmp_path: Path, content: bytes, messag
 
 def test_a_missing_file_is_named_with_its_fix(tmp_path: Path) -> None:
     path = tmp_path / "problems.jsonl"
-    with pytest.raises(TaskError, match=r"No such file or directory.*one JSON object a line"):
+    with pytest.raises(TaskError, match=r"No such file or directory.*one JSON object per line"):
         read_problems(path, "train")
     path.mkdir()
     with pytest.raises(TaskError, match=r"problems\.jsonl can't be read"):

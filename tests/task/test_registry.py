@@ -167,7 +167,7 @@ def test_an_entry_point_is_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert word_of(load_task("welcome", cwd=tmp_path)) == "w"
     with pytest.raises(TaskError, match="has the name 'welcome': set name = 'other'"):
         load_task("other", cwd=tmp_path)
-    with pytest.raises(TaskError, match="no subclass of BaseTask"):
+    with pytest.raises(TaskError, match="not a subclass of BaseTask"):
         load_task("bad", cwd=tmp_path)
 
 
