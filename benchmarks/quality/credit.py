@@ -173,7 +173,7 @@ def ratio(rows: Sequence[tuple[float, ...]]) -> float:
 
 
 async def credit_table(episodes: int, seed: int) -> tuple[str, Reached]:
-    """A row a setting and kind of game; the correlations, 0 above twice the calls."""
+    """A row per setting and kind of game; the correlations, 0 above twice the calls."""
     rows = []
     reached: Reached = {config: [] for config in SETTINGS}
     for kind, words in KINDS.items():
@@ -191,7 +191,7 @@ async def credit_table(episodes: int, seed: int) -> tuple[str, Reached]:
 
 
 async def blame_table(windows: int, seed: int) -> tuple[str, Reached]:
-    """A row a setting and kind of game; the shares of windows named right."""
+    """A row per setting and kind of game; the shares of windows named right."""
     rows = []
     reached: Reached = {config: [] for config in SETTINGS}
     for kind, words in FAULTY.items():

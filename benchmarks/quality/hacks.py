@@ -14,9 +14,9 @@ from typing import Any
 
 from benchmarks import page
 from benchmarks.quality.hacks_bank import HACKS, Pair, Probe, Target, honest
+from benchmarks.stats import columns
 from orchestry import BaseTask, Problem, Tools
 from orchestry.core.types import SPLITS, Call, Limits, Sandbox
-from orchestry.report.text import table
 from orchestry.sandbox import open_sandbox
 from orchestry.task.registry import load_task
 
@@ -119,7 +119,7 @@ async def play(count: int, hacks: Sequence[str] = tuple(HACKS)) -> Rows:
         for name, move in moves.items():
             earned = (score(task, target, move(target), tools, open_) for target in targets)
             rows[name] = await asyncio.gather(*earned)
-            print(f"{name}: {', '.join(_cells(rows[name]))}", file=sys.stderr)
+            print(f"{name}: {_cells(rows[name])}", file=sys.stderr)
     return rows
 
 
@@ -139,24 +139,22 @@ def _published(row: Sequence[Earned]) -> str:
     return _range(values) + (f"; {ended} ended the trainer's process" if ended else "")
 
 
-def _cells(row: Sequence[Earned]) -> list[str]:
-    cooperation = statistics.fmean(one.cooperation for one in row)
-    return [_range([one.total for one in row]), f"{cooperation:.3f}", _published(row)]
-
-
-HEADER = (
-    "what the team does",
-    "our score (min to max)",
-    "its cooperation",
-    "published manner",
-    "honest score",
-)
+def _cells(row: Sequence[Earned]) -> dict[str, str]:
+    return {
+        "our score (min to max)": _range([one.total for one in row]),
+        "its cooperation": f"{statistics.fmean(one.cooperation for one in row):.3f}",
+        "published manner": _published(row),
+    }
 
 
 def scores(rows: Rows) -> str:
-    """A row a hack, with the honest score on the same problems beside it."""
-    gold = statistics.fmean(one.total for one in rows[HONEST])
-    return table(HEADER, ([name, *_cells(row), f"{gold:.3f}"] for name, row in rows.items()))
+    """A row per hack, with the honest score on the same problems beside it."""
+    gold = f"{statistics.fmean(one.total for one in rows[HONEST]):.3f}"
+    found = [
+        {"what the team does": name, **_cells(row), "honest score": gold}
+        for name, row in rows.items()
+    ]
+    return columns(found)
 
 
 def verdict(rows: Rows) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.stats import bounds, difference, interval, mean
+from benchmarks.stats import bounds, columns, difference, interval, mean, ranged, share
 
 ROWS = st.dictionaries(
     st.sampled_from("abcd"),
@@ -33,3 +33,19 @@ def test_the_interval_covers_the_mean_and_narrows_with_problems() -> None:
     assert low < 0.5 < high
     assert bounds(many)[1] - bounds(many)[0] < (high - low) / 3
     assert interval({"a": [0.25], "b": [0.25]}) == "0.250 [0.250, 0.250]"
+
+
+def test_figures_as_text() -> None:
+    assert ranged([3.0, 1.0, 8.0], ".1f") == "**3.0** (1.0 to 8.0)"
+    assert share(5, 10) == "50.0% (23.7% to 76.3%)"
+
+
+def test_a_table_has_the_headings_that_its_rows_name() -> None:
+    rows = [{"way": "ours", "s": "1"}, {"way": "theirs", "s": "2"}]
+    assert columns(rows).splitlines() == [
+        "| way | s |",
+        "| --- | ---: |",
+        "| ours | 1 |",
+        "| theirs | 2 |",
+    ]
+    assert columns([]) == "No rows."
