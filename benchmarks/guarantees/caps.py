@@ -166,12 +166,12 @@ def rows(
             for cap in caps
             for way, search in ways.items()
         }
-        table = []
+        done = []
         for (cap, way), futures in found.items():
             row = Row(cap, way, tuple(future.result() for future in futures))
-            print(row.line(), file=sys.stderr)
-            table.append(row)
-    return table
+            print(row.cells(), file=sys.stderr)
+            done.append(row)
+    return done
 
 
 def measure(caps: Sequence[int], seeds: Sequence[int]) -> dict[str, Any]:

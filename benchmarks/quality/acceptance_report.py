@@ -70,7 +70,7 @@ def verdict(met: bool) -> str:
     return "met" if met else "**missed**"
 
 
-def null_part(found: dict[str, dict[str, dict[str, float]]]) -> str:
+def null_part(found: dict[str, dict[str, dict[str, Any]]]) -> str:
     rows = [
         [
             NULLS[kind],
