@@ -103,7 +103,7 @@ def test_the_budget_ends_all_of_them_with_code_3(cli: CommandLine) -> None:
     args = ("baselines", "run", "all", *PLAIN, *PRICED, "--samples", "2", "--out", "b")
     found = cli(*args, "--budget", "0.01")
     assert found.code == 3
-    assert "fixed is of 1 of 5 problems, best_of_n, concat" in found.err
+    assert "fixed has played 1 of 5 problems, best_of_n, concat" in found.err
     assert "the same command with a larger --budget continues" in found.err
     assert len(list(Path("b").iterdir())) < 5
 

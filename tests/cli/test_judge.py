@@ -79,7 +79,7 @@ def test_a_dry_run_asks_nothing_and_makes_nothing(
         people = cli(*asked, *server, "--set", "prices.m.output=8")
     assert (found["calls"], found["most_calls"], bench.bodies) == (12, 24, [])
     assert 0 < found["worst_usd"] <= found["budget_usd"] == 5.0
-    assert "12 calls, 24 if every verdict needs a repair" in people.out
+    assert "12 calls, 24 if every answer needs a repair" in people.out
     assert f"at most ${found['worst_usd']:.4f}" in people.out
     assert not Path("runs").exists()
 

@@ -182,4 +182,4 @@ def test_advice_without_figures() -> None:
     assert advise(NOTHING).level == "unmeasured"
     many = NOTHING.model_copy(update={"verdicts": {"rated": 7, "malformed": 3}})
     assert advise(many).level == "unusable"
-    assert "30% of its verdicts" in advise(many).text
+    assert "30% of its answers" in advise(many).text
