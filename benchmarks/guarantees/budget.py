@@ -276,6 +276,7 @@ def result(outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
         "mean_ledger_over_cap": mean(o.ledger_usd / o.plan.cap_usd for o in capped),
         "mean_bill_over_cap": mean(o.billed_usd / o.plan.cap_usd for o in capped),
         "most_left_in_worst_calls": max(o.left_calls for o in capped),
+        "less_than_a_call_left": sum(o.left_calls < 1.0 for o in capped),
         "killed_and_resumed": sum(o.killed for o in outcomes),
         "concurrency": [f(o.plan.concurrency for o in outcomes) for f in (min, max)],
         "faults": dict(sorted(faults.items())),
@@ -292,9 +293,10 @@ def section(found: dict[str, Any]) -> str:
         f"{found['highest_bill_over_cap']:.1%} of its cap. Faults met: {faults}. "
         f"{found['killed_and_resumed']} runs were cut off in the middle and resumed from their "
         "journal as it stood, with a torn last line.\n\n"
-        f"The cap is used, not avoided: in each of the {found['stopped_at_cap']} runs that the cap "
-        "stopped, less was left than the worst case of one call (at most "
-        f"{found['most_left_in_worst_calls']:.3f} of it). The ledger had charged "
+        f"The cap is used, not avoided: in {found['less_than_a_call_left']} of the "
+        f"{found['stopped_at_cap']} runs that the cap stopped, less was left than the worst case "
+        f"of one call, and at most {found['most_left_in_worst_calls']:.3f} of it. The ledger had "
+        "charged "
         f"{found['mean_ledger_over_cap']:.1%} of the cap on "
         f"average, and the server had billed {found['mean_bill_over_cap']:.1%}: calls that were "
         "given up and may have been billed count at their worst case."
