@@ -35,10 +35,7 @@ from orchestry.engine.rehearsal import (
     Paid,
     Rewards,
     chain_of,
-    judge_of,
     rollout_of,
-    schedule_of,
-    seed_of,
     updates_of,
 )
 from orchestry.engine.run import prepare
@@ -185,10 +182,10 @@ async def rehearse(plan: Plan, known: Measured, level: float, played: int) -> Re
 
 async def _episode(plan: Plan, policy: Drawn, rewards: Rewards, episode: int) -> EpisodeRecord:
     """Plays one, with judge and replays as the real run would."""
-    rollout = rollout_of(plan, policy, rewards.of_episode(), schedule_of(plan, episode))
+    rollout = rollout_of(plan, policy, rewards.of_episode(), plan.schedule(episode))
     if plan.backend.judges:
-        rollout = replace(rollout, judge=judge_of(plan, policy))
-    tree = await rollout.play(plan.problem(episode), seed_of(plan, episode))
+        rollout = replace(rollout, judge=plan.judge(policy))
+    tree = await rollout.play(plan.problem(episode), plan.seed(episode))
     await plan.backend.replay(rollout, tree)
     if not plan.config.credit.share and not updates_of(plan):
         return episode_record(tree, episode)

@@ -29,7 +29,7 @@ from orchestry.engine.plan import Plan
 from orchestry.engine.run import drive, in_own_loop, new_folder, prepare
 from orchestry.engine.scores import Verdicts
 from orchestry.engine.session import Work
-from orchestry.judge.judge import ListwiseJudge, seed_of
+from orchestry.judge.judge import seed_of
 from orchestry.judge.measures import Advice, Measures, Reading, Sheet, advise, measure
 from orchestry.judge.ranking import Order, balanced
 from orchestry.models.gateway import Gateway
@@ -259,18 +259,6 @@ class Redrawn:
         return await self.gateway.sample(redrawn, n)
 
 
-def judge_of(plan: Plan, policy: Policy) -> ListwiseJudge:
-    """The judge that a run of the config would ask."""
-    config = plan.config.judge
-    return ListwiseJudge(
-        policy,
-        plan.backend.provider.model,
-        config,
-        plan.task.agents,
-        temperature=config.temperature,
-    )
-
-
 def first_order(siblings: Siblings[Any]) -> Order:
     """The order in which ListwiseJudge shows a set when it asks once."""
     return balanced(len(siblings.children), 1, seed_of(siblings))[0]
@@ -284,7 +272,7 @@ async def _read(
     laid_out = [places[index] for index in range(len(own))]
     children = tuple(each.siblings.children[index] for index in laid_out)
     siblings = replace(each.siblings, children=children)
-    judgement = await judge_of(plan, policy).values(siblings)
+    judgement = await plan.judge(policy).values(siblings)
     assert judgement is not None, "it is asked always"
     said = dict(zip(laid_out, judgement.values, strict=False))  # none where malformed
     numbers = tuple(said[index].number for index in sorted(said))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from orchestry.core.config import RunConfig
 from orchestry.core.types import Frozen, Tools
 from orchestry.engine.graded import GradedSet, graded_sets
-from orchestry.engine.judge_check import QUESTIONS, judge_of, resolved
+from orchestry.engine.judge_check import QUESTIONS, resolved
 from orchestry.engine.plan import Plan
 from orchestry.engine.rehearsal import BYTES_PER_TOKEN
 from orchestry.engine.run import prepare
@@ -80,4 +80,4 @@ async def _asked(plan: Plan) -> Dearest:
 async def _ask_all(plan: Plan, policy: Dearest, each: GradedSet) -> None:
     """An order and its reverse are of one length, so that one question stands for all."""
     for _ in range(QUESTIONS):
-        await judge_of(plan, policy).values(each.siblings)
+        await plan.judge(policy).values(each.siblings)

@@ -8,10 +8,11 @@ from typing import Any
 
 from orchestry.backends.base import Backend
 from orchestry.core.config import RunConfig
-from orchestry.core.seeds import shuffled
-from orchestry.core.types import Problem
+from orchestry.core.seeds import derive, shuffled
+from orchestry.core.types import Policy, Problem
+from orchestry.judge.judge import ListwiseJudge
 from orchestry.models.ledger import Ledger
-from orchestry.rollout.schedule import schedule
+from orchestry.rollout.schedule import Schedule, schedule
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import count_stages
 
@@ -41,6 +42,20 @@ class Plan:
         epoch, place = divmod(episode, len(self.problems))
         order = shuffled(len(self.problems), self.config.seed, "epoch", epoch)
         return self.problems[order[place]]
+
+    def seed(self, episode: int) -> int:
+        """The seed of an episode's samples."""
+        return derive(self.config.seed, "episode", episode)
+
+    def schedule(self, episode: int) -> Schedule:
+        """How many samples each stage of an episode draws, and which states live on."""
+        return schedule(self.config.search, self.task, self.problem(episode))
+
+    def judge(self, policy: Policy, **changes: Any) -> ListwiseJudge:
+        """The judge that the run asks, with that policy in place of its model."""
+        settings = self.config.judge.model_copy(update=changes)
+        model, agents = self.backend.bench.provider.model, self.task.agents
+        return ListwiseJudge(policy, model, settings, agents, temperature=settings.temperature)
 
     @property
     def episodes_in_flight(self) -> int:

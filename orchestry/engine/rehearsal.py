@@ -17,7 +17,6 @@ from typing import Any
 
 from orchestry.backends.api.learner import Played
 from orchestry.backends.api.library import Library
-from orchestry.core.seeds import derive
 from orchestry.core.types import (
     Completion,
     Message,
@@ -35,10 +34,9 @@ from orchestry.core.types import (
 )
 from orchestry.engine.lengths import FEWEST, Length, Measured
 from orchestry.engine.plan import Plan
-from orchestry.judge.judge import ListwiseJudge
 from orchestry.models.fake import MEDIAN_SHARE, SIGMA, clip_tokens, filler, instance, output_prior
 from orchestry.rollout.rollout import Rollout
-from orchestry.rollout.schedule import Schedule, schedule
+from orchestry.rollout.schedule import Schedule
 
 BYTES_PER_TOKEN = 4.0
 INPUT_SIGMA = 0.08
@@ -313,29 +311,9 @@ class DevPlays:
         return min(1.0, max(0.0, self._rewards.draw(own) + self._lifts[prompts]))
 
 
-def schedule_of(plan: Plan, episode: int) -> Schedule:
-    """The schedule that the real run would follow."""
-    return schedule(plan.config.search, plan.task, plan.problem(episode))
-
-
-def seed_of(plan: Plan, episode: int) -> int:
-    """The seed that the real run would give the episode."""
-    return derive(plan.config.seed, "episode", episode)
-
-
 def rollout_of(plan: Plan, policy: Policy, rate: Rate, schedule: Schedule) -> Rollout[Any]:
     """The rollout that the real run would take, with that policy in place of the models."""
     return Rollout(plan.task, plan.backend.team(plan.task), policy, rate, schedule)
-
-
-def judge_of(plan: Plan, policy: Policy, **changes: Any) -> ListwiseJudge:
-    """The judge that the real run would ask, with that policy in place of its model."""
-    settings, model = (
-        plan.config.judge.model_copy(update=changes),
-        plan.backend.bench.provider.model,
-    )
-    agents, temperature = plan.task.agents, settings.temperature
-    return ListwiseJudge(policy, model, settings, agents, temperature=temperature)
 
 
 def updates_of(plan: Plan) -> int:

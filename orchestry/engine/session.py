@@ -27,13 +27,11 @@ from orchestry.core.errors import (
     TaskFault,
     fault,
 )
-from orchestry.core.seeds import derive
 from orchestry.engine.manifest import Reason, summarise, write_manifest
 from orchestry.engine.plan import Plan
 from orchestry.engine.scores import Faults, Verdicts
 from orchestry.models.ledger import Ledger
 from orchestry.rollout.replay import give_credit
-from orchestry.rollout.schedule import schedule
 from orchestry.rollout.tree import episode_record
 from orchestry.store.journal import Learned, ratings
 from orchestry.store.records import EpisodeRecord
@@ -245,9 +243,9 @@ class Session(Work):
 
     async def _episode(self, episode: int) -> EpisodeRecord:
         plan, problem = self.plan, self.plan.problem(episode)
-        way = schedule(plan.config.search, plan.task, problem)
+        way = plan.schedule(episode)
         rollout = plan.backend.rollout(plan.task, self.rate, way, episode)
-        tree = await rollout.play(problem, derive(plan.config.seed, "episode", episode))
+        tree = await rollout.play(problem, plan.seed(episode))
         if not tree.leaves:
             return episode_record(tree, episode)
         if not (self.store.episodes or self._waiting):  # the first one to end

@@ -17,11 +17,8 @@ from orchestry.core.types import MAX_CHARS, Completion, Rate, Request, Score, Tr
 from orchestry.engine.plan import Plan
 from orchestry.engine.rehearsal import (
     FENCE,
-    judge_of,
     rollout_of,
-    schedule_of,
     score_of,
-    seed_of,
     updates_of,
 )
 from orchestry.judge.judge import PURPOSE as JUDGES
@@ -115,15 +112,15 @@ async def _episode(plan: Plan, episode: int) -> int:
     """
     found, config = list[int](), plan.config
     share = (config.credit.share or 0.0) if config.credit.method == "replay" else 0.0
-    way = schedule_of(plan, episode)
+    way = plan.schedule(episode)
     if isinstance(way, Beam):
         way = replace(way, collapse=False)  # though a task may take all these answers for the same
     for shape in SHAPES:
         agents, critic = Dearest(plan.backend, shape), Dearest(plan.backend)
         rollout = rollout_of(plan, agents, _different(config.judge.max_chars + 1), way)
         if plan.backend.judges:
-            rollout = replace(rollout, judge=judge_of(plan, critic, when="always"))
-        tree = await rollout.play(plan.problem(episode), seed_of(plan, episode))
+            rollout = replace(rollout, judge=plan.judge(critic, when="always"))
+        tree = await rollout.play(plan.problem(episode), plan.seed(episode))
         replays = floor(share * agents.calls)
         stages = max(leaf.id.stage for leaf in tree.leaves)
         verdicts = 2 * config.judge.repeats * stages * (way.breadth // 2)
