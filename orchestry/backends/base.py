@@ -230,6 +230,11 @@ class Backend(ABC):
             self._calibrations = _calibrations(store)
             yield
 
+    def cap(self, usd: float | None) -> None:
+        """Takes another cap, before it is opened."""
+        budget = self.config.budget.model_copy(update={"usd": usd})
+        self.config = self.config.model_copy(update={"budget": budget})
+
     def kept_config(self, store: Store) -> RunConfig:
         """The config, with what the run starts from as its own directory keeps it."""
         return self.config

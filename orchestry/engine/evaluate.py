@@ -148,7 +148,8 @@ class Baselines:
             for text in notes[name]:
                 watch.note(text)
             stage = Measurement(baseline=name, split=self.split, samples=self.samples)
-            run = _play(plan.capped(left), root / stage.name, watch)
+            plan.backend.cap(left)
+            run = _play(plan, root / stage.name, watch)
             yield run
             if run.summary.stopped != "done":
                 return

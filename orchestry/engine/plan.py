@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestry.backends.base import Backend
@@ -16,26 +16,23 @@ from orchestry.rollout.schedule import Schedule, schedule
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import count_stages
 
-STAGES_A_PLACE = 4
+STAGES_PER_PLACE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A run that was checked: its task loads, its key, prices and agents are known."""
 
-    config: RunConfig
     task: BaseTask[Any]
     problems: Sequence[Problem]
     backend: Backend
     digests: Mapping[str, str] = field(default_factory=dict)
     """Of the task's files."""
 
-    def capped(self, usd: float | None) -> Plan:
-        """The same under another cap, which is also its backend's from now on."""
-        budget = self.config.budget.model_copy(update={"usd": usd})
-        config = self.config.model_copy(update={"budget": budget})
-        self.backend.config = config
-        return replace(self, config=config)
+    @property
+    def config(self) -> RunConfig:
+        """With all that its backend resolved."""
+        return self.backend.config
 
     def problem(self, episode: int) -> Problem:
         """Every problem once, in seeded order, before any comes again in another order."""
@@ -72,7 +69,7 @@ class Plan:
         slots = max(provider.slots or search.concurrency for provider in asked)
         places = min(search.concurrency, slots)
         breadth = schedule(search, self.task, self.problems[0]).breadth
-        return min(places, max(2, -(-STAGES_A_PLACE * places // breadth)))
+        return min(places, max(2, -(-STAGES_PER_PLACE * places // breadth)))
 
     @property
     def calls(self) -> int:

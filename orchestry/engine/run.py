@@ -120,7 +120,7 @@ def prepare(
     backend = open_backend(config, task, environ, need_key, folder)
     for text in backend.notes:
         note(text)
-    return Plan(backend.config, task, problems, backend, digests)
+    return Plan(task, problems, backend, digests)
 
 
 def _give_agents(task: BaseTask[Any], config: RunConfig) -> None:
