@@ -16,7 +16,7 @@ test *args:
 
 # the tests that take more than a few seconds
 slow *args:
-    pytest -m slow -n 0 {{args}}
+    pytest -m slow {{args}}
 
 # rewrite the code in the house style
 fmt:

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md: a section a benchmark, each with the command, date and machine behind it."""
+"""docs/benchmarks.md: a section per benchmark, each with its command, date and machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
 SECTIONS = {
     "overhead": "Wall clock over ideal",
-    "throughput": "Calls a second",
+    "throughput": "Calls per second",
     "budget": "The cap against the server's own bill",
     "caps": "Episodes that a cap finishes",
     "faults": "Faults by name, and what they cost",
@@ -26,7 +26,7 @@ SECTIONS = {
     "acceptance": "Which prompt changes are accepted",
     "credit": "Credit by agent in a planted game",
     "learning": "What learning behaviours is worth",
-    "sandbox": "Untrusted code: runs a second, latency, timeouts",
+    "sandbox": "Untrusted code: runs per second, latency, timeouts",
     "hacks": "Reward hacks against code collaboration",
     "reference": "MAGRPO steps beside CoMLRL's",
     "gpu": "A team of two on a GPU",

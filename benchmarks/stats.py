@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from math import sqrt
 from statistics import fmean, median
 
 from orchestry.core.errors import StoreError
+from orchestry.core.intervals import wilson
 from orchestry.report import stats
 from orchestry.report.text import table
 from orchestry.store.records import EpisodeRecord
@@ -67,18 +67,9 @@ def columns(rows: Sequence[Mapping[str, str]], figures: bool = True) -> str:
     return table([*rows[0]], ([*row.values()] for row in rows), figures) if rows else "No rows."
 
 
-def wilson(hits: int, trials: int) -> tuple[float, float]:
-    """The 95 % score interval of a share (Wilson 1927)."""
-    z, share = 1.96, hits / trials
-    middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
-    reach = z / (1 + z * z / trials)
-    reach *= sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    return max(0.0, middle - reach), min(1.0, middle + reach)
-
-
 def share(hits: int, trials: int) -> str:
     """A share of trials and its interval as text."""
-    low, high = wilson(hits, trials)
+    low, high = wilson(hits / trials, trials)
     return f"{hits / trials:.1%} ({low:.1%} to {high:.1%})"
 
 

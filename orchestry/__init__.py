@@ -1,7 +1,7 @@
 """Orchestry: reinforcement learning for teams of language models.
 
-The facade: what a task imports, and what a notebook calls. Names load on first use, so that
-importing one of them costs no more than it needs.
+The facade: the names that tasks and notebooks import. Each loads on first use, so importing one
+loads only what it needs.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from orchestry.task.base import TeamTask as TeamTask
     from orchestry.task.base import Transcript as Transcript
     from orchestry.task.base import read_problems as read_problems
+    from orchestry.task.check import check_task as check_task
     from orchestry.task.code import best_constant as best_constant
     from orchestry.task.code import beyond_chance as beyond_chance
     from orchestry.task.code import compare as compare
@@ -69,6 +70,7 @@ _HOME = {
     "TeamTask": "task.base",
     "Transcript": "task.base",
     "read_problems": "task.base",
+    "check_task": "task.check",
     "AgentSpec": "core.types",
     "Call": "core.types",
     "Frozen": "core.types",
@@ -83,7 +85,7 @@ __all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605
 
 
 def __dir__() -> list[str]:
-    """What a notebook offers: the facade, without what this file needs itself."""
+    """The facade's names, for completion in a notebook."""
     return [*__all__, "__version__"]
 
 

@@ -15,6 +15,20 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+def _take_one_core() -> None:
+    """Gives each worker of a parallel run one core, and so what it starts.
+
+    A model's threads wait for each other actively: two workers on all cores take far longer.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker.startswith("gw") and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker[2:]) % len(cores)]})
+
+
+_take_one_core()  # before anything counts the cores
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _places_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What the tests' runs are known to name is not what this machine's user named."""

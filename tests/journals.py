@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from orchestry.store import journal
-from orchestry.store.journal import HEAD, Event
+from orchestry.store.journal import HEAD, Event, Lost, Released
+from orchestry.store.summary import Balance, replay
 
 
 def write_journal(folder: Path, events: list[Event]) -> None:
@@ -17,6 +18,15 @@ def write_journal(folder: Path, events: list[Event]) -> None:
     for event in events:
         log.append(event)
     log.close()
+
+
+def balance_of(events: Iterable[Event], bills_unanswered: bool) -> Balance:
+    """What a journal's calls cost; one in flight at its worst case if it may have been billed."""
+    balance = replay(events)
+    for call in list(balance.open):
+        end = Lost(call=call, why="") if bills_unanswered else Released(call=call, why="")
+        balance.add(end)
+    return balance
 
 
 def keep_events(folder: Path, wanted: Callable[[Event], bool]) -> None:

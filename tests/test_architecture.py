@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import orchestry
-from orchestry.core.config import RunConfig, read_yaml, validate
+from orchestry.core.config import RunConfig, validate
+from orchestry.core.resolve import read_config_file
 from orchestry.task.registry import load_task
 
 ROOT = Path(__file__).parent.parent
@@ -131,29 +132,29 @@ def test_no_committed_file_names_this_machine_or_a_registry() -> None:
 def test_the_shipped_config_shows_the_defaults(tmp_path: Path) -> None:
     """Every key that configs/api.yaml shows exists, and has the value that it shows."""
     shipped = ROOT / "configs" / "api.yaml"
-    assert validate(read_yaml(shipped)) == RunConfig()
+    assert validate(read_config_file(shipped)) == RunConfig()
     shown = tmp_path / "shown.yaml"
     shown.write_text(re.sub(r"^# ", "", shipped.read_text(encoding="utf-8"), flags=re.MULTILINE))
-    assert read_yaml(shown)
-    assert validate(read_yaml(shown)) == RunConfig()
+    assert read_config_file(shown)
+    assert validate(read_config_file(shown)) == RunConfig()
 
 
 def test_the_local_configs_are_those_of_a_run_and_show_defaults(tmp_path: Path) -> None:
     """What is set in configs/local.yaml may differ from the defaults; what is shown does not."""
     shipped = ROOT / "configs" / "local.yaml"
-    assert validate(read_yaml(shipped)).learn == RunConfig().learn
+    assert validate(read_config_file(shipped)).learn == RunConfig().learn
     shown = tmp_path / "shown.yaml"
     shown.write_text(re.sub(r"^# ", "  ", shipped.read_text(encoding="utf-8"), flags=re.MULTILINE))
-    assert len(read_yaml(shown)["learn"]) > len(read_yaml(shipped)["learn"])
-    assert validate(read_yaml(shown)).learn == RunConfig().learn
+    assert len(read_config_file(shown)["learn"]) > len(read_config_file(shipped)["learn"])
+    assert validate(read_config_file(shown)).learn == RunConfig().learn
     for name in ("local_cpu", "quick_test"):
-        preset = validate(read_yaml(ROOT / "configs" / f"{name}.yaml"))
+        preset = validate(read_config_file(ROOT / "configs" / f"{name}.yaml"))
         assert (preset.backend, preset.provider.model) == ("local", "embedded")
         assert preset.episodes // preset.learn.every >= 5
-    laptop = validate(read_yaml(ROOT / "configs" / "laptop.yaml"))
+    laptop = validate(read_config_file(ROOT / "configs" / "laptop.yaml"))
     assert laptop.provider.name == "embedded"
     assert load_task(laptop.task, options=laptop.options).problems("train")
-    writing = validate(read_yaml(ROOT / "configs" / "local_writing.yaml"))
+    writing = validate(read_config_file(ROOT / "configs" / "local_writing.yaml"))
     assert (writing.backend, writing.task, writing.episodes // writing.learn.every) == (
         "local",
         "tldr",

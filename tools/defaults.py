@@ -27,7 +27,10 @@ HEAD = f"""\
 ## Every key of a run's config with its default, written by `{COMMAND}`.
 ## To set some, copy this file and take away the leading "# " of a key and of those above it, or
 ## set them by --set, as in --set search.k_samples=8. docs/cli.md has the limits of each.
+## ROLE and MODEL stand for names of yours, and the two prices of MODEL are an example.
 """
+EXAMPLES = {"prices.input": 3.0, "prices.output": 15.0}
+"""Values for keys without a default."""
 Line = tuple[str, str]
 """What a line begins with, "# " for a key and "##" for a word on it, and the rest."""
 
@@ -46,25 +49,21 @@ def _lines(model: type[BaseModel], above: str, depth: int) -> Iterator[Line]:
         inner, own = model_in(schema[key]), PLACEHOLDERS.get(f"{above}{key}")
         if inner is None or not (own or isinstance(field.default, BaseModel)):
             yield from _sentence(said[name], depth)
-            needed = f"{key}: VALUE"
-            plain = needed if field.is_required() else _set(key, schema[key].get("default", {}))
-            yield "# ", "  " * depth + plain
+            value = schema[key].get("default", {})
+            value = EXAMPLES[f"{above}{key}"] if field.is_required() else value
+            yield "# ", "  " * depth + _set(key, value)
             continue
         yield "", ""
         yield from _sentence(said[name] or inner.__doc__ or "", depth)
-        below = f"{above}{key}."
-        if own is None:
-            yield "# ", "  " * depth + f"{key}:"
-            yield from _lines(inner, below, depth + 1)
-        else:  # whose keys are names of the user's
-            yield "# ", "  " * depth + f"{key}: {{}}"
-            yield "## ", "  " * (depth + 1) + f"{own}:"
-            yield from (("##" + mark[1:], text) for mark, text in _lines(inner, below, depth + 2))
+        yield "# ", "  " * depth + f"{key}:"
+        if own:  # the section's keys are names of the user's
+            yield "# ", "  " * (depth + 1) + f"{own}:"
+        yield from _lines(inner, f"{above}{key}.", depth + 1 + bool(own))
 
 
 def _sentence(text: str, depth: int) -> Iterator[Line]:
     """The first one, in the words of YAML."""
-    first = re.split(r"(?<=\.)\s+", " ".join(text.split()), maxsplit=1)[0]
+    first = re.split(r"(?<=\.)(?<!\bDr\.)\s+", " ".join(text.split()), maxsplit=1)[0]
     words = re.sub(r"\bNone\b", "null", first)
     for line in textwrap.wrap(words, WIDTH - 3 - 2 * depth):
         yield "## ", "  " * depth + line

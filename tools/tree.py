@@ -14,7 +14,8 @@ from html import escape
 from pathlib import Path
 
 import orchestry
-from orchestry.core.config import merge, validate
+from orchestry.core.config import validate
+from orchestry.core.resolve import merge
 from orchestry.core.types import NodeId
 from orchestry.store.records import EpisodeRecord, NodeRecord
 from orchestry.store.run import read_config

@@ -199,8 +199,8 @@ def section(found: dict[str, Any]) -> str:
     faults = ", ".join(f"{name} {share:g}" for name, share in FAULTS.items())
     return (
         f"code_review with its judge at default settings, prices of {MODEL}, {CONCURRENCY} calls "
-        f"at once, up to {EPISODES} episodes; {OPTIONS.latency_s * 1000:.0f} ms a call and "
-        f"{OPTIONS.output_tokens} tokens an answer (lognormal: these medians, sigma "
+        f"at once, up to {EPISODES} episodes; {OPTIONS.latency_s * 1000:.0f} ms per call and "
+        f"{OPTIONS.output_tokens} tokens per answer (lognormal: these medians, sigma "
         f"{OPTIONS.sigma} and {OPTIONS.output_sigma}), {found['seeds']} seeds. An episode costs "
         f"${found['worth']:.4f} on average.\n\n"
         f"{columns([row.cells() for row in found['rows']], figures=False)}\n\n"

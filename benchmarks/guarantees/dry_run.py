@@ -12,10 +12,14 @@ faults, at up to 10 % of attempts, billed and unbilled; a fifth have a cap that 
 The second part plays with the judge, over HTTP against benchmarks/server/loopback.py, half of it
 with behaviours, which are learned after each few episodes, and half of it with replays alone.
 
+The third part plays code_review with the judge, on the fake provider: writers and refactorers
+answer with the task's graded codes, and reviewers with texts that leave the code as it is, so that
+their siblings always tie. Its earlier runs are of the same task.
+
 Last it times the command itself, for 20 episodes of code_review with Claude.
 
-    python -m benchmarks.guarantees.dry_run [--runs N] [--judged N] [--first-seed S] [--json]
-        [--write]
+    python -m benchmarks.guarantees.dry_run [--runs N] [--judged N] [--reviewed N] [--first-seed S]
+        [--json] [--write]
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -43,6 +47,8 @@ from benchmarks.stats import columns
 from orchestry.core.config import RunConfig, validate
 from orchestry.engine.estimate import Dollars, estimate
 from orchestry.engine.run import train
+from orchestry.models.fake import SIGMA
+from orchestry.task.registry import load_task
 
 COMMAND = "python -m benchmarks.guarantees.dry_run --write"
 TASKS = {
@@ -64,6 +70,8 @@ MOST_CALLS = 1000
 """Larger runs are drawn again, so that the benchmark takes minutes."""
 MOST_JUDGED = 300
 """The same of a run of the second part, verdicts, replays and trials not counted."""
+CODES, WORDINGS = 6, 10
+"""Codes of each problem that the third part's agents answer with, and wordings around each."""
 LONGEST = 0.76
 """Of the second part's lengths, as a share of max_tokens: the greatest mean of the first part's,
 whose answers vary within a run and are cut at max_tokens."""
@@ -228,11 +236,11 @@ def _mostly(rng: random.Random, often: str, seldom: str) -> str:
 def earlier(config: RunConfig, seed: int) -> RunConfig:
     """A small run of the same model before that one, on the same task or on another."""
     rng = random.Random(f"earlier {seed}")
-    task = config.task if _half(rng) else rng.choice([*TASKS])
+    task = config.task if config.task not in TASKS or _half(rng) else rng.choice([*TASKS])
     search = config.search.model_copy(update={"k_samples": 2, "beam_width": 2, "strategy": "beam"})
     changes = {
         "task": task,
-        "task_path": (TASKS[task],),
+        "task_path": (TASKS[task],) if task in TASKS else config.task_path,
         "agents": config.agents if task == config.task else {},
         "search": search,
         "episodes": rng.randint(2, 6),
@@ -254,6 +262,58 @@ def served(seed: int, limit: int) -> Options:
         error_billed=rng.uniform(0.0, 0.05) if _half(rng) else 0.0,
         output_sigma=rng.uniform(0.0, 0.6),
     )
+
+
+def draw_reviewed(seed: int, script: Path) -> RunConfig:
+    """A configuration of the third part, whose models answer by that script."""
+    rng = random.Random(f"reviewed {seed}")
+    search = {"k_samples": rng.randint(2, 4), "beam_width": rng.randint(1, 2)}
+    return validate(
+        {
+            "task": "code_review",
+            "episodes": rng.randint(2, 6),
+            "seed": seed,
+            "provider": {"name": "fake", "fake": {"script": script}},
+            "sampling": {"max_tokens": rng.choice((128, 256, 512))},
+            "search": search,
+            "budget": {"usd": None},
+            "prices": {"fake-1": _price(rng)},
+            "judge": {
+                "enabled": True,
+                "repeats": rng.choice((1, 1, 2)),
+                "provider": {"name": "fake"},
+            },
+            "behaviors": {"enabled": False},
+        }
+    )
+
+
+def write_script(path: Path, seed: int, limit: int) -> None:
+    """Answers to code_review's problems, of a mean length that is drawn as for the server."""
+    rng, task = random.Random(f"script {seed}"), load_task("code_review")
+    mean = limit * math.exp(rng.uniform(math.log(0.1), math.log(LONGEST)))
+
+    def lines(agent: str, text: str, **match: str) -> Iterator[str]:
+        for number in range(WORDINGS):
+            length = round(rng.lognormvariate(math.log(mean) - SIGMA**2 / 2, SIGMA))
+            said = {"agent": agent, "text": f"Take {number}.\n{text}", **match}
+            yield json.dumps(said | {"output_tokens": max(1, length)}) + "\n"
+
+    found = [one for n in range(CODES) for one in lines("reviewer", f"Case {n} is wrong.")]
+    for problem in task.problems("train"):
+        for answers in task.graded(problem)[:CODES]:
+            for agent in ("writer", "refactorer"):
+                found += lines(agent, answers[agent], match=problem.prompt)
+    path.write_text("".join(found), encoding="utf-8")
+
+
+def play_reviewed(seed: int) -> Outcome:
+    """Estimates a configuration of the third part, then runs it."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "script.jsonl")
+        config = draw_reviewed(seed, script)
+        write_script(script, seed, config.sampling.max_tokens)
+        return _play(seed, config)
 
 
 def play_judged(seed: int) -> Outcome:
@@ -345,21 +405,28 @@ def coverage(parts: dict[str, dict[str, Any]]) -> str:
     return columns(rows, figures=False)
 
 
-def section(plain: dict[str, Any], judged: dict[str, Any], time_: dict[str, float]) -> str:
+def section(
+    plain: dict[str, Any],
+    judged: dict[str, Any],
+    reviewed: dict[str, Any],
+    time_: dict[str, float],
+) -> str:
     """The part of docs/benchmarks.md."""
+    parts = {"plain": plain, "judged": judged, "code_review, judged": reviewed}
     tops = plain["with_max"] + judged["with_max"]
     above = plain["above_max"] + judged["above_max"]
     return (
-        f"{coverage({'plain': plain, 'judged': judged})}\n\n"
+        f"{coverage(parts)}\n\n"
         "`p95 / p5` and `real / expected` are medians, of the runs that no cap stopped. The "
         "earlier run is a small one of the same model (2 to 6 episodes), half of them on the same "
-        "task.\n\n"
+        "task, and all of code_review's.\n\n"
         f"The real cost was above the hard maximum in **{above}** of the {tops} runs that have "
         "one. "
         f"Of the plain ones it is {plain['median_max_over_real']:.0f} times the real cost in the "
         f"median and {plain['least_max_over_real']:.2f} times at the least; "
         f"{plain['stopped_at_cap']} runs stopped at their cap. Runs that learn, and tasks whose "
-        "answers may decide how many calls are made, have no maximum but the budget.\n\n"
+        "answers may decide how many calls are made or how long prompts are, have no maximum but "
+        "the budget.\n\n"
         f"`orchestry {' '.join(COMMAND_TIMED)}` takes **{time_['wall_s']:.2f} s** by the wall and "
         f"{time_['cpu_s']:.2f} s of CPU (medians of 5, load average {time_['load']:.1f}), imports "
         "included.\n\n"
@@ -374,7 +441,9 @@ def section(plain: dict[str, Any], judged: dict[str, Any], time_: dict[str, floa
         f"learn behaviours after each few episodes (within, with an earlier run: "
         f"{judged['learned_within']} of {judged['learned']}). The server's mean length is drawn as "
         "above for each run; its verdicts are random words by the schema. The spreads that the "
-        "estimator takes were chosen on other seeds of the same population."
+        "estimator takes were chosen on other seeds of the same population.\n\n"
+        "In code_review the writers and refactorers answer with codes of which some are right, and "
+        "the reviewers never change the score, so that all their siblings go to the judge."
     )
 
 
@@ -396,6 +465,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=100, help="of the first part")
     parser.add_argument("--judged", type=int, default=40, help="runs of the second part")
+    parser.add_argument("--reviewed", type=int, default=20, help="runs of the third part")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
@@ -404,11 +474,13 @@ def main() -> None:
     time_, first = timed(), args.first_seed
     plain = result(_all(play, range(first, first + args.runs)))
     judged = result(_all(play_judged, range(first, first + args.judged)))
-    text = section(plain, judged, time_)
-    print(json.dumps({"plain": plain, "judged": judged, "time": time_}) if args.json else text)
+    reviewed = result(_all(play_reviewed, range(first, first + args.reviewed)))
+    parts = {"plain": plain, "judged": judged, "reviewed": reviewed}
+    text = section(plain, judged, reviewed, time_)
+    print(json.dumps(parts | {"time": time_}) if args.json else text)
     if args.write:
         page.write("dry_run", COMMAND, text)
-    if _failed(plain) or _failed(judged):
+    if any(_failed(part) for part in parts.values()):
         sys.exit(1)
 
 

@@ -218,7 +218,7 @@ def report(rows: Sequence[Row], latency_s: float) -> str:
     """The section's text."""
     states = rows[0].states
     lines = [
-        f"{states} states, {AT_ONCE} at once, k = {SAMPLES}, {OUTPUT_TOKENS} tokens an answer, "
+        f"{states} states, {AT_ONCE} at once, k = {SAMPLES}, {OUTPUT_TOKENS} tokens per answer, "
         f"lognormal latency of median {latency_s:g} s and sigma {SIGMA:g}, the first byte after "
         f"{FIRST_BYTE_SHARE:.0%} of it. Naive: all samples at once, nothing marked. Cold: all at "
         "once, marked. Leader first: what a run does. Dollars are the server's own at real "

@@ -1,4 +1,4 @@
-"""Calls a second of one process, end to end, with cache, ledger and journal on.
+"""Calls per second of one process, end to end, with cache, ledger and journal on.
 
 The loopback server has no latency and runs in a process of its own. The same requests then go
 through the provider alone, and through the gateway over a provider that answers at once, so that
@@ -95,7 +95,7 @@ def make_requests(count: int, tag: str) -> list[Request]:
 
 
 async def timed(policy: Policy, calls: int) -> dict[str, float]:
-    """Calls a second, and milliseconds of this process's CPU time a call."""
+    """Calls per second, and milliseconds of this process's CPU time per call."""
     await policy.sample(make_requests(50, "warm up"), SAMPLES)
     requests = make_requests(calls // SAMPLES, "ask")
     began, cpu = time.perf_counter(), _cpu()

@@ -1,8 +1,8 @@
 """Forks of the sandbox's warm interpreter that do nothing: below this no fork server can come.
 
 Started by benchmarks.peers.sandbox with the path of the sandbox's image.py, in the way in which the
-sandbox starts its servers. Reads a number of forks a line, answers with a JSON list a line: pairs
-of the seconds that the fork took, and the seconds until the child's end was known.
+sandbox starts its servers. Reads a number of forks per line, answers with a JSON list per line:
+pairs of the seconds that the fork took, and the seconds until the child's end was known.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def warm(path: str) -> None:
     assert spec.loader is not None
     image = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(image)
-    image.install()
+    image.serve_imports()
     gc.disable()
     gc.collect()
     gc.freeze()

@@ -37,7 +37,7 @@ class Agent:
     model: Any
     optimizer: torch.optim.Optimizer
     prompts: list[torch.Tensor]
-    """(1, L) token ids a problem."""
+    """(1, L) token ids per problem."""
 
 
 def agents(work: Work, tokenizer: Any, device: torch.device) -> dict[str, Agent]:
@@ -64,7 +64,7 @@ def agents(work: Work, tokenizer: Any, device: torch.device) -> dict[str, Agent]
 
 @torch.no_grad()
 def draw(team: dict[str, Agent], work: Work, tokens: int) -> Drawn:
-    """One cached generate of G samples an agent and problem."""
+    """One cached generate of G samples per agent and problem."""
     found: Drawn = {}
     for name, agent in team.items():
         agent.model.eval()
@@ -85,7 +85,7 @@ def draw(team: dict[str, Agent], work: Work, tokens: int) -> Drawn:
 
 
 def worths(drawn: Drawn, tokenizer: Any) -> list[torch.Tensor]:
-    """Advantages (G,) a problem, of joint actions."""
+    """Advantages (G,) per problem, of joint actions."""
     found = []
     for answers in zip(*drawn.values(), strict=True):
         texts = [tokenizer.batch_decode(ids) for ids in answers]

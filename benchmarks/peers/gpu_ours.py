@@ -17,7 +17,7 @@ from benchmarks.peers.reference_work import (
 )
 from benchmarks.peers.with_local import learned_from, requests
 from orchestry.backends.local.trainer import Trainer
-from orchestry.core.learn_config import LearnConfig
+from orchestry.core.config import LearnConfig
 from orchestry.core.types import Member
 
 

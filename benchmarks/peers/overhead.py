@@ -1,4 +1,4 @@
-"""Wall clock over ideal of Orchestry, DSPy's Evaluate and gepa.optimize, at 100 ms a call.
+"""Wall clock over ideal of Orchestry, DSPy's Evaluate and gepa.optimize, at 100 ms per call.
 
 Each contestant makes its calls to one loopback server process, from a process of its own in an
 environment of its own, with its cache off, after a small run that is not counted (imports and
@@ -209,7 +209,7 @@ def report(rows: dict[Setting, list[Measured]]) -> str:
         .split()[:1]
     )
     return (
-        f"{LATENCY_S * 1000:.0f} ms a call (lognormal: that median, sigma "
+        f"{LATENCY_S * 1000:.0f} ms per call (lognormal: that median, sigma "
         f"{SIGMAS['lognormal']}), {repeats} repeats, medians. Orchestry {version(NAME)} "
         f"plays its beam search (k=4, W=2, three agents), DSPy's Evaluate a program of three "
         f"predictors in order, gepa.optimize its own algorithm through its default adapter; "

@@ -1,4 +1,4 @@
-"""CPU time a step and peak memory of MAGRPO, beside CoMLRL on the same work and gradients."""
+"""CPU time per step and peak memory of MAGRPO, beside CoMLRL on the same work and gradients."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from benchmarks.peers.reference_work import AGENTS, MICRO_TOKENS
 from benchmarks.peers.with_local import trainer
 from orchestry.backends.local.batch import Batch, Sample
-from orchestry.backends.local.magrpo import advantages
+from orchestry.backends.local.magrpo import group_advantages
 from orchestry.backends.local.model import Base
 
 SIZES = (7, 24, 1, 15)
@@ -67,7 +67,7 @@ def gradient(folder: Path, case: dict[str, Any], compat: bool) -> torch.Tensor:
         for group, (problem, name) in enumerate((p, n) for p in case["problems"] for n in AGENTS)
         for one in [problem[name]]
         for ids, advantage in zip(
-            one["answers"], advantages(one["returns"], normalise=compat), strict=True
+            one["answers"], group_advantages(one["returns"], normalise=compat), strict=True
         )
     ]
     batch = Batch(tuple(samples), dict.fromkeys(AGENTS, len(samples) // len(AGENTS)))

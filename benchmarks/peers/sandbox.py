@@ -1,4 +1,4 @@
-"""Runs a second, latency, start and timeouts of the sandbox, beside ways that confine nothing."""
+"""Runs per second, latency, start and timeouts of the sandbox, beside ways that confine nothing."""
 
 from __future__ import annotations
 

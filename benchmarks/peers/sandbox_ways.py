@@ -64,7 +64,7 @@ class Timed:
 
     @property
     def rate(self) -> float:
-        """Runs a second."""
+        """Runs per second."""
         return len(self.latencies_s) / self.wall_s
 
 
@@ -172,7 +172,7 @@ async def _run(sandbox: Sandbox) -> float:
 
 
 def subprocesses(runs: int, workers: int = 1) -> Timed:
-    """An interpreter a run, `workers` at once."""
+    """An interpreter per run, `workers` at once."""
     began = time.perf_counter()
     if workers == 1:
         latencies = [_plain(body()) for _ in range(runs)]

@@ -2,7 +2,7 @@
 
 What a user would write, with single turns, and sampling as the others have it. `lora` hands it
 agents that peft made; without it the trainer loads a full copy an agent and trains all weights, as
-it comes. Its defaults stay: AdamW, two problems an update, normalised advantages.
+it comes. Its defaults stay: AdamW, two problems per update, normalised advantages.
 """
 # ruff: noqa: TID253
 

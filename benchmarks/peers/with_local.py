@@ -20,9 +20,9 @@ from benchmarks.peers.reference_work import (
     reward,
 )
 from orchestry.backends.local.batch import Batch, Sample
-from orchestry.backends.local.magrpo import advantages
+from orchestry.backends.local.magrpo import group_advantages
 from orchestry.backends.local.trainer import Trainer
-from orchestry.core.learn_config import LearnConfig
+from orchestry.core.config import LearnConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Member, Message, Request
 
@@ -60,12 +60,14 @@ def requests(work: Work, tokens: int, seed: int) -> list[Request]:
 
 
 def learned_from(drawn: list[list[Completion]]) -> Batch:
-    """A group a problem and agent; an action's return is its joint action's reward."""
+    """A group per problem and agent; an action's return is its joint action's reward."""
     samples = list[Sample]()
     for group, answers in enumerate(drawn):
         first = group - group % len(AGENTS)
         team = zip(*drawn[first : first + len(AGENTS)], strict=True)
-        worth = advantages([reward(*(one.text for one in joint)) for joint in team], normalise=True)
+        worth = group_advantages(
+            [reward(*(one.text for one in joint)) for joint in team], normalise=True
+        )
         samples += [
             _sample(AGENTS[group % len(AGENTS)], group, answer, advantage)
             for answer, advantage in zip(answers, worth, strict=True)

@@ -1,4 +1,4 @@
-"""Orchestry on the relay task: a beam of k=4 and W=2, 20 calls an episode.
+"""Orchestry on the relay task: a beam of k=4 and W=2, 20 calls per episode.
 
 Defaults otherwise, but for the episodes in flight: half as many as places, at least the default of
 8. An episode that waits for its slowest sample leaves places free, which others must fill.

@@ -1,10 +1,9 @@
-"""Which prompt changes are accepted, where the worth of each is planted.
+"""Which prompt changes a default run finds and accepts, where the worth of each is planted.
 
-The trials of `behaviors/trial.py` decide, and beside them, on candidates of the same planted worlds
-(planted_prompts.py), two common rules: a paired t-test on a fixed number of pairs, not corrected
-for the number of candidates, and GEPA's (better on a minibatch, then a higher mean over the dev
-set; our reading of the paper, not the package). What the learner as a whole finds, screening
-included, is measured in acceptance_learner.py.
+The whole learner plays: distilling, the race and what it may spend (acceptance_learner.py). Beside
+it, on candidates of the same planted worlds (planted_prompts.py), two common rules: a paired t-test
+on a fixed number of pairs, not corrected for the number of candidates, and GEPA's (better on a
+minibatch, then a higher mean over the dev set; our reading of the paper, not the package).
 
     python -m benchmarks.quality.acceptance [--runs N] [--workers N] [--json] [--write]
 """
@@ -17,39 +16,28 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context
-from statistics import fmean, quantiles, stdev
+from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks import page
 from benchmarks.quality import acceptance_learner
-from benchmarks.quality.acceptance_learner import Script, scripts, summary
-from benchmarks.quality.acceptance_report import NULLS, RULES, section
+from benchmarks.quality.acceptance_learner import Script, found_script, mixed_script, null_script
+from benchmarks.quality.acceptance_report import FOUND, NULLS, section
 from benchmarks.quality.planted_prompts import (
-    ALPHA,
-    CAPS,
-    GAIN,
-    LOSS,
     MINIBATCH,
-    MOST,
     NOISES,
-    NUMBERS,
     PROBLEMS,
     SPREAD,
     T_CRITICAL,
     T_PAIRS,
-    UPDATES,
     Candidate,
     World,
     new_world,
     noise_of,
-    propose,
 )
-from benchmarks.stats import wilson
-from orchestry.backends.api.trial import level, retire, rule
 from orchestry.core.seeds import derive
 
 COMMAND = "python -m benchmarks.quality.acceptance --write"
@@ -57,22 +45,11 @@ COMMAND = "python -m benchmarks.quality.acceptance --write"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a rule made of one candidate; `reason` is the sequential test's."""
+    """What a rule made of one candidate."""
 
     effect: float
     accepted: bool
     pairs: int
-    reason: str = ""
-
-
-def sequential(world: World, candidates: Iterable[Candidate], rng: random.Random) -> list[Outcome]:
-    """The trials of one run, with their levels."""
-    outcomes, number = list[Outcome](), 1
-    for each in candidates:
-        ruling = rule(world.pairs(each.chances_P, rng), level(ALPHA, number), MOST)
-        number += ruling.verdict == "reject"
-        outcomes.append(Outcome(each.effect, ruling.verdict == "accept", ruling.pairs, ruling.why))
-    return outcomes
 
 
 def t_test(world: World, candidates: Iterable[Candidate], rng: random.Random) -> list[Outcome]:
@@ -102,122 +79,103 @@ def gepa(world: World, candidates: Iterable[Candidate], rng: random.Random) -> l
     return outcomes
 
 
-Job = tuple[str, int]
-"""A kind of candidates, and the run's number; even runs have the first noise, odd ones the other.
-"""
+Job = tuple[str, float, int, int]
+"""Kind of run, planted gain, place of the noise, number of the run."""
 
 
-def play(job: Job) -> dict[str, list[Outcome]]:
-    """One run of every rule, on the same candidates."""
-    kind, run = job
-    rng = random.Random(derive("acceptance", kind, run))
-    world = new_world(NOISES[run % 2], rng)
-    candidates = [propose(kind, world, rng) for _ in range(UPDATES)]
-    plays = {"sequential": sequential, "t_test": t_test, "gepa": gepa}
-    return {name: deciding(world, candidates, rng) for name, deciding in plays.items()}
+def script_of(job: Job) -> Script:
+    """What is distilled in a run: a function of the job."""
+    kind, gain, noise, number = job
+    rng = random.Random(derive("acceptance", kind, gain, noise, number))
+    if kind == "found":
+        return found_script(gain, rng)
+    return mixed_script(rng) if kind == "mixed" else null_script(kind, rng)
 
 
-def one_trial(seed: int, noise: int, effect: float, number: int, most: int) -> Outcome:
-    """A lone trial of a planted effect; `number` 0 is a retest for retirement."""
-    rng = random.Random(derive("acceptance", "lone", seed, noise, effect, number))
-    world = new_world(NOISES[noise], rng)
-    pairs = world.pairs(world.shifted(effect, SPREAD, rng), rng)
-    ruling = rule(pairs, level(ALPHA, number), most) if number else retire(pairs, most)
-    return Outcome(effect, ruling.verdict == "accept", ruling.pairs, ruling.why)
-
-
-def lone(pool: ProcessPoolExecutor, runs: int, *setting: Any) -> dict[str, float]:
-    """Acceptance rate and pairs of `runs` lone trials: noise, effect, number, cap."""
-    noise, effect, number, most = setting
-    task = partial(one_trial, noise=noise, effect=effect, number=number, most=most)
-    outcomes = list(pool.map(task, range(runs), chunksize=20))
-    pairs = [each.pairs for each in outcomes]
-    low, high = wilson(sum(each.accepted for each in outcomes), runs)
-    return {
-        "sd": NOISES[noise].sd,
-        "effect": effect,
-        "number": number,
-        "cap": most,
-        "accepted": fmean(each.accepted for each in outcomes),
-        "low": low,
-        "high": high,
-        "mean_pairs": fmean(pairs),
-        "p90_pairs": quantiles(pairs, n=10)[-1],
-    }
-
-
-def null(runs: Sequence[dict[str, list[Outcome]]]) -> dict[str, dict[str, float]]:
-    """Of each rule the share of runs with any false acceptance."""
-    found = {}
-    for name in RULES:
-        hits = sum(any(each.accepted for each in run[name]) for run in runs)
-        low, high = wilson(hits, len(runs))
-        found[name] = {"runs": len(runs), "hits": hits, "low": low, "high": high}
+def play(job: Job) -> dict[str, Any]:
+    """One run: the learner's, and for candidates without a gain and mixed ones also what the two
+    rules make of the same effects."""
+    kind, _, noise, number = job
+    script = script_of(job)
+    run = acceptance_learner.play(script, noise, number)
+    found: dict[str, Any] = {"learner": run}
+    if kind != "found":
+        rng = random.Random(derive("acceptance", "rules", *job))
+        world = new_world(NOISES[noise], rng)
+        effects = [effect for update in script.effects for effect in update]
+        candidates = [Candidate(e, world.shifted(e, SPREAD, rng)) for e in effects]
+        found |= {rule.__name__: rule(world, candidates, rng) for rule in (t_test, gepa)}
     return found
 
 
-def mixed(runs: Sequence[dict[str, list[Outcome]]]) -> dict[str, dict[str, float]]:
-    """Of each rule what it accepted, and what it spent, over runs of mixed effects."""
-    return {name: spent([each for run in runs for each in run[name]]) for name in RULES}
+def measure(runs: int, workers: int) -> dict[str, Any]:
+    """All figures: so many runs for each row."""
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+
+        def of(kind: str, gain: float, noise: int) -> list[dict[str, Any]]:
+            jobs = [(kind, gain, noise, number) for number in range(runs)]
+            return list(pool.map(play, jobs, chunksize=10))
+
+        nulls = {kind: [*of(kind, 0.0, 0), *of(kind, 0.0, 1)] for kind in NULLS}
+        return {
+            "sd": [{"sd": noise.sd, "measured": noise_of(i)} for i, noise in enumerate(NOISES)],
+            "found": [summed(of("found", gain, noise), gain, noise) for gain, noise, _ in FOUND],
+            "null": {kind: false_share(played) for kind, played in nulls.items()},
+            "mixed": mixed([*of("mixed", 0.0, 0), *of("mixed", 0.0, 1)]),
+        }
 
 
-def spent(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    accepted = [each for each in outcomes if each.accepted]
-    useful = [each for each in outcomes if each.effect >= GAIN]
-    losers = [each for each in outcomes if each.effect < LOSS]
+def summed(played: Sequence[dict[str, Any]], gain: float, noise: int) -> dict[str, Any]:
+    """Of runs with one gain: how often it was found, after how many pairs, and at what cost."""
+    runs = [each["learner"] for each in played]
+    won = sorted(run.won_after for run in runs if run.found)
     return {
-        "candidates": len(outcomes),
-        "accepted": len(accepted),
-        "false": sum(each.effect <= 0 for each in accepted),
-        "harmful": sum(each.effect < LOSS for each in accepted),
-        "mean_effect": fmean(each.effect for each in accepted) if accepted else 0.0,
-        "useful": len(useful),
-        "useful_found": sum(each.accepted for each in useful),
-        "pairs": fmean(each.pairs for each in outcomes),
-        "loser_pairs": fmean(each.pairs for each in losers) if losers else 0.0,
-        "clear_losses": sum(each.reason == "clear loss" for each in losers),
-        "losers": len(losers),
+        "gain": gain,
+        "sd": NOISES[noise].sd,
+        "runs": len(runs),
+        "found": sum(run.found for run in runs),
+        "false": sum(run.false > 0 for run in runs),
+        "pairs": won[len(won) // 2] if won else 0,
+        "spent": fmean(run.calls for run in runs) / acceptance_learner.searched(),
     }
 
 
-def measure(runs: int, workers: int) -> dict[str, Any]:
-    """All figures: `runs` runs of each null, fewer of all else."""
-    few = max(10, runs // 4)
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        played = {
-            kind: list(pool.map(play, [(kind, run) for run in range(count)], chunksize=10))
-            for kind, count in (*((kind, runs) for kind in NULLS), ("mixed", 2 * few))
-        }
-        both = range(len(NOISES))
-        return {
-            "sd": [asdict(noise) | {"measured": noise_of(i)} for i, noise in enumerate(NOISES)],
-            "null": {kind: null(played[kind]) for kind in NULLS},
-            "power": [lone(pool, few, i, GAIN, n, MOST) for i in both for n in NUMBERS],
-            "caps": [
-                lone(pool, few // 2, i, GAIN, n, c) for i in both for n in NUMBERS for c in CAPS
-            ],
-            "retire": [lone(pool, few, i, e, 0, MOST) for i in both for e in (GAIN, 0.0, -GAIN)],
-            "mixed": mixed(played["mixed"]),
-            "learner": [
-                learned(pool, max(10, runs * 3 // (40 if name == "null" else 20)), name, script, i)
-                for name, script in scripts().items()
-                for i in both
-            ],
-        }
+def false_share(played: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of runs without any gain: in how many each rule accepted something."""
+    return {
+        "runs": len(played),
+        "learner": sum(each["learner"].false > 0 for each in played),
+        **{
+            rule: sum(any(one.accepted for one in each[rule]) for each in played)
+            for rule in ("t_test", "gepa")
+        },
+    }
 
 
-def learned(
-    pool: ProcessPoolExecutor, runs: int, name: str, script: Script, noise: int
-) -> dict[str, Any]:
-    """What the real learner made of `runs` runs of one script at one noise."""
-    task = partial(acceptance_learner.play, script, noise)
-    outcomes = list(pool.map(task, range(runs), chunksize=5))
-    return {"script": name, "sd": NOISES[noise].sd, **summary(outcomes)}
+def mixed(played: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """True effects of what each rule accepted, over runs of drawn effects."""
+    accepted = [effect for each in played for effect in each["learner"].accepted]
+    found: dict[str, Any] = {"runs": len(played), "learner": spread_of(accepted)}
+    for rule in ("t_test", "gepa"):
+        found[rule] = spread_of([o.effect for each in played for o in each[rule] if o.accepted])
+    return found
+
+
+def spread_of(effects: Sequence[float]) -> dict[str, float]:
+    """Count, mean and its 95 % interval's half, and those at most 0."""
+    half = 1.96 * stdev(effects) / math.sqrt(len(effects)) if len(effects) > 1 else 0.0
+    return {
+        "accepted": len(effects),
+        "mean": fmean(effects) if effects else 0.0,
+        "half": half,
+        "false": sum(effect <= 0 for effect in effects),
+        "harmful": sum(effect < -0.02 for effect in effects),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=2000, help="runs of each null")
+    parser.add_argument("--runs", type=int, default=700, help="runs of each row")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")

@@ -1,8 +1,8 @@
 """The real learner on planted worlds: what it finds, and what it accepts falsely.
 
-Trials are only half of an acceptance: a candidate first has to pass the screening. Here the Learner
-of `behaviors/learner.py` does all of it, distilling included. The answers of its distiller are
-scripted, and its arena is a planted world (planted_prompts.py), where each rule has an effect.
+The Learner of `backends/api/learner.py` does all of it, with the default settings of everything.
+The answers of its distiller are scripted, and its arena is a planted world (planted_prompts.py), in
+which each rule has an effect, and effects of rules that stand together add up.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Any
 
-from benchmarks.quality.planted_prompts import GAIN, NOISES, PROBLEMS, SPREAD, World, new_world
+from benchmarks.quality.planted_prompts import (
+    EFFECT_SD,
+    NOISES,
+    PROBLEMS,
+    SPREAD,
+    World,
+    new_world,
+)
 from orchestry.backends.api.learner import Learner, Played, State
-from orchestry.backends.api.library import Behavior, Library
+from orchestry.backends.api.library import Library
 from orchestry.core.config import BehaviorsConfig, RunConfig, SearchConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import AgentSpec, Completion, Message, Problem, Request, Turn
@@ -29,17 +34,18 @@ BLAMED = 1
 takes the mean number of calls."""
 PAIR_CALLS = len(TEAM) + len(TEAM) - BLAMED
 """The agents before the blamed one say the same in both arms, and are paid once."""
-ABUNDANT = 1_000_000
-"""Calls of an update's episodes that let every trial end in its update."""
 DEV = tuple(Problem(id=str(place), prompt="", split="dev") for place in range(PROBLEMS))
+
+
+USELESS = 3
+"""Rules without a gain that every update distils."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A run: the effects of the rules distilled in each update, and what an update may spend."""
+    """A run: the effects of the rules distilled in each update."""
 
     effects: tuple[tuple[float, ...], ...]
-    calls: int = ABUNDANT
     spread: float = SPREAD
     """Sd of each rule's effect from problem to problem."""
 
@@ -54,15 +60,21 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run accepted, and did with the first rule with an effect above 0."""
+    """What one run accepted."""
 
     found: bool
-    tried: bool
-    """Whether its trial began."""
-    false: bool
-    """Whether any rule without a gain was accepted."""
-    pairs: int
-    """Pairs of all trials."""
+    """Whether it accepted a rule with the planted gain."""
+    won_after: int
+    """The pairs that rule was in."""
+    accepted: tuple[float, ...]
+    """The effects of all that it accepted."""
+    calls: int
+    """Of all pairs."""
+
+    @property
+    def false(self) -> int:
+        """Accepted rules without a gain."""
+        return sum(effect <= 0 for effect in self.accepted)
 
 
 def default_calls() -> int:
@@ -78,16 +90,36 @@ def default_updates() -> int:
     return RunConfig().episodes // BehaviorsConfig().every
 
 
-def scripts() -> dict[str, Script]:
-    """The runs that are played."""
-    three, none = (GAIN, 0.0, 0.0), (0.0, 0.0, 0.0)
-    return {
-        "alone": Script(((GAIN,), (), ())),
-        "among": Script((three, (), ())),
-        "more": Script((three, none, none)),
-        "default": Script((three, *[none] * (default_updates() - 1)), default_calls()),
-        "null": Script((none,) * 8, spread=2 * SPREAD),
-    }
+def searched() -> int:
+    """Calls of a default run's search."""
+    return default_calls() * default_updates()
+
+
+def found_script(gain: float, rng: random.Random) -> Script:
+    """The rule with the gain comes once, in update 1 or 2, at a random place among useless ones,
+    which come in every update."""
+    updates = [[0.0] * USELESS for _ in range(default_updates())]
+    updates[rng.randrange(2)].insert(rng.randrange(USELESS + 1), gain)
+    return Script(tuple(map(tuple, updates)))
+
+
+def null_script(kind: str, rng: random.Random) -> Script:
+    """No rule has a gain: all have none (`equal`; `varied` from problem to problem), or most lose
+    (`worse`)."""
+    count = BehaviorsConfig().candidates
+    effects = [
+        [-abs(rng.gauss(0.0, EFFECT_SD)) if kind == "worse" else 0.0 for _ in range(count)]
+        for _ in range(default_updates())
+    ]
+    spread = 2 * SPREAD if kind == "varied" else SPREAD
+    return Script(tuple(map(tuple, effects)), spread)
+
+
+def mixed_script(rng: random.Random) -> Script:
+    """Effects drawn around 0."""
+    count = BehaviorsConfig().candidates
+    effects = [[rng.gauss(0.0, EFFECT_SD) for _ in range(count)] for _ in range(default_updates())]
+    return Script(tuple(map(tuple, effects)))
 
 
 class Arena:
@@ -120,7 +152,7 @@ class Distiller:
 
     def block(self) -> list[EpisodeRecord]:
         """The episodes before this update; where nothing is to be distilled, without contrast."""
-        return [_episode(self._script.calls, contrast=bool(self._now))]
+        return [_episode(default_calls(), contrast=bool(self._now))]
 
     @property
     def _now(self) -> tuple[float, ...]:
@@ -143,34 +175,25 @@ def play(script: Script, noise: int, number: int) -> Run:
         policy=distiller,
         model="planted",
         max_tokens=512,
-        states=[State(library=Library(task="planted", model="planted"))],
+        updates=len(script.effects),
+        states=[State.first(Library(task="planted", model="planted"), BehaviorsConfig().alpha)],
     )
     asyncio.run(_learn(learner, distiller, script))
-    return _outcome(learner.states[-1].library, rules)
+    return _outcome(learner.states[-1], rules)
 
 
 async def _learn(learner: Learner, distiller: Distiller, script: Script) -> None:
-    """Update by update, until one accepts something."""
     for update in range(len(script.effects)):
         distiller.update = update
         await learner.update(distiller.block(), {})
-        if any(b.status == "accepted" for b in learner.states[-1].library.behaviors):
-            return
 
 
-def _outcome(library: Library, rules: dict[str, float]) -> Run:
-    planted = next((b for b in library.behaviors if rules[b.text] > 0), None)
-    accepted = [b for b in library.behaviors if b.status == "accepted"]
-    return Run(
-        found=planted in accepted,
-        tried=planted is not None and _pairs(planted) > 0,
-        false=any(rules[b.text] <= 0 for b in accepted),
-        pairs=sum(map(_pairs, library.behaviors)),
-    )
-
-
-def _pairs(behavior: Behavior) -> int:
-    return behavior.evidence.pairs if behavior.evidence else 0
+def _outcome(state: State, rules: dict[str, float]) -> Run:
+    accepted = [b for b in state.library.behaviors if b.status == "accepted"]
+    won = [b for b in accepted if rules[b.text] > 0]
+    pairs = [b.evidence.pairs for b in won if b.evidence]
+    effects = tuple(rules[b.text] for b in accepted)
+    return Run(bool(won), min(pairs, default=0), effects, state.calls)
 
 
 def _text(update: int, place: int) -> str:
@@ -223,14 +246,3 @@ def _node(id: str, parent: str | None, said: str, value: float) -> NodeRecord:
     turn = Turn(agent=TEAM[BLAMED].role, messages=(), completion=answer)
     turns = () if parent is None else (turn,)
     return NodeRecord(id=id, parent=parent, turns=turns, value=value, source="task", survived=True)
-
-
-def summary(runs: Sequence[Run]) -> dict[str, Any]:
-    """Counts over runs of one script."""
-    return {
-        "runs": len(runs),
-        "tried": sum(run.tried for run in runs),
-        "found": sum(run.found for run in runs),
-        "false": sum(run.false for run in runs),
-        "pairs": fmean(run.pairs for run in runs),
-    }

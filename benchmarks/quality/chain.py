@@ -1,4 +1,4 @@
-"""The whole way from a task to RESULTS.md, as a user goes it: one command line a step.
+"""The whole way from a task to RESULTS.md, as a user goes it: one command line per step.
 
     python -m benchmarks.quality.chain                 # plays what is missing, then lists results
     python -m benchmarks.quality.chain --write         # the same, and writes docs/results/

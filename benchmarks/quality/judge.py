@@ -208,7 +208,7 @@ async def _shape(
 async def measure(
     groups: Sequence[Group], families: Sequence[Siblings[Any]], temper: Temper, ask: Ask
 ) -> dict[str, Any]:
-    """Calls and tokens a group, and the mean rank correlation with the planted qualities."""
+    """Calls and tokens per group, and the mean rank correlation with the planted qualities."""
     policy = Planted(groups, temper)
     rows = [
         spearman(await ask(policy, family), q) for q, family in zip(groups, families, strict=True)

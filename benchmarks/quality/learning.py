@@ -41,10 +41,10 @@ MAX_TOKENS = 128
 PROVIDER: Mapping[str, Any] = {"name": "embedded"}
 EPISODES = 8
 PLAY = {"k_samples": 2, "beam_width": 1}
-"""6 calls a problem of three agents, in the test."""
+"""6 calls per problem of three agents, in the test."""
 EXPLORE = {"k_samples": 4, "beam_width": 2}
-"""20 calls a problem, in training: with fewer, most problems show no contrast to learn from."""
-LEARNING = {"enabled": True, "every": 4, "share": 3.0, "screen": 6, "pairs": 100}
+"""20 calls per problem, in training: with fewer, most problems show no contrast to learn from."""
+LEARNING = {"enabled": True, "every": 4, "share": 3.0}
 """Most of the calls go to trials, which decide what is accepted; a longer trial than 100 pairs
 could not be paid for, and one that knows it plans for the larger gain that 100 pairs can show."""
 Learner = Literal["none", "library", "gepa"]

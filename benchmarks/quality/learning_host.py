@@ -208,7 +208,7 @@ class Host:
         """A reflection, with as many tokens as our own distillation may take."""
         request = Request(
             agent="reflection",
-            purpose="reflect",
+            purpose="distil",
             model=self.backend.provider.model,
             messages=(Message(role="user", content=prompt),),
             max_tokens=self.config.judge.max_tokens,

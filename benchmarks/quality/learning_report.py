@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from benchmarks.quality.learning_host import Optimised, calls_of, wall_s
 from benchmarks.stats import Rows, Table, bounds, difference, interval, mean, tabulate
@@ -75,7 +74,7 @@ def _setting(results: Results) -> str:
     seeds, model = len(results.trained), results.trained[0].summary.model
     return (
         f"{results.problems} problems of code_review's test split, {seeds} "
-        f"seed{'s' * (seeds > 1)}, {model}, at most {results.max_tokens} tokens an answer of the "
+        f"seed{'s' * (seeds > 1)}, {model}, at most {results.max_tokens} tokens per answer of the "
         "team. The reward is that of the best trajectory found, executed tests decide which; mean "
         "and 95 % bootstrap interval over problems, each with all its seeds. Arms of one seed "
         "share the answers to equal requests, which narrows the differences; such an answer "
@@ -168,33 +167,14 @@ def _by_purpose(usage: Iterable[UsageRecord]) -> Counter[str]:
 
 
 def _trials(results: Results) -> str:
-    """Every behaviour that was put on trial, and why it passed or not; and why others were not."""
+    """Every behaviour that raced, and what came of it."""
     rows = [
         [str(seed), b.agent, b.kind, str(b.evidence), f"{b.status}{': ' * bool(b.note)}{b.note}"]
         for seed, library in enumerate(results.libraries)
         for b in tried(library)
     ]
     header = ["seed", "agent", "kind", "lift on dev", "verdict"]
-    shown = table(header, rows, figures=False) if rows else "No behaviour was put on trial."
-    return "\n".join([shown, *_screened(results)])
-
-
-def _screened(results: Results) -> list[str]:
-    """What the behaviours that never came to a trial gained when they were screened."""
-    gains = [
-        100 * fmean(b.screened.values())
-        for library in results.libraries
-        for b in library.behaviors
-        if b.screened and b not in tried(library)
-    ]
-    if not gains:
-        return []
-    return [
-        "",
-        f"{len(gains)} more were screened on a few dev problems and not tried: they gained "
-        f"{min(gains):+.1f} to {max(gains):+.1f} points there, and only the best one that gained "
-        "at all goes on trial.",
-    ]
+    return table(header, rows, figures=False) if rows else "No behaviour was tried."
 
 
 def _prompts(results: Results) -> str:

@@ -13,7 +13,7 @@ COLOURS = ("#0b6e4f", "#8a8a8a")
 
 
 def draw(curves: Curves, path: Path) -> None:
-    """A panel a task: a thin line a seed, a bold one for their mean. Needs the extra `plots`."""
+    """A panel per task: a thin line per seed, a bold one for their mean (extra `plots`)."""
     import matplotlib
 
     matplotlib.use("svg")

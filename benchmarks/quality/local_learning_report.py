@@ -132,7 +132,7 @@ def _task_setting(run: Run) -> str:
         f"{problems} train problems, visited {VISITS} times; {learn['group_size']} trajectories of "
         f"each, {len(rates)} updates of {learn['every']} problems; learning rate {max(rates):g} "
         f"from update {rates.index(max(rates)) + 1} on; temperature {sampling['temperature']:g}, "
-        f"top-p {learn['top_p']:g}, at most {sampling['max_tokens']} tokens an answer; LoRA of "
+        f"top-p {learn['top_p']:g}, at most {sampling['max_tokens']} tokens per answer; LoRA of "
         f"rank {learn['rank']}, base in {learn['dtype']}."
     )
 

@@ -13,32 +13,16 @@ from dataclasses import dataclass
 from itertools import islice
 from statistics import stdev
 
-from orchestry.backends.api.trial import best, front
 from orchestry.core.seeds import derive
 
-ALPHA = 0.05
-"""Chance of a false acceptance in a run, at most."""
-MOST = 1000
-"""Cap on a trial's pairs."""
-UPDATES = 10
-"""Candidates that a run puts on trial, each to its end."""
 MINIBATCH = 3
 """Pairs that GEPA's rule looks at first."""
 T_PAIRS, T_CRITICAL = 100, 1.660
 """Pairs of the fixed test, and the 95th percentile of t at 99 degrees of freedom."""
-LOSS = -0.02
-"""Below it, no candidate should be accepted."""
-GAIN = 0.05
-"""Effect that should be found."""
-NUMBERS = (1, 3, 8)
-"""Places of the trials whose power is measured; as many less one were rejected before."""
-CAPS = (200, 400, 600, 1000, 1500)
 PROBLEMS = 40
 """Dev problems of a world."""
 SPREAD = 0.05
 """Sd of an effect from problem to problem."""
-SCREENED, SCREEN = 3, 8
-"""Candidates screened an update, and the dev problems on which they are."""
 EFFECT_SD = 0.04
 """Sd of the effects of drawn candidates."""
 EXACT = 1e-7
@@ -97,32 +81,6 @@ class Candidate:
 
 def new_world(noise: Noise, rng: random.Random) -> World:
     return World(noise, tuple(rng.betavariate(noise.shape, noise.shape) for _ in range(PROBLEMS)))
-
-
-def propose(kind: str, world: World, rng: random.Random) -> Candidate:
-    """The candidate of one update, of a null or of the mixed kind."""
-    if kind == "screened":
-        return screen(world, rng)
-    drawn = rng.gauss(0.0, EFFECT_SD)
-    effect = {"equal": 0.0, "worse": -abs(drawn), "mixed": drawn}[kind]
-    return Candidate(effect, world.shifted(effect, SPREAD, rng))
-
-
-def screen(world: World, rng: random.Random) -> Candidate:
-    """The best of several candidates without effect, as the learner screens them.
-
-    Their effects vary widely from problem to problem, so the screening has something to find.
-    """
-    fresh = {str(i): world.shifted(0.0, 2 * SPREAD, rng) for i in range(SCREENED)}
-    drawn = [rng.randrange(PROBLEMS) for _ in range(SCREEN)]
-    lifts = {
-        id: {
-            str(p): world.reward(chances[p], rng) - world.reward(world.chances_P[p], rng)
-            for p in drawn
-        }
-        for id, chances in fresh.items()
-    }
-    return Candidate(0.0, fresh[best(lifts, front(lifts))])
 
 
 def noise_of(noise: int) -> float:

@@ -105,7 +105,7 @@ def report(runs: dict[str, list[Run]], episodes: int) -> str:
     return (
         f"{episodes} problems of the test split, in seeded order, {seeds} seed"
         f"{'s' * (seeds > 1)}, embedded "
-        f"SmolLM2-135M, at most {MAX_TOKENS} tokens an answer. The reward is that of the best "
+        f"SmolLM2-135M, at most {MAX_TOKENS} tokens per answer. The reward is that of the best "
         "trajectory found, the tests decide which; mean and 95 % bootstrap interval over problems."
         f"\n\n{columns(strategies)}\n\n"
         f"{table(['paired difference', 'reward', 'solved'], gains)}\n\n"

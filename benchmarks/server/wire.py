@@ -17,7 +17,7 @@ _PIECE = 400
 
 
 def filler(body_hash: str, tokens: int) -> str:
-    """About four bytes a token of text that differs with the hash and follows from it."""
+    """About four bytes per token of text that differs with the hash and follows from it."""
     start = int(body_hash[:4], 16) % len(_WORDS)
     return f"{body_hash[:12]} {_FILLER[start : start + 4 * tokens]}".rstrip()
 

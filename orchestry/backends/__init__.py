@@ -1,4 +1,4 @@
-"""How a team is asked and how it learns: prompts or weights."""
+"""How a team answers and learns: by prompts or by weights."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ def open_backend(
 ) -> Backend:
     """The backend that the config names, checked but not yet opened: nothing is spent.
 
-    `folder` holds the run that is continued, and copies of what it started from.
+    `folder` holds the run to continue, and copies of its starting files.
 
-    Whether to judge, where the config leaves that open, is the task's and the model's to say.
-    Without `need_key` a missing API key is no error; no call can be made then. Raises ConfigError
-    for a missing key, package, price or model, and for several processes that only backend local
-    can use.
+    If the config leaves it open whether to judge, task and model decide. Without `need_key` a
+    missing API key is no error, but no call can be made. Raises ConfigError for a missing key,
+    package, price or model, and for several processes with a backend other than local.
     """
     here = launched(environ)
     if config.backend != "local" and here.processes > 1:

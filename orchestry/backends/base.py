@@ -1,6 +1,6 @@
-"""What every backend is: who answers and at what price, who judges, and what an update leaves.
+"""The base of all backends: providers and prices, the judge, and updates.
 
-A backend that is built was checked, and nothing is spent. `open` holds what calls need.
+A new backend is checked, and nothing is spent. `open` opens the resources that calls need.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from orchestry.core.config import (
 )
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import (
+    CRITIC,
     AgentSpec,
     Completion,
     Judge,
@@ -49,17 +50,15 @@ NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-fo
 NOISE = (
     "judge off: ratings of the embedded 135M model are noise (judge.enabled=true asks it anyway)"
 )
-CRITIC = ("judge", "distil")
-"""Purposes of the calls that the judge's provider answers."""
 ABLE = ("anthropic", "openai")
 """Providers whose models can judge."""
 SHARE = 0.1
-"""Calls for replays where behaviours are learned, as a share of an episode's."""
+"""Share of an episode's calls that replays may use, if behaviours are learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What an update leaves: the state for the journal, files for the run, lines for the user."""
+    """The result of an update: state for the journal, files for the run, lines for the user."""
 
     state: Mapping[str, Any]
     files: Mapping[str, str]
@@ -68,7 +67,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What the team earned on dev: for the journal, and as a line for the user."""
+    """The team's evaluation on dev, for the journal, and a line for the user."""
 
     event: journal.Evaluated
     note: str
@@ -84,7 +83,7 @@ class PromptChange:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A policy asked for one episode, whose calls go before those of younger ones."""
+    """The policy of one episode; its calls have priority over younger episodes'."""
 
     policy: Policy
     episode: int
@@ -100,9 +99,9 @@ class Backend(ABC):
 
     gateway: Gateway
     calibration = Calibration()
-    """What people's ratings correct the judge's numbers by."""
+    """The correction of the judge's numbers by people's ratings."""
     in_step = False
-    """Whether episodes wait for each other's answers, so that none may be kept back for another."""
+    """Whether episodes wait for each other's answers, so that all must run together."""
 
     def __init__(
         self,
@@ -119,7 +118,7 @@ class Backend(ABC):
             role: asking.agent(role, own) for role, own in config.agents.items() if own.provider
         }
         self.bench = asking.critic()
-        self.config = resolved(config, provider, self.bench.provider, self._own, task.judged)
+        self.config = _resolved(config, provider, self.bench.provider, self._own, task.judged)
         self._roles = [spec.role for spec in task.agents]
         why = why_off(config, self.bench.provider, task.judged)
         self.notes: list[str] = [why] if why else []
@@ -136,30 +135,30 @@ class Backend(ABC):
 
     @property
     def taught(self) -> int | None:
-        """Those of them that found something to learn from, where that is counted."""
+        """Updates that had something to learn from, if that is counted."""
         return None
 
     @property
     def dev_plays(self) -> int:
-        """Plays of dev problems, beside the run's episodes, that are as large as those."""
+        """Plays of dev problems that are as large as the run's episodes."""
         return 0
 
     @property
     def best_update(self) -> int | None:
-        """The one after which the team earned most on dev, where it was evaluated."""
+        """The update after which the team earned most on dev, if it was evaluated."""
         return None
 
     @property
     def dev_rewards(self) -> dict[str, float]:
-        """Mean rewards on dev `before` learning, at the `last` evaluation and at the `best`, where
-        weights were evaluated while they learned."""
+        """Mean rewards on dev `before` learning, at the `last` evaluation and at the `best`, if
+        there were evaluations."""
         return {}
 
     @abstractmethod
     def rollout(
         self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
     ) -> Rollout[Any]:
-        """How that episode is played: with what was learned before it."""
+        """The policy of an episode, with everything learned before it."""
 
     @abstractmethod
     async def update(
@@ -168,31 +167,31 @@ class Backend(ABC):
         ratings: Mapping[tuple[int, str], float],
         again: Sequence[EpisodeRecord] = (),
     ) -> Update:
-        """Learns from the episodes since the last update; `ratings` are people's, by node, and
-        `again` the earlier episodes that they rated.
+        """Learns from the episodes since the last update. `ratings` are people's ratings by node;
+        `again` are earlier episodes that they rated.
         """
 
     async def replay(self, rollout: Rollout[Any], tree: Tree[Any]) -> None:  # noqa: B027
-        """The plays beside an episode's own that learning from it takes."""
+        """Extra plays per episode that learning needs."""
 
     async def evaluate(self) -> Evaluation | None:
-        """The team as it stands, on dev; None if that is not due, or was done before."""
+        """Evaluates the team on dev; None if this is not due or was done before."""
         return None
 
     @classmethod
     @abstractmethod
     def as_left(cls, source: Run, learned: journal.Learned | None, folder: Path) -> dict[str, Any]:
-        """Changes of a run's config that play the team as an update left it, or as the run began
-        if None, and learn nothing.
+        """Changes to a run's config that play the team after an update (None: untrained) without
+        learning.
 
-        `folder` is where such a run lies, or will. Raises ConfigError for an update that is kept
-        no more, StoreError where the run is damaged.
+        `folder` is that run's folder. Raises ConfigError for an update that is no longer kept,
+        StoreError if the run is damaged.
         """
 
     @property
     def judges(self) -> bool:
-        """Whether a judge is asked: not where nothing is pruned and no finished trajectory is to
-        be judged.
+        """Whether a judge is asked. It is not if nothing is pruned and no finished trajectory has
+        to be judged.
         """
         judge, prunes = self.config.judge, self.config.search.strategy == "beam"
         return bool(judge.enabled) and (prunes or judge.when == "always")
@@ -206,7 +205,7 @@ class Backend(ABC):
     async def open(
         self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
     ) -> AsyncIterator[None]:
-        """Holds the providers, and the gateway with what the journal already paid for."""
+        """Opens the providers, and the gateway with the journal's paid answers."""
         others = [asked for asked in self._in_use() if asked.provider is not self.provider]
         async with AsyncExitStack() as stack:
             self.gateway = await stack.enter_async_context(
@@ -231,33 +230,33 @@ class Backend(ABC):
             yield
 
     def cap(self, usd: float | None) -> None:
-        """Takes another cap, before it is opened."""
+        """Sets another cap; only before `open`."""
         budget = self.config.budget.model_copy(update={"usd": usd})
         self.config = self.config.model_copy(update={"budget": budget})
 
     def kept_config(self, store: Store) -> RunConfig:
-        """The config, with what the run starts from as its own directory keeps it."""
+        """The config, with paths of starting files replaced by the run's own copies."""
         return self.config
 
     def answering(self, role: str) -> Asked:
-        """Who answers for an agent."""
+        """The provider of an agent."""
         return self._own.get(role) or Asked(self.provider, self.prices)
 
     def asked(self, request: Request) -> tuple[Provider, PriceTable]:
-        """Who answers a request, and at what prices."""
+        """The provider and prices for a request."""
         critic = request.purpose in CRITIC
         found = self.bench if critic else self.answering(request.agent)
         return found.provider, found.prices
 
     def _in_use(self) -> list[Asked]:
-        """Who is asked in this run, each provider once."""
+        """The providers of this run, each once."""
         found = [self.answering(role) for role in self._roles]
         if self.config.judge.enabled or self.config.behaviors.enabled:
             found.append(self.bench)
         return list({id(asked.provider): asked for asked in found}.values())
 
     def team(self, task: BaseTask[Any]) -> dict[str, Member]:
-        """The task's agents as this run asks them."""
+        """The task's agents with this run's settings."""
         return {spec.role: self._member(spec) for spec in task.agents}
 
     def _member(self, spec: AgentSpec) -> Member:
@@ -272,16 +271,16 @@ class Backend(ABC):
         )
 
     def digests(self) -> dict[str, str]:
-        """What this run stands on beside its config and task, by content: equal content has equal
-        digests wherever it lies. A resume compares them."""
+        """Digests of what this run depends on besides config and task, by content (not by path). A
+        resume compares them."""
         return {}
 
     def files(self) -> dict[str, str]:
-        """What the run keeps of what it knows, beside the journal: texts by name."""
+        """Texts that the run stores besides the journal, by name."""
         return {}
 
     def prompt_change(self, task: BaseTask[Any]) -> PromptChange:
-        """What stands in the prompts now, beside what the task itself says."""
+        """The learned part of the prompts."""
         return PromptChange(0, "")
 
     def _judge(self, episode: int) -> Judge | None:
@@ -299,13 +298,13 @@ class Backend(ABC):
 
 
 def _calibration(store: Store) -> Calibration:
-    """From all that people rated before this process."""
+    """From all ratings before this process."""
     records = [store.episodes[number] for number in sorted(store.episodes)]
     return calibration(judged_pairs(records, journal.ratings(store.events)))
 
 
 def _calibrations(store: Store) -> dict[int, Calibration]:
-    """Of the finished episodes that were lost: the calibration of the process that played them."""
+    """For finished episodes that were lost: the calibration of the process that played them."""
     then, found = Calibration(), dict[int, Calibration]()
     for event in store.events:
         if isinstance(event, journal.Opened):
@@ -315,32 +314,33 @@ def _calibrations(store: Store) -> dict[int, Calibration]:
     return found
 
 
-# --- who is asked: the config with its open questions answered ------------------------------------
+# --- providers: fills in what the config leaves open ------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A provider, and what its calls cost."""
+    """A provider and its prices."""
 
     provider: Provider
     prices: PriceTable
 
 
 class Asking:
-    """Finds who is asked besides the run's own provider: one for all that name the same."""
+    """Opens the other providers of a run; settings that are equal share one."""
 
     def __init__(self, config: RunConfig, usual: Asked, environ: Mapping[str, str]) -> None:
         self._config, self._usual, self._environ = config, usual, environ
         self._found = {_alike(config.provider, usual.provider): usual}
 
     def critic(self) -> Asked:
-        """Who judges and distils; raises ConfigError as the run's own provider does."""
+        """The provider that judges and distils; raises ConfigError as for the run's own
+        provider."""
         asked = self._config.judge.provider
         return self._usual if asked is None else self._open(asked)
 
     def agent(self, role: str, own: AgentConfig) -> Asked:
-        """Who answers for an agent with a provider of its own; raises ConfigError as the run's own
-        provider does."""
+        """The provider of an agent that has its own; raises ConfigError as for the run's own
+        provider."""
         assert own.provider is not None, "the run's own provider answers for all others"
         model = own.model or own.provider.model
         try:
@@ -359,17 +359,17 @@ class Asking:
 
 
 def _alike(asked: ProviderConfig, provider: Provider) -> tuple[str, str, ProviderConfig]:
-    """Equal for two that are one and the same."""
+    """Equal for two settings of the same provider."""
     return provider.name, provider.base_url, settled_provider(asked, provider)
 
 
 def able(critic: Provider) -> bool:
-    """Whether this provider's model is asked to judge, and to distil, without being told to."""
+    """Whether this provider's model judges and distils by default."""
     return critic.name in ABLE
 
 
 def why_off(config: RunConfig, critic: Provider, judged: bool) -> str | None:
-    """A line for the user who did not say whether to judge, and might have expected it.
+    """A note for users who might expect a judge and did not set judge.enabled.
 
     `judged` is whether the task asks for a judge.
     """
@@ -385,27 +385,26 @@ def why_off(config: RunConfig, critic: Provider, judged: bool) -> str | None:
 
 
 def named(asked: ProviderConfig, runs: ProviderConfig, provider: Provider) -> ProviderConfig:
-    """A judge's or an agent's provider by name: where it names none, the run's own, at the same
-    address."""
+    """The provider of a judge or an agent; if it names none, the run's own, at the same address."""
     if asked.name != "auto":
         return asked
     changes = {"name": provider.name, "base_url": asked.base_url or runs.base_url}
     return asked.model_copy(update=changes)
 
 
-def resolved(
+def _resolved(
     config: RunConfig,
     provider: Provider,
     critic: Provider,
     own: Mapping[str, Asked],
     judged: bool,
 ) -> RunConfig:
-    """The config as it is run with this provider, this one for the judge, and agents' `own` ones:
-    who is asked, where, and from which files, so that a resume asks the same ones from any folder.
-    An address with a password stays in the environment.
+    """The config with all providers resolved (the run's, the judge's, agents' `own`): names,
+    addresses and files, so that a resume from any folder uses the same ones. An address with a
+    password is left in the environment.
 
-    `judged` is whether the task asks for a judge; it decides only what the config leaves open.
-    Raises ConfigError for a temperature that no one would read.
+    `judged`: whether the task asks for a judge; it matters only if the config leaves this open.
+    Raises ConfigError for a temperature that no provider would use.
     """
     judge = settled_judge(config.judge, critic, judged)
     learns = _learns(config, critic)
@@ -431,7 +430,7 @@ def resolved(
 
 
 def settled_provider(asked: ProviderConfig, provider: Provider) -> ProviderConfig:
-    """With name, model, address and paths as found."""
+    """The provider's settings with name, model, address and paths resolved."""
     name = provider.name if provider.name in PROVIDERS else asked.name  # weights have none
     changes: dict[str, Any] = {"name": name, "model": provider.model}
     if provider.name in ("anthropic", "openai") and not set("@?") & set(provider.base_url):
@@ -442,7 +441,7 @@ def settled_provider(asked: ProviderConfig, provider: Provider) -> ProviderConfi
 
 
 def _settled_agent(own: AgentConfig, provider: Provider) -> AgentConfig:
-    """With its provider as found, and its model also where the run's own would be named."""
+    """The agent's settings with its provider resolved and its model named."""
     assert own.provider is not None, "only agents with their own provider are resolved here"
     model = own.model or own.provider.model or provider.model
     found = settled_provider(own.provider, provider).model_copy(update={"model": model})
@@ -450,7 +449,7 @@ def _settled_agent(own: AgentConfig, provider: Provider) -> AgentConfig:
 
 
 def settled_judge(judge: JudgeConfig, critic: Provider, judged: bool) -> JudgeConfig:
-    """On by default for models that can judge, where the task is `judged`; at temperature 0."""
+    """On by default for models that can judge, if the task is `judged`; at temperature 0."""
     changes: dict[str, Any] = {}
     if judge.temperature is None and _takes_temperature(critic):
         changes["temperature"] = 0.0
@@ -464,8 +463,8 @@ def settled_judge(judge: JudgeConfig, critic: Provider, judged: bool) -> JudgeCo
 
 
 def _learns(config: RunConfig, critic: Provider) -> bool:
-    """By default as the user says of the judge, whose model distils; not as the task does, whose
-    score is what behaviours are tested by.
+    """By default follows the user's setting for the judge, whose model distils. The task's wish for
+    a judge does not matter, because behaviours are tested by its score.
     """
     if config.behaviors.enabled is not None:
         return config.behaviors.enabled
@@ -473,7 +472,7 @@ def _learns(config: RunConfig, critic: Provider) -> bool:
 
 
 def _credit(credit: CreditConfig, learns: bool) -> CreditConfig:
-    """Where nothing is learned from them, credits are made of the samples at hand."""
+    """If nothing is learned from credits, they use only existing samples."""
     if credit.share is not None:
         return credit
     if learns:

@@ -1,7 +1,8 @@
 """The command line, the only place that prints.
 
-Commands load when called, so that `--help` answers at once. Here errors become one line on stderr
-and an exit code.
+Only the bar of a first download is drawn elsewhere (`core.files.progress_bar`). Commands are
+imported when called, so that `--help` answers at once. Errors become one line on stderr and an exit
+code here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from orchestry import __version__
-from orchestry.cli.groups import App, Command, Group
+from orchestry.cli.groups import App, Command, CommandGroup
 from orchestry.cli.screen import Lenient, fitted
 from orchestry.core.machine import launched
 
@@ -32,7 +33,7 @@ PANELS = {
         "evaluate": "Score a run's configuration on held-out problems.",
         "baselines": "Run the baselines that a team is compared with.",
         "report": "Write a report of one or more runs: tables, figures, examples.",
-        "rate": "Rate trajectories yourself: your word outranks the judge.",
+        "rate": "Rate trajectories yourself: your ratings outrank the judge's.",
         "judge": "Measure a judge before trusting it.",
     },
     "Look and prepare": {
@@ -43,27 +44,28 @@ PANELS = {
     },
 }
 COMMANDS = {name: text for panel in PANELS.values() for name, text in panel.items()}
-MODULES = {"resume": "run"}
-"""Where a command's module is not named like it."""
-LAUNCHED = ("run", "resume", "evaluate", "baselines")
-"""Commands that several processes can share: see orchestry/backends/local/distributed.py."""
-ALONE = {"--dry-run", "--help", "-h", "list"}
-"""With these, they load no weights."""
+_MODULES = {"resume": "run"}
+"""Modules whose name differs from the command's."""
+_LAUNCHED = ("run", "resume", "evaluate", "baselines")
+"""Commands that may run in several processes: see orchestry/backends/local/distributed.py."""
+_ALONE = {"--dry-run", "--help", "-h", "list"}
+"""With one of these options, the commands load no weights."""
 
 
 class Later(Command):
-    """A command's name and line; its module is imported when it is called or completed."""
+    """A command's name and help line; its module is imported when the command is called or
+    completed."""
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **more: Any) -> Any:
         """The context of the command itself."""
         name = str(self.name)
-        found = get_command(import_module(f"orchestry.cli.{MODULES.get(name, name)}").app)
+        found = get_command(import_module(f"orchestry.cli.{_MODULES.get(name, name)}").app)
         if isinstance(found, TyperGroup):  # a module may have several commands
             found = found.commands.get(name, found)
         return found.make_context(info_name, args, *rest, **more)
 
 
-class Root(Group):
+class Root(CommandGroup):
     """All commands by name."""
 
     def __init__(self, **rest: Any) -> None:
@@ -73,7 +75,7 @@ class Root(Group):
                 self.add_command(Later(name, help=text, rich_help_panel=panel))
 
     def invoke(self, ctx: Any) -> Any:
-        """Typer would leave without a word at an interruption."""
+        """Typer alone would exit silently at an interruption."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -110,8 +112,8 @@ group = cast(Root, get_command(app))
 def main(args: list[str] | None = None) -> None:
     """Runs the command line and exits with its code.
 
-    A reader of stdout that leaves (`| head -1`) changes no code, and neither does a stderr that
-    can't be written: notes and bars may not fail a run that is being paid for.
+    The exit code stays the same if the reader of stdout leaves (`| head -1`) or stderr can't be
+    written: output must not fail a run that is being paid for.
     """
     argv = sys.argv[1:] if args is None else args
     for stream in (sys.stdout, sys.stderr):
@@ -127,7 +129,7 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _code(argv: list[str]) -> int:
-    """Runs a command; what it raises becomes a line on stderr and a code."""
+    """Runs a command; an error becomes one line on stderr and an exit code."""
     try:
         if launched().rank:
             return _follow(argv)
@@ -143,7 +145,7 @@ def _code(argv: list[str]) -> int:
 
 
 def _misused(error: typer.TyperException) -> str:
-    """What is wrong with the words of a command line, below what could be typed."""
+    """A usage error, below the command's usage line."""
     text = f"Error: {error.format_message().replace('Value error, ', '')}"
     wrong: list[Any] = getattr(error.__cause__, "errors", list)()  # of pydantic
     if wrong and (found := repr(wrong[0]["input"])) not in text:
@@ -155,8 +157,8 @@ def _misused(error: typer.TyperException) -> str:
 
 
 def _follow(argv: list[str]) -> int:
-    """Any process of a launch but the first, which alone reads, writes and says something."""
-    if argv[:1] and argv[0] in LAUNCHED and not ALONE.intersection(argv):
+    """Runs any process of a launch except the first; only the first reads, writes and prints."""
+    if argv[:1] and argv[0] in _LAUNCHED and not _ALONE.intersection(argv):
         with suppress(ImportError):  # the first process says what is not installed
             from orchestry.backends.local.distributed import follow
 
@@ -165,7 +167,7 @@ def _follow(argv: list[str]) -> int:
 
 
 def _report(error: Exception, *, verbose: bool) -> int:
-    """One line on stderr, after the traceback where it is wanted; returns the exit code."""
+    """Prints one line on stderr, after the traceback if it is wanted; returns the exit code."""
     from orchestry.core.errors import OrchestryError, fault, too_long
 
     if verbose:

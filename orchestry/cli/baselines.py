@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from orchestry.store.records import Summary
 
 OF_RUN = ("budget", "patience", "episodes", "allow_unsafe_code", "sets", "task_path")
-"""Flags that go with --of: all else is the run's."""
+"""Flags that may be combined with --of; everything else comes from the run."""
 app = App("List and run the baselines that a team is compared with.")
 
 
 @app.command("list")
-def list_baselines() -> None:
+def _list() -> None:
     """Name the baselines, one per line."""
     from orchestry.task.arrangements import BASELINES
 
@@ -48,7 +48,7 @@ def list_baselines() -> None:
 
 
 def _names(incomplete: str) -> Iterator[tuple[str, str]]:
-    """What a shell completes NAME with."""
+    """Completions of NAME."""
     from orchestry.task.arrangements import BASELINES
 
     yield from BASELINES.items()
@@ -56,7 +56,7 @@ def _names(incomplete: str) -> Iterator[tuple[str, str]]:
 
 @app.command("run")
 @spread
-def run_baselines(
+def _run(
     ctx: typer.Context,
     names: Annotated[
         list[str] | None,
@@ -87,10 +87,10 @@ def run_baselines(
 ) -> int:
     """Play baselines on held-out problems: NAMEs of `orchestry baselines list`, or all.
 
-    Baselines are untrained and have no judge. Flags set the model, seeds, cache and limits as for
-    a run. `--of RUN` takes them from that run, and `orchestry report` then shows the baselines
-    beside it. Every problem is played once; `--episodes N` takes the first N. `--budget` caps all
-    baselines together. A second call continues where the first stopped.
+    Baselines are untrained and have no judge. Flags set the model, seeds, cache and limits, as in
+    `orchestry run`. With `--of RUN` they come from that run, and `orchestry report` then shows the
+    baselines beside it. Every problem is played once; `--episodes N` takes the first N. `--budget`
+    caps all baselines together. A second call continues where the first stopped.
     """
     from orchestry.engine.evaluate import Baselines
     from orchestry.task.arrangements import BASELINES
@@ -99,7 +99,7 @@ def run_baselines(
         ctx.fail(f"name baselines, or all: {', '.join(BASELINES)}")
     wanted = tuple(BASELINES) if "all" in names else tuple(dict.fromkeys(names))
     if source and out:
-        ctx.fail("--of RUN keeps the results in the run: leave --out")
+        ctx.fail("--of RUN keeps the results in the run: leave out --out")
     config = _of_run(source, flags) if source else config_from(**flags)
     asked = Baselines(config, wanted, split, samples, flags["episodes"])
     if dry_run:
@@ -110,18 +110,18 @@ def run_baselines(
 
 def _root(config: RunConfig, source: Path | None, out: Path | None) -> Path:
     from orchestry.core.errors import ConfigError
-    from orchestry.engine.run import new_folder
+    from orchestry.engine.run import new_run_folder
     from orchestry.store.measurements import BASELINES
 
     if out and out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is not a directory: choose another --out")
     if source:
         return source / BASELINES
-    return out or new_folder(f"{config.task}--baselines--{config.backend}")
+    return out or new_run_folder(f"{config.task}--baselines--{config.backend}")
 
 
 def _of_run(source: Path, flags: RunFlags) -> RunConfig:
-    """The run's config, with the flags that may go with it; raises ConfigError for others."""
+    """The run's config with the allowed flags applied; raises ConfigError for other flags."""
     from orchestry.core.config import validate
     from orchestry.core.errors import ConfigError
     from orchestry.engine.evaluate import differing
@@ -132,7 +132,7 @@ def _of_run(source: Path, flags: RunFlags) -> RunConfig:
     if others := [name for name in given if name not in (*OF_RUN, "trust")]:
         names = ", ".join(f"--{'config' if name == 'file' else name}" for name in others)
         raise ConfigError(
-            f"--of {source} takes its task, model and seeds from that run: leave "
+            f"--of {source} takes task, model and seeds from that run: leave out "
             f"{names.replace('_', '-')}"
         )
     today = settings({**flags, "episodes": None})  # the run's number of episodes stays
@@ -171,7 +171,7 @@ def _play(asked: Baselines, root: Path, *, verbose: bool, as_json: bool) -> int:
 
 
 def _unfinished(name: str, summary: Summary, left: Sequence[str]) -> str:
-    """Why the last baseline has figures of some problems only, and how to continue it."""
+    """Why the last baseline is incomplete, and how to continue it."""
     why = "with a larger --budget " if summary.stopped == "budget" else ""
     rest = f", {', '.join(left)} not begun" if left else ""
     return (
@@ -181,14 +181,14 @@ def _unfinished(name: str, summary: Summary, left: Sequence[str]) -> str:
 
 
 def _estimate(asked: Baselines, source: Path | None, *, as_json: bool) -> None:
-    """What each would cost: nothing is sent, nothing written."""
-    from orchestry.cli.dry_run import RUNS
+    """Prints what each baseline would cost; sends and writes nothing."""
+    from orchestry.cli.dry_run import RUNS, plain
     from orchestry.engine.estimate import estimate
 
     runs = [RUNS, *([source.resolve().parent] if source else [])]
     found = {name: estimate(config, runs=runs) for name, config in asked.configs().items()}
     if as_json:
-        typer.echo(json.dumps({name: one.model_dump(mode="json") for name, one in found.items()}))
+        typer.echo(json.dumps({name: plain(one) for name, one in found.items()}))
         return
     for name, one in found.items():
         usd = one.cost_usd

@@ -1,4 +1,5 @@
-"""`orchestry behaviors`: what a team learned, on what evidence, and what it did to the prompts."""
+"""`orchestry behaviors`: what a team learned, the evidence for it, and how it changed the
+prompts."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from orchestry.backends.api.library import Behavior, Evidence, Library
 
 SUFFIXES = (".yaml", ".yml")
-STYLES = {"accepted": "green", "trial": "yellow", "candidate": "yellow"}
-"""By status; all others are dim."""
+_STYLES = {"accepted": "green", "trial": "yellow", "candidate": "yellow"}
+"""Colours by status; other statuses are dim."""
 Where = Annotated[Path | None, run_argument("WHERE", "A run, a library, or a folder of libraries.")]
 app = App(
     """List, show and compare what teams learned.
@@ -31,7 +32,7 @@ app = App(
 
 
 @app.command("list")
-def list_behaviors(where: Where = None, as_json: Json = False) -> None:
+def _list(where: Where = None, as_json: Json = False) -> None:
     """Show every behaviour with its status and evidence."""
     libraries = _libraries(where)
     if as_json:
@@ -42,7 +43,7 @@ def list_behaviors(where: Where = None, as_json: Json = False) -> None:
 
 
 @app.command("show")
-def show(
+def _show(
     id: Annotated[str, typer.Argument(metavar="ID", help="As `behaviors list` shows it.")],
     where: Where = None,
     as_json: Json = False,
@@ -56,14 +57,14 @@ def show(
 
 
 @app.command("diff")
-def diff(
+def _diff(
     before: Annotated[Path, run_argument("RUN|A", "A run, or the library to compare with.")],
     after: Annotated[Path | None, run_argument("B", "The other library.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show what a run's library changed in its agents' prompts.
 
-    With two libraries A and B (files or runs), what B adds to prompts and A does not.
+    With two libraries A and B (files or runs): what B adds to the prompts that A does not.
     """
     text = _run_diff(before) if after is None else _library_diff(before, after)
     if as_json:
@@ -117,7 +118,7 @@ def _yaml_files(folder: Path) -> list[Path]:
 
 
 def _found(id: str, libraries: dict[Path, Library]) -> tuple[Path, Behavior]:
-    """The one behaviour whose id begins so; of several files that have it, the last."""
+    """The behaviour with that id prefix; if several files have it, the last one."""
     from orchestry.core.errors import ConfigError, unknown
 
     everything = {b.id: (path, b) for path, one in libraries.items() for b in one.behaviors}
@@ -145,7 +146,7 @@ def _one(where: Path) -> Library:
 
 
 def _run_diff(folder: Path) -> str:
-    """The agents' prompts as the run asked them, without what it learned and with it."""
+    """The run's prompts per agent, without and with what it learned."""
     from orchestry.backends.api.library import HEADING, Library, prompt_diff
     from orchestry.core.errors import ConfigError
     from orchestry.engine.export import prompts_of
@@ -164,7 +165,7 @@ def _run_diff(folder: Path) -> str:
 
 
 def _library_diff(before: Path, after: Path) -> str:
-    """What two libraries add to prompts; whose prompts these are is not asked."""
+    """What each of two libraries adds to prompts."""
     from orchestry.backends.api.library import prompt_diff
 
     one, other = _one(before), _one(after)
@@ -180,7 +181,7 @@ def _plain(path: Path, library: Library) -> dict[str, Any]:
 
 
 def _print_library(path: Path, library: Library) -> None:
-    """A behaviour: what it is, then its evidence, then its text, indented."""
+    """One behaviour: a headline, its evidence, and its text, indented."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -194,13 +195,13 @@ def _print_library(path: Path, library: Library) -> None:
     agents = max((len(b.agent) for b in library.behaviors), default=0)
     for b in library.behaviors:
         line = Text(b.id, "bold").append(f"  {plain(b.agent):{agents}}  {b.kind:7}  ", "")
-        where.print(line.append(b.status, STYLES.get(b.status, "dim")), soft_wrap=True)
+        where.print(line.append(b.status, _STYLES.get(b.status, "dim")), soft_wrap=True)
         where.print(Padding.indent(Text("; ".join(_tests(b))), 4))
         where.print(Padding.indent(Text(plain(" ".join(b.text.split())), "dim"), 4))
 
 
 def _tests(behavior: Behavior) -> Iterator[str]:
-    """What its trial found, the last test since, and why it has its status."""
+    """The result of its trial, the last test since, and the reason for its status."""
     from orchestry.report.text import plain
 
     yield str(behavior.evidence or "not tried yet")
@@ -236,15 +237,12 @@ def _facts(path: Path, behavior: Behavior) -> Sequence[tuple[str, str]]:
         found += [("e-value", _decided(evidence)), *_spent(evidence), ("episodes", episodes)]
     if (again := behavior.retest) is not None:
         found += [("again", str(again)), *_spent(again)]
-    if behavior.screened:
-        scores = (f"{problem} {score:.2f}" for problem, score in behavior.screened.items())
-        found.append(("screened", "  ".join(scores)))
     found += [("why", behavior.why), ("note", behavior.note)]
     return [(name, value) for name, value in found if value]
 
 
 def _decided(evidence: Evidence) -> str:
-    """Why a trial ended as it did, which the two-sided interval does not say."""
+    """Why a trial ended as it did; the two-sided interval does not show this."""
     if not evidence.level:
         return "none: it had no trial"
     return (

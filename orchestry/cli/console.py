@@ -1,4 +1,5 @@
-"""Rich's console, with every text tamed before it is styled; and notes on stderr, said once."""
+"""Rich's console, with control characters removed from every text; and notes on stderr, each
+printed once."""
 
 from __future__ import annotations
 
@@ -12,16 +13,16 @@ from rich.text import Text
 
 from orchestry.report.text import tame
 
-LONGEST = 100
-"""Characters of a note by which it is named again."""
+_LONGEST = 100
+"""A repeated note is shown with this many of its characters."""
 
 
 class Console(console.Console):
-    """Its own controls reach the terminal; those within a text are shown instead."""
+    """Its own control codes reach the terminal; those inside a text are made visible."""
 
     @property
     def file(self) -> IO[str]:
-        """Where it writes."""
+        """The stream it writes to."""
         stream = super().file
         return cast(IO[str], getattr(stream, "styled", stream))
 
@@ -32,14 +33,15 @@ class Console(console.Console):
     def render(
         self, renderable: console.RenderableType, options: console.ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """See rich: the segments of what is printed."""
+        """Overrides rich: the segments to print."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(tame(text), style)
 
 
 class Notes:
-    """Says each note at once, and one that comes again only at the end, with its count."""
+    """Prints each note at once. A repeated note is printed again only at the end, with its
+    count."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -51,14 +53,14 @@ class Notes:
             say(self.console, text)
 
     def close(self) -> None:
-        """How often those came that came again."""
+        """Prints how often each repeated note came."""
         for text, count in self._said.items():
             if count > 1:
-                short = text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()}..."
+                short = text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()}..."
                 say(self.console, f"{count} times in all: {short}")
         self._said.clear()
 
 
 def say(console: Console, text: str) -> None:
-    """One line; a terminal gets it broken between words, a file whole."""
+    """Prints one line: wrapped between words on a terminal, whole in a file."""
     console.print(Text(f"· {text}", style="dim"), soft_wrap=not console.is_terminal)

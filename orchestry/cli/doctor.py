@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,36 +20,38 @@ from orchestry.cli.options import Config, Json, config_from
 from orchestry.cli.screen import console
 from orchestry.core.distribution import NAME, install, namesakes
 from orchestry.core.errors import OrchestryError
+from orchestry.core.secrets import bare_address
 
 if TYPE_CHECKING:
     from orchestry.core.config import RunConfig
 
-Mark = Literal["ok", "absent", "bad"]
+_Mark = Literal["ok", "absent", "bad"]
 SDKS = {"anthropic": "anthropic", "openai": "openai", "xllamacpp": "embedded"}
-"""Package to the extra that installs it."""
+"""From a package to the extra that installs it."""
 ROOM_MB = 500
 CODE = "def double(n):\n    return 2 * n\n"
 app = App()
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at. `absent` is fine unless the user wants it; `bad` is not."""
+class _Check:
+    """One check. `absent` is fine unless the user needs it; `bad` is an error."""
 
     name: str
-    mark: Mark
+    mark: _Mark
     found: str
     fix: str = ""
 
 
 @app.command("doctor")
-def command(file: Config = None, as_json: Json = False) -> int:
+def _command(file: Config = None, as_json: Json = False) -> int:
     """Check this machine: providers, weights, sandbox, disk.
 
-    Reads only, apart from a test of the sandbox; exit code 1 if something is broken. With --config
-    also key, package and model of each provider that the config names.
+    It changes nothing, and runs one test program in the sandbox. Exit code 1 if something is
+    broken. With --config it also checks key, package and model of each provider that the config
+    names.
     """
-    checks = [*examine(), *(_providers(config_from(file=file)) if file else ())]
+    checks = [*_examine(), *(_providers(config_from(file=file)) if file else ())]
     if as_json:
         import json
 
@@ -60,9 +61,9 @@ def command(file: Config = None, as_json: Json = False) -> int:
     return 1 if any(check.mark == "bad" for check in checks) else 0
 
 
-def examine() -> Iterator[Check]:
+def _examine() -> Iterator[_Check]:
     """All checks, in the order in which a run needs them."""
-    yield Check("orchestry", "ok", f"{__version__} on Python {platform.python_version()}")
+    yield _Check("orchestry", "ok", f"{__version__} on Python {platform.python_version()}")
     yield from _namesakes()
     for package, extra in SDKS.items():
         yield _package(package, extra)
@@ -78,43 +79,43 @@ def examine() -> Iterator[Check]:
     yield from _disks()
 
 
-def _namesakes() -> Iterator[Check]:
-    """What is installed as `orchestry`: a stranger's code, or an old installation of ours."""
+def _namesakes() -> Iterator[_Check]:
+    """Another project's `orchestry`, or an old installation of ours."""
     for found, ours in namesakes():
         about = f"{found.name} {found.version} at {found.locate_file('')}"
         again = f"then install {NAME} again: both write the command and the folder `orchestry`"
         if ours:
             fix = f"pip uninstall orchestry, {again}"
-            yield Check("old name", "absent", f"{about} is an old installation of ours", fix)
+            yield _Check("old name", "absent", f"{about} is an old installation of ours", fix)
         else:
             summary = found.metadata["Summary"] or "no summary"
             fix = f"pip uninstall orchestry {NAME}, {again}"
-            yield Check("name", "bad", f"{about} is another project's ({summary})", fix)
+            yield _Check("name", "bad", f"{about} is another project's ({summary})", fix)
 
 
-def _package(package: str, extra: str) -> Check:
+def _package(package: str, extra: str) -> _Check:
     try:
-        return Check(package, "ok", metadata.version(package))
+        return _Check(package, "ok", metadata.version(package))
     except metadata.PackageNotFoundError:
-        return Check(package, "absent", "not installed", install(extra))
+        return _Check(package, "absent", "not installed", install(extra))
 
 
-def _key(name: str) -> Check:
+def _key(name: str) -> _Check:
     if os.environ.get(name):
-        return Check(name, "ok", "set")
-    return Check(name, "absent", "not set", f"export {name}=... to use that vendor")
+        return _Check(name, "ok", "set")
+    return _Check(name, "absent", "not set", f"export {name}=... to use that vendor")
 
 
-def _address(variable: str, url: str) -> Check:
-    """An address without what may be secret in it: user, password, query and fragment."""
-    scheme, _, rest = url.rpartition("://")
-    if scheme not in ("http", "https"):
-        return Check(variable, "bad", "is not an address", "give http(s)://host[:port][/path]")
-    shown = re.split("[?#]", rest.rpartition("@")[2])[0]
-    return Check(variable, "ok", f"{scheme}://{shown}")
+def _address(variable: str, url: str) -> _Check:
+    try:
+        if url.startswith(("http://", "https://")):
+            return _Check(variable, "ok", bare_address(url))
+    except ValueError:
+        pass
+    return _Check(variable, "bad", "is not an address", "give http(s)://host[:port][/path]")
 
 
-def _providers(config: RunConfig) -> Iterator[Check]:
+def _providers(config: RunConfig) -> Iterator[_Check]:
     """The run's provider, the judge's and the agents' own, each as a run would open it."""
     from orchestry.models.providers import open_provider
 
@@ -130,18 +131,18 @@ def _providers(config: RunConfig) -> Iterator[Check]:
             asked = asked.model_copy(update={"name": config.provider.name})
         try:
             found = open_provider(asked, config.seed, os.environ)
-            yield Check(key, "ok", f"{found.name}/{found.model}")
+            yield _Check(key, "ok", f"{found.name}/{found.model}")
         except OrchestryError as error:
-            yield Check(key, "bad", str(error))
+            yield _Check(key, "bad", str(error))
 
 
-def _weights() -> Check:
+def _weights() -> _Check:
     from orchestry.models.weights import fetch_weights, weights_path
 
     try:
         path = weights_path()
         if not path.is_file():
-            return Check(
+            return _Check(
                 "weights",
                 "absent",
                 f"not at {path}",
@@ -149,17 +150,17 @@ def _weights() -> Check:
             )
         fetch_weights()  # it is there, so this only verifies it
     except OrchestryError as error:
-        return Check("weights", "bad", str(error))
-    return Check("weights", "ok", f"{path}, sha256 as pinned")
+        return _Check("weights", "bad", str(error))
+    return _Check("weights", "ok", f"{path}, sha256 as pinned")
 
 
-def _prices() -> Check:
+def _prices() -> _Check:
     from orchestry.models.prices import PriceTable
 
-    return Check("prices", "ok", f"genai-prices {PriceTable('anthropic', {}).version}")
+    return _Check("prices", "ok", f"genai-prices {PriceTable('anthropic', {}).version}")
 
 
-async def _sandbox() -> Check:
+async def _sandbox() -> _Check:
     from orchestry.core.types import Call, Limits
     from orchestry.sandbox import open_sandbox
 
@@ -167,23 +168,23 @@ async def _sandbox() -> Check:
         async with open_sandbox(Limits()) as sandbox:
             (result,) = await sandbox.run(CODE, "double", [Call(args=(21,))])
             if result.value != 42:
-                return Check("sandbox", "bad", f"a test program gave {result.why or result.value}")
-            return Check("sandbox", "ok", sandbox.level)
+                return _Check("sandbox", "bad", f"a test program gave {result.why or result.value}")
+            return _Check("sandbox", "ok", sandbox.level)
     except OrchestryError as error:
-        return Check("sandbox", "bad", str(error))
+        return _Check("sandbox", "bad", str(error))
 
 
-def _tasks() -> Check:
+def _tasks() -> _Check:
     from orchestry.task.registry import find_tasks
 
     try:
         found = find_tasks((), Path.cwd())
     except OrchestryError as error:
-        return Check("tasks", "bad", str(error))
-    return Check("tasks", "ok", ", ".join(sorted(found)))
+        return _Check("tasks", "bad", str(error))
+    return _Check("tasks", "ok", ", ".join(sorted(found)))
 
 
-def _disks() -> Iterator[Check]:
+def _disks() -> Iterator[_Check]:
     from orchestry.models.cache import default_folder
 
     for name, folder in (("run directories", Path("runs")), ("user cache", default_folder())):
@@ -192,14 +193,14 @@ def _disks() -> Iterator[Check]:
         )
         free = shutil.disk_usage(place).free // 2**20
         if not os.access(place, os.W_OK):
-            yield Check(name, "bad", f"{place} is not writable", "choose another folder or rights")
+            yield _Check(name, "bad", f"{place} is not writable", "choose another folder or rights")
         elif free < ROOM_MB:
-            yield Check(name, "bad", f"{free} MB free at {place}", f"free {ROOM_MB} MB there")
+            yield _Check(name, "bad", f"{free} MB free at {place}", f"free {ROOM_MB} MB there")
         else:
-            yield Check(name, "ok", f"{folder}, {free / 1024:.1f} GB free")
+            yield _Check(name, "ok", f"{folder}, {free / 1024:.1f} GB free")
 
 
-def _print(checks: list[Check]) -> None:
+def _print(checks: list[_Check]) -> None:
     from rich.table import Table
     from rich.text import Text
 

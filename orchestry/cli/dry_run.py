@@ -1,8 +1,9 @@
-"""`orchestry run --dry-run`: the estimate, as a table or as JSON."""
+"""`--dry-run`: the estimate, as a table or as JSON."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,54 +13,70 @@ from rich.table import Table
 from orchestry.cli.console import Notes
 from orchestry.cli.screen import console
 from orchestry.core.config import RunConfig
-from orchestry.engine.estimate import Estimate, estimate
+from orchestry.engine.estimate import Estimate, Figures, estimate
 from orchestry.report.text import counted
 
 RUNS = Path("runs")
 """Where runs lie that nobody gave a folder."""
 
 
-def show(config: RunConfig, run_dir: Path | None, *, as_json: bool) -> None:
-    """Prints what the run would cost; makes no call and writes nothing.
+def show(
+    config: RunConfig,
+    run_dir: Path | None,
+    *,
+    as_json: bool,
+    foretell: Callable[..., Estimate] = estimate,
+    noun: str = "episode",
+) -> None:
+    """Prints what the work would cost, counted in `noun`; makes no call and writes no file.
 
     Earlier runs are looked for where runs lie, and beside the folder of this one.
     """
-    notes = Notes(console(stderr=True))
-    folders = [RUNS, *([run_dir.parent] if run_dir else [])]
-    found = estimate(config, note=notes, runs=folders)
+    notes, folders = Notes(console(stderr=True)), [RUNS, *([run_dir.parent] if run_dir else [])]
+    found = foretell(config, note=notes, runs=folders)
     notes.close()
     if as_json:
-        typer.echo(json.dumps(_plain(found)))
+        typer.echo(json.dumps(plain(found)))
         return
-    where = console()
-    where.print(table(found))
-    usd = found.cost_usd
+    where, usd = console(), found.cost_usd
+    title = f"{found.task}, {counted(found.episodes, noun)} on {found.provider}/{found.model}"
+    where.print(table(found, title))
     top = "none" if usd.max is None else f"{usd.max:.4f}"
     where.print(
         f"\ndollars: p5 {usd.p5:.4f}   expected {usd.expected:.4f}   p95 {usd.p95:.4f}   "
         f"hard maximum {top}"
     )
-    where.print(f"{_kind(usd.max, config.budget.usd)} {_known(found)}", style="dim")
+    where.print(_remark(found, config.budget.usd), style="dim")
 
 
-def _plain(found: Estimate) -> dict[str, Any]:
+def plain(found: Estimate) -> dict[str, Any]:
     """As JSON takes it; sums of shares without the noise in their last digits."""
-    plain = found.model_dump(mode="json")
-    for row in plain["usage"]:
+    data = found.model_dump(mode="json")
+    for row in (*data["usage"], *data["by_provider"]):
         row |= {key: round(row[key], 2) for key in ("calls", "input_tokens", "output_tokens")}
-    return plain
+    return data
 
 
-def _kind(top: float | None, cap: float | None) -> str:
-    """What makes the maximum one."""
+def _remark(found: Estimate, cap: float | None) -> str:
+    """What the figures rest on."""
+    if found.cost_usd.max == 0 and not any(row.usd for row in found.usage):
+        return "Every model that it asks is free."
+    return f"{_kind(found, cap)} {_known(found)}"
+
+
+def _kind(found: Estimate, cap: float | None) -> str:
+    """What makes the maximum one, and which budget is enough."""
+    top, enough = found.cost_usd.max, f"--budget {found.enough_usd:.2f}"
     if top is None:
         return (
             "There is no maximum without a budget: the run learns, or its answers may decide how "
-            "many calls it makes, or it is too wide to count. Set one with --budget."
+            "many calls it makes or how long its prompts are, or it is too wide to count. "
+            f"{enough} is enough in 95 of 100 cases."
         )
-    if top == cap:
-        return "The maximum is the budget: no call is sent that could pass it."
-    return "The maximum takes every answer at its longest and every retry as billed."
+    if cap is None or top < cap:
+        return "The maximum takes every answer at its longest and every retry as billed."
+    said = "The maximum is the budget: no call is sent that could pass it."
+    return said if found.enough_usd <= cap else f"{said} {enough} is enough in 95 of 100 cases."
 
 
 def _known(found: Estimate) -> str:
@@ -71,30 +88,25 @@ def _known(found: Estimate) -> str:
     return f"Lengths of answers are from {counted(found.earlier_runs, 'earlier run')} of the model."
 
 
-def table(found: Estimate) -> Table:
-    """Expected calls, tokens and dollars by agent and purpose."""
-    title = f"{found.task}, {counted(found.episodes, 'episode')} on {found.provider}/{found.model}"
+def table(found: Estimate, title: str) -> Table:
+    """Expected calls, tokens and dollars by agent and purpose, by provider where there are several,
+    and in all."""
     out = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("agent", "purpose"):
         out.add_column(heading, overflow="fold")
     for heading in ("calls", "tokens in", "tokens out", "dollars"):
         out.add_column(heading, justify="right", no_wrap=True)
     for row in found.usage:
-        out.add_row(
-            row.agent,
-            row.purpose,
-            f"{row.calls:,.0f}",
-            f"{row.input_tokens:,.0f}",
-            f"{row.output_tokens:,.0f}",
-            f"{row.usd:.4f}",
-        )
+        out.add_row(row.agent, row.purpose, *_cells(row))
     out.add_section()
-    out.add_row(
-        "all",
-        "",
-        f"{found.calls:,}",
-        f"{found.input_tokens:,}",
-        f"{found.output_tokens:,}",
-        f"{found.cost_usd.expected:.4f}",
-    )
+    for each in found.by_provider if len(found.by_provider) > 1 else ():
+        out.add_row("all", f"{each.provider}/{each.model}", *_cells(each))
+    usd = f"{found.cost_usd.expected:.4f}"
+    calls, tokens = f"{found.calls:,}", (f"{found.input_tokens:,}", f"{found.output_tokens:,}")
+    out.add_row("all", "", calls, *tokens, usd)
     return out
+
+
+def _cells(row: Figures) -> tuple[str, ...]:
+    counts = (row.calls, row.input_tokens, row.output_tokens)
+    return (*(f"{count:,.0f}" for count in counts), f"{row.usd:.4f}")

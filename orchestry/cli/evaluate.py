@@ -1,5 +1,5 @@
-"""`orchestry evaluate`: a run's team on problems it was not tuned on, beside itself as its run
-began; and measurements side by side, as `orchestry baselines` shows them too."""
+"""`orchestry evaluate`: a run's team on held-out problems, compared with the untrained team; and
+the table of measurements that `orchestry baselines` uses too."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from orchestry.report.stats import Interval
     from orchestry.store.run import Run
 
-Part = list[tuple[str, list[str]]]
-"""Columns that stay beside each other: a heading, and a cell for each name."""
-Update = Annotated[
+_Columns = list[tuple[str, list[str]]]
+"""Columns that are never separated: a heading, and one cell per name."""
+_Update = Annotated[
     str | None,
     option(
         EVALUATION,
@@ -66,10 +66,10 @@ app = App()
 
 
 @app.command("evaluate")
-def command(
+def _command(
     run: RunFolder,
     split: Annotated[Split, option(EVALUATION, "Problems of this split.")] = "test",
-    update: Update = None,
+    update: _Update = None,
     samples: Samples = None,
     episodes: Annotated[
         int | None, option(EVALUATION, "The first N problems.  [all]", min=1, metavar="N")
@@ -85,14 +85,14 @@ def command(
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> int:
-    """Score a run's configuration on held-out problems, every one once.
+    """Score a run's configuration on held-out problems, each played once.
 
     Results are written to `RUN/evaluations/<split>`, or `<split>--update-N` for a team that
     learned. With `--samples` they get their own folder. A second call continues where the first
     stopped. A team that learned is compared with the untrained team (update 0), on the same
     problems and seeds, within the same `--budget`.
     """
-    from orchestry.cli.show import finish
+    from orchestry.cli.show import finish_run
     from orchestry.cli.watch import watching
     from orchestry.engine.evaluate import How, compared, evaluate
 
@@ -107,19 +107,19 @@ def command(
         else:
             found = evaluate(run, budget_usd=budget, **how)
     if began is None:
-        return finish(found, show_best=show_best, as_json=as_json)
-    return beside(found, began, show_best=show_best, as_json=as_json)
+        return finish_run(found, show_best=show_best, as_json=as_json)
+    return _beside(found, began, show_best=show_best, as_json=as_json)
 
 
 # --- side by side ---------------------------------------------------------------------------------
 
 
-def beside(found: Run, began: Run, *, show_best: bool, as_json: bool) -> int:
-    """Shows an evaluation, and the same of the team as its run began; returns the exit code."""
+def _beside(found: Run, began: Run, *, show_best: bool, as_json: bool) -> int:
+    """Shows an evaluation beside the untrained team's; returns the exit code."""
     from rich.text import Text
 
     from orchestry.cli.screen import console
-    from orchestry.cli.show import EXIT_CODES, finish
+    from orchestry.cli.show import EXIT_CODES, finish_run
     from orchestry.report.measures import gain, measured
 
     ends = EXIT_CODES[found.summary.stopped], EXIT_CODES[began.summary.stopped]
@@ -133,17 +133,17 @@ def beside(found: Run, began: Run, *, show_best: bool, as_json: bool) -> int:
         }
         typer.echo(json.dumps(plain))
         return max(ends)
-    finish(found, show_best=show_best, as_json=False)
+    finish_run(found, show_best=show_best, as_json=False)
     name = found.folder.name.partition("--")[2].partition("--")[0].replace("-", " ")
     rows = {name: measured(found), "as the run began": measured(began)}
     shown(rows, f"{found.summary.task}, {len(found.episodes)} problems, equal seeds")
     if difference:
-        console().print(Text(said(difference, both)))
+        console().print(Text(_said(difference, both)))
     return max(ends)
 
 
 def shown(found: Mapping[str, Measures | None], title: str) -> None:
-    """One row per team; None: no finished episode."""
+    """One row per team; None if it has no finished episode."""
     from rich.text import Text
 
     from orchestry.cli.screen import console
@@ -158,24 +158,24 @@ def shown(found: Mapping[str, Measures | None], title: str) -> None:
     )
 
 
-def rewards(found: Mapping[str, Measures | None]) -> tuple[Part, Part]:
-    """Of one trajectory and of the best, with 95 % intervals over problems; and the cost."""
+def rewards(found: Mapping[str, Measures | None]) -> tuple[_Columns, _Columns]:
+    """Reward of one trajectory and of the best, with 95 % intervals over problems; and the cost."""
     rows = [_figures(one) if one else ["none played", "", "", "", ""] for one in found.values()]
     heads = (f"reward{'95 %':>10}", f"best{'95 %':>10}", "calls", "tokens/s", "dollars")
     columns = [(head, [row[place] for row in rows]) for place, head in enumerate(heads)]
     return columns[:2], columns[2:]
 
 
-def passes(found: Mapping[str, Measures | None]) -> list[Part]:
-    """pass@k with intervals, where the task says what solved is."""
+def passes(found: Mapping[str, Measures | None]) -> list[_Columns]:
+    """pass@k with intervals, if the task defines `solved`."""
     ats = [one.pass_at if one else {} for one in found.values()]
     ks = sorted({k for at in ats for k in at})
     cells = {k: [_ends(at[k]) if k in at else "-" for at in ats] for k in ks}
     return [[(f"pass@{k}{'95 %':>10}", column)] for k, column in cells.items()]
 
 
-def _tables(names: Sequence[str], parts: Sequence[Part], width: int) -> Iterator[Table]:
-    """As many tables below each other as are needed to stay within that width."""
+def _tables(names: Sequence[str], parts: Sequence[_Columns], width: int) -> Iterator[Table]:
+    """Splits the columns into as many tables as that width requires."""
     from rich.table import Table
 
     left, first = list(parts), max(map(len, names), default=0)
@@ -192,14 +192,14 @@ def _tables(names: Sequence[str], parts: Sequence[Part], width: int) -> Iterator
         yield out
 
 
-def _width(part: Part) -> int:
-    """With the space before each column."""
+def _width(part: _Columns) -> int:
+    """Width, including the space before each column."""
     return sum(1 + max(len(text) for text in (head, *cells)) for head, cells in part)
 
 
 def _figures(one: Measures) -> list[str]:
     speed = "cached" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}"
-    cost = [f"{one.calls_a_problem:.1f}", speed, f"{one.usd:.4f}"]
+    cost = [f"{one.calls_per_problem:.1f}", speed, f"{one.usd:.4f}"]
     return [_ends(one.reward), _ends(one.best), *cost]
 
 
@@ -207,13 +207,13 @@ def _ends(one: Interval) -> str:
     return f"{one.mean:.3f} {one.low:.2f}-{one.high:.2f}"
 
 
-def said(difference: Interval, problems: int) -> str:
-    """A paired difference in words, which say if it is inconclusive."""
-    from orchestry.report.stats import FEWEST
+def _said(difference: Interval, problems: int) -> str:
+    """A paired difference as text, with a note if it is inconclusive."""
+    from orchestry.report.stats import FEWEST_PROBLEMS
 
     seen = difference.low > 0 or difference.high < 0
     doubt = "" if seen else "; inconclusive: the interval contains 0"
-    if problems < FEWEST:
-        doubt = f"; inconclusive: at least {FEWEST} problems are needed"
+    if problems < FEWEST_PROBLEMS:
+        doubt = f"; inconclusive: at least {FEWEST_PROBLEMS} problems are needed"
     ends = f"[{difference.low:+.3f}, {difference.high:+.3f}]"
     return f"difference {difference.mean:+.3f}, 95 % interval over problems {ends}{doubt}"

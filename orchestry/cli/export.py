@@ -20,7 +20,7 @@ app = App()
 
 
 @app.command("export")
-def command(
+def _command(
     run: RunFolder,
     merge: Annotated[
         bool, flag(LEARNED, "Whole models, the adapters merged into their base.", "--merge")
@@ -36,7 +36,7 @@ def command(
         str | None,
         option(
             LEARNED,
-            "As that update left it, or the one that earned most on dev.  [the last]",
+            "The team after update N, or the best on dev.  [the last]",
             metavar="N|best",
         ),
     ] = None,
@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Export what a local run learned, for use elsewhere: one folder per agent.
 
-    Each is a LoRA adapter that peft loads, or with `--merge` a model that transformers loads. Its
-    README.md says how, with the agent's system prompt and how its answers were drawn.
+    Each folder is a LoRA adapter that peft loads or, with `--merge`, a model that transformers
+    loads. Its README.md has working code, the agent's system prompt and the sampling settings.
     """
     from orchestry.cli.console import Notes
     from orchestry.cli.screen import console

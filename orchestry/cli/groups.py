@@ -1,4 +1,4 @@
-"""Typer, as this command line uses it: coloured help, and the nearest name for an unknown one."""
+"""Adapts Typer: coloured help, and the nearest name for an unknown command."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from orchestry.core.errors import unknown
 
-CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+_CommandT = TypeVar("_CommandT", bound=Callable[..., Any])
 
 
 @contextmanager
 def _coloured(stream: TextIO) -> Iterator[None]:
-    """Help goes to that stream; our own colours in it reach a terminal."""
+    """Prints help to that stream; our own colours reach a terminal."""
     with redirect_stdout(getattr(stream, "styled", stream)):
         yield
 
@@ -31,8 +31,8 @@ class Command(TyperCommand):
             super().format_help(ctx, formatter)
 
 
-class Group(TyperGroup):
-    """A group of commands; an unknown name is answered with the nearest one."""
+class CommandGroup(TyperGroup):
+    """A group of commands; for an unknown name it suggests the nearest one."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Prints the help."""
@@ -40,7 +40,7 @@ class Group(TyperGroup):
             super().format_help(ctx, formatter)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """All are flags. None becomes False: to check a None, Typer would load pydantic."""
+        """For flags only. None becomes False, because Typer would load pydantic to check a None."""
         found = super().get_params(ctx)
         for param in found:
             param.default = param.default or False
@@ -63,14 +63,16 @@ class Group(TyperGroup):
 
 
 class App(typer.Typer):
-    """Where a module registers its commands. Help texts are Markdown."""
+    """A module registers its commands here. Help texts are Markdown."""
 
-    def __init__(self, help: str | None = None, cls: type[Group] = Group, **rest: Any) -> None:
+    def __init__(
+        self, help: str | None = None, cls: type[CommandGroup] = CommandGroup, **rest: Any
+    ) -> None:
         rest = {"add_completion": False, **rest}
         super().__init__(cls=cls, rich_markup_mode="markdown", **rest)
-        if help:  # a group also where it has one command only
+        if help:  # a group even if it has only one command
             self.callback(help=help)(lambda: None)
 
-    def command(self, name: str | None = None, **rest: Any) -> Callable[[CommandT], CommandT]:
+    def command(self, name: str | None = None, **rest: Any) -> Callable[[_CommandT], _CommandT]:
         """Registers the function below it."""
         return super().command(name, cls=Command, **rest)

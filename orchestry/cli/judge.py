@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
-
-import typer
 
 from orchestry.cli.groups import App
 from orchestry.cli.options import (
@@ -15,6 +14,7 @@ from orchestry.cli.options import (
     AllowUnsafe,
     Budget,
     Config,
+    DryRun,
     Json,
     Model,
     Patience,
@@ -27,17 +27,15 @@ from orchestry.cli.options import (
     spread,
     task_names,
 )
-from orchestry.cli.screen import console, fitted
 from orchestry.core.choices import ProviderName
 
 if TYPE_CHECKING:
     from orchestry.core.config import RunConfig
-    from orchestry.engine.judge_forecast import Forecast
 
 app = App("Measure a judge before trusting it.")
 
 
-class Asked(TypedDict):
+class _Flags(TypedDict):
     """The flags that change the run's config."""
 
     task: Annotated[
@@ -59,14 +57,12 @@ class Asked(TypedDict):
     trust: Trusted
 
 
-Provider = Annotated[
+_Provider = Annotated[
     ProviderName | None, option(MODEL, "Who judges.  [judge.provider, else the run's provider]")
 ]
 Problems = Annotated[
     int,
-    option(
-        RUN, "Problems to judge answers of, out of train and dev.", min=1, max=100_000, metavar="N"
-    ),
+    option(RUN, "Number of problems, from train and dev.", min=1, max=100_000, metavar="N"),
 ]
 Folder = Annotated[
     Path | None,
@@ -81,44 +77,42 @@ Folder = Annotated[
 
 @app.command("check")
 @spread
-def check(
-    provider: Provider = None,
+def _check(
+    provider: _Provider = None,
     model: Model = None,
     problems: Problems = 12,
     run_dir: Folder = None,
-    dry_run: Annotated[
-        bool, flag(OUTPUT, "Print calls and worst-case dollars; ask nothing.", "--dry-run")
-    ] = False,
+    dry_run: DryRun = False,
     verbose: Annotated[
         bool, flag(OUTPUT, "One line per problem, and tracebacks.", "--verbose")
     ] = False,
     as_json: Json = False,
-    **flags: Unpack[Asked],
+    **flags: Unpack[_Flags],
 ) -> int:
     """Ask the configured judge about answers that the task's own tests have scored.
 
-    Each problem's answers are shown in an order and in its reverse, each twice. Test problems stay
-    unseen. Exit codes: 0 whatever is found, 1 failed, 2 bad usage, 3 stopped at the budget, 4
-    the server stayed away, 130 interrupted.
+    Each problem's answers are shown in one order and in its reverse, each twice. Test problems are
+    not used. Exit codes: 0 whatever is found, 1 failed, 2 bad usage, 3 stopped at the budget, 4 the
+    server stayed away, 130 interrupted.
     """
     config = asked_of(config_from(**flags), provider, model)
     if dry_run:
-        from orchestry.cli.console import Notes
+        from orchestry.cli.dry_run import show
         from orchestry.engine.judge_forecast import forecast
 
-        found = forecast(config, problems, Notes(console(stderr=True)))
-        typer.echo(found.model_dump_json() if as_json else _forecast(found))
+        foretell = partial(forecast, problems=problems)
+        show(config, run_dir, as_json=as_json, foretell=foretell, noun="problem")
         return 0
-    from orchestry.cli.judge_show import finish, watching
-    from orchestry.engine.judge_check import check as run_check
+    from orchestry.cli.judge_show import show_check, watching_check
+    from orchestry.engine.judge_check import check_judge as run_check
 
-    with watching(verbose=verbose) as watch:
+    with watching_check(verbose=verbose) as watch:
         report = run_check(config, problems, run_dir, watch)
-    return finish(report, as_json=as_json)
+    return show_check(report, as_json=as_json)
 
 
 def asked_of(config: RunConfig, provider: str | None, model: str | None) -> RunConfig:
-    """The config with the judge that the flags name; settings of another vendor do not hold."""
+    """The config with the judge that the flags name; another vendor's settings are dropped."""
     judge = config.judge.provider or config.provider
     if provider is not None and judge.name not in ("auto", provider):
         judge = judge.model_copy(update={"model": None, "base_url": None})
@@ -127,18 +121,3 @@ def asked_of(config: RunConfig, provider: str | None, model: str | None) -> RunC
     if model is not None:
         judge = judge.model_copy(update={"model": model})
     return config.model_copy(update={"judge": config.judge.model_copy(update={"provider": judge})})
-
-
-def _forecast(found: Forecast) -> str:
-    from orchestry.report.text import counted
-
-    cap = "no budget" if found.budget_usd is None else f"of the budget of ${found.budget_usd:g}"
-    problems, calls = counted(found.problems, "problem"), counted(found.calls, "call")
-    return (
-        f"judge check of {found.provider}/{found.model} on {found.task}: {problems}\n"
-        + fitted(
-            f"{calls}, {found.most_calls} if every answer needs a repair; about "
-            f"{found.input_tokens:,} tokens in"
-        )
-        + f"\nat most ${found.worst_usd:.4f}, {cap}"
-    )

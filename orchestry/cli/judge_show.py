@@ -1,4 +1,4 @@
-"""What `orchestry judge check` shows: a bar while it asks, and a table at the end."""
+"""The output of `orchestry judge check`: a bar while it asks, and a table at the end."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from rich.text import Text
 
 from orchestry.backends.base import Backend
 from orchestry.cli.console import Console, Notes, say
-from orchestry.cli.screen import console, facts, framed
+from orchestry.cli.screen import console, facts, print_framed
 from orchestry.cli.show import ENDINGS, EXIT_CODES
 from orchestry.cli.watch import OPENING, Lines, spent, traffic
 from orchestry.engine.judge_check import CheckReport, Watcher
 from orchestry.engine.plan import Plan
-from orchestry.judge.measures import Measures, Share, Sheet, measure
+from orchestry.judge.measures import JudgeMeasures, Share, Sheet, measure
 
-STYLES = {"trustworthy": "bold green", "usable": "green", "unsure": "yellow"}
-"""By level of advice; all others are red."""
+_STYLES = {"trustworthy": "bold green", "usable": "green", "unsure": "yellow"}
+"""Colours by level of advice; other levels are red."""
 
 
 class Spending(ProgressColumn):
-    """Dollars of the cap, answers from the cache, and calls under way."""
+    """Dollars spent of the cap, answers from the cache, and calls in flight."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__()
@@ -49,12 +49,12 @@ class Spending(ProgressColumn):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The line for a file: the stage, how far it is, and what was spent."""
+    """The line for a file: stage, progress and cost."""
 
     progress: Progress
     backend: Backend
     answered: bool = True
-    """There is something to tell as soon as it has begun."""
+    """The check has something to show once it has begun."""
 
     def parts(self) -> list[str]:
         tasks = self.progress.tasks
@@ -62,8 +62,8 @@ class Stage:
         return [*stage, spent(self.backend), *traffic(self.backend)]
 
 
-class Watch:
-    """A Watcher that draws on stderr: a bar on a terminal, a line now and again in a file."""
+class _Watch:
+    """A Watcher that draws on stderr: a bar on a terminal, a line from time to time in a file."""
 
     def __init__(self, console: Console, *, verbose: bool) -> None:
         self.console, self.verbose = console, verbose
@@ -119,9 +119,9 @@ class Watch:
 
 
 @contextmanager
-def watching(*, verbose: bool) -> Iterator[Watcher]:
-    """A live view for the time of a check."""
-    watch = Watch(Console(stderr=True), verbose=verbose)
+def watching_check(*, verbose: bool) -> Iterator[Watcher]:
+    """A live view during a check."""
+    watch = _Watch(Console(stderr=True), verbose=verbose)
     watch.note(OPENING)
     try:
         yield watch
@@ -129,24 +129,24 @@ def watching(*, verbose: bool) -> Iterator[Watcher]:
         watch.close()
 
 
-def finish(report: CheckReport, *, as_json: bool) -> int:
+def show_check(report: CheckReport, *, as_json: bool) -> int:
     """Shows the results of a check; returns the exit code."""
     if as_json:
         typer.echo(report.model_dump_json())
     else:
         title = f"judge {report.provider}/{report.model} on {report.task}"
-        framed(console(), figures(report), f"{escape(title)}: {ENDINGS[report.stopped]}")
+        print_framed(console(), _table(report), f"{escape(title)}: {ENDINGS[report.stopped]}")
     return EXIT_CODES[report.stopped]
 
 
-def figures(report: CheckReport) -> Group:
-    """Every figure with what it means, then the advice."""
+def _table(report: CheckReport) -> Group:
+    """Every figure with its meaning, then the advice."""
     advice = report.advice
-    verdict = Text(advice.text, style=STYLES.get(advice.level, "red"))
+    verdict = Text(advice.text, style=_STYLES.get(advice.level, "red"))
     return Group(_figures(report.measures), Text(), _costs(report), Text(), verdict)
 
 
-def _figures(found: Measures) -> Table:
+def _figures(found: JudgeMeasures) -> Table:
     table = Table("", "found", "95 % interval", "pairs", box=None, padding=(0, 1))
     rows = (
         ("orders answers of different scores rightly, one call", found.agreement),

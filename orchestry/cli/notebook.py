@@ -6,20 +6,20 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec
 
-from orchestry.cli.runs import Run, own, watched
+from orchestry.cli.runs import Run, watched, with_methods
 from orchestry.engine import evaluate as evaluation
 from orchestry.engine import run as engine
 from orchestry.store import run as store
 
-P = ParamSpec("P")
+_P = ParamSpec("_P")
 
 
-def _returned(play: Callable[P, store.Run]) -> Callable[P, Run]:
-    """Returns the run with what a notebook does with it."""
+def _returned(play: Callable[_P, store.Run]) -> Callable[_P, Run]:
+    """Returns a Run, with its methods for notebooks."""
 
     @wraps(play)
-    def returned(*args: P.args, **kwargs: P.kwargs) -> Run:
-        return own(play(*args, **kwargs))
+    def returned(*args: _P.args, **kwargs: _P.kwargs) -> Run:
+        return with_methods(play(*args, **kwargs))
 
     return returned
 

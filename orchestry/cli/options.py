@@ -1,6 +1,6 @@
-"""The options that several commands take, each once; and how a run's flags become a RunConfig.
+"""The options that several commands share, and how flags become a RunConfig.
 
-Nothing here loads pydantic until a command runs: `orchestry run --help` answers at once.
+Pydantic is loaded only when a command runs, so that `orchestry run --help` answers at once.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from orchestry.core.config import RunConfig
     from orchestry.engine.trust import Trust
 
-CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+_CommandT = TypeVar("_CommandT", bound=Callable[..., Any])
 RUN, EVALUATION, MODEL, SEARCH, BUDGET = "Run", "Evaluation", "Model", "Search", "Budget"
 SAFETY, OUTPUT = "Safety", "Output"
 """Panels of the help."""
 
 
 def option(panel: str, help: str, *names: str, **rest: Any) -> Any:
-    """An option in a panel of the help; without a name, it has the parameter's."""
+    """An option in a help panel; without a name it uses the parameter's."""
     return typer.Option(*names, help=help, rich_help_panel=panel, **rest)
 
 
@@ -68,7 +68,7 @@ def presets(incomplete: str) -> Iterator[str]:
 
 
 def _journals() -> list[Path]:
-    """Those of ./runs, the one written last at the end."""
+    """The runs in ./runs, the one written last at the end."""
     found = Path("runs").glob("*/journal.jsonl")
     runs = [path for path in found if path.with_name("config.yaml").is_file()]
     return sorted(runs, key=lambda path: (path.stat().st_mtime_ns, path))
@@ -78,7 +78,7 @@ def _journals() -> list[Path]:
 
 
 def run_folder(text: str) -> Path:
-    """A run's directory; `last` is the one in ./runs that was written last."""
+    """A run's directory; `last` is the run in ./runs that was written last."""
     if text != "last" or Path(text).exists():
         return Path(text)
     if not (journals := _journals()):
@@ -87,7 +87,7 @@ def run_folder(text: str) -> Path:
 
 
 def which_update(text: str | None) -> int | Literal["best"] | None:
-    """What --update says: a number, or the one that earned most on dev."""
+    """The value of --update: a number, or the best on dev."""
     if text is None:
         return None
     if text == "best":
@@ -118,7 +118,9 @@ TaskPath = Annotated[
 Trusted = Annotated[
     bool,
     flag(
-        SAFETY, "Use the code, servers, caps and prices that a config of others names.", "--trust"
+        SAFETY,
+        "Accept the code, servers, caps and prices that someone else's config names.",
+        "--trust",
     ),
 ]
 AllowUnsafe = Annotated[
@@ -141,7 +143,7 @@ Patience = Annotated[
     ),
 ]
 Budget = Annotated[float | None, option(BUDGET, "Hard cap in dollars.  [5]", metavar="USD")]
-Provider = Annotated[
+_Provider = Annotated[
     ProviderName | None,
     option(
         MODEL,
@@ -192,7 +194,7 @@ Json = Annotated[bool, flag(OUTPUT, "One JSON object on stdout.", "--json")]
 
 
 class RunFlags(TypedDict, total=False):
-    """Every flag that changes a RunConfig; None if it was not given."""
+    """Flags that change a RunConfig; None means not given."""
 
     backend: Annotated[BackendName | None, option(RUN, "How the team learns.  [api]")]
     task: Task
@@ -201,7 +203,7 @@ class RunFlags(TypedDict, total=False):
     task_path: TaskPath
     file: Config
     sets: Sets
-    provider: Provider
+    provider: _Provider
     model: Model
     beam_width: Annotated[
         int | None, option(SEARCH, "States kept after a stage.  [2]", metavar="W")
@@ -215,8 +217,8 @@ class RunFlags(TypedDict, total=False):
     trust: Trusted
 
 
-def spread(command: CommandT) -> CommandT:
-    """Shows Typer, which reads signatures, the keys of T in the place of `**flags: Unpack[T]`."""
+def spread(command: _CommandT) -> _CommandT:
+    """Replaces `**flags: Unpack[T]` in the signature by the keys of T, so that Typer sees them."""
     signature = inspect.signature(command, eval_str=True)
     own = dict(signature.parameters)
     (flags,) = get_args(own.popitem()[1].annotation)
@@ -231,7 +233,7 @@ def spread(command: CommandT) -> CommandT:
 
 # --- what they mean -------------------------------------------------------------------------------
 
-FLAGS = {
+_FLAGS = {
     "backend": "backend",
     "task": "task",
     "episodes": "episodes",
@@ -248,15 +250,15 @@ FLAGS = {
 
 
 def trusting(flag: bool | None) -> Trust:
-    """What --trust says; without it a person at a terminal is asked."""
+    """The value of --trust; without it, a person at a terminal is asked."""
     if flag or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return bool(flag)
     return lambda question: typer.confirm(question, err=True)
 
 
 def config_from(**flags: Unpack[RunFlags]) -> RunConfig:
-    """Defaults < configs/<backend>.yaml < --config < --set < flags; raises ConfigError, also
-    where --config names code or servers of others that are not confirmed."""
+    """Merges defaults < configs/<backend>.yaml < --config < --set < flags. Raises ConfigError, also
+    if --config names other people's code or servers that are not confirmed."""
     from orchestry.core.config import resolve
 
     file, sets, given = flags.get("file"), flags.get("sets") or [], _given(flags)
@@ -264,25 +266,25 @@ def config_from(**flags: Unpack[RunFlags]) -> RunConfig:
     backend = resolve(chosen, sets, given).backend
     config = resolve([*_backend_file(backend), *chosen], sets, given)
     if file and chosen == [file] and not file.resolve().is_relative_to(Path("configs").resolve()):
-        from orchestry.engine.trust import check
+        from orchestry.engine.trust import check_trust
 
-        check(config, file, trusting(flags.get("trust")), settings(flags))
+        check_trust(config, file, trusting(flags.get("trust")), settings(flags))
     return config
 
 
 def settings(flags: RunFlags) -> dict[str, Any]:
     """The keys that the command line itself gives, nested like the config."""
-    from orchestry.core.config import put, settings_of
+    from orchestry.core.resolve import put_key, settings_of
 
     found = settings_of(flags.get("sets") or [])
     for key, value in _given(flags).items():
-        put(found, key, value)
+        put_key(found, key, value)
     return found
 
 
 def _given(flags: RunFlags) -> dict[str, Any]:
     """Config keys and values of the flags that were given."""
-    found = {FLAGS[k]: value for k, value in flags.items() if k in FLAGS and value is not None}
+    found = {_FLAGS[k]: value for k, value in flags.items() if k in _FLAGS and value is not None}
     if task_path := flags.get("task_path"):
         found["task_path"] = [str(path) for path in task_path]
     return found
@@ -294,7 +296,7 @@ def _backend_file(backend: str) -> list[Path]:
 
 
 def _preset(file: Path) -> Path:
-    """A bare name that is not a file is one of configs/, as `_backend_file` finds those.
+    """A bare name that is not a file is a preset in configs/, found as in `_backend_file`.
 
     Raises ConfigError for a name that is neither.
     """

@@ -1,4 +1,4 @@
-"""`orchestry rate`: a person's word on trajectories, which outranks the judge."""
+"""`orchestry rate`: a person's ratings of trajectories, which outrank the judge's."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ RATED = "What is rated"
 app = App()
 
 
-class Asked(NamedTuple):
-    """The options that choose what is rated, and how."""
+class _Flags(NamedTuple):
+    """Options that choose what is rated, and how."""
 
     best: int
     worst: int
@@ -50,7 +50,7 @@ class Asked(NamedTuple):
 
 
 @app.command("rate")
-def command(
+def _command(
     run: RunFolder,
     best: Annotated[int, option(RATED, "Rate the N best trajectories.", metavar="N")] = 3,
     worst: Annotated[int, option(RATED, "And the N worst ones.", metavar="N")] = 3,
@@ -75,17 +75,17 @@ def command(
 ) -> int:
     """Rate the best and worst trajectories of a run, and see how far you agree with the judge.
 
-    A rating goes from 0 (useless) to 10 (could not be better). It outranks the judge where it is
-    given, and calibrates it elsewhere, once the run is resumed. Enter alone skips a trajectory, q
-    stops; every rating is kept at once. The last one on a node counts.
+    Ratings go from 0 (useless) to 10 (could not be better). A rating outranks the judge for that
+    trajectory and, once the run is resumed, calibrates it elsewhere. Enter skips a trajectory, q
+    stops. Every rating is saved at once; the last one for a node counts.
 
-    So that they can't sway you, reward, feedback, credit and the judge's number are shown only
-    after your rating, and best and worst come shuffled; of each kind at most one per problem.
+    Reward, feedback, credit and the judge's number are shown only after your rating, so that they
+    don't influence you. Best and worst come shuffled, with at most one of each kind per problem.
     """
     from orchestry.store.run import existing
 
     folder = existing(run)
-    asked = Asked(best, worst, episode, node, rating, comment)
+    asked = _Flags(best, worst, episode, node, rating, comment)
     _check(show, asked)
     if show:
         recorded: list[Rated] = []
@@ -97,8 +97,8 @@ def command(
     return 0
 
 
-def _check(show: bool, asked: Asked) -> None:
-    """Raises ConfigError for options that contradict each other, or that need a terminal."""
+def _check(show: bool, asked: _Flags) -> None:
+    """Raises ConfigError for contradicting options, or if a terminal is needed."""
     from orchestry.core.errors import ConfigError
 
     best, worst, episode, node, rating, comment = asked
@@ -119,7 +119,7 @@ def _check(show: bool, asked: Asked) -> None:
         raise ConfigError(_UNHEARD)
 
 
-def _record_one(folder: Path, asked: Asked, rating: str) -> Rated:
+def _record_one(folder: Path, asked: _Flags, rating: str) -> Rated:
     from orchestry.judge.calibration import find, read_rating
     from orchestry.store.run import Store
 
@@ -130,7 +130,7 @@ def _record_one(folder: Path, asked: Asked, rating: str) -> Rated:
         return _record(store, shown, number, asked.comment or "")
 
 
-def _ask_all(folder: Path, asked: Asked) -> list[Rated]:
+def _ask_all(folder: Path, asked: _Flags) -> list[Rated]:
     """Asks about one trajectory after another; returns what was recorded."""
     from orchestry.cli.console import Console
     from orchestry.judge.calibration import extremes, find
@@ -143,7 +143,7 @@ def _ask_all(folder: Path, asked: Asked) -> list[Rated]:
         else:
             chosen = [find(records, asked.episode, asked.node)]
         if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="replace")  # a terminal that types another encoding
+            sys.stdin.reconfigure(errors="replace")  # the terminal uses another encoding
         return _dialogue(store, chosen, Console(stderr=True))
 
 
@@ -160,7 +160,7 @@ def _episodes(folder: Path) -> Sequence[EpisodeRecord]:
 
 
 def _dialogue(store: Store, chosen: Sequence[Shown], console: Console) -> list[Rated]:
-    """Shows the work, asks, and only then shows the numbers."""
+    """Shows the work, asks for a rating, and then shows the numbers."""
     from orchestry.core.errors import Interrupted
 
     recorded: list[Rated] = []
@@ -189,13 +189,13 @@ def _dialogue(store: Store, chosen: Sequence[Shown], console: Console) -> list[R
 def _ask_rating(store: Store, shown: Shown, console: Console) -> float | Literal["skip", "stop"]:
     """A rating in [0, 1]; asks again until the input is one."""
     from orchestry.core.errors import ConfigError
-    from orchestry.judge.calibration import TOP, read_rating
+    from orchestry.judge.calibration import TOP_RATING, read_rating
     from orchestry.store.journal import last_words
 
     before = last_words(store.events).get(shown.key)
-    skips = f"keeps your {before.rating * TOP:g}" if before else "skips"
+    skips = f"keeps your {before.rating * TOP_RATING:g}" if before else "skips"
     while True:
-        text = _line(console, f"rating, 0 to {TOP} (Enter {skips}, q stops): ")
+        text = _line(console, f"rating, 0 to {TOP_RATING} (Enter {skips}, q stops): ")
         if not text or text.strip() == "q":
             return "stop"
         if not text.strip():
@@ -207,7 +207,7 @@ def _ask_rating(store: Store, shown: Shown, console: Console) -> float | Literal
 
 
 def _line(console: Console, prompt: str) -> str:
-    """What a person types, with the end of its line; "" if the terminal has no more."""
+    """The line a person types, with its end; "" at the end of input."""
     console.print(prompt, end="", style="bold", markup=False, highlight=False)
     line = sys.stdin.readline()
     if not line.endswith("\n"):
@@ -216,7 +216,7 @@ def _line(console: Console, prompt: str) -> str:
 
 
 def _record(store: Store, shown: Shown, rating: float, comment: str) -> Rated:
-    """Puts a rating on the disk."""
+    """Writes a rating to disk."""
     from orchestry.judge.calibration import rated
 
     event = rated(shown, rating, comment, time.time())
@@ -226,8 +226,8 @@ def _record(store: Store, shown: Shown, rating: float, comment: str) -> Rated:
 
 
 def _report(folder: Path, recorded: Sequence[Rated], *, show: bool, as_json: bool) -> None:
-    """What was recorded, and the agreement over all that was ever rated in this run."""
-    from orchestry.cli.screen import console, framed
+    """Shows what was recorded, and the agreement over all ratings of this run."""
+    from orchestry.cli.screen import console, print_framed
     from orchestry.judge.calibration import agreement, calibration, judged_pairs, reward_pairs
     from orchestry.store.journal import last_words
     from orchestry.store.run import load_run
@@ -251,14 +251,15 @@ def _report(folder: Path, recorded: Sequence[Rated], *, show: bool, as_json: boo
     if show and said:
         where.print(ratings_table(run.episodes, said))
         where.print()
-    framed(where, agreement_table(judge, task, fitted), "agreement")
+    print_framed(where, agreement_table(judge, task, fitted), "agreement")
 
 
-# --- what a person sees: a trajectory, then what task and judge say of it; the agreement ----------
+# --- what a person sees: a trajectory, then the numbers; the agreement ----------
 
 
 def work_panel(shown: Shown, title: str) -> Panel:
-    """The problem as the first agent saw it and every move: nothing that could sway a rating."""
+    """The problem as the first agent saw it, and every move; nothing that could influence a
+    rating."""
     from rich.console import Group
     from rich.panel import Panel
     from rich.text import Text
@@ -279,7 +280,7 @@ def work_panel(shown: Shown, title: str) -> Panel:
 
 
 def numbers_panel(shown: Shown, rating: float | None) -> Panel:
-    """The person's rating beside reward, parts, feedback, the judge's numbers and the credits."""
+    """The rating beside reward, parts, feedback, the judge's numbers and the credits."""
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
@@ -306,11 +307,11 @@ def numbers_panel(shown: Shown, rating: float | None) -> Panel:
 
 
 def ratings_table(records: Sequence[EpisodeRecord], said: Mapping[tuple[int, str], Rated]) -> Table:
-    """Every rated node, in order of play, with the judge's last number on the way to it."""
+    """Every rated node in the order of play, with the judge's last number on its path."""
     from rich.table import Table
     from rich.text import Text
 
-    from orchestry.judge.calibration import judged, reward
+    from orchestry.judge.calibration import judged, task_reward
     from orchestry.report.text import plain
 
     table = Table("episode", "node", "problem", box=None, pad_edge=False, header_style="dim")
@@ -321,14 +322,14 @@ def ratings_table(records: Sequence[EpisodeRecord], said: Mapping[tuple[int, str
         for node in record.nodes:
             event = said.get((record.episode, node.id))
             if event is not None:
-                numbers = (event.rating, reward(node), judged(record, node))
+                numbers = (event.rating, task_reward(node), judged(record, node))
                 cells = (str(record.episode), node.id, record.problem, *map(_number, numbers))
                 table.add_row(*map(Text, cells), Text(plain(event.comment)))
     return table
 
 
 def agreement_table(judge: Agreement, task: Agreement, fitted: Calibration) -> Group:
-    """How far the person agrees with judge and task, and what this makes of the judge."""
+    """How far the ratings agree with judge and task, and how they calibrate the judge."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -345,7 +346,7 @@ def agreement_table(judge: Agreement, task: Agreement, fitted: Calibration) -> G
 
 
 def _verdict(judge: Agreement, task: Agreement, fitted: Calibration) -> str:
-    """What the numbers can't say: what is missing, or what the ratings do to the judge."""
+    """A note on missing numbers, or on the judge's calibration."""
     from orchestry.judge.calibration import PRIOR
 
     if not task.count:

@@ -23,19 +23,19 @@ app = App()
 
 
 @app.command("report")
-def command(
+def _command(
     runs: Annotated[list[Path], run_argument("RUN")],
     out: Annotated[
         Path | None, option(OUTPUT, "Folder to write to.  [RUN/report]", metavar="DIR")
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Write RESULTS.md, figures and a page from what run directories hold.
+    """Write RESULTS.md, figures and a page from run directories.
 
-    With what `orchestry evaluate` and `orchestry baselines run --of` left in a run. Several runs
-    are compared side by side, those that differ only in their seed also as one; they need `--out`.
-    Nothing is played or asked. A run may be unfinished or partly damaged: the report says what is
-    missing. A second call overwrites the report.
+    Evaluations and baselines stored in a run are included. Several runs are compared side by side
+    and need `--out`; runs that differ only in their seed are also pooled. Nothing is played or
+    asked. A run may be unfinished or partly damaged: the report says what is missing. A second call
+    overwrites the report.
     """
     experiments, report = written(runs, out)
     if as_json:
@@ -46,9 +46,9 @@ def command(
 
 
 def written(runs: Sequence[Path], out: Path | None) -> tuple[tuple[Experiment, ...], Report]:
-    """Writes the report, and says so on stderr."""
+    """Writes the report, with notes on stderr."""
     from orchestry.cli.console import say
-    from orchestry.report.document import write
+    from orchestry.report.document import write_report
     from orchestry.report.runs import read_experiments
     from orchestry.report.text import counted
 
@@ -56,26 +56,29 @@ def written(runs: Sequence[Path], out: Path | None) -> tuple[tuple[Experiment, .
     say(errors, f"reading {counted(len(runs), 'run')}, writing the report to {folder}")
     experiments = read_experiments(runs)
     given = [*map(str, runs), *(["--out", str(out)] if out else [])]
-    report = write(experiments, folder, shlex.join(["orchestry", "report", *given]))
+    report = write_report(experiments, folder, shlex.join(["orchestry", "report", *given]))
     if report.undrawn:
         say(errors, report.undrawn)
     return experiments, report
 
 
 def _folder(runs: Sequence[Path], out: Path | None) -> Path:
-    """Where the report goes; raises ConfigError."""
+    """The report's folder; raises ConfigError."""
     from orchestry.core.errors import ConfigError
 
     if out is None and len(runs) > 1:
-        raise ConfigError(f"a report of {len(runs)} runs needs a folder: give one with --out DIR")
+        raise ConfigError(
+            f"a report of {len(runs)} runs needs a folder: give one with --out DIR "
+            "(in Python: out=DIR)"
+        )
     folder = out or runs[0] / "report"
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is not a directory: choose another --out")
+        raise ConfigError(f"{folder} is not a directory: choose another --out (in Python: out)")
     return folder
 
 
 def _show(experiments: tuple[Experiment, ...], report: Report) -> None:
-    """The heads of the report, and where it lies."""
+    """The report's headlines, and its path."""
     from orchestry.report.headline import summary
     from orchestry.report.text import plain
 

@@ -1,4 +1,4 @@
-"""`orchestry run`, from flags to result, and `orchestry resume`, on from where a run stopped."""
+"""`orchestry run` and `orchestry resume`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ app = App()
 
 @app.command("run")
 @spread
-def run(
+def _run(
     run_dir: RunDir = None,
     dry_run: DryRun = False,
     show_best: ShowBest = False,
@@ -58,17 +58,17 @@ def run(
 
         show(config, run_dir, as_json=as_json)
         return 0
-    from orchestry.cli.show import finish
+    from orchestry.cli.show import finish_run
     from orchestry.cli.watch import watching
     from orchestry.engine.run import train
 
     with watching(verbose=verbose) as observer:
         found = train(config, run_dir, observer)
-    return finish(found, show_best=show_best, as_json=as_json)
+    return finish_run(found, show_best=show_best, as_json=as_json)
 
 
 @app.command("resume")
-def resume(
+def _resume(
     run: RunFolder,
     budget: Annotated[
         float | None, option(BUDGET, "A new hard cap for the whole run.", metavar="USD")
@@ -105,7 +105,7 @@ def resume(
 
     Answers that had arrived are not paid for again. The cap holds over all parts of the run.
     """
-    from orchestry.cli.show import finish
+    from orchestry.cli.show import finish_run
     from orchestry.cli.watch import watching
     from orchestry.engine.run import resume
 
@@ -116,4 +116,4 @@ def resume(
     )
     with watching(verbose=verbose) as observer:
         resumed = resume(run, changes, observer, trust=trusting(trust), accept=accept)
-    return finish(resumed, show_best=show_best, as_json=as_json)
+    return finish_run(resumed, show_best=show_best, as_json=as_json)

@@ -1,6 +1,6 @@
 """A run in Python: what `train`, `evaluate` and `load_run` return.
 
-To read a run loads neither the engine nor numpy.
+Reading a run loads neither the engine nor numpy.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from orchestry.report.measures import Measures
     from orchestry.report.stats import Interval
 
-P = ParamSpec("P")
+_P = ParamSpec("_P")
 R = TypeVar("R")
 SHOWN = 2_000
-"""Characters of the best answer that a notebook shows."""
+"""A notebook shows this many characters of the best answer."""
 
 
-def watched(play: Callable[P, R]) -> Callable[P, R]:
-    """With the command line's live line, unless the call names an observer; None is nobody."""
+def watched(play: Callable[_P, R]) -> Callable[_P, R]:
+    """Shows the command line's live line, unless an observer is given; None shows nothing."""
     place = [*signature(play).parameters].index("observer")
 
     @wraps(play)
-    def shown(*args: P.args, **kwargs: P.kwargs) -> R:
+    def shown(*args: _P.args, **kwargs: _P.kwargs) -> R:
         if len(args) > place or "observer" in kwargs:
             return play(*args, **kwargs)
         from orchestry.cli.watch import watching
@@ -69,20 +69,20 @@ class Run(store.Run):
         trust: Trust = False,
         accept: bool = False,
     ) -> Run:
-        """Goes on with this run, as `orchestry resume` does, and returns it as it is then.
+        """Continues this run, as `orchestry resume` does, and returns the continued run.
 
         `changes` are nested like the config: `{"episodes": 40, "budget": {"usd": 2}}`. `trust`
-        takes the code and servers that the run names; `accept` continues although config.yaml, the
-        task or the base changed. Raises ConfigError for what a resume may not change.
+        accepts the code and servers that the run names. `accept` continues although config.yaml,
+        the task or the base changed. Raises ConfigError for what a resume may not change.
         """
         from orchestry.engine.run import resume
 
-        return own(resume(self.folder, changes, observer, trust=trust, accept=accept))
+        return with_methods(resume(self.folder, changes, observer, trust=trust, accept=accept))
 
     @watched
     def baselines(
         self,
-        names: Sequence[str] | None = None,
+        names: str | Sequence[str] | None = None,
         split: Split = "test",
         samples: int = 10,
         episodes: int | None = None,
@@ -91,31 +91,32 @@ class Run(store.Run):
         *,
         trust: Trust = False,
     ) -> dict[str, Run]:
-        """Plays baselines with this run's task, model and seeds; their results lie in the run.
+        """Plays baselines with this run's task, model and seeds; results are stored in the run.
 
-        `names` are of `orchestry baselines list`; None plays all. Each problem of the split, or of
-        its first `episodes`, is played `samples` times. `budget_usd` caps all baselines together;
-        None keeps the run's cap. Returns the runs by name, up to the one that stopped at the cap.
-        Raises ConfigError for an unknown name.
+        `names`: one or more, as in `orchestry baselines list`; None plays all. Each problem of the
+        split, or of its first `episodes`, is played `samples` times. `budget_usd` caps all of them
+        together; None keeps the run's cap. Returns the runs by name, up to the one that stopped at
+        the cap. Raises ConfigError for an unknown name.
         """
         from orchestry.engine.evaluate import Baselines
         from orchestry.engine.session import Silent
         from orchestry.engine.trust import of_run
         from orchestry.task.arrangements import BASELINES
 
+        names = [names] if isinstance(names, str) else names
         today = {} if budget_usd is None else {"budget": {"usd": budget_usd}}
         config = of_run(self.folder, today, trust, (observer or Silent()).note)
         asked = Baselines(
             config, [*BASELINES] if names is None else names, split, samples, episodes
         )
         played = asked.play(self.folder / "baselines", observer)
-        return {name: own(run) for name, run in zip(asked.names, played, strict=False)}
+        return {name: with_methods(run) for name, run in zip(asked.names, played, strict=False)}
 
     def report(self, *others: store.Run | str | Path, out: str | Path | None = None) -> Path:
         """Writes what `orchestry report` writes; returns the path of RESULTS.md.
 
-        Without `out` it lies in `report` in the run. `others` are runs to compare with; they need
-        `out`.
+        Without `out`, the report is in the run's folder `report`. `others` are runs to compare
+        with; they need `out`.
         """
         folders = [
             other.folder if isinstance(other, store.Run) else Path(other) for other in others
@@ -130,8 +131,8 @@ class Run(store.Run):
         return measured(self)
 
     def gain(self, other: store.Run) -> Interval | None:
-        """What this run earns more than another on the problems of both: a paired difference with
-        its 95 % interval, or None if they have no problem in common."""
+        """This run's reward minus another's, paired over common problems, with a 95 % interval;
+        None if they have no problem in common."""
         from orchestry.report.measures import gain
 
         return gain(self, other)
@@ -154,7 +155,7 @@ class Run(store.Run):
             rows.append(figures.row(one) | {key: getattr(one, key) for key in keys})
         frame = pandas.DataFrame(rows)
         tags = [name for name in frame if name.startswith("tag/")]
-        return frame.fillna(dict.fromkeys(tags, 0.0))  # a tag that no trajectory of it carries
+        return frame.fillna(dict.fromkeys(tags, 0.0))  # no trajectory of this episode has the tag
 
     def __repr__(self) -> str:
         return f"<Run {self.folder}: {self._said()}>"
@@ -179,7 +180,7 @@ class Run(store.Run):
         return ", ".join((played, f"mean reward {figures[0]}", *figures[1:]))
 
     def _best(self) -> list[tuple[str, str]]:
-        """A link to the best answer: in the report's page, or if there is none in its file."""
+        """A link to the best answer: in the report's page if there is one, else in its file."""
         if (best := self.best) is None:
             return []
         page = self.folder / "report" / "index.html"
@@ -196,8 +197,8 @@ def load_run(path: str | Path) -> Run:
     return Run(store.existing(Path(path)))
 
 
-def own(run: store.Run) -> Run:
-    """The same directory, with what a notebook does with it."""
+def with_methods(run: store.Run) -> Run:
+    """The same directory as a Run, with its methods for notebooks."""
     return Run(run.folder)
 
 

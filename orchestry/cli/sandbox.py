@@ -1,4 +1,4 @@
-"""`orchestry sandbox run`: runs the programs of a file in the sandbox, one verdict per line."""
+"""`orchestry sandbox run`: runs the programs of a file in the sandbox; one outcome per line."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from orchestry.core.types import CallResult, Limits, Sandbox
 
 WINDOW = 128
-"""Programs in memory at once, those whose verdict waits for an earlier one included."""
+"""Programs in memory at once, including finished ones that wait for an earlier one."""
 
 Reports = asyncio.Queue["asyncio.Task[dict[str, Any]] | None"]
 """Reports to come, in order; None comes last."""
 
 
 GRAVITY = ("timeout", "memory", "error", "fail", "pass")
-"""A program's verdict is the gravest of its calls'."""
-SHAPE = '{"id", "code", "entry_point", "tests": [[args, expected], ...]}, "wall_s" if wanted'
+"""A program gets the gravest outcome of its calls."""
+_SHAPE = '{"id", "code", "entry_point", "tests": [[args, expected], ...]}, "wall_s" if wanted'
 _KEYS: dict[str, tuple[type, ...]] = {
     "id": (str, int),
     "code": (str,),
@@ -44,7 +44,7 @@ app = App("Run untrusted programs, and see how this machine confines them.")
 
 
 class Given(TypedDict):
-    """The limits that were given."""
+    """The limits given as options."""
 
     wall_s: Annotated[float | None, option(LIMITS, "Seconds a program may take.  [6]", metavar="S")]
     cpu_s: Annotated[
@@ -61,7 +61,7 @@ class Given(TypedDict):
     recursion: Annotated[int | None, option(LIMITS, "Nested calls.  [1000]", metavar="N")]
 
 
-Level = Annotated[
+_Level = Annotated[
     Literal["1", "2", "3", "4"] | None,
     option(SAFETY, "Confine at this level only, or fail; for tests.  [the best there is]"),
 ]
@@ -69,9 +69,9 @@ Level = Annotated[
 
 @app.command("run")
 @spread
-def run(
+def _run(
     file: Annotated[str, typer.Argument(metavar="FILE", help="JSON lines.")],
-    level: Level = None,
+    level: _Level = None,
     allow_unsafe_code: Annotated[
         bool,
         flag(SAFETY, "Accept level 4, which limits but does not confine.", "--allow-unsafe-code"),
@@ -90,22 +90,22 @@ def run(
     ```
 
     A test calls the entry point with the list of arguments. Types must match: True is not 1, and a
-    list is no tuple, so a program that returns one can't pass, for JSON has none. Floats agree
+    list is not a tuple. JSON has no tuples, so a program that returns one can't pass. Floats agree
     within 1e-9.
 
-    The verdict is "pass" if all tests passed, else the gravest of its calls: "timeout", "memory",
-    "error" (too much output and a program without tests included), "fail"; `why` describes the
-    first call that earned it. Verdicts come in the order of the lines, each as soon as it is known;
-    programs run on all cores.
+    The verdict is "pass" if all tests passed, else the gravest outcome of its calls: "timeout",
+    "memory", "error" (also for too much output, or no tests), "fail". `why` describes the first
+    call with that outcome. Verdicts are printed in the order of the lines, as soon as they are
+    known. Programs run on all cores.
 
-    `wall_s` is optional, and is then that program's only time limit unless `--cpu-s` is given.
-    Other keys are passed over.
+    `wall_s` is optional. It is then the program's only time limit, unless `--cpu-s` is given. Other
+    keys are ignored.
 
-    A bad line is named on stderr with exit code 2. A file is checked as a whole before anything
-    runs; of stdin or a pipe, lines before the bad one still get their verdicts, and none after it
-    is read. The level of confinement is printed once on stderr.
+    A bad line is named on stderr, with exit code 2. A file is checked as a whole before anything
+    runs. From stdin or a pipe, lines before the bad one still get their verdicts, and no line after
+    it is read. The level of confinement is printed once on stderr.
 
-    Exit codes: 0 whatever the verdicts, 1 the sandbox failed, 2 bad input, 130 interrupted.
+    Exit codes: 0 for any verdicts, 1 the sandbox failed, 2 bad input, 130 interrupted.
     """
     from orchestry.sandbox import open_sandbox
 
@@ -113,7 +113,7 @@ def run(
     cpu = given["cpu_s"] is not None
     _check(file, limits, cpu=cpu)
     sandbox = open_sandbox(limits, int(level) if level else None, allow_unsafe=allow_unsafe_code)
-    asyncio.run(_run(_programs(file, limits, cpu=cpu), sandbox))
+    asyncio.run(_play(_programs(file, limits, cpu=cpu), sandbox))
     return 0
 
 
@@ -130,22 +130,22 @@ def _limits(given: dict[str, Any]) -> Limits:
 
 
 def _check(file: str, limits: Limits, *, cpu: bool) -> None:
-    """Raises ConfigError for what is seen to be bad before anything runs."""
+    """Raises ConfigError for bad input that can be found before anything runs."""
     path = Path(file)
     if file == "-" and sys.stdin is None:
         raise ConfigError("stdin is closed: give a file of JSON lines, or pipe them in")
     if file != "-" and (path.is_file() or path.is_dir() or not path.exists()):
-        for _ in _programs(file, limits, cpu=cpu):  # not of a pipe, which can be read only once
+        for _ in _programs(file, limits, cpu=cpu):  # not for a pipe, which can be read only once
             pass
 
 
 def _programs(file: str, limits: Limits, *, cpu: bool) -> Iterator[Program]:
     if file == "-":
-        yield from read(sys.stdin.buffer, "stdin", limits, cpu=cpu)
+        yield from read_programs(sys.stdin.buffer, "stdin", limits, cpu=cpu)
         return
     try:
         with Path(file).open("rb") as lines:
-            yield from read(lines, file, limits, cpu=cpu)
+            yield from read_programs(lines, file, limits, cpu=cpu)
     except OSError as error:
         raise ConfigError(
             f"{file or repr(file)} can't be read ({error.strerror}): give a file of JSON lines, "
@@ -153,8 +153,8 @@ def _programs(file: str, limits: Limits, *, cpu: bool) -> Iterator[Program]:
         ) from None
 
 
-async def _run(programs: Iterator[Program], opened: Any) -> None:
-    """Prints the reports in order. An error of `programs` is raised once all before it are out."""
+async def _play(programs: Iterator[Program], opened: Any) -> None:
+    """Prints the reports in order. An error of `programs` is raised after all earlier reports."""
     async with opened as sandbox:
         typer.echo(f"sandbox level {sandbox.level}", err=True)
         room = asyncio.Semaphore(WINDOW)
@@ -175,7 +175,7 @@ async def _run(programs: Iterator[Program], opened: Any) -> None:
 
 
 def _cancelled(reports: Reports) -> Iterator[asyncio.Task[dict[str, Any]]]:
-    """The tasks that nobody will wait for, each told to end."""
+    """Cancels the tasks that nobody will wait for."""
     while not reports.empty():
         if (task := reports.get_nowait()) is not None:
             task.cancel()
@@ -185,7 +185,7 @@ def _cancelled(reports: Reports) -> Iterator[asyncio.Task[dict[str, Any]]]:
 async def _feed(
     programs: Iterator[Program], sandbox: Sandbox, reports: Reports, room: asyncio.Semaphore
 ) -> None:
-    """Starts programs while there is room; says that it ended also after an error."""
+    """Starts programs while there is room; signals its end, also after an error."""
     try:
         while (program := await asyncio.to_thread(next, programs, None)) is not None:
             await room.acquire()
@@ -199,7 +199,7 @@ async def _feed(
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One line: code, the function that is called, and what each call should return."""
+    """One line: code, the function to call, and what each call should return."""
 
     id: str | int
     code: str
@@ -208,11 +208,13 @@ class Program:
     limits: Limits
 
 
-def read(lines: Iterable[bytes], name: str, limits: Limits, *, cpu: bool) -> Iterator[Program]:
-    """The programs of a file, one at a time; blank lines and unknown keys are passed over.
+def read_programs(
+    lines: Iterable[bytes], name: str, limits: Limits, *, cpu: bool
+) -> Iterator[Program]:
+    """The programs of a file, one at a time; blank lines and unknown keys are ignored.
 
-    A line's `wall_s` replaces that of `limits`. It then is the only time limit, unless `cpu` says
-    that the user has chosen one of CPU time. Raises ConfigError at a bad line.
+    A line's `wall_s` replaces that of `limits` and is then the only time limit, unless `cpu` is
+    true (the user set a CPU limit). Raises ConfigError at a bad line.
     """
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -220,7 +222,7 @@ def read(lines: Iterable[bytes], name: str, limits: Limits, *, cpu: bool) -> Ite
         try:
             yield _program(line, limits, cpu=cpu)
         except ValueError as error:
-            raise ConfigError(f"{name}:{number}: {error}: each line is {SHAPE}") from None
+            raise ConfigError(f"{name}:{number}: {error}: each line is {_SHAPE}") from None
 
 
 def _program(line: bytes, limits: Limits, *, cpu: bool) -> Program:
@@ -269,12 +271,12 @@ def _own_limits(wall_s: Any, limits: Limits, *, cpu: bool) -> Limits:
 
 
 def _cpu_s(wall_s: float) -> float:
-    """CPU time that leaves the wall clock as the limit: a call may use half of a run's."""
+    """CPU time large enough that the wall clock is the limit; a call may use half of it."""
     return min(2 * wall_s, 3600.0)
 
 
 async def judge(program: Program, sandbox: Sandbox) -> dict[str, Any]:
-    """Runs a program's tests; its report, as the command prints it."""
+    """Runs a program's tests; returns the report that the command prints."""
     from orchestry.core.types import Call
 
     calls = [Call(args=tuple(args)) for args, _ in program.tests]
@@ -285,7 +287,7 @@ async def judge(program: Program, sandbox: Sandbox) -> dict[str, Any]:
 
 
 def report(program: Program, results: Sequence[CallResult]) -> dict[str, Any]:
-    """The verdict on a program, and in words the first call that earned it."""
+    """The outcome of a program, and a description of the first call that caused it."""
     pairs = zip(results, program.tests, strict=True)
     marks = [_mark(result, expected) for result, (_, expected) in pairs]
     verdict = min(marks, key=GRAVITY.index, default="error")
@@ -310,8 +312,8 @@ def _mark(result: CallResult, expected: Any) -> str:
 
 
 def _why(program: Program, results: Sequence[CallResult], index: int) -> str:
-    """One line without a secret: call, what came of it, what was expected."""
-    from orchestry.sandbox.redact import Redactor
+    """One line without secrets: the call, its result and the expected value."""
+    from orchestry.core.secrets import Redactor
     from orchestry.task.code import shorten
 
     result, (args, expected) = results[index], program.tests[index]

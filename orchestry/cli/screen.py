@@ -1,6 +1,6 @@
 """Where output goes: a terminal of some width, or a file or pipe, which gets whole lines.
 
-The streams may fail, and nothing of others that is printed steers a terminal.
+The streams may fail. Text from others can't control the terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestry.cli.console import Console
 
 UNBOUNDED = 10_000
-"""Columns of a file: what is copied from one, such as a command, has no breaks in it."""
+"""Columns of a file: wide, so that a command copied from it has no line breaks."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -31,7 +31,7 @@ def console(*, stderr: bool = False) -> Console:
     return found if found.is_terminal else Console(stderr=stderr, width=UNBOUNDED)
 
 
-def framed(where: Console, body: RenderableType, title: str, *, expand: bool = False) -> None:
+def print_framed(where: Console, body: RenderableType, title: str, *, expand: bool = False) -> None:
     """Prints a part of the output: in a frame on a terminal, else under its title."""
     from rich.panel import Panel
     from rich.text import Text
@@ -58,8 +58,8 @@ def facts(*rows: tuple[str, str]) -> Table:
 
 
 def fitted(text: str, hang: int = 0, *, stderr: bool = False) -> str:
-    """Prose; on a terminal each of its lines is broken between words, and indented from its second
-    one on by `hang`."""
+    """Prints text; a terminal wraps it between words, and indents all but the first line by
+    `hang`."""
     if not (sys.stderr if stderr else sys.stdout).isatty():
         return text
     wrapper = textwrap.TextWrapper(
@@ -72,9 +72,9 @@ def fitted(text: str, hang: int = 0, *, stderr: bool = False) -> str:
 
 
 class Lenient:
-    """A text stream that falls silent at its first error of the given kind.
+    """A text stream that writes nothing more after its first error of the given kind.
 
-    What is written is tamed: all output of the command line comes through here.
+    All output of the command line passes here, and its control characters are removed.
     """
 
     def __init__(self, stream: TextIO, kind: type[OSError]) -> None:
@@ -82,7 +82,7 @@ class Lenient:
 
     @property
     def styled(self) -> Styled:
-        """The same stream for our own colours and bars, which a Console made of tamed text."""
+        """The same stream for our own colours and bars, whose text a Console has made safe."""
         return Styled(self._stream, self._kind)
 
     def write(self, text: str) -> int:
@@ -105,7 +105,7 @@ class Lenient:
             self._silence()
 
     def _silence(self) -> None:
-        """Sends the rest nowhere: what is buffered would else fail again when Python exits."""
+        """Discards the rest; otherwise the buffer would fail again when Python exits."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:
             os.dup2(nowhere, self._stream.fileno())
@@ -116,7 +116,7 @@ class Lenient:
 
 
 class Styled(Lenient):
-    """Writes as it is told."""
+    """Writes unchanged."""
 
     def write(self, text: str) -> int:
         self._write(text)

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from orchestry.cli.screen import console, facts, framed
+from orchestry.cli.screen import console, facts, print_framed
 from orchestry.report.headline import updated
 from orchestry.report.text import counted, plain
 from orchestry.store.measurements import EVALUATIONS
@@ -27,7 +27,7 @@ ENDINGS = {
 }
 
 
-def finish(run: Run, *, show_best: bool, as_json: bool) -> int:
+def finish_run(run: Run, *, show_best: bool, as_json: bool) -> int:
     """Shows a run's results; returns the exit code."""
     summary = run.summary
     where = console(stderr=as_json)
@@ -35,13 +35,13 @@ def finish(run: Run, *, show_best: bool, as_json: bool) -> int:
         typer.echo(summary.model_dump_json())
     if show_best and run.best:
         title = f"best: episode {run.best.episode}, {escape(run.best.problem)}"
-        framed(where, best(run.best), title, expand=True)
+        print_framed(where, _best(run.best), title, expand=True)
     if not as_json:
-        framed(where, figures(summary), f"{escape(summary.task)}: {ending(summary)}")
+        print_framed(where, figures(summary), f"{escape(summary.task)}: {ending(summary)}")
         if summary.prompt_diff:
             learned = counted(summary.accepted, "behaviour")
-            framed(where, diff(summary.prompt_diff), f"learned: {learned} in the prompts")
-        # Outside of a frame, and never broken: it is there to be copied.
+            print_framed(where, _diff(summary.prompt_diff), f"learned: {learned} in the prompts")
+        # Not in a frame and never wrapped, so that it can be copied.
         where.print(Text(f"orchestry {_next(summary)}", style="dim"), soft_wrap=True)
     return EXIT_CODES[summary.stopped]
 
@@ -52,13 +52,13 @@ def figures(summary: Summary) -> Group:
 
 
 def ending(summary: Summary) -> str:
-    """How a run stopped, for a title."""
+    """How the run stopped, for the title."""
     if summary.stopped == "done" and summary.updates and summary.taught == 0:
         return "[yellow]done, and nothing was learned[/]"
     return ENDINGS[summary.stopped]
 
 
-def diff(text: str) -> Group:
+def _diff(text: str) -> Group:
     """What the library changed in the agents' prompts."""
     styles = {"+": "green", "-": "red", "@": "cyan"}
     return Group(*(Text(line, styles.get(line[:1], "")) for line in plain(text).splitlines()))
@@ -84,7 +84,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _failed(summary: Summary) -> str:
-    """What is missing, where something is."""
+    """What is missing, if anything is."""
     calls = counted(summary.failed_calls, "call")
     if summary.failed_episodes:
         return f", {summary.failed_episodes} of them failed and left out ({calls} failed)"
@@ -92,7 +92,7 @@ def _failed(summary: Summary) -> str:
 
 
 def _means(summary: Summary) -> list[tuple[str, str]]:
-    """A search is measured by its best trajectories, a policy by all that it draws."""
+    """A search is measured by its best trajectories, a policy by all of them."""
     best = _number(summary.mean_reward)
     if summary.backend != "local":
         return [("mean reward", best)]
@@ -109,7 +109,7 @@ def _tags(summary: Summary) -> str:
 
 
 def _uses(summary: Summary) -> list[tuple[str, str]]:
-    """Lines on judge and learning, where there was any."""
+    """Lines on judge and learning, if there was any."""
     lines = []
     if sum(map(bool, summary.cost_by_use.values())) > 1:
         spent = summary.cost_by_use.items()
@@ -129,7 +129,7 @@ def _uses(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _providers(summary: Summary) -> list[tuple[str, str]]:
-    """A line where several providers were asked."""
+    """A line if several providers were asked."""
     found = [
         f"{name or 'others'} {counted(calls, 'call')} ${summary.cost_by_provider[name]:.4f}"
         for name, calls in summary.calls_by_provider.items()
@@ -160,7 +160,7 @@ def usage_table(summary: Summary) -> Table:
 def _next(summary: Summary) -> str:
     if summary.stopped == "done":
         folder = Path(summary.run_dir)
-        if folder.parent.name == EVALUATIONS:  # which lies in its run
+        if folder.parent.name == EVALUATIONS:  # stored in its run
             return f"report {folder.parent.parent}"
         return f"evaluate {folder} --split test"
     if summary.stopped == "budget":  # only the ledger knows the next call's worst case
@@ -168,8 +168,8 @@ def _next(summary: Summary) -> str:
     return f"resume {summary.run_dir}"
 
 
-def best(record: EpisodeRecord) -> Group:
-    """The best leaf's way through its tree: each move, its value, and its advantage."""
+def _best(record: EpisodeRecord) -> Group:
+    """The path to the best leaf: each move, its value and its advantage."""
     parts = "  ".join(f"{part.name} {part.value:.2f}" for part in record.best_node.score.parts)
     rows: list[RenderableType] = []
     for node in record.path(record.best):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orchestry.task.registry import TaskLocation
 
 CASES = 5
-"""Cases against a rule that are shown without --verbose."""
+"""Without --verbose, this many cases per rule are shown."""
 ANY = "any answer"
 COSTS = (
     "In a run, an answer that makes the task raise ends its trajectory (score 0, tag "
@@ -42,7 +42,7 @@ app = App("List, check and create tasks.")
 
 
 @app.command("list")
-def list_tasks(task_path: TaskPath = None, as_json: Json = False) -> None:
+def _list(task_path: TaskPath = None, as_json: Json = False) -> None:
     """Show every task that can be run from here. Imports none of them."""
     from orchestry.task.registry import find_tasks
 
@@ -54,7 +54,7 @@ def list_tasks(task_path: TaskPath = None, as_json: Json = False) -> None:
 
 
 @app.command("check")
-def check(
+def _check(
     name: Annotated[
         str,
         typer.Argument(
@@ -65,13 +65,14 @@ def check(
     as_json: Json = False,
     verbose: Annotated[bool, flag(OUTPUT, "Show tracebacks, and all cases.", "--verbose")] = False,
     allow_unsafe_code: Annotated[
-        bool, flag(SAFETY, "Check it even where code can't be confined.", "--allow-unsafe-code")
+        bool,
+        flag(SAFETY, "Check it even if this machine can't confine code.", "--allow-unsafe-code"),
     ] = False,
 ) -> int:
     """Play a task with odd, empty and gold answers; exit 1 if it breaks a rule.
 
-    Odd answers are very long, deeply nested, cut off, of strange bytes or of other agents. In a
-    run, an answer that makes the task raise ends its trajectory (score 0, tag task_error), not
+    Odd answers are very long, deeply nested, cut off, full of strange bytes, or another agent's.
+    In a run, an answer that makes the task raise ends its trajectory (score 0, tag task_error), not
     the run.
     """
     from orchestry.cli.console import say
@@ -94,7 +95,7 @@ def check(
 
 
 @app.command("new")
-def new(
+def _new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits and _.")],
     parent: Annotated[
         Path,
@@ -160,7 +161,7 @@ def _print_table(tasks: Sequence[TaskLocation]) -> None:
     table.add_column("what it is, and where", overflow="fold")
     for task in tasks:
         place = f"{task.source}: {task.folder or task.place}"
-        between = "\n" if where.is_terminal else "  "  # a line a task in a file
+        between = "\n" if where.is_terminal else "  "  # in a file, one line per task
         table.add_row(task.name, Text.assemble(task.description, between, (place, "dim")))
     where.print(table)
 

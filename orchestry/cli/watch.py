@@ -1,7 +1,7 @@
 """The live view of a run, on stderr: episodes, reward, dollars, who answers how fast, and ETA.
 
-A terminal gets one line that is drawn again and again; a file or a pipe gets the same line now and
-then. The first note comes before anything slow begins.
+On a terminal one line is redrawn; a file or a pipe gets the same line from time to time. The first
+note comes before anything slow begins.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from orchestry.report.text import counted, duration
 from orchestry.store.records import EpisodeRecord
 
 OPENING = "reading the config, loading task and model"
-"""The first note of what takes its time before it asks anything."""
+"""The first note of a command that takes a while before its first call."""
 WINDOW_S = 20.0
-"""Over which tokens per second are taken."""
+"""Window for tokens per second, in seconds."""
 EVERY_S = 20.0
-"""Between two lines in a file."""
+"""Seconds between two lines in a file."""
 LOOK_S = 0.5
-"""Between two looks for a first answer."""
+"""Seconds between two checks for a first answer."""
 
 
 class Meter:
-    """What one line says of a run, read from its gateway whenever it is drawn."""
+    """The content of the live line, read from the gateway whenever it is drawn."""
 
     def __init__(self, plan: Plan, done: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.plan, self.done = plan, done
@@ -48,7 +48,7 @@ class Meter:
         self._tokens = deque([(self._began, self._pulse.tokens)])
 
     def committed(self, record: EpisodeRecord) -> None:
-        """Takes a finished episode, failed ones too."""
+        """Records a finished or failed episode."""
         self.done += 1
         if record.failed:
             return
@@ -59,11 +59,11 @@ class Meter:
 
     @property
     def answered(self) -> bool:
-        """Whether this process heard anything yet."""
+        """Whether this process has had an answer yet."""
         return bool(self._pulse.doing)
 
     def parts(self) -> list[str]:
-        """The line, what matters most first."""
+        """The line, most important parts first."""
         backend = self.plan.backend
         found = [f"{self.done}/{self.plan.config.episodes}"]
         if self._count:
@@ -77,7 +77,7 @@ class Meter:
         return found + traffic(backend)
 
     def _share(self) -> float:
-        """Of the run's calls, how many were answered: the bound is for before any has ended."""
+        """Answered calls of the run's calls; an upper bound is shown until an episode has ended."""
         return min(1.0, self._pulse.answers / max(1.0, self._calls * self.plan.config.episodes))
 
     def _eta(self) -> str:
@@ -98,7 +98,7 @@ class Meter:
 
 
 def who(plan: Plan) -> str:
-    """Which models answer, and for which agents where these have a provider of their own."""
+    """Which models answer, and for which agents if these have their own provider."""
     backend = plan.backend
     own = [
         f"{role} on {backend.answering(role).provider.name}/{agent.model}"
@@ -115,12 +115,12 @@ def spent(backend: Backend) -> str:
 
 
 def traffic(backend: Backend) -> list[str]:
-    """Answers that cost nothing again, and calls under way."""
+    """Answers from the cache, and calls in flight."""
     hits = sum(row.cache_hits for row in backend.gateway.usage())
     return [*([f"{hits} cached"] if hits else []), f"{backend.gateway.in_flight} open"]
 
 
-class Watch:
+class _Watch:
     """An Observer that draws."""
 
     def __init__(self, console: Console, *, verbose: bool) -> None:
@@ -136,7 +136,7 @@ class Watch:
         went_on = f", {counted(done, 'episode')} done before" if done else ""
         self.note(f"{config.task} on {who(plan)} -> {folder}{went_on}")
         if done >= config.episodes:
-            return  # nothing to play: a line would show no reward
+            return  # nothing to play, so there is no reward to show
         self._meter = Meter(plan, done)
         self._live = (Live if self.console.is_terminal else Lines)(self.console, self._meter)
 
@@ -165,7 +165,7 @@ class Watch:
 
 
 class Live:
-    """The line on a terminal, behind a bar."""
+    """The line on a terminal, after a bar."""
 
     def __init__(self, console: Console, meter: Meter) -> None:
         self._bar = Progress(BarColumn(bar_width=10), _Line(meter), console=console)
@@ -174,7 +174,7 @@ class Live:
         self._bar.start()
 
     def advance(self) -> None:
-        """One episode more."""
+        """Counts one more episode."""
         self._bar.advance(self._task)
 
     def stop(self) -> None:
@@ -182,7 +182,7 @@ class Live:
 
 
 class _Line(ProgressColumn):
-    """As much of the line as the terminal is wide."""
+    """The line, cut to the terminal's width."""
 
     def __init__(self, meter: Meter) -> None:
         super().__init__()
@@ -192,8 +192,8 @@ class _Line(ProgressColumn):
         return Text("  ".join(self._meter.parts()), no_wrap=True, overflow="ellipsis")
 
 
-class Line(Protocol):
-    """What is shown, as far as there is something to show."""
+class LineSource(Protocol):
+    """What to show, if there is anything."""
 
     @property
     def answered(self) -> bool: ...
@@ -202,16 +202,16 @@ class Line(Protocol):
 
 
 class Lines:
-    """The line in a file: once a first answer is there, and then now and again."""
+    """The line in a file: after the first answer, then from time to time."""
 
-    def __init__(self, console: Console, meter: Line) -> None:
+    def __init__(self, console: Console, meter: LineSource) -> None:
         self._console, self._meter = console, meter
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
         self._thread.start()
 
     def advance(self) -> None:
-        """Nothing at once: many episodes may end in a second."""
+        """Prints nothing at once, because many episodes may end in a second."""
 
     def stop(self) -> None:
         self._over.set()
@@ -227,8 +227,8 @@ class Lines:
 
 @contextmanager
 def watching(*, verbose: bool) -> Iterator[Observer]:
-    """A live view for the time of a run."""
-    watch = Watch(Console(stderr=True), verbose=verbose)
+    """A live view during a run."""
+    watch = _Watch(Console(stderr=True), verbose=verbose)
     watch.note(OPENING)
     try:
         yield watch

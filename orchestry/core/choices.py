@@ -1,6 +1,6 @@
-"""The words that a config and the command line choose from.
+"""The choices of config keys and options.
 
-Light on purpose: the command line's help needs them, and must not wait for pydantic.
+This file imports little, because the command line's help needs it and must not wait for pydantic.
 """
 
 from __future__ import annotations
@@ -12,5 +12,4 @@ BackendName = Literal["api", "local"]
 ProviderName = Literal["auto", "anthropic", "openai", "embedded", "recorded", "fake"]
 
 SPLITS: tuple[Split, ...] = get_args(Split)
-BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 PROVIDERS: tuple[ProviderName, ...] = get_args(ProviderName)

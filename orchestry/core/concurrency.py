@@ -1,4 +1,4 @@
-"""Doing several things at once: none is left behind, and a stop is heeded."""
+"""Running several things at once: all are awaited, and a stop ends them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from orchestry.core.errors import BudgetExceeded, Interrupted
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Sleep = Callable[[float], Awaitable[None]]
 
 
-async def together(work: Iterable[Awaitable[T]]) -> list[T]:
-    """All results in order. If some fail, the others end first: what they asked is being paid for,
-    and its answers belong into the journal. Then the gravest failure is raised.
+async def together(work: Iterable[Awaitable[_T]]) -> list[_T]:
+    """All results in order. If some fail, the others finish first, because their calls are paid for
+    and their answers belong in the journal. Then the gravest error is raised.
     """
     outcomes = await asyncio.gather(*work, return_exceptions=True)
     errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -26,7 +26,7 @@ async def together(work: Iterable[Awaitable[T]]) -> list[T]:
 
 
 def gravest(errors: Sequence[BaseException]) -> BaseException:
-    """The one that says best why a batch failed."""
+    """The error that best explains why a batch failed."""
     for kind in (Interrupted, BudgetExceeded):
         for error in errors:
             if isinstance(error, kind):
@@ -36,7 +36,7 @@ def gravest(errors: Sequence[BaseException]) -> BaseException:
 
 @contextmanager
 def heeding(handler: Callable[[], None]) -> Iterator[None]:
-    """Calls `handler` at Ctrl-C and at a polite kill, where this thread may receive them."""
+    """Calls `handler` at Ctrl-C and SIGTERM, if this thread may receive signals."""
     loop, held = asyncio.get_running_loop(), list[signal.Signals]()
     for number in (signal.SIGINT, signal.SIGTERM):
         try:
@@ -52,7 +52,7 @@ def heeding(handler: Callable[[], None]) -> Iterator[None]:
 
 
 class Door:
-    """Open until `shut`; then `check` raises what it was shut with, and so does every `sleep`."""
+    """Open until `shut`. Afterwards `check` and every `sleep` raise the error it was shut with."""
 
     def __init__(self, sleep: Sleep) -> None:
         self._sleep = sleep
@@ -60,7 +60,7 @@ class Door:
         self._is_shut = asyncio.Event()
 
     def shut(self, error: Exception) -> None:
-        """Shuts the door; the first error stays."""
+        """Shuts the door; only the first error is kept."""
         self._error = self._error or error
         self._is_shut.set()
 
@@ -69,12 +69,13 @@ class Door:
             raise self._error
 
     async def sleep(self, seconds: float) -> None:
-        """Waits, but no longer than the door is open."""
+        """Waits; returns early if the door is shut."""
         await self.during(self._sleep(seconds))
         self.check()
 
-    async def during(self, work: Awaitable[T]) -> T:
-        """What the work gives; once the door is shut it is cancelled, and `check` raises."""
+    async def during(self, work: Awaitable[_T]) -> _T:
+        """The result of the work. If the door is shut meanwhile, the work is cancelled and `check`
+        raises."""
         task, shut = asyncio.ensure_future(work), asyncio.ensure_future(self._is_shut.wait())
         try:
             await asyncio.wait([task, shut], return_when=asyncio.FIRST_COMPLETED)

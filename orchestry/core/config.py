@@ -1,18 +1,18 @@
 """RunConfig: everything that decides a run, resolved before any money is spent.
 
-Merged in this order: field defaults < `configs/<backend>.yaml` < `--config` < `--set` < flags.
-Every key has its line of explanation; `orchestry run --help` points here.
+Merged in this order: field defaults < `configs/<backend>.yaml` < `--config` < `--set` < flags. The
+docstring under each field explains its key in docs/cli.md.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
+    BaseModel,
     BeforeValidator,
     Field,
     ModelWrapValidatorHandler,
@@ -21,22 +21,33 @@ from pydantic import (
     model_validator,
 )
 
-from orchestry.core import files as on_disk
 from orchestry.core.choices import BackendName, ProviderName
 from orchestry.core.errors import ConfigError
-from orchestry.core.learn_config import LearnConfig
-from orchestry.core.resolve import Mark, explain, refuse_secrets
-from orchestry.core.track_config import TrackersConfig
+from orchestry.core.resolve import (
+    Mark,
+    by_role,
+    explain_fault,
+    merge,
+    put_key,
+    read_config_file,
+    refuse_secrets,
+    settings_of,
+    with_keys,
+)
 from orchestry.core.types import AgentSpec, Frozen, Limits, Split
 
 Arrangement = Literal["fixed", "concat", "sequential", "discussion"]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=0.0, le=86_400.0)]
+_Share = Annotated[float, Field(ge=0.0, le=1.0)]
+_Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+_Seconds = Annotated[float, Field(ge=0.0, le=86_400.0)]
 MAX_TOKENS = MAX_EPISODES = 1_000_000
 RENAMED = {"search.strategy": {"fixed": "single"}}
-"""By key, values that had another name in earlier releases: `fixed` is a baseline, and no strategy
-any more."""
+"""Per key, values that were renamed: `fixed` is now a baseline, not a strategy."""
+GONE = {
+    "behaviors.screen": "all candidates race from their first pair on",
+    "behaviors.pairs": "a race lasts as long as `behaviors.share` pays for it",
+}
+"""By key, why keys of earlier releases are no more."""
 
 
 class FakeConfig(Frozen):
@@ -44,13 +55,13 @@ class FakeConfig(Frozen):
 
     script: Path | None = None
     """JSON lines {"agent", "match"?, "text"}; without it, seeded filler text."""
-    latency_s: Seconds = 0.0
+    latency_s: _Seconds = 0.0
     """Median seconds per answer."""
     latency_sigma: float = Field(0.0, ge=0.0, le=5.0)
     """Sigma of a lognormal latency; 0 is constant."""
     output_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     """Mean length of filler answers; None: a lognormal around 0.35 of max_tokens."""
-    fault_rate: Share = 0.0
+    fault_rate: _Share = 0.0
     """Share of attempts that fail."""
     faults: tuple[Literal["429", "529", "500", "timeout", "drop"], ...] = ("429", "529", "500")
     """Which failures are drawn, evenly."""
@@ -86,18 +97,14 @@ class SamplingConfig(Frozen):
     """Strings that end an answer."""
 
 
-def _provider(raw: Any) -> Any:
-    """A provider's keys, where only its name is given."""
-    return {"name": raw} if isinstance(raw, str) else raw
-
-
 class AgentConfig(Frozen):
-    """What one agent does differently from the task, `provider` and `sampling`."""
+    """Settings of one agent that override the task, `provider` and `sampling`."""
 
     model: str | None = None
-    """None: that of `provider`. Backend local loads it as this agent's base model."""
-    provider: Annotated[ProviderConfig | None, BeforeValidator(_provider)] = None
-    """Who answers for this agent: a provider's name, or keys as of `provider`. None: `provider`."""
+    """None: the model of `provider`. Backend local loads it as this agent's base model."""
+    provider: Annotated[ProviderConfig | None, BeforeValidator(with_keys)] = None
+    """Who answers for this agent: a provider's name, or the keys of `provider`. None:
+    `provider`."""
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     """None: that of `sampling`."""
     temperature: float | None = Field(None, ge=0.0, le=2.0)
@@ -107,11 +114,11 @@ class AgentConfig(Frozen):
     goal: str | None = None
     """None: the task's own. The judge reads it too."""
     role: str | None = None
-    """The agent's name, in a list of agents; as a mapping, `agents` names it before the colon."""
+    """The agent's role, if `agents` is a list. If `agents` is a mapping, its keys are the roles."""
 
     @property
     def said(self) -> dict[str, str]:
-        """What it says of an AgentSpec."""
+        """The AgentSpec fields that this agent overrides."""
         return self.model_dump(include={"goal", "system_prompt"}, exclude_none=True)
 
 
@@ -127,7 +134,7 @@ class SearchConfig(Frozen):
     """States kept after a stage."""
     joint: Annotated[Literal["aligned", "cross"], Mark.MEASURED] = "aligned"
     """Simultaneous agents: pair their j-th samples, or combine all of them."""
-    exploration: Annotated[Share, Mark.MEASURED] = 0.0
+    exploration: Annotated[_Share, Mark.MEASURED] = 0.0
     """Probability that a beam slot goes to a random state instead of the next best."""
     concurrency: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(32, ge=1, le=1000)
     """Most calls in flight at once, per provider."""
@@ -155,16 +162,16 @@ class JudgeConfig(Frozen):
     """`undecided`: rate siblings whose scores tie before the end; `always`: rate every set. None:
     `undecided`. In a task that asks for no judge, None is `always`: if you enable the judge there,
     it rates every set."""
-    weight: Share = 0.5
+    weight: _Share = 0.5
     """Weight of the judge's number in a judged value; the rest is the task's score."""
     repeats: int = Field(2, ge=1, le=16)
     """Calls per sibling set, in balanced orders; a fitted model combines their ratings. Two calls
     cancel the effect of the order (docs/benchmarks.md); one call is half the price."""
-    quality: Weight = 0.6
+    quality: _Weight = 0.6
     """Weight of the quality rating in the judge's number."""
-    collaboration: Weight = 0.3
+    collaboration: _Weight = 0.3
     """Weight of the collaboration rating."""
-    efficiency: Weight = 0.1
+    efficiency: _Weight = 0.1
     """Weight of the efficiency rating."""
     rubric: str = Field("", max_length=10_000)
     """What good work is in this task, for the judge. '': the judge reads the agents' goals."""
@@ -187,11 +194,15 @@ class CreditConfig(Frozen):
     """How an episode's return is split between the agents."""
 
     method: Literal["replay", "siblings", "equal"] = "replay"
-    """`replay` draws more samples where the siblings' estimate is uncertain; `siblings` uses only
-    the samples at hand; `equal` splits evenly."""
-    share: Share | None = None
+    """`replay` draws more samples, always from the state with the fewest calls so far; `siblings`
+    uses only the samples at hand; `equal` splits evenly."""
+    share: _Share | None = None
     """Most calls for replays, as a share of the episode's own calls. None: 0.1 if behaviours are
     learned, which need it, else 0."""
+
+
+def _unless_auto(raw: Any) -> Any:
+    return None if raw == "auto" else raw
 
 
 class BehaviorsConfig(Frozen):
@@ -205,21 +216,152 @@ class BehaviorsConfig(Frozen):
     source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
     """A library to start from (`behaviors.from`): a YAML file, a run, or the name of a bundled one.
     A library of another task or model is tested first."""
-    top: Share = 0.2
+    top: _Share = 0.2
     """Share of an update's trajectories that count as winners."""
-    candidates: int = Field(3, ge=1, le=16)
+    candidates: int = Field(4, ge=1, le=16)
     """Behaviours distilled per update, divided among the agents by the loss they caused."""
     max_per_agent: int = Field(3, ge=1, le=20)
     """Most behaviours in one agent's prompt."""
-    screen: int = Field(8, ge=1, le=1000)
-    """Dev problems on which each new candidate is screened before one goes on trial."""
-    pairs: int = Field(1000, ge=8, le=100_000)
-    """Most paired dev episodes in one trial. A trial plans as many as the noise requires, and may
-    last over several updates. Fewer pairs detect only gains larger than five points."""
-    share: float = Field(1.0, gt=0.0, le=100.0)
-    """Calls that an update may spend on dev, as a multiple of its episodes' calls."""
+    share: Annotated[float | None, BeforeValidator(_unless_auto)] = Field(None, gt=0.0, le=100.0)
+    """Calls that an update may spend on dev, as a multiple of its episodes' calls. None or `auto`:
+    as many as show a gain of five points with a chance of 80 %, at most three times those calls."""
     alpha: float = Field(0.05, gt=0.0, lt=1.0)
     """Chance of even one false acceptance in the whole run, at most."""
+
+
+_REPLAYED = {
+    "rewards": "final",
+    "discount": 1.0,
+    "grouping": "turn",
+    "baseline": "mean",
+    "normalise": False,
+}
+"""The settings that `credit: replay` requires."""
+
+
+class LearnConfig(Frozen):
+    """Backend local: MAGRPO gradients (arXiv 2508.04652) on one LoRA adapter per agent."""
+
+    enabled: bool = True
+    """False: play without learning."""
+    source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
+    """Adapters to start from (`learn.from`): a checkpoint's folder. None: fresh ones."""
+    group_size: int = Field(4, ge=1, le=64)
+    """Trajectories per problem (G in the paper). The mean of their returns is the baseline."""
+    every: int = Field(8, ge=1, le=100_000)
+    """Episodes (problems) per update."""
+    epochs: int = Field(1, ge=1, le=16)
+    """Steps per update, from the same actions; more than one needs `learn.clip`."""
+    clip: float | None = Field(None, gt=0.0, lt=1.0)
+    """From the second step on, a token's ratio to the update's first policy is clipped to
+    [1 - clip, 1 + clip] (PPO, arXiv 1707.06347)."""
+    kl: float = Field(0.0, ge=0.0, le=10.0)
+    """Weight of the KL to the base without adapter. 0: it is not computed (as in the paper)."""
+    learning_rate: Annotated[float, Mark.RESUMABLE] = Field(1e-4, ge=0.0, le=1.0)
+    """AdamW's learning rate, after a warm-up of 10 % of the updates (at most 100). 0 is the
+    control, which learns nothing."""
+    max_grad_norm: float = Field(1.0, gt=0.0)
+    """Gradients are clipped to this norm."""
+    rewards: Literal["turns", "final"] = "turns"
+    """`turns`: a return sums the scores after each stage, as in the paper; `final`: only the last
+    score counts."""
+    discount: float = Field(1.0, ge=0.0, le=1.0)
+    """Discount of the reward per stage (gamma)."""
+    grouping: Literal["turn", "history", "agent"] = "turn"
+    """An agent's actions that form a group: those of one stage; of one history (AT-GRPO, arXiv
+    2510.11062); of all stages (Dr. MAS, arXiv 2602.08847)."""
+    credit: Literal["joint", "replay"] = "joint"
+    """`joint`: an action's return is that of its joint action (the paper). `replay`: counterfactual
+    advantage, compared with replays in which only this agent acts differently (as in COMA, arXiv
+    1705.08926)."""
+    baseline: Literal["mean", "leave_one_out"] = "mean"
+    """`mean`: the group's mean return (the paper); `leave_one_out`: that of the others (RLOO)."""
+    normalise: bool = False
+    """Divide advantages by the group's standard deviation, as GRPO does and MAGRPO does not."""
+    reduce: Literal["sum", "mean"] = "sum"
+    """Log-probability of an answer: the sum over its tokens (the paper), or their mean."""
+    comlrl_compat: bool = False
+    """The loss of CoMLRL 1.4.3, for comparing with it: advantages are divided by their standard
+    deviation, temperature is 1, padding is trained, the last token is not."""
+    top_p: Annotated[float, Mark.MEASURED] = Field(0.95, gt=0.0, le=1.0)
+    """Each token is drawn from the likeliest tokens that together have this probability."""
+    rank: int = Field(16, ge=1, le=1024)
+    """Rank of an adapter's two matrices (r)."""
+    alpha: int = Field(32, ge=1)
+    """An adapter's output is multiplied by alpha / rank."""
+    dropout: float = Field(0.0, ge=0.0, lt=1.0)
+    """Dropout on an adapter's input during learning. With it, the learning policy differs slightly
+    from the one that drew the answers, so it is off by default; the paper's runs use 0.05."""
+    shared: bool = False
+    """One adapter for all agents."""
+    device: Annotated[Literal["auto", "cpu", "cuda"], Mark.RESUMABLE, Mark.OPERATIONAL] = "auto"
+    """`auto`: a GPU if there is one."""
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], Mark.MEASURED] = "auto"
+    """Number format of the base model. `auto`: float32 on a CPU, bfloat16 on a GPU."""
+    quantize: Annotated[Literal["nf4", "int8"] | None, Mark.MEASURED] = None
+    """Quantization of the base model by bitsandbytes (extra `quantize`)."""
+    vllm_url: Annotated[str | None, Mark.RESUMABLE, Mark.ADDRESS] = Field(
+        None, pattern=r"^https?://[^/@\s]+(/v1)?/?$"
+    )
+    """A running vLLM server that draws the answers, such as http://127.0.0.1:8000; learning stays
+    here. None: this process draws them."""
+    threads: Annotated[int | None, Mark.OPERATIONAL] = Field(None, ge=1)
+    """CPU threads for the arithmetic, for all processes of a launch together. None: all cores that
+    the process may use. A resume keeps the number, since results depend on it in the last bits."""
+    micro_tokens: Annotated[int | None, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(None, ge=64)
+    """Most tokens in one forward and backward pass; a smaller number needs less memory. None: 4096
+    on a GPU, 1024 on a CPU."""
+    evaluate_every: Annotated[int | None, Mark.RESUMABLE] = Field(None, ge=1)
+    """Updates between two evaluations on dev; there is one before the first update too. None: no
+    evaluations. The checkpoint with the highest dev reward is kept."""
+    evaluate_problems: int = Field(16, ge=1)
+    """Dev problems per evaluation, `group_size` trajectories each."""
+    gradient_checkpointing: Annotated[bool, Mark.RESUMABLE, Mark.OPERATIONAL] = False
+    """Compute each layer again in the backward pass: less memory, more time."""
+    keep: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(3, ge=1, le=1000)
+    """Checkpoints kept, one per update; the last two at least."""
+
+    @model_validator(mode="after")
+    def _replays_are_compared_at_the_end(self) -> Self:
+        for name, fits in _REPLAYED.items():
+            if self.credit == "replay" and (found := getattr(self, name)) != fits:
+                raise ValueError(
+                    f"learn.credit=replay compares final scores one by one, but learn.{name}="
+                    f"{found}: set it to {fits}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _samples_are_compared(self) -> Self:
+        alone = self.group_size == 1 and self.credit == "joint" and self.grouping != "agent"
+        if self.enabled and alone:
+            raise ValueError(
+                "with learn.group_size=1 every advantage is 0, so nothing would be learned: set "
+                "it to at least 2, or set learn.credit=replay"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reuse_is_clipped(self) -> Self:
+        if self.epochs == 1 and self.clip is not None:
+            raise ValueError(
+                f"learn.clip={self.clip} limits only the second and later steps, and "
+                "learn.epochs=1 takes one step: set learn.epochs=2, or leave out learn.clip"
+            )
+        if self.epochs > 1 and self.clip is None:
+            raise ValueError(
+                f"learn.epochs={self.epochs} learns from actions of an older policy: set "
+                "learn.clip, 0.2 for instance, or learn.epochs=1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_loss(self) -> Self:
+        own: dict[str, object] = {"reduce": "sum", "baseline": "mean", "epochs": 1, "kl": 0.0}
+        own |= {"grouping": "turn", "credit": "joint"}
+        if self.comlrl_compat and any(getattr(self, name) != own[name] for name in own):
+            raise ValueError(f"learn.comlrl_compat replaces the loss: leave out {', '.join(own)}")
+        return self
 
 
 class BudgetConfig(Frozen):
@@ -227,7 +369,7 @@ class BudgetConfig(Frozen):
 
     usd: float | None = Field(5.0, ge=0.0, le=1e9)
     """Hard cap in dollars, over all resumes of the run. None: no cap."""
-    warn_share: Share = 0.8
+    warn_share: _Share = 0.8
     """Warn once when this share of the cap is spent."""
 
 
@@ -249,13 +391,36 @@ class RetryConfig(Frozen):
     billed_attempts: int = Field(3, ge=1, le=50)
     """Attempts per call that may be billed although they fail: an unreadable answer, an answer that
     breaks off, a timeout."""
-    base_s: Seconds = 0.5
+    base_s: _Seconds = 0.5
     """First wait; it doubles, with full jitter, unless the server names its own."""
-    max_s: Seconds = 60.0
+    max_s: _Seconds = 60.0
     """Longest wait between two attempts."""
-    patience_s: Seconds = 600.0
+    patience_s: _Seconds = 600.0
     """Seconds that the run waits for a server that is away (eight failures in a row). Then the run
     stops with exit code 4 and can be resumed."""
+
+
+def _off(value: Any) -> Any:
+    """YAML reads the bare word `off` as false."""
+    return "off" if value is False else value
+
+
+class TrackersConfig(Frozen):
+    """Copies of the run's figures in other tools. Evaluations have no trackers."""
+
+    tensorboard: bool = False
+    """Event files in the run's folder `tensorboard`, for `tensorboard --logdir runs`."""
+    wandb: Annotated[Literal["off", "online", "offline"], BeforeValidator(_off)] = "off"
+    """Weights & Biases. `offline` writes into the run's folder `wandb`, for `wandb sync`; `online`
+    takes the login of this machine (`wandb login`, or WANDB_API_KEY)."""
+    project: str = "orchestry"
+    """W&B: the project."""
+    entity: str | None = None
+    """W&B: the user or team. None: the account's own."""
+    name: str | None = None
+    """W&B: the run's name. None: the name of its folder."""
+    tags: tuple[str, ...] = ()
+    """W&B: labels of the run."""
 
 
 class PriceConfig(Frozen):
@@ -271,6 +436,13 @@ class PriceConfig(Frozen):
     """None: the input price."""
 
 
+def _told(fault: Mapping[str, Any], root: type[BaseModel]) -> str:
+    key = ".".join(map(str, fault["loc"]))
+    if key in GONE:
+        return f"config key '{key}' is gone: {GONE[key]}: leave it out"
+    return explain_fault(fault, root)
+
+
 class RunConfig(Frozen):
     """One run. Frozen: a changed run is a new config.
 
@@ -283,7 +455,7 @@ class RunConfig(Frozen):
     """`orchestry tasks list` shows them; backend local has `code_collaboration` unless told."""
     task_path: Annotated[tuple[Path, ...], Mark.RESUMABLE, Mark.OPERATIONAL] = ()
     """Folders searched for tasks before ./tasks and the bundled ones."""
-    weights: Annotated[Mapping[str, Weight], Mark.MEASURED] = Field(default_factory=dict)
+    weights: Annotated[Mapping[str, _Weight], Mark.MEASURED] = Field(default_factory=dict)
     """Weights of the task's reward parts by name; the others keep the task's own weights."""
     options: Annotated[Mapping[str, Any], Mark.MEASURED] = Field(default_factory=dict)
     """The task's own settings; see its README. The others keep the task's defaults."""
@@ -315,23 +487,23 @@ class RunConfig(Frozen):
     sandbox: Annotated[Limits, Mark.OPERATIONAL] = Limits()
     """What code written by a model may use."""
     allow_unsafe_code: Annotated[bool, Mark.RESUMABLE, Mark.OPERATIONAL] = False
-    """Run the code that models write even if this machine can't confine it."""
+    """Run code that models write even if this machine can't confine it."""
 
     @model_validator(mode="wrap")
     @classmethod
     def _in_words(cls, raw: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
-        """A notebook reads the same words as the command line, and no page of pydantic's."""
+        """A notebook shows the command line's messages, not pydantic's."""
         try:
             refuse_secrets(raw, cls)
-            return check(_by_role(raw))
+            return check(by_role(raw))
         except RecursionError:
             raise ConfigError("a YAML alias in the config lies inside its own anchor") from None
         except ValidationError as error:
-            raise ConfigError("; ".join(explain(item, cls) for item in error.errors())) from None
+            raise ConfigError("; ".join(_told(item, cls) for item in error.errors())) from None
 
     def system_prompt(self, spec: AgentSpec) -> str:
-        """An agent's system prompt before anything was learned: this config's, the task's with the
-        goal that this config gives, or one made of role and goal."""
+        """An agent's system prompt before learning: this config's; else the task's, with the goal
+        that this config adds; else one made of role and goal."""
         own = self.agents.get(spec.role, AgentConfig())
         if own.system_prompt is not None:
             return own.system_prompt
@@ -341,11 +513,11 @@ class RunConfig(Frozen):
 
     @property
     def team(self) -> tuple[str, ...]:
-        """The roles of a list of agents, in its order; () where `agents` is a mapping."""
+        """The roles of a list of agents, in order; () if `agents` is a mapping."""
         return tuple(role for role, own in self.agents.items() if own.role is not None)
 
     def plain(self) -> dict[str, Any]:
-        """What was said of the run, not what is left at its default, as plain data."""
+        """The settings that were given, without defaults, as plain data."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def to_yaml(self) -> str:
@@ -353,15 +525,6 @@ class RunConfig(Frozen):
         return yaml.safe_dump(
             self.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
         )
-
-
-def settings_of(sets: Sequence[str]) -> dict[str, Any]:
-    """`a.b=c` settings, nested as in a file; the last word on a key counts."""
-    found: dict[str, Any] = {}
-    for item in sets:
-        key, value = _parse_set(item)
-        put(found, key, value)
-    return found
 
 
 def resolve(
@@ -374,51 +537,13 @@ def resolve(
     Raises ConfigError naming the key, what was found, and the nearest known key.
     """
     merged: dict[str, Any] = {}
-    for layer in (*(read_yaml(path) for path in files), settings_of(sets)):
-        if isinstance(layer.get("agents"), list):  # the whole team, whoever was named before
+    for layer in (*(read_config_file(path) for path in files), settings_of(sets)):
+        if isinstance(layer.get("agents"), list):  # the whole team: replaces earlier layers
             merged["agents"] = {}
-        merged = merge(merged, _by_role(layer))
+        merged = merge(merged, by_role(layer))
     for key, value in (flags or {}).items():
-        put(merged, key, value)
+        put_key(merged, key, value)
     return validate(merged)
-
-
-def _by_role(raw: Any) -> Any:
-    """A config's raw data, with a list of agents as a mapping whose entries keep their role, and
-    an agent's provider as a mapping, so that layers can be merged."""
-    agents = raw.get("agents") if isinstance(raw, Mapping) else None
-    if isinstance(agents, list | tuple):
-        agents = _named(agents)
-    if not isinstance(agents, Mapping):
-        return raw
-    return {**raw, "agents": {role: _agent(role, own) for role, own in agents.items()}}
-
-
-def _agent(name: str, own: Any) -> Any:
-    if not isinstance(own, Mapping):
-        return own
-    if (role := own.get("role")) not in (None, name):
-        raise ConfigError(
-            f"config key 'agents.{name}.role' is '{role}': leave it, or make agents a list "
-            f"such as [{{role: {role}}}]"
-        )
-    return {**own, "provider": _provider(own["provider"])} if "provider" in own else own
-
-
-def _named(agents: Sequence[Any]) -> dict[str, Any]:
-    """Raises ConfigError for an entry without a role, and for a role that two entries have."""
-    found = dict[str, Any]()
-    for place, own in enumerate(agents):
-        role = own.get("role") if isinstance(own, Mapping) else None
-        if not role or not isinstance(role, str):
-            raise ConfigError(
-                f"config key 'agents.{place}' has no role: give each agent of the list one, such "
-                "as {role: coder}"
-            )
-        if role in found:
-            raise ConfigError(f"config key 'agents' has two agents of role '{role}': rename one")
-        found[role] = own
-    return found
 
 
 def validate(raw: Mapping[str, Any]) -> RunConfig:
@@ -427,60 +552,16 @@ def validate(raw: Mapping[str, Any]) -> RunConfig:
 
 
 def modern(written: Mapping[str, Any]) -> dict[str, Any]:
-    """A config that an earlier release wrote, with today's names of values."""
+    """A config of an earlier release, with renamed values replaced, and without keys that are
+    gone."""
     found = dict(written)
+    for key in GONE:
+        section, _, name = key.partition(".")
+        if isinstance(below := found.get(section), Mapping):
+            found[section] = {own: value for own, value in below.items() if own != name}
     for key, names in RENAMED.items():
         section, _, name = key.partition(".")
         below = found.get(section)
         if isinstance(below, Mapping) and str(below.get(name)) in names:
             found[section] = {**below, name: names[str(below[name])]}
     return found
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping from disk; raises ConfigError for anything else."""
-    try:
-        return on_disk.read_yaml(path)
-    except FileNotFoundError:
-        raise ConfigError(f"config file {path} does not exist: check --config") from None
-    except (OSError, ValueError) as error:
-        why = " ".join(str(error).split())
-        raise ConfigError(f"config file {path} can't be read: {why}: correct it") from None
-
-
-def _parse_set(item: str) -> tuple[str, Any]:
-    key, sep, value = item.partition("=")
-    if not sep or not key:
-        raise ConfigError(f"--set takes key=value such as search.k_samples=8, not '{item}'")
-    try:
-        return key, on_disk.parse_yaml(value)
-    except ValueError as error:
-        why = f"--set {key}: '{value}' is not a YAML value ({error}): quote it"
-        raise ConfigError(why) from None
-
-
-_NAME = re.compile(r'(?:^|\.)(?:"([^"]+)"|([^.]*))')
-
-
-def put(target: dict[str, Any], dotted: str, value: Any) -> None:
-    """Sets a dotted key in nested data; a name that has dots itself stands in double quotes, such
-    as agents."a.b".model. Raises ConfigError below a plain value."""
-    *path, last = [quoted or bare for quoted, bare in _NAME.findall(dotted)]
-    for name in path:
-        inner = target.setdefault(name, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"'{dotted}' goes below '{name}', which is already a plain value")
-        target = inner
-    target[last] = value
-
-
-def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the keys of `extra` laid over it, mapping by mapping; both stay as they are."""
-    merged = dict(base)
-    for key, value in extra.items():
-        below = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            merged[key] = merge(below, value)
-        else:
-            merged[key] = value
-    return merged

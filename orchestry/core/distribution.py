@@ -1,4 +1,4 @@
-"""The name that pip knows this package by, and strangers that have the name it is imported by."""
+"""This package's name in pip, and other projects installed under its import name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 NAME = "orchestry-marl"
 """On the package index. `orchestry` there is another project, a tool for containers."""
 _AUTHOR = "The Orchestry maintainers"
-"""In the metadata of every version of ours, of those under the old name too."""
+"""In the metadata of all our versions, also under the old name."""
 
 
 def install(extra: str) -> str:

@@ -13,22 +13,22 @@ class OrchestryError(Exception):
 
 
 class ConfigError(OrchestryError):
-    """Bad usage or configuration; nothing was started and nothing was spent."""
+    """Bad usage or configuration. Nothing was started or spent."""
 
     exit_code = 2
 
 
 class TaskError(OrchestryError):
-    """A task broke its contract: it raised, or returned what no reward can be."""
+    """A task broke its contract: it raised, or returned an invalid reward."""
 
 
 class TaskFault(TaskError):
-    """The task's own code raised, or gave no score. Where an answer led there, it costs that
-    trajectory and not the run."""
+    """The task's own code raised, or returned no score. If an answer caused it, only that
+    trajectory is lost, not the run."""
 
 
 class Endless(TaskError):
-    """A game of a task does not end."""
+    """An episode of a task does not end."""
 
 
 class StoreError(OrchestryError):
@@ -52,7 +52,7 @@ class Interrupted(OrchestryError):
 
 
 class Overbilled(BudgetExceeded):
-    """A call cost more than was reserved for it: no cap can be kept, so nothing more is asked."""
+    """A call cost more than its reservation, so the cap can't be guaranteed: the run stops."""
 
 
 class ServerAway(OrchestryError):
@@ -62,15 +62,15 @@ class ServerAway(OrchestryError):
 
 
 class SandboxError(OrchestryError):
-    """The sandbox itself failed; a candidate's failure is a verdict, never this."""
+    """The sandbox itself failed. A candidate's failure is an outcome, never this error."""
 
 
 class ProviderError(OrchestryError):
     """One attempt at a model failed.
 
-    `transient`: the same request may succeed later. `refused`: it will not, but others may; where
-    neither holds, none will. `billed`: the vendor may have charged for it although no answer came.
-    `retry_after`: seconds the server asked us to wait.
+    `transient`: the same request may succeed later. `refused`: this request can't succeed, but
+    others may. If neither is set, no request will succeed. `billed`: the vendor may have charged
+    for it although no answer came. `retry_after`: seconds that the server asked us to wait.
     """
 
     def __init__(
@@ -90,22 +90,22 @@ class ProviderError(OrchestryError):
 
 
 class PromptTooLong(ProviderError):
-    """The request is longer than the model's context: a bad rollout, not a broken run."""
+    """The request is longer than the model's context. This ends a trajectory, not the run."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, transient=False, billed=False, refused=True)
 
 
 class LearnError(OrchestryError):
-    """No gradient step can be made of what was drawn or computed; nothing of it is saved."""
+    """No gradient step is possible with what was drawn or computed. Nothing of it is saved."""
 
 
 class NotFiniteError(LearnError):
-    """What was computed holds NaN or infinity; the message says where, and not yet why."""
+    """A result has NaN or infinity. The message says where, not yet why."""
 
 
 def fault(error: Exception) -> OrchestryError:
-    """Our own error for one that nobody foresaw, raised by Orchestry or by what it builds on."""
+    """Wraps an unforeseen error, raised by Orchestry or by a library."""
     found = OrchestryError(
         f"unforeseen {type(error).__name__}: {reason(error)}: --verbose shows where; please report "
         "it. Answers that had arrived are kept, and `orchestry resume` continues with them"
@@ -115,14 +115,14 @@ def fault(error: Exception) -> OrchestryError:
 
 
 def too_long(error: OSError) -> ConfigError:
-    """The one wording for a name that no disk takes, which it does not repeat whole."""
+    """The message for a name that is too long for the disk; it quotes only the beginning."""
     name = max(str(error.filename).split("/"), key=len)[:40]
     return ConfigError(f"the name {name}... is longer than this disk takes: give a shorter one")
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, for a message of ours: its first line, at most 300 characters; of a
-    validation error the first field at fault, with what is wrong there."""
+    """An error's text for our messages: its first line, at most 300 characters. For a validation
+    error: the first wrong field, and what is wrong with it."""
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
@@ -131,12 +131,12 @@ def reason(error: BaseException) -> str:
         return f"{place}: {first['msg']}"[:300] if place else first["msg"][:300]
     try:
         return (str(error).splitlines() or ["no message"])[0][:300]
-    except Exception:  # a stranger's error that can't be put into words either
+    except Exception:  # the error's own __str__ raises
         return "no message"
 
 
 def unknown(kind: str, found: str, known: list[str]) -> str:
-    """The one wording for a name that does not exist, with the nearest known one.
+    """The message for an unknown name, with the nearest known one.
 
     >>> unknown("task", "code_reviw", ["code_review"])
     "unknown task 'code_reviw': did you mean 'code_review'? Known: code_review"

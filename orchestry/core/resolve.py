@@ -1,6 +1,6 @@
-"""What a config's fields say of their keys: marks, faults in the user's words, and no secrets.
+"""A config's raw data: its layers merged, the marks of its keys, error messages, and secrets.
 
-Pydantic names its own types; a reader of YAML knows keys, numbers and lists.
+Pydantic's messages name Python types; ours name keys, numbers and lists, as in YAML.
 """
 
 from __future__ import annotations
@@ -9,19 +9,128 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from orchestry.core.errors import ConfigError, unknown
+from orchestry.core.files import parse_yaml, read_yaml
+from orchestry.core.secrets import looks_like_key
+
+
+def settings_of(sets: Sequence[str]) -> dict[str, Any]:
+    """`a.b=c` settings, nested as in a file; if a key is repeated, the last one counts."""
+    found: dict[str, Any] = {}
+    for item in sets:
+        key, value = _parse_set(item)
+        put_key(found, key, value)
+    return found
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """Reads a YAML mapping; raises ConfigError for anything else."""
+    try:
+        return read_yaml(path)
+    except FileNotFoundError:
+        raise ConfigError(f"config file {path} does not exist: check --config") from None
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(f"config file {path} can't be read: {why}: correct it") from None
+
+
+def _parse_set(item: str) -> tuple[str, Any]:
+    key, sep, value = item.partition("=")
+    if not sep or not key:
+        raise ConfigError(f"--set takes key=value such as search.k_samples=8, not '{item}'")
+    try:
+        return key, parse_yaml(value)
+    except ValueError as error:
+        why = f"--set {key}: '{value}' is not a YAML value ({error}): quote it"
+        raise ConfigError(why) from None
+
+
+_NAME = re.compile(r'(?:^|\.)(?:"([^"]+)"|([^.]*))')
+
+
+def put_key(target: dict[str, Any], dotted: str, value: Any) -> None:
+    """Sets a dotted key in nested data. A name with dots is quoted: agents."a.b".model. Raises
+    ConfigError if a part of the key is already a plain value."""
+    *path, last = [quoted or bare for quoted, bare in _NAME.findall(dotted)]
+    for name in path:
+        inner = target.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"'{dotted}' goes below '{name}', which is already a plain value")
+        target = inner
+    target[last] = value
+
+
+def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """A new mapping: `base` overridden by `extra`, recursively."""
+    merged = dict(base)
+    for key, value in extra.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[key] = merge(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def by_role(raw: Any) -> Any:
+    """A config's raw data in a form that can be merged: a list of agents becomes a mapping (each
+    entry keeps its role), and an agent's provider a mapping."""
+    agents = raw.get("agents") if isinstance(raw, Mapping) else None
+    if isinstance(agents, list | tuple):
+        agents = _named(agents)
+    if not isinstance(agents, Mapping):
+        return raw
+    return {**raw, "agents": {role: _agent(role, own) for role, own in agents.items()}}
+
+
+def _agent(name: str, own: Any) -> Any:
+    if not isinstance(own, Mapping):
+        return own
+    if (role := own.get("role")) not in (None, name):
+        raise ConfigError(
+            f"config key 'agents.{name}.role' is '{role}': leave it out, or make agents a list "
+            f"such as [{{role: {role}}}]"
+        )
+    return {**own, "provider": with_keys(own["provider"])} if "provider" in own else own
+
+
+def _named(agents: Sequence[Any]) -> dict[str, Any]:
+    """Raises ConfigError for no entry, an entry without a role, or a repeated role."""
+    found = dict[str, Any]()
+    if not agents:
+        raise ConfigError(
+            "config key 'agents' is an empty list: name each agent of the team, such as "
+            "[{role: coder}], or leave out agents for the task's own team"
+        )
+    for place, own in enumerate(agents):
+        role = own.get("role") if isinstance(own, Mapping) else None
+        if not role or not isinstance(role, str):
+            raise ConfigError(
+                f"config key 'agents.{place}' has no role: give each agent of the list one, such "
+                "as {role: coder}"
+            )
+        if role in found:
+            raise ConfigError(f"config key 'agents' has two agents of role '{role}': rename one")
+        found[role] = own
+    return found
+
+
+def with_keys(raw: Any) -> Any:
+    """A provider's keys, where only its name is given."""
+    return {"name": raw} if isinstance(raw, str) else raw
 
 
 class Mark(Enum):
-    """What a field says of its key, or of its whole section, as `Annotated[..., Mark.X]`."""
+    """A property of a config key or section, written `Annotated[..., Mark.X]`."""
 
-    RESUMABLE = "a resume may change it: nothing that was played or learned depends on it"
-    MOVABLE = "a path that may move: the run has a copy, or finds what lay there by its content"
+    RESUMABLE = "a resume may change it: nothing played or learned so far depends on it"
+    MOVABLE = "a path that may move: the run has a copy, or identifies its target by content"
     MEASURED = "it decides what an evaluation measures"
     OPERATIONAL = "how, where and at what cost the run is executed: no result depends on it"
     ADDRESS = "an address: one with a user, password or query is refused"
@@ -29,11 +138,11 @@ class Mark(Enum):
 
 @cache
 def marks(root: type[BaseModel], key: str) -> frozenset[Mark]:
-    """The marks of a dotted key: its own and those of the sections that it lies in."""
+    """The marks of a dotted key: its own, and those of its sections."""
     found, model = set[Mark](), root
     for name in key.split("."):
         field = _fields(model).get(name)
-        if field is None:  # a name of the user's: agents.<role>, prices.<model>
+        if field is None:  # a name that the user chose: agents.<role>, prices.<model>
             continue
         found |= _own(field)
         inner = _model_in(field.annotation)
@@ -44,7 +153,8 @@ def marks(root: type[BaseModel], key: str) -> frozenset[Mark]:
 
 
 def marked(root: type[BaseModel], mark: Mark, above: str = "") -> Iterator[str]:
-    """The dotted keys and whole sections with that mark; NAME stands for a name of the user's."""
+    """The dotted keys and whole sections with that mark; NAME stands for a name that the user
+    chose."""
     for name, field in _fields(root).items():
         inner = _model_in(field.annotation)
         if mark in _own(field):
@@ -55,7 +165,7 @@ def marked(root: type[BaseModel], mark: Mark, above: str = "") -> Iterator[str]:
 
 
 def leaves(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested keys, dotted, with their values; an empty section has none.
+    """Dotted keys with their values; an empty section gives none.
 
     >>> dict(leaves({"learn": {"every": 4}, "seed": 0, "weights": {}}))
     {'learn.every': 4, 'seed': 0}
@@ -76,14 +186,6 @@ def _own(field: FieldInfo) -> set[Mark]:
     return {item for item in field.metadata if isinstance(item, Mark)}
 
 
-_LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|pk)-[\w-]{12,}")
-
-
-def looks_like_key(text: str) -> bool:
-    """Whether a text may hold an API key, and so may be neither shown nor written."""
-    return _LOOKS_LIKE_KEY.search(text) is not None
-
-
 def refuse_secrets(value: Any, root: type[BaseModel], key: str = "") -> None:
     """Raises ConfigError for plain data that holds an API key, or a password in an address."""
     if isinstance(value, Mapping):
@@ -100,7 +202,7 @@ def refuse_secrets(value: Any, root: type[BaseModel], key: str = "") -> None:
         )
     elif isinstance(value, str) and set("@?") & set(value) and Mark.ADDRESS in marks(root, key):
         raise ConfigError(
-            f"config key '{key}' holds a user, password or query, and would be written to disk: "
+            f"config key '{key}' has a user, password or query, which would be written to disk: "
             "give the bare address"
         )
 
@@ -125,10 +227,10 @@ _FIXES = {
 """By pydantic's type of error."""
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _LONGEST = 80
-"""Characters of what was found that a message repeats."""
+"""A message quotes at most this many characters of the value."""
 
 
-def explain(fault: Mapping[str, Any], root: type[BaseModel]) -> str:
+def explain_fault(fault: Mapping[str, Any], root: type[BaseModel]) -> str:
     """One pydantic error of a `root` model, in one line."""
     path = [str(part) for part in fault["loc"]]
     key, kind, context = ".".join(path), fault["type"], fault.get("ctx", {})
@@ -136,6 +238,8 @@ def explain(fault: Mapping[str, Any], root: type[BaseModel]) -> str:
         return unknown("config key", key, _keys_beside(root, path))
     if kind == "missing":
         return f"config key '{key}' is missing: give it too"
+    if not path and kind in _HOLDS_KEYS:
+        return "the config is no mapping: give keys with values, such as {task: tldr}"
     if kind in _HOLDS_KEYS:
         fix = f"it holds keys, such as {_inside(root, path)}"
     elif _BOUNDS.keys() & context.keys():
@@ -150,7 +254,7 @@ def explain(fault: Mapping[str, Any], root: type[BaseModel]) -> str:
 
 
 def _bounds(root: type[BaseModel], path: Sequence[str], context: Mapping[str, Any]) -> str:
-    """All bounds of a field where it has them itself, else the one that was passed."""
+    """All bounds of the field, if it has any itself; else the one that was violated."""
     field = _field(root, path)
     limits = {
         name: getattr(item, name)
@@ -163,7 +267,7 @@ def _bounds(root: type[BaseModel], path: Sequence[str], context: Mapping[str, An
 
 
 def _field(root: type[BaseModel], path: Sequence[str]) -> FieldInfo | None:
-    """The field at that path; None for a value of a mapping or of a list."""
+    """The field at that path; None for an entry of a mapping or list."""
     model: type[BaseModel] | None = root
     for name in path[:-1]:
         if model is not None and name in model.model_fields:
@@ -172,11 +276,11 @@ def _field(root: type[BaseModel], path: Sequence[str]) -> FieldInfo | None:
 
 
 def _keys_beside(root: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """The known keys at the place where an unknown one was found, dotted."""
+    """The known dotted keys beside an unknown one."""
     model, prefix = root, list[str]()
     for name in path[:-1]:
         prefix.append(name)
-        if name not in model.model_fields:  # a key of a mapping: agents.<role>, prices.<model>
+        if name not in model.model_fields:  # an entry of a mapping: agents.<role>, prices.<model>
             continue
         inner = _model_in(model.model_fields[name].annotation)
         if inner is None:
@@ -186,7 +290,7 @@ def _keys_beside(root: type[BaseModel], path: Sequence[str]) -> list[str]:
 
 
 def _inside(root: type[BaseModel], path: Sequence[str]) -> str:
-    """A key below that path, with a value where one is plain: judge.enabled=true."""
+    """An example of a key below that path, with a value if it is plain: judge.enabled=true."""
     model: type[BaseModel] | None = root
     named = True
     for name in path:
@@ -205,12 +309,12 @@ def _inside(root: type[BaseModel], path: Sequence[str]) -> str:
 
 
 def _optional(annotation: Any) -> tuple[Any, ...]:
-    """The types of `X | None`; () for a mapping, whose values have names of their own."""
+    """The types of `X | None`; () for a mapping, whose keys the user chooses."""
     return get_args(annotation) if type(None) in get_args(annotation) else ()
 
 
 def _value(field: FieldInfo) -> str:
-    """A value that the field takes, as YAML."""
+    """An example value for the field, as YAML."""
     if bool in (field.annotation, *get_args(field.annotation)):
         return "true"
     plain = isinstance(field.default, str | int | float)
@@ -218,7 +322,7 @@ def _value(field: FieldInfo) -> str:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model that a field holds, directly or as the values of a mapping."""
+    """The pydantic model of a field, or of the values of its mapping."""
     candidates = (annotation, *get_args(annotation))
     return next(
         (c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)),

@@ -1,7 +1,7 @@
-"""The frozen values that every layer shares, and the protocols that tie the layers together.
+"""The values that all layers share, and the protocols between layers.
 
-What crosses disk or network is a frozen pydantic model; what lives in memory only is a frozen
-dataclass. Nothing here does input or output, so any layer may import it.
+A value that crosses disk or network is a frozen pydantic model; one that stays in memory is a
+frozen dataclass. Nothing here does input or output, so any layer may import it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from orchestry.core.seeds import derive
 
 Source = Literal["leaf", "judge", "task"]
 """The source of a node's value: the leaves below it, the central judge, or the task's score."""
+Purpose = Literal["act", "judge", "credit", "distil", "trial", "dev"]
+"""What a call is for: a turn of an episode, a judgement, a replay for credit, behaviours from
+episodes, a trial of behaviours, a dev problem."""
+CRITIC: tuple[Purpose, ...] = ("judge", "distil")
+"""What the judge's model is asked for; the agents' own models are asked for the rest."""
 MAX_CHARS = 200_000
-"""A longer answer is cut: no max_tokens that a run can ask for makes one."""
+"""Longer answers are cut, about 50,000 tokens of English text."""
 StateT = TypeVar("StateT")
 
 
@@ -51,7 +56,7 @@ class AgentSpec(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One agent as this run asks it: its prompt, its model, and the limits of its answers."""
+    """One agent with this run's settings: prompt, model, and limits of its answers."""
 
     role: str
     system_prompt: str
@@ -71,12 +76,12 @@ class Message(Frozen):
 class Request(Frozen):
     """One sample asked of one agent.
 
-    `sample_index` tells the k samples of one state apart, so that a cache keeps them k samples.
+    `sample_index` distinguishes the k samples of one state, so that the cache keeps them apart.
     `temperature` None means the provider's own default.
     """
 
     agent: str
-    purpose: str = "act"
+    purpose: Purpose = "act"
     model: str
     messages: tuple[Message, ...]
     max_tokens: int = Field(ge=1)
@@ -85,15 +90,15 @@ class Request(Frozen):
     sample_index: int = 0
     seed: int = 0
     response_schema: Mapping[str, Any] | None = None
-    """JSON schema of the answer, for a structured one: objects whose every property is required
-    and no other allowed, arrays, strings, enums. Providers enforce it; readers check it again."""
+    """JSON schema of a structured answer: objects (all properties required, no others allowed),
+    arrays, strings, enums. Providers enforce it; readers check it again."""
     rank: int = Field(0, exclude=True)
-    """Lower ones are served first where money or places are short: the episode's number. It is no
-    part of what is asked, so no key holds it and no file."""
+    """The episode's number: lower ones are served first when money or slots are short. It is not
+    part of the request, so no cache key or file includes it."""
 
 
 class Tokens(Frozen):
-    """What a policy with open weights saw and drew: ids, and log-probabilities in nats."""
+    """Token ids that a policy with open weights saw and drew, and log-probabilities in nats."""
 
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
@@ -112,7 +117,7 @@ class Completion(Frozen):
     usd: float = 0.0
     stop: str = "end"
     failed: str = ""
-    """Why there is no answer, where the call failed for good: the sample is to be left out."""
+    """Why the call failed for good; the sample is then dropped. '': it did not."""
     tokens: Tokens | None = None
 
 
@@ -133,7 +138,7 @@ class Part(Frozen):
 
 
 TASK_ERROR = "task_error"
-"""The tag of a trajectory that ended because the task could not digest an answer on its way."""
+"""The tag of a trajectory that ended because the task raised on an answer."""
 
 
 class Score(Frozen):
@@ -145,7 +150,7 @@ class Score(Frozen):
 
     @property
     def total(self) -> float:
-        """The weighted mean of the parts; NaN where all weights are zero or there are no parts."""
+        """The weighted mean of the parts; NaN if there are none or all weights are zero."""
         weight = sum(part.weight for part in self.parts)
         if weight == 0:
             return float("nan")
@@ -153,7 +158,7 @@ class Score(Frozen):
 
 
 class Value(Frozen):
-    """How good a node is, and who says so."""
+    """A node's value and its source."""
 
     number: float = Field(ge=0.0, le=1.0)
     source: Source
@@ -163,8 +168,8 @@ class Value(Frozen):
 class NodeId(tuple[int | str, ...]):
     """A place in an episode's tree: which sample was followed in each stage, () for the root.
 
-    Ids are ordered as the nodes are played. In text, as records have them, `0.2.1` is the second
-    child of the third child of the root. A play beside the tree has a name as its last steps.
+    Ids sort in the order in which nodes are played. As text, `0.2.1` is the second child of the
+    third child of the root. A play outside the tree ends with a name.
     """
 
     __slots__ = ()
@@ -202,7 +207,7 @@ ROOT = NodeId()
 
 @dataclass(frozen=True, slots=True)
 class Trajectory(Generic[StateT]):
-    """A path from the root of an episode's tree. `extend` makes a child and leaves self alone."""
+    """A path from the root of an episode's tree. `extend` returns a child; self is unchanged."""
 
     id: NodeId
     problem: Problem
@@ -211,16 +216,16 @@ class Trajectory(Generic[StateT]):
     turns: tuple[Turn, ...] = ()
     score: Score | None = None
     fault: Exception | None = None
-    """What the task raised on the last answers, or where agents were to be asked after them."""
+    """The error that the task raised on the last answers, or when it prepared the next prompts."""
 
     @property
     def failed(self) -> bool:
-        """Whether the task could not digest an answer on the way: it is over, and scores 0."""
+        """Whether the task raised on an answer: the trajectory is over and scores 0."""
         tagged = self.score is not None and TASK_ERROR in self.score.tags
         return tagged or self.fault is not None
 
     def extend(self, index: int, state: StateT, turns: Sequence[Turn]) -> Trajectory[StateT]:
-        """The child that the `index`-th sampled joint action leads to."""
+        """The child after the `index`-th sampled joint action."""
         return replace(
             self,
             id=self.id.child(index),
@@ -231,7 +236,7 @@ class Trajectory(Generic[StateT]):
 
 
 Rate = Callable[[Sequence[Trajectory[Any]]], Awaitable[list[Score]]]
-"""Scores each of some trajectories."""
+"""Scores trajectories, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,15 +253,15 @@ class Group:
 
 
 Outcome = Literal["rated", "repaired", "malformed"]
-"""How a judgement was got: at once, after one repair, or not at all."""
+"""How a judgement was obtained: at once, after one repair, or not at all."""
 
 
 class Judgement(Frozen):
-    """What a judge says of one sibling set: one value per child, in their order; none if malformed.
+    """A judge's values for one sibling set, one per child in order; empty if malformed.
 
-    `opinions` are the judge's own numbers, before people's ratings corrected them. `weight` is the
-    judge's share in a node's value; the rest is the task's score. Where the judge is asked about
-    some sibling sets only, its values are `relative`: good for comparing siblings, not sets.
+    `opinions` are the judge's own numbers, before calibration by people's ratings. `weight` is the
+    judge's share in a node's value; the rest is the task's score. If the judge rates only some
+    sibling sets, its values are `relative`: they compare siblings, not sets.
     """
 
     values: tuple[Value, ...] = ()
@@ -268,34 +273,34 @@ class Judgement(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Siblings(Generic[StateT]):
-    """The distinct children of one state, as a judge sees them. Each carries its task's score."""
+    """The distinct children of one state, for a judge. Each has its task's score."""
 
     parent: Trajectory[StateT]
     agents: tuple[str, ...]
     """Who moved."""
     children: tuple[Trajectory[StateT], ...]
     ended: frozenset[NodeId]
-    """Ids of the children with which the episode ends: of these evaluate() had the last word."""
+    """Ids of the children that end the episode; evaluate() decides their value."""
 
     @property
     def over(self) -> bool:
-        """Whether the episode ends with all of them."""
+        """Whether all children end the episode."""
         return len(self.ended) == len(self.children)
 
 
 @dataclass(slots=True)
 class Node(Generic[StateT]):
-    """One state of a tree, and what is known of it."""
+    """One state of a tree, and what is known about it."""
 
     trajectory: Trajectory[StateT]
     value: Value | None = None
     """Its value; None for the root until its leaves are known."""
     judged: Value | None = None
-    """Its value by the judge, who rated it: the judge's number mixed with the task's score."""
+    """If the judge rated it: the judge's number mixed with the task's score."""
     opinion: float | None = None
     """The judge's own number, in [0, 1], before mixing."""
     survived: bool = False
-    """Whether it was gone on from, or is a leaf."""
+    """Whether the search continued from it, or it is a leaf."""
     leaf: bool = False
     """Whether the episode ended there."""
 
@@ -323,14 +328,14 @@ class Tree(Generic[StateT]):
     nodes: dict[NodeId, Node[StateT]] = field(default_factory=dict)
     groups: list[Group] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
-    """What came of asking the judge, a sibling set each."""
+    """The judge's results, one per sibling set."""
     answers: list[Completion] = field(default_factory=list)
-    """Every sample drawn, those of collapsed siblings included: what the episode cost."""
+    """Every sample drawn, including those of merged siblings: what the episode cost."""
     failures: list[str] = field(default_factory=list)
     """Why samples are missing, one per call that failed for good."""
 
     def add(self, trajectory: Trajectory[StateT]) -> Node[StateT]:
-        """The node of one more trajectory; its value is its score until more is known."""
+        """Adds the node of a trajectory; its value is its score until more is known."""
         node = self.nodes[trajectory.id] = Node(trajectory)
         if score := trajectory.score:
             node.value = Value(number=score.total, source="task", feedback=score.feedback)
@@ -347,11 +352,11 @@ class Tree(Generic[StateT]):
         return [node for node in self.nodes.values() if node.leaf]
 
     def siblings(self, group: Group) -> list[Node[StateT]]:
-        """One node per sample of the group: several are the same node where states were equal."""
+        """One node per sample of the group; samples with equal states share a node."""
         return [self.nodes[child] for child in group.children]
 
 
-# --- protocols: the seams between layers -------------------------------------------------------
+# --- protocols between layers -------------------------------------------------------
 
 Verdict = Literal["value", "error", "timeout", "memory", "output"]
 
@@ -375,24 +380,25 @@ class CallResult:
 
 
 class Limits(Frozen):
-    """What one run of a candidate, all its calls together, may use."""
+    """Limits of one run of a candidate, for all its calls together."""
 
     wall_s: float = Field(6.0, ge=0.1, le=3600.0, allow_inf_nan=False)
-    """Seconds on the wall clock. Beyond `cpu_s`, so that load turns no right answer wrong."""
+    """Wall-clock seconds. More than `cpu_s`, so that a busy machine fails no right answer."""
     cpu_s: float = Field(2.0, ge=0.1, le=3600.0, allow_inf_nan=False)
-    """Seconds of CPU time; one call may use half of them, so that others still get theirs."""
+    """CPU seconds. One call may use half of them, so that time is left for the others."""
     memory_mb: int = Field(256, ge=64, le=1 << 20)
-    """MiB of address space, beside what the interpreter itself maps."""
+    """MiB of address space, in addition to what the interpreter itself maps."""
     output_kb: int = Field(256, ge=1, le=1 << 16)
-    """KiB of what all calls of a run return and raise, together; of one call in a test's."""
+    """KiB that all calls of a run return and raise together; in `check`, per call."""
     processes: int = Field(16, ge=1, le=4096)
-    """Threads, the first one included; other processes are never allowed where code is confined."""
+    """Threads, including the first. Confined code may never start other processes."""
     recursion: int = Field(1000, ge=50, le=1_000_000)
     """Nested calls in the candidate, as `sys.setrecursionlimit` counts them."""
 
 
 class Sandbox(Protocol):
-    """Runs code that a language model wrote; the caller compares, never the child."""
+    """Runs code that a language model wrote. Results are compared by the caller, never in the
+    child."""
 
     async def run(
         self, code: str, entry_point: str, calls: Sequence[Call], limits: Limits | None = None
@@ -403,11 +409,11 @@ class Sandbox(Protocol):
     async def check(
         self, code: str, entry_point: str, test: str, limits: Limits | None = None
     ) -> CallResult:
-        """Runs `check(candidate)` of `test`, as HumanEval has it, beside the candidate.
+        """Runs `check(candidate)` of `test`, as in HumanEval.
 
-        The test runs in a process of its own, in which `candidate` calls the code's `entry_point`
-        in another one, so that the code never sees the asserts. The value is (asserts that held,
-        asserts), `why` names the first that did not.
+        The test has its own process. Its `candidate` calls the code's `entry_point` in another
+        process, so the code never sees the asserts. The value is (asserts that held, all asserts);
+        `why` names the first that failed.
         """
         ...
 
@@ -420,12 +426,12 @@ class Tools:
 
 
 class Policy(Protocol):
-    """A team's sampler: over an API, or over weights."""
+    """Draws a team's answers, from an API or from local weights."""
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """`n` samples for every request, in order; sample j carries sample_index j.
 
-        One whose call failed for good says so in `failed`.
+        A sample whose call failed for good has `failed` set.
         """
         ...
 
@@ -434,7 +440,7 @@ class Judge(Protocol):
     """A central critic, which sees what all agents said."""
 
     async def values(self, siblings: Siblings[Any]) -> Judgement | None:
-        """One value per child; None if the task's own score already tells the children apart."""
+        """One value per child; None if the task's scores already differ."""
         ...
 
 
@@ -444,7 +450,7 @@ class Provider(Protocol):
     name: str
     base_url: str
     model: str
-    """The model that answers where the config names none."""
+    """The model that answers if the config names none."""
     deterministic: bool
     """Same request, same answer: two runs with one seed are equal."""
     cacheable: bool
@@ -452,24 +458,24 @@ class Provider(Protocol):
     bills_unanswered: bool
     """Whether a call that was sent but never answered may have been billed."""
     slots: int | None
-    """Calls that it answers at once; None: no limit of its own."""
+    """How many calls it answers at the same time; None: no limit."""
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
     ) -> Completion:
-        """Answers, or raises ProviderError. Completion.usd is left 0: prices are not its job.
+        """Answers, or raises ProviderError. Completion.usd stays 0; the gateway adds the price.
 
-        `shared` says that other samples of the same prompt are asked too, so that marking it for
-        the vendor's prompt cache pays; `started` is called when the answer begins to arrive.
+        `shared`: other samples of the same prompt are asked too, so marking it for the vendor's
+        prompt cache pays. `started` is called when the answer begins to arrive.
         """
         ...
 
     def input_bound(self, request: Request) -> int:
-        """No more input tokens than this can be billed for the request."""
+        """The most input tokens that can be billed for the request."""
         ...
 
     def leads(self, request: Request) -> bool:
-        """Whether k samples of this prompt cost less if one goes first to fill the prompt cache."""
+        """Whether k samples cost less if one is sent first to fill the prompt cache."""
         ...
 
     async def __aenter__(self) -> Provider: ...
@@ -478,13 +484,13 @@ class Provider(Protocol):
 
 
 def sample_of(request: Request, number: int) -> Request:
-    """The number-th sample from the request's own on."""
+    """The sample `number` places after the request's own."""
     index = request.sample_index + number
     return request.model_copy(update={"sample_index": index, "seed": derive(request.seed, index)})
 
 
 def clean(completion: Completion, max_chars: int = MAX_CHARS) -> Completion:
-    """The answer as text that every file takes: valid Unicode, and of bounded length."""
+    """The answer as valid Unicode of limited length, so that every file can store it."""
     read = {name: getattr(completion, name) for name in ("text", "model", "stop")}
     fixed = {name: good for name, raw in read.items() if (good := utf8(raw)) != raw}
     text = fixed.get("text", completion.text)
@@ -494,7 +500,7 @@ def clean(completion: Completion, max_chars: int = MAX_CHARS) -> Completion:
 
 
 def utf8(text: str) -> str:
-    """Surrogates that stand alone, which JSON can carry and UTF-8 can't, become U+FFFD."""
+    """Lone surrogates, which JSON allows and UTF-8 does not, become U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:

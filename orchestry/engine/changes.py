@@ -1,31 +1,31 @@
-"""Settings that a resume may change, and digests by which it finds what else has changed."""
+"""The settings that a resume may change, and digests that show what else has changed."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestry.core.config import RENAMED, RunConfig
-from orchestry.core.digests import folder_digest, text_digest
+from orchestry.core.digests import with_whole
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import to_json
 from orchestry.core.resolve import Mark, leaves, marked, marks
+from orchestry.engine.plan import Plan
 from orchestry.store.journal import Event, Opened
-from orchestry.task.base import BaseTask
-from orchestry.task.registry import folder_of
+from orchestry.store.run import Store
 
 
 def names_base(backend: str, key: str) -> bool:
-    """Whether a key says where a base of backend local lies, which is known by its content."""
+    """Whether a key is the path of a base model of backend local, which is identified by its
+    content."""
     owner, _, name = key.rpartition(".")
     there = owner == "provider" or owner.startswith("agents.")
     return backend == "local" and there and name == "model"
 
 
 def check_changes(changes: Mapping[str, Any], backend: str = "api") -> None:
-    """Raises ConfigError for changes, nested like the config, of anything else; backend local's
+    """Raises ConfigError for changes (nested like the config) of any other key. Backend local's
     base may have moved."""
     for key, _ in leaves(changes):
         if Mark.RESUMABLE not in marks(RunConfig, key) and not names_base(backend, key):
@@ -41,8 +41,8 @@ def _resumable() -> str:
 
 
 def config_digests(config: RunConfig) -> dict[str, str]:
-    """Of all that may not change, as `config`, and of each section that says something else than
-    the defaults, as `config.SECTION`."""
+    """Digests of everything that may not change (`config`) and of each section with non-default
+    values (`config.SECTION`)."""
     raw = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     sections: dict[str, dict[str, Any]] = {}
     for key, value in leaves(raw):
@@ -50,25 +50,27 @@ def config_digests(config: RunConfig) -> dict[str, str]:
         if not marks(RunConfig, key) & {Mark.RESUMABLE, Mark.MOVABLE} and not moves:
             before = {new: old for old, new in RENAMED.get(key, {}).items()}
             sections.setdefault(key.partition(".")[0], {})[key] = before.get(str(value), value)
-    return _with_whole("config", ".", {name: to_json(found) for name, found in sections.items()})
+    return with_whole("config", ".", {name: to_json(found) for name, found in sections.items()})
 
 
-def task_digests(task: BaseTask[Any]) -> dict[str, str]:
-    """Of the task's code and data, as `task`, and of each of these files, as `task/FILE`."""
-    folder = folder_of(task)
-    if folder is None:
-        file = Path(sys.modules[type(task).__module__].__file__ or "")
-        folder, files = file.parent, [file]
-    else:
-        files = list(_files(folder))
-    return _with_whole(
-        "task", "/", {str(one.relative_to(folder)): folder_digest(folder, [one]) for one in files}
-    )
+def ground_of(plan: Plan, store: Store, accept: bool) -> dict[str, Any]:
+    """What this process runs on, as the fields `digests` and `accepted` of its first event.
+
+    Raises ConfigError where the process before ran on something else, and nobody accepts that.
+    """
+    digests = {**config_digests(plan.config), **plan.digests, **plan.backend.digests()}
+    found = changed(store.events, digests)
+    if found and not accept:
+        raise ConfigError(
+            f"{store.folder} was played with other contents of {worded(found)}: put that back, or "
+            f"accept the new ones: `orchestry resume {store.folder} --accept-changes`"
+        )
+    return {"digests": digests, "accepted": tuple(found)}
 
 
 def changed(events: Iterable[Event], now: Mapping[str, str]) -> list[str]:
-    """What differs from the digests that the last process of a journal left: parts by name, or
-    the whole where no part does. What one of the two does not know is left out.
+    """The names that differ from the last process's digests in the journal: parts, or the whole if
+    no part differs. Names that only one side has are skipped.
     """
     before: Mapping[str, str] = {}
     for event in events:
@@ -83,7 +85,7 @@ def changed(events: Iterable[Event], now: Mapping[str, str]) -> list[str]:
 
 
 def worded(names: Iterable[str]) -> str:
-    """Names of digests as a person is told them.
+    """Digest names in words.
 
     >>> worded(["base", "config.seed", "task/task.py"])
     'base, seed in config.yaml, task.py of the task'
@@ -94,17 +96,3 @@ def worded(names: Iterable[str]) -> str:
         where = {"config": "in config.yaml", "task": "of the task"}.get(kind)
         said.append(f"{part} {where}" if part and where else name)
     return ", ".join(said)
-
-
-def _with_whole(name: str, mark: str, parts: Mapping[str, str]) -> dict[str, str]:
-    found = {f"{name}{mark}{part}": text_digest(text) for part, text in sorted(parts.items())}
-    return {name: text_digest(to_json(found)), **found}
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Code and data: no documents, caches or hidden files."""
-    for path in folder.rglob("*"):
-        parts = path.relative_to(folder).parts
-        hidden = any(part.startswith((".", "__pycache__")) for part in parts)
-        if path.is_file() and not hidden and path.suffix != ".md":
-            yield path

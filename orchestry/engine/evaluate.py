@@ -1,4 +1,4 @@
-"""Runs that measure and learn nothing: a run's team, or a baseline, on held-out problems."""
+"""Runs that only measure: a run's team, or a baseline, on held-out problems."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from orchestry.backends import BACKENDS
-from orchestry.core.config import MAX_EPISODES, RunConfig, merge, validate
+from orchestry.core.config import MAX_EPISODES, RunConfig, validate
 from orchestry.core.errors import ConfigError, unknown
-from orchestry.core.resolve import Mark, leaves, marks
+from orchestry.core.resolve import Mark, leaves, marks, merge
 from orchestry.core.types import Split
 from orchestry.engine.changes import changed, names_base, worded
 from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare, run_plan
 from orchestry.engine.session import Observer, Silent
 from orchestry.engine.trust import Trust, of_run
-from orchestry.store.checkpoints import Which, chosen
+from orchestry.store.checkpoints import Which, chosen_update
 from orchestry.store.journal import Learned
 from orchestry.store.measurements import EVALUATIONS, Measurement, host_of
 from orchestry.store.records import Summary
@@ -25,10 +25,10 @@ from orchestry.store.run import Run, load_run, read_config
 from orchestry.task.arrangements import ARRANGEMENTS, BASELINES
 
 SAMPLES = 10
-"""Trajectories of each problem that a baseline plays, so that pass@10 can be told."""
+"""A baseline plays this many trajectories per problem, enough for pass@10."""
 _QUIET: dict[str, Any] = {
     "credit": {"share": 0.0},
-    "trackers": {"tensorboard": False, "wandb": "off"},  # they show the run's own curves
+    "trackers": {"tensorboard": False, "wandb": "off"},  # trackers show the run's own curves
 }
 
 
@@ -45,17 +45,16 @@ def evaluate(
     task_path: Sequence[Path] = (),
     trust: Trust = False,
 ) -> Run:
-    """Plays each problem of a held-out split once, as the run would; results lie in the run.
+    """Plays each problem of a held-out split once, as the run would; results are stored in the run.
 
     A second call for the same split continues where the first stopped, or returns its results.
-    `budget_usd` is the evaluation's own cap; None keeps the run's. `update` names the team: as
-    that update left it (0: as the run began), the `best` of those that were evaluated on dev, or
-    as it stands. With `samples`, that many independent trajectories of each problem are played and
-    no search; with `episodes`, only the first problems of the run's order. `patience_s`: seconds to
-    wait for a server that is away; None keeps the run's. `task_path`: where the task lies now, if
-    it moved. Problems and seeds are the same for all
-    teams. Raises ConfigError for an update that is not there, and where the run names code or
-    servers of others that are not to be trusted.
+    `budget_usd`: the evaluation's own cap; None keeps the run's. `update`: the team after that
+    update (0: untrained), or the `best` on dev; None: after the last. `samples`: this many
+    independent trajectories per problem instead of the search. `episodes`: only the first problems,
+    in the run's order. `patience_s`: seconds to wait for a server that is away; None keeps the
+    run's. `task_path`: the task's folder, if it moved. Problems and seeds are the same for all
+    teams. Raises ConfigError for an unknown update, and if the run names other people's code or
+    servers that are not trusted.
     """
     source, watch = _source(run), observer or Silent()
     note = watch.note
@@ -65,9 +64,9 @@ def evaluate(
     if budget_usd is not None:
         today["budget"] = {"usd": budget_usd}
     own = of_run(source.folder, today, trust, note)
-    learned = chosen(source, update)
+    learned = chosen_update(source, update)
     # One folder per update of the team; a run that learned nothing has a single one.
-    number = (learned.update if learned else 0) if chosen(source, None) else None
+    number = (learned.update if learned else 0) if chosen_update(source, None) else None
     stage = Measurement(split=split, update=number, samples=samples)
     folder = source.folder / EVALUATIONS / stage.name
     changes: dict[str, Any] = dict(
@@ -81,7 +80,7 @@ def evaluate(
 
 
 class How(TypedDict, total=False):
-    """What `evaluate` may be told, beside the run and the budget."""
+    """The options of `evaluate`, besides run and budget."""
 
     split: Split
     observer: Observer | None
@@ -96,12 +95,12 @@ class How(TypedDict, total=False):
 def compared(
     run: Run | str | Path, budget_usd: float | None = None, **how: Unpack[How]
 ) -> tuple[Run, Run | None]:
-    """`evaluate`, and the same of the team as the run began, on what is left of the budget.
+    """`evaluate`, then the same for the untrained team, within the remaining budget.
 
-    The second is None if the first is the untrained team itself, or was not finished.
+    The second is None if the first is the untrained team itself, or did not finish.
     """
     found = evaluate(run, budget_usd=budget_usd, **how)
-    if found.summary.stopped != "done" or chosen(_source(run), how.get("update")) is None:
+    if found.summary.stopped != "done" or chosen_update(_source(run), how.get("update")) is None:
         return found, None
     began = How(**{**how, "update": 0})
     return found, evaluate(run, budget_usd=_left(found.summary), **began)
@@ -111,20 +110,19 @@ def compared(
 class Baselines:
     """Baselines of a config's task and team: untrained, unjudged, with the config's seeds.
 
-    Raises ConfigError for an unknown name, and for a config that no run could have.
+    Raises ConfigError for an unknown name or an invalid config.
     """
 
     config: RunConfig
     names: Sequence[str]
     split: Split = "test"
     samples: int = SAMPLES
-    """Trajectories of each problem; of `best_of_n` where the config has a beam, as many as that
-    would pay for."""
+    """Trajectories per problem. For `best_of_n` with a beam: as many as the beam's calls allow."""
     episodes: int | None = None
-    """The first problems of the config's order; None plays all."""
+    """Number of problems, in the config's order; None plays all."""
 
     def configs(self) -> dict[str, RunConfig]:
-        """What is run, by name."""
+        """The configs to run, by name."""
         found = {name: self._of(name) for name in self.names}
         return {
             name: prepare(config, need_key=False, held_out=True).config
@@ -134,9 +132,9 @@ class Baselines:
     def play(self, root: Path, observer: Observer | None = None) -> Iterator[Run]:
         """Plays one after the other, each into `root/NAME--SPLIT--samples-N`.
 
-        The config's budget is the cap of all of them together; at the cap, the run that reached it
-        is the last one returned. What an earlier call left is continued. All are checked before
-        the first is played.
+        The config's budget caps all of them together; the run that reaches the cap is the last one
+        returned. Unfinished runs of an earlier call are continued. All are checked before the first
+        is played.
         """
         notes: dict[str, list[str]] = {name: [] for name in self.names}
         plans = {
@@ -161,7 +159,7 @@ class Baselines:
         if self.config.baseline is not None:
             raise ConfigError(
                 f"the config is of baseline {self.config.baseline}, and baselines are of the team: "
-                "leave `baseline`, or name the team's own run"
+                "leave out `baseline`, or name the team's own run"
             )
         changes: dict[str, Any] = {
             "baseline": name if name in ARRANGEMENTS else None,
@@ -178,7 +176,7 @@ class Baselines:
 
 
 def _whom(source: Run, learned: Learned | None) -> str:
-    """Which team is played, with its checkpoint where its weights have one."""
+    """Which team is played, with its checkpoint if there is one."""
     if learned is None:
         return f"the team as {source.folder} began"
     kept = learned.state.get("checkpoint")
@@ -188,12 +186,12 @@ def _whom(source: Run, learned: Learned | None) -> str:
 
 
 def _source(run: Run | str | Path) -> Run:
-    """The run as it stands on disk now."""
+    """Reads the run from disk again."""
     return load_run(run.folder if isinstance(run, Run) else run)
 
 
 def _left(summary: Summary) -> float | None:
-    """Dollars that a run left of its cap; None if it had none."""
+    """Dollars left of a run's cap; None if it has no cap."""
     cap = summary.budget_usd
     return None if cap is None else max(0.0, cap - summary.cost_usd)
 
@@ -205,17 +203,20 @@ def _held_out(
     samples: int | None,
     episodes: int | None,
 ) -> RunConfig:
-    """A config, as plain data, that measures on that split: on the first `episodes` problems, or
-    on all. Raises ConfigError for fewer than one."""
+    """A config, as plain data, that measures on the split's first `episodes` problems, or on all.
+    Raises ConfigError for fewer than one."""
     if episodes is not None and episodes < 1:
-        raise ConfigError(f"episodes is {episodes}: give 1 or more, or leave it for all problems")
+        raise ConfigError(
+            f"episodes is {episodes}: give 1 or more, or leave it out for all problems"
+        )
     changes: dict[str, Any] = {**_QUIET, "split": split, "episodes": episodes or MAX_EPISODES}
     if budget_usd is not None:
         changes["budget"] = {"usd": budget_usd}
     if samples is not None:
-        # Aligned, also where the run combines all samples: combinations are not independent.
+        # Aligned even if the run combines all samples, because combinations are not independent.
         changes["search"] = {"strategy": "chains", "k_samples": samples, "joint": "aligned"}
-        changes["judge"] = {"enabled": False}  # nothing is pruned, and a reward is the task's word
+        # Nothing is pruned, and the task alone gives the reward.
+        changes["judge"] = {"enabled": False}
         if plain.get("backend") == "local":
             changes["learn"] = {"group_size": samples}
     return validate(merge(plain, changes))
@@ -228,8 +229,8 @@ def _play(plan: Plan, folder: Path, watch: Observer) -> Run:
 
 
 def _compare(plan: Plan, folder: Path, watch: Observer) -> None:
-    """Notes where the run that this folder lies in was played with another version of the task, or
-    on another base."""
+    """Notes if the run of this folder was played with another version of the task or another
+    base."""
     host = host_of(folder)
     if host is None:
         return
@@ -241,7 +242,7 @@ def _compare(plan: Plan, folder: Path, watch: Observer) -> None:
 
 
 def _check_same(config: RunConfig, folder: Path) -> None:
-    """Raises ConfigError if the folder holds what another config measured."""
+    """Raises ConfigError if the folder holds the results of another config."""
     if not (folder / "config.yaml").exists():
         return
     for key, before, now in differing(validate(read_config(folder)), config):
@@ -252,7 +253,7 @@ def _check_same(config: RunConfig, folder: Path) -> None:
 
 
 def differing(one: RunConfig, other: RunConfig) -> Iterator[tuple[str, Any, Any]]:
-    """The keys that decide what is measured and are not equal, with both values."""
+    """The keys that decide what is measured and differ, with both values."""
     first, second = map(_measured, (one, other))
     for key in first | second:
         if first.get(key) != second.get(key):
@@ -260,8 +261,8 @@ def differing(one: RunConfig, other: RunConfig) -> Iterator[tuple[str, Any, Any]
 
 
 def _measured(config: RunConfig) -> dict[str, Any]:
-    """Without where the same model answers: a server's address, and the folders of bases, which a
-    run knows by content wherever they lie."""
+    """Drops places that don't matter: server addresses, and folders of bases (identified by
+    content)."""
     return {
         key: value
         for key, value in leaves(config.model_dump(mode="json", by_alias=True))

@@ -1,6 +1,7 @@
-"""What a local run learned, for use elsewhere: plain peft adapters, or models with them merged.
+"""Exports what a local run learned: peft adapters, or models with merged adapters.
 
-An export is whole or not there. Nothing in the run changes, but the default folder lies in it.
+An export is written whole or not at all. Nothing in the run changes, except that the default folder
+is in it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from orchestry.backends.local.model import EMBEDDED, load_base, loadable, requir
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, StoreError, reason, unknown
 from orchestry.core.files import new_folder, to_json
-from orchestry.store.checkpoints import Which, checkpoint, chosen
+from orchestry.store.checkpoints import Which, checkpoint, chosen_update
 from orchestry.store.journal import Learned
-from orchestry.store.measurements import evaluations
+from orchestry.store.measurements import evaluation_folders
 from orchestry.store.run import Run, load_run
 
 _CONFIG, _BASE = "adapter_config.json", "base_model_name_or_path"
@@ -33,16 +34,16 @@ class Adapter:
 
     folder: Path
     agents: tuple[str, ...]
-    """Whose it is: one, or all that share it."""
+    """The agents that use it: one, or all that share it."""
     config: dict[str, Any]
     """adapter_config.json."""
     base: str
-    """As the adapter names it; as the run does now, where that folder is gone."""
+    """The base as the adapter names it or, if that folder is gone, as the run names it now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written, and what of."""
+    """What was written, and from which run."""
 
     folder: Path
     learned: Learned
@@ -51,7 +52,7 @@ class Exported:
 
     @property
     def written(self) -> list[tuple[Path, Adapter]]:
-        """Each adapter's new folder."""
+        """The new folder of each adapter."""
         return [(self.folder / adapter.folder.name, adapter) for adapter in self.adapters]
 
 
@@ -66,10 +67,10 @@ def export(
 ) -> Exported:
     """Writes one folder per agent into a new or empty folder (default: `RUN/export/update-N`).
 
-    Without `merge` each is an adapter that peft loads, with it a model that transformers loads; a
-    README says how. `agents`: these alone. `update`: that one, or the `best`, not the last.
-    Raises ConfigError for what is not there to export, and StoreError where it can't be read or
-    written; nothing is left then.
+    Without `merge`, peft loads each folder as an adapter; with it, transformers loads it as a
+    model; its README has the code. `agents`: only these. `update`: its number or `best`; None: the
+    last. Raises ConfigError if there is nothing to export, and StoreError if it can't be read or
+    written; then no file is left.
     """
     found = load_run(run)
     config = _local(found)
@@ -121,12 +122,12 @@ def _local(run: Run) -> RunConfig:
 
 
 def _chosen(run: Run, update: Which) -> Learned:
-    """The update that is meant; raises ConfigError where nothing was learned yet."""
-    learned = chosen(run, update)
-    if learned is None and chosen(run, None) is not None:
+    """The chosen update; raises ConfigError if nothing was learned yet."""
+    learned = chosen_update(run, update)
+    if learned is None and chosen_update(run, None) is not None:
         raise ConfigError(
             f"update 0 of {run.folder} has learned nothing to export: name one of its updates, or "
-            "leave --update for the last"
+            "leave out --update for the last"
         )
     if learned is None:
         raise ConfigError(
@@ -140,13 +141,13 @@ def _chosen(run: Run, update: Which) -> Learned:
 def _adapters(
     run: Run, learned: Learned, config: RunConfig, agents: Sequence[str]
 ) -> tuple[Adapter, ...]:
-    """The checkpoint's adapters, or those of `agents`; raises ConfigError for one it lacks."""
+    """The checkpoint's adapters, or those of `agents`; raises ConfigError for a missing one."""
     folders = sorted(checkpoint(run, learned).glob(f"*/{_CONFIG}"))
     found = {unquote(path.parent.name): path.parent for path in folders}
     if config.learn.shared:
         if agents:
             raise ConfigError(
-                f"all agents of {run.folder} have one adapter (learn.shared): leave --agent"
+                f"all agents of {run.folder} share one adapter (learn.shared): leave out --agent"
             )
         everyone = tuple(prompts_of(run))
         return tuple(_adapter(folder, everyone, config) for folder in found.values())
@@ -175,12 +176,12 @@ def _adapter(folder: Path, agents: tuple[str, ...], run: RunConfig) -> Adapter:
 
 
 def _gone(base: str) -> bool:
-    """Whether it is a folder that is not there."""
+    """Whether it is a path that does not exist."""
     return Path(base).is_absolute() and not Path(base).is_dir()
 
 
 def prompts_of(run: Run) -> dict[str, str]:
-    """The agents' system prompts as they were last asked, whatever became of the task's files."""
+    """The agents' last system prompts, from the journal; the task's files may have changed."""
     found: dict[str, str] = {}
     for episode in run.episodes:
         for turn in (turn for node in episode.nodes for turn in node.turns):
@@ -190,10 +191,10 @@ def prompts_of(run: Run) -> dict[str, str]:
 
 
 def _held_out(run: Run, update: int) -> dict[str, float]:
-    """Mean reward by split of the evaluations after that update that were played to their end; of
-    several of a split, that with the most samples."""
+    """Mean reward per split, from finished evaluations of that update; if a split has several, the
+    one with the most samples."""
     found: dict[str, tuple[int, float]] = {}
-    for place, stage in evaluations(run.folder):
+    for place, stage in evaluation_folders(run.folder):
         if stage.update != update or not (place / "summary.json").exists():
             continue
         summary = Run(place).summary
@@ -204,8 +205,8 @@ def _held_out(run: Run, update: int) -> dict[str, float]:
 
 
 def _source(adapter: Adapter, merge: bool, note: Callable[[str], None]) -> str:
-    """What transformers loads as the adapter's base. One that is gone is an error where it is
-    needed, and noted where it is not."""
+    """The adapter's base, as transformers loads it. A missing base is an error if it is needed,
+    else a note."""
     if adapter.base == EMBEDDED:
         return loadable(EMBEDDED)
     if _gone(adapter.base):
@@ -214,7 +215,7 @@ def _source(adapter: Adapter, merge: bool, note: Callable[[str], None]) -> str:
             run = adapter.folder.parents[2]
             raise ConfigError(
                 f"{gone}: put it back, say where it is now with `orchestry resume {run} --set "
-                "provider.model=FOLDER`, or leave --merge to export the adapters alone"
+                "provider.model=FOLDER`, or leave out --merge to export adapters"
             )
         note(f"{gone}: name its new place in the exported {_CONFIG}, as {_BASE}")
     return adapter.base
@@ -225,7 +226,7 @@ def _source(adapter: Adapter, merge: bool, note: Callable[[str], None]) -> str:
 
 @contextmanager
 def _written(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `folder` at the end and vanishes with an error."""
+    """A temporary folder that becomes `folder` at the end, and is removed after an error."""
     if not folder.name:
         raise ConfigError(f"--out {folder} is not a new folder: give it a name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -243,14 +244,14 @@ def _written(folder: Path) -> Iterator[Path]:
 
 
 def _copy(adapter: Adapter, folder: Path, source: str) -> None:
-    """The adapter as it is, naming a base that transformers finds."""
+    """Copies the adapter, with a base name that transformers finds."""
     _need_room(folder, sum(file.stat().st_size for file in adapter.folder.iterdir()))
     shutil.copytree(adapter.folder, folder)
     (folder / _CONFIG).write_text(to_json({**adapter.config, _BASE: source}), encoding="utf-8")
 
 
 def _merge(adapter: Adapter, folder: Path, options: Mapping[str, Any]) -> None:
-    """The base with the adapter in its weights, in float32: see the README that goes with it."""
+    """Merges the adapter into the base's weights, in float32 (its README says why)."""
     from safetensors import SafetensorError
     from transformers import GenerationConfig
 
@@ -272,12 +273,12 @@ def _merge(adapter: Adapter, folder: Path, options: Mapping[str, Any]) -> None:
     )
     try:
         worn.export(0, folder)
-    except SafetensorError as error:  # the disk's word, in another class
+    except SafetensorError as error:  # the disk's error, in another class
         raise OSError(reason(error)) from None
 
 
 def _need_room(folder: Path, size: int) -> None:
-    """Raises StoreError if so many bytes don't fit."""
+    """Raises StoreError if there is no room for so many bytes."""
     if (free := shutil.disk_usage(folder.parent).free) < size:
         raise StoreError(
             f"the weights of {folder.name} take {size / 1e6:,.0f} MB, and the disk that they are "

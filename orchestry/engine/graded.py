@@ -1,8 +1,7 @@
-"""What a judge is measured on: answers of known scores, as the siblings of one move.
+"""Answers with known scores, on which a judge is measured, as siblings of one move.
 
-The task names answers (`BaseTask.graded`), they are played, and the task's own `evaluate`, which
-runs the code where there is any, says what each play is worth. The judge is shown the move on which
-the plays part, and nothing of their scores.
+The task names answers (`BaseTask.graded`). They are played, and the task's own `evaluate` scores
+each play. The judge sees the move at which the plays differ, without their scores.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from orchestry.core.types import ROOT, Completion, Problem, Rate, Siblings, Spli
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import Play, task_boundary
 
-SPLITS: tuple[Split, ...] = ("train", "dev")
-"""Test stays unseen."""
-SIZE = 4
-"""Candidates per problem: as many as siblings in a search by default."""
-AT_ONCE = 4
-"""Problems whose answers are scored at once."""
+_SPLITS: tuple[Split, ...] = ("train", "dev")
+"""The test split is not used."""
+_SIZE = 4
+"""Candidates per problem: the default number of siblings in a search."""
+_AT_ONCE = 4
+"""Problems whose answers are scored at the same time."""
 Way = Sequence[Trajectory[Any]]
 """A play, stage by stage, the first state included."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradedSet:
-    """The candidates of one problem: the siblings without scores, and their true worths."""
+    """The candidates of one problem: siblings without scores, and their true scores."""
 
     siblings: Siblings[Any]
     worths_G: tuple[float, ...]
@@ -43,16 +42,17 @@ async def graded_sets(
     rate: Rate,
     on_set: Callable[[], None] = lambda: None,
 ) -> list[GradedSet]:
-    """Sets of `wanted` problems of train and dev in seeded order; fewer where the task has fewer.
+    """One set per problem, for `wanted` problems of train and dev in seeded order; fewer if the
+    task has fewer.
 
-    A problem all of whose answers score the same is skipped. More sets by the same seed
-    begin with these. Raises ConfigError if no problem has any.
+    A problem is skipped if all its answers have the same score. A larger `wanted` with the same
+    seed begins with the same sets. Raises ConfigError if there is no set.
     """
-    problems = [problem for split in SPLITS for problem in task.problems(split)]
+    problems = [problem for split in _SPLITS for problem in task.problems(split)]
     order = shuffled(len(problems), seed, "judge check")
     found: list[GradedSet] = []
     while order and len(found) < wanted:
-        count = min(AT_ONCE, wanted - len(found))
+        count = min(_AT_ONCE, wanted - len(found))
         batch, order = order[:count], order[count:]
         sets = await together(graded_set(task, problems[i], rate) for i in batch)
         for each in sets:
@@ -68,7 +68,7 @@ async def graded_sets(
 
 
 async def graded_set(task: BaseTask[Any], problem: Problem, rate: Rate) -> GradedSet | None:
-    """At most SIZE candidates, with as many different scores as possible; None if all tie."""
+    """At most _SIZE candidates, with as many different scores as possible; None if all tie."""
     with task_boundary(task, "graded", problem):
         answers = tuple(task.graded(problem))
     ways: list[tuple[Way, float]] = []
@@ -76,7 +76,7 @@ async def graded_set(task: BaseTask[Any], problem: Problem, rate: Rate) -> Grade
         way = _play(task, problem, answer, index)
         (score,) = await rate([way[-1]])
         ways.append((way, score.total))
-        if len({worth for _, worth in ways}) == SIZE:  # the rest need not be run
+        if len({worth for _, worth in ways}) == _SIZE:  # the rest need not be run
             break
     return _as_siblings(_chosen(ways))
 
@@ -84,7 +84,7 @@ async def graded_set(task: BaseTask[Any], problem: Problem, rate: Rate) -> Grade
 def _play(
     task: BaseTask[Any], problem: Problem, answers: Mapping[str, str], index: int
 ) -> list[Trajectory[Any]]:
-    """The play in which every agent says its answer whenever it acts."""
+    """The play in which every agent gives its answer whenever it acts."""
     seed = derive("judge check", problem.id)
     with task_boundary(task, "reset", problem):
         way: list[Trajectory[Any]] = [Trajectory(ROOT, problem, seed, task.reset(problem, seed))]
@@ -108,15 +108,15 @@ def _said(task: BaseTask[Any], problem: Problem, answers: Mapping[str, str], age
 
 
 def _chosen(ways: Sequence[tuple[Way, float]]) -> list[tuple[Way, float]]:
-    """The first of each worth, then others that tie with them."""
+    """The first answer of each score, then others that tie with them."""
     firsts = {worth: place for place, (_, worth) in reversed(list(enumerate(ways)))}
     places = sorted(firsts.values())
     places += [place for place in range(len(ways)) if place not in places]
-    return [ways[place] for place in places[:SIZE]]
+    return [ways[place] for place in places[:_SIZE]]
 
 
 def _as_siblings(ways: Sequence[tuple[Way, float]]) -> GradedSet | None:
-    """The children of the state in which the ways part; of equal moves only the first."""
+    """The children of the state at which the plays differ; of equal moves only the first."""
     shortest = min((len(way) for way, _ in ways), default=0)
     for stage in range(1, shortest):
         moves: dict[tuple[str, ...], tuple[Way, float]] = {}
@@ -129,6 +129,6 @@ def _as_siblings(ways: Sequence[tuple[Way, float]]) -> GradedSet | None:
             movers = tuple(turn.agent for turn in children[0].turns[len(parent.turns) :])
             siblings = Siblings(parent, movers, children, ended=frozenset())
             return GradedSet(siblings, tuple(worth for _, worth in moves.values()))
-        if len(moves) > 1:  # they part here, and those that differ in worth do not
+        if len(moves) > 1:  # plays of different score have equal moves here
             return None
     return None

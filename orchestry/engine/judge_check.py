@@ -1,6 +1,6 @@
-"""The check itself: asks the judge about sets of known scores, in its own run directory.
+"""Checks a judge: asks it about answers with known scores, in a run directory.
 
-Each set is shown in an order and in its reverse, each twice: four questions, asked by the judge
+Each set is shown in one order and in its reverse, each twice: four questions, asked by the judge
 that a run would use, through gateway, ledger, cache and journal.
 """
 
@@ -18,35 +18,35 @@ from orchestry.core.config import (
     CreditConfig,
     RunConfig,
     SamplingConfig,
-    read_yaml,
 )
 from orchestry.core.errors import ConfigError
-from orchestry.core.resolve import Mark, leaves, marks
+from orchestry.core.resolve import Mark, leaves, marks, read_config_file
 from orchestry.core.types import Completion, Frozen, Policy, Request, Siblings
 from orchestry.engine.graded import GradedSet, graded_sets
 from orchestry.engine.manifest import Reason
 from orchestry.engine.plan import Plan
-from orchestry.engine.run import drive, in_own_loop, new_folder, prepare
+from orchestry.engine.run import drive, in_own_loop, new_run_folder, prepare
 from orchestry.engine.scores import Verdicts
 from orchestry.engine.session import Work
 from orchestry.judge.judge import seed_of
-from orchestry.judge.measures import Advice, Measures, Reading, Sheet, advise, measure
+from orchestry.judge.measures import Advice, JudgeMeasures, Reading, Sheet, advise, measure
 from orchestry.judge.ranking import Order, balanced
 from orchestry.models.gateway import Gateway
 from orchestry.store.run import Store
 
-NAME = "check.yaml"
-"""The config on disk: `orchestry resume` would play on a directory with a config.yaml."""
-DRAWS = (0, 1)
-QUESTIONS = 2 * len(DRAWS)
+_NAME = "check.yaml"
+"""The config's file name. Not config.yaml, so that `orchestry resume` does not take this for a
+run."""
+_DRAWS = (0, 1)
+QUESTIONS = 2 * len(_DRAWS)
 """Calls per problem, without repairs."""
 
 
 class Watcher(Protocol):
-    """Who watches a check; every call is cheap and none may fail."""
+    """Watches a check. Every method must be fast and must not raise."""
 
     def note(self, text: str) -> None:
-        """Something the user should know, in one line."""
+        """A one-line note for the user."""
         ...
 
     def started(self, folder: Path, plan: Plan) -> None:
@@ -54,11 +54,11 @@ class Watcher(Protocol):
         ...
 
     def scored(self) -> None:
-        """One more problem has candidates of known scores."""
+        """One more problem's answers are scored."""
         ...
 
     def asking(self, problems: int) -> None:
-        """So many problems have candidates; the judge is asked next."""
+        """All answers are scored, for that many problems; the judge is asked next."""
         ...
 
     def examined(self, sheet: Sheet) -> None:
@@ -67,7 +67,7 @@ class Watcher(Protocol):
 
 
 class CheckReport(Frozen):
-    """A check in one object: check.json, and what `--json` prints."""
+    """The results of a check: check.json, and the output of `--json`."""
 
     run_dir: str
     task: str
@@ -79,24 +79,26 @@ class CheckReport(Frozen):
     """Problems finished."""
     problems_asked: int
     candidates: int
-    """Answers on these problems, all told."""
-    measures: Measures
+    """Number of answers over all problems."""
+    measures: JudgeMeasures
     advice: Advice
     calls: int
-    """Answers that the model gave; those from the cache are `cache_hits`."""
+    """Answers from the model; answers from the cache count in `cache_hits`."""
     cache_hits: int
     input_tokens: int
     output_tokens: int
     cost_usd: float
     lost_usd: float
-    """The part of cost_usd set aside for calls that may have been billed but never answered."""
+    """The part of cost_usd that is charged for calls that may have been billed but were never
+    answered."""
     budget_usd: float | None
     seconds: float
-    """Wall clock of this process's part."""
+    """Wall-clock seconds of this process."""
 
 
 def resolved(config: RunConfig, problems: int) -> RunConfig:
-    """The config of a check: the judge is the run's one provider, asked once a question."""
+    """The config of a check: the judge is the run's only provider and is asked once per
+    question."""
     judge = config.judge
     asked_once = {"provider": None, "enabled": True, "when": "always", "repeats": 1}
     return config.model_copy(
@@ -112,43 +114,45 @@ def resolved(config: RunConfig, problems: int) -> RunConfig:
     )
 
 
-def check(config: RunConfig, problems: int, run_dir: Path | None, watch: Watcher) -> CheckReport:
-    """Measures the judge that a config resolves to, on `problems` problems of its task.
+def check_judge(
+    config: RunConfig, problems: int, run_dir: Path | None, watch: Watcher
+) -> CheckReport:
+    """Measures a config's judge on `problems` problems of its task.
 
-    A second call for the same directory continues the check. A check that stops at its
-    budget or at Ctrl-C is returned too: `stopped` says why. Raises ConfigError before anything is
-    spent; any other OrchestryError leaves a directory that can be continued.
+    A second call for the same directory continues the check. A check that stops at its budget or at
+    Ctrl-C is returned too, with the reason in `stopped`. Raises ConfigError before anything is
+    spent. After any other OrchestryError the check can be continued.
     """
     plan = prepare(resolved(config, problems), watch.note)
-    folder = run_dir or new_folder(f"judge-check--{plan.config.task}")
+    folder = run_dir or new_run_folder(f"judge-check--{plan.config.task}")
     return in_own_loop(_check(plan, folder, watch))
 
 
 def _keep_config(store: Store, config: RunConfig) -> None:
     """Writes the config of a new check, or compares it with the one that is continued.
 
-    Raises ConfigError for a directory of something else, and for one of another check.
+    Raises ConfigError if the directory holds another check, or no check.
     """
-    path = store.folder / NAME
+    path = store.folder / _NAME
     if not path.exists() and store.events:
         raise ConfigError(
             f"{store.folder} holds a run, not a judge check: choose another --run-dir"
         )
     if path.exists():
         plain = config.model_dump(mode="json", by_alias=True)
-        before, now = dict(leaves(read_yaml(path))), dict(leaves(plain))
+        before, now = dict(leaves(read_config_file(path))), dict(leaves(plain))
         for key in sorted(before.keys() | now.keys()):
             if not _free(key) and before.get(key) != now.get(key):
                 raise ConfigError(
                     f"{store.folder} holds a check with {key}={before.get(key)}, not "
                     f"{now.get(key)}: give the settings of then, or choose another --run-dir"
                 )
-    store.write(NAME, config.to_yaml())
+    store.write(_NAME, config.to_yaml())
 
 
 def _free(key: str) -> bool:
-    """What may change when a check is continued, since it changes no question: what a resume takes,
-    and how a run would search."""
+    """Keys that may change when a check is continued, because they change no question: those that a
+    resume accepts, and the search."""
     return key.startswith("search.") or Mark.RESUMABLE in marks(RunConfig, key)
 
 
@@ -165,10 +169,10 @@ async def _check(plan: Plan, folder: Path, watch: Watcher) -> CheckReport:
 
 
 class Exam(Work):
-    """Asks a judge about sets, several at once, until all are done or something stops it."""
+    """Asks a judge about sets, several at once, until all are done or the check is stopped."""
 
     report: CheckReport | None = None
-    """Once it was summed up; None if it failed."""
+    """The report; None if the check failed."""
 
     def __init__(self, plan: Plan, store: Store, watch: Watcher) -> None:
         super().__init__(plan, store, watch.note, f"the same command with --run-dir {store.folder}")
@@ -184,7 +188,7 @@ class Exam(Work):
     async def play(self, rate: Verdicts) -> None:
         """See Work: scores the sets, then examines the judge on all of them.
 
-        Only as many at once as fill the places for calls, so that a stop at the cap leaves few
+        Only as many sets at once as fill the call slots, so that a stop at the cap leaves few
         unfinished.
         """
         await self.run([self._grade(rate)])
@@ -198,7 +202,7 @@ class Exam(Work):
             self.fail(silent)
 
     def sum_up(self, reason: Reason, seconds: float) -> None:
-        """See Work: check.json, where there is something to tell."""
+        """See Work: writes check.json if there are results."""
         if reason != "failed":
             self.report = _report(self.plan, self.store, self._finished, reason, seconds)
             text = self.report.model_dump_json(indent=2)
@@ -206,7 +210,7 @@ class Exam(Work):
 
     @property
     def _finished(self) -> tuple[list[Sheet], int]:
-        """The finished sheets in the order of their sets, and how many there are to be."""
+        """The finished sheets in the order of their sets, and the planned number."""
         names = [each.siblings.parent.problem.id for each in self._sets]
         return [self._sheets[name] for name in names if name in self._sheets], len(names)
 
@@ -228,7 +232,7 @@ class Exam(Work):
             if self.failure:
                 return
             try:
-                sheet = await examine(self.plan, self.plan.backend.gateway, each)
+                sheet = await _examine(self.plan, self.plan.backend.gateway, each)
             except Exception as error:
                 self.fail(error)
                 return
@@ -236,10 +240,10 @@ class Exam(Work):
             self.watch.examined(sheet)
 
 
-async def examine(plan: Plan, gateway: Gateway, each: GradedSet) -> Sheet:
+async def _examine(plan: Plan, gateway: Gateway, each: GradedSet) -> Sheet:
     """The four readings of one set."""
     own = first_order(each.siblings)
-    shown = list(product(DRAWS, (own, own[::-1])))
+    shown = list(product(_DRAWS, (own, own[::-1])))
     asked = [_read(plan, Redrawn(gateway, draw), each, own, order, draw) for draw, order in shown]
     readings = tuple(await together(asked))
     return Sheet(each.siblings.parent.problem.id, each.worths_G, readings)
@@ -247,7 +251,7 @@ async def examine(plan: Plan, gateway: Gateway, each: GradedSet) -> Sheet:
 
 @dataclass(frozen=True, slots=True)
 class Redrawn:
-    """A policy that asks a gateway for one certain sample of each request, never for another."""
+    """A policy that always asks a gateway for the same sample number."""
 
     gateway: Gateway
     draw: int
@@ -260,21 +264,21 @@ class Redrawn:
 
 
 def first_order(siblings: Siblings[Any]) -> Order:
-    """The order in which ListwiseJudge shows a set when it asks once."""
+    """ListwiseJudge's order for a single question."""
     return balanced(len(siblings.children), 1, seed_of(siblings))[0]
 
 
 async def _read(
     plan: Plan, policy: Policy, each: GradedSet, own: Order, wanted: Order, draw: int
 ) -> Reading:
-    """One question, with the children laid out so that the judge shows them as wanted."""
-    places = dict(zip(own, wanted, strict=True))  # place of a child -> who takes it
+    """One question, with the children arranged so that the judge shows them in the wanted order."""
+    places = dict(zip(own, wanted, strict=True))  # place -> child
     laid_out = [places[index] for index in range(len(own))]
     children = tuple(each.siblings.children[index] for index in laid_out)
     siblings = replace(each.siblings, children=children)
     judgement = await plan.judge(policy).values(siblings)
     assert judgement is not None, "it is asked always"
-    said = dict(zip(laid_out, judgement.values, strict=False))  # none where malformed
+    said = dict(zip(laid_out, judgement.values, strict=False))  # empty if malformed
     numbers = tuple(said[index].number for index in sorted(said))
     return Reading(wanted, draw, judgement.outcome, numbers)
 

@@ -1,4 +1,4 @@
-"""A run in one object, and what it ran on."""
+"""The summary of a run, and manifest.json: what it ran on."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PACKAGES = (
 
 
 def stop_reason(failure: OrchestryError | None) -> Reason:
-    """Why a process ended, in the journal's word."""
+    """Why a process ended, as the journal records it."""
     if failure is None:
         return "done"
     if isinstance(failure, BudgetExceeded):
@@ -54,10 +54,9 @@ def stop_reason(failure: OrchestryError | None) -> Reason:
 
 
 def fruitless(plan: Plan, records: Collection[EpisodeRecord] = ()) -> OrchestryError | None:
-    """The error of a finished run that is no success: no call was answered (whatever empty
-    answers scored), or every episode failed.
+    """The error of a finished run without a result: no call was answered, or every episode failed.
 
-    Answers from the cache, and those of earlier processes, count.
+    Answers from the cache and from earlier processes count.
     """
     if not any(row.calls + row.cache_hits for row in plan.backend.gateway.usage()):
         what = "not one call was answered"
@@ -71,8 +70,8 @@ def fruitless(plan: Plan, records: Collection[EpisodeRecord] = ()) -> OrchestryE
     )
 
 
-def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summary:
-    """All committed episodes, and the figures of the whole run's calls."""
+def summary_of(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summary:
+    """The summary over all committed episodes and all calls of the run."""
     backend, provider, ledger = plan.backend, plan.backend.provider, plan.backend.gateway.ledger
     books = Books(
         provider=provider.name,
@@ -88,7 +87,7 @@ def summarise(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summa
     )
     finished = [store.episodes[number] for number in sorted(store.episodes)]
     config, learned = plan.config.model_dump(mode="json"), backend.prompt_change(plan.task)
-    told = summary.summarise(store.folder, config, books, finished)
+    told = summary.summarise_journal(store.folder, config, books, finished)
     own = {
         "model_sha256": getattr(provider, "sha256", None),
         "stopped": reason,
@@ -111,10 +110,10 @@ class _Manifest(BaseModel):
 def write_manifest(
     store: Store, plan: Plan, sandbox_level: str, clock: Callable[[], float] = time.time
 ) -> None:
-    """Adds this process to manifest.json: the first one whole, a later one under `resumed` with
-    its UTC time and what differs from the process before it; it is left out if nothing differs.
+    """Adds this process to manifest.json: the first whole; a later one under `resumed`, with its
+    UTC time and the differences from the process before it, if there are any.
 
-    Raises StoreError for a manifest that is damaged.
+    Raises StoreError for a damaged manifest.
     """
     found = _manifest(plan, sandbox_level)
     path = store.folder / "manifest.json"
@@ -173,7 +172,7 @@ def _version(package: str) -> str | None:
 
 
 def _revision() -> str | None:
-    """The revision of the folder the user works in, where git knows one."""
+    """The git revision of the working folder, if there is one."""
     command = ["git", "rev-parse", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd=Path.cwd(), timeout=5)

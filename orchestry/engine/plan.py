@@ -1,4 +1,4 @@
-"""A run that was checked, before anything of it is spent or written."""
+"""A checked run, before anything is spent or written."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ STAGES_PER_PLACE = 4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run that was checked: its task loads, its key, prices and agents are known."""
+    """A checked run: its task loads; its key, prices and agents are known."""
 
     task: BaseTask[Any]
     problems: Sequence[Problem]
     backend: Backend
     digests: Mapping[str, str] = field(default_factory=dict)
-    """Of the task's files."""
+    """Digests of the task's files."""
 
     @property
     def config(self) -> RunConfig:
-        """With all that its backend resolved."""
+        """The config with everything that its backend resolved."""
         return self.backend.config
 
     def problem(self, episode: int) -> Problem:
-        """Every problem once, in seeded order, before any comes again in another order."""
+        """All problems in seeded order; after each pass they come again in another order."""
         epoch, place = divmod(episode, len(self.problems))
         order = shuffled(len(self.problems), self.config.seed, "epoch", epoch)
         return self.problems[order[place]]
@@ -45,22 +45,22 @@ class Plan:
         return derive(self.config.seed, "episode", episode)
 
     def schedule(self, episode: int) -> Schedule:
-        """How many samples each stage of an episode draws, and which states live on."""
+        """How many samples each stage draws, and which states survive."""
         return schedule(self.config.search, self.task, self.problem(episode))
 
     def judge(self, policy: Policy, **changes: Any) -> ListwiseJudge:
-        """The judge that the run asks, with that policy in place of its model."""
+        """The run's judge, with that policy as its model."""
         settings = self.config.judge.model_copy(update=changes)
         model, agents = self.backend.bench.provider.model, self.task.agents
         return ListwiseJudge(policy, model, settings, agents, temperature=settings.temperature)
 
     @property
     def episodes_in_flight(self) -> int:
-        """As the config says, else enough that calls are always waiting for a free place.
+        """The config's number, else enough that calls are always waiting for a free slot.
 
-        An episode pauses between its stages until the slowest call is answered. Four stages of
-        calls per place make up for that (measured in benchmarks/peers/overhead.py). There are no
-        more, since an unfinished episode has no result yet.
+        An episode pauses after each stage until the slowest call is answered. Four stages of calls
+        per slot make up for that (measured in benchmarks/peers/overhead.py). More would leave more
+        episodes unfinished at a stop.
         """
         search = self.config.search
         if search.episodes_in_flight is not None:
@@ -73,14 +73,14 @@ class Plan:
 
     @property
     def calls(self) -> int:
-        """Calls that an episode makes at most to play, counted on the first problem."""
+        """The most calls that playing an episode makes, counted on the first problem."""
         problem = self.problems[0]
         breadth = schedule(self.config.search, self.task, problem).breadth
         acting = len(self.task.to_act(self.task.reset(problem, 0)))
         return breadth * acting * count_stages(self.task, problem)
 
     def foresee(self, ledger: Ledger, finished: int) -> None:
-        """Tells the ledger what an episode may take, before any of this process has finished."""
+        """Tells the ledger how much an episode may cost, before the first one has finished."""
         backend = self.backend
         usd = max(
             backend.answering(role).prices.worst(member.model, 0, member.max_tokens, shared=False)

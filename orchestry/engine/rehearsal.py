@@ -1,7 +1,7 @@
-"""What stands in for models and rewards in a dry run: drawn from a seed, priced as the real ones.
+"""A rehearsal: a part of a run on its real path, with models and rewards drawn from a seed.
 
-Answers are filler as long as those of earlier runs of the model, else as the prior says. What a
-provider's own settings say of its answers is not read.
+Answers are filler, as long as those of earlier runs of the model, else as the prior says. Each is
+priced as a real one would be.
 """
 
 from __future__ import annotations
@@ -10,313 +10,224 @@ import json
 import math
 import random
 from collections import defaultdict
-from collections.abc import Sequence
-from copy import copy
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from orchestry.backends.api.learner import Played
-from orchestry.backends.api.library import Library
-from orchestry.core.types import (
-    Completion,
-    Message,
-    NodeId,
-    Part,
-    Policy,
-    Problem,
-    Rate,
-    Request,
-    Score,
-    Trajectory,
-    Tree,
-    Turn,
-    sample_of,
-)
-from orchestry.engine.lengths import FEWEST, Length, Measured
+from orchestry.backends.api.backend import ApiBackend, Dev
+from orchestry.backends.api.learner import Learner
+from orchestry.backends.base import Backend
+from orchestry.core.seeds import derive
+from orchestry.core.types import Completion, Part, Policy, Rate, Request, Score, Trajectory
+from orchestry.engine.lengths import FEWEST, KINDS, Length, Measured
 from orchestry.engine.plan import Plan
 from orchestry.models.fake import MEDIAN_SHARE, SIGMA, clip_tokens, filler, instance, output_prior
+from orchestry.rollout.replay import give_credit
 from orchestry.rollout.rollout import Rollout
-from orchestry.rollout.schedule import Schedule
+from orchestry.rollout.tree import episode_record
+from orchestry.store.records import EpisodeRecord
 
+CALLS = 80
+"""Calls of episodes in a rehearsal; of one episode at least."""
 BYTES_PER_TOKEN = 4.0
-INPUT_SIGMA = 0.08
-"""Spread of the tokens that a model makes of a text, between models."""
 LEAST_MEAN = 0.1
 """Least mean length of a run's answers, as a share of max_tokens, that is still likely: below it
 max_tokens is much too large, and at one it is the length itself."""
-VERBOSITY = math.sqrt(LEAST_MEAN) / (MEDIAN_SHARE * math.exp(SIGMA**2 / 2))
+CENTRE = math.sqrt(LEAST_MEAN) / (MEDIAN_SHARE * math.exp(SIGMA**2 / 2))
 """Factor that puts the prior's mean length in the middle, on a log scale, of LEAST_MEAN and one."""
-PRIOR_SIGMA, TASK_SIGMA, OWN_SIGMA = (0.8, 0.35), (0.35, 0.25), (0.2, 0.12)
-"""Spread of the log of the mean length, in what all agents of a run share and in each agent of its
-own: without an earlier run; with one of the model on another task; with one of the same task. So 95
-of 100 runs were held without an earlier run, and 94 with one, whose seeds the benchmark does not
-use."""
-MOST_REPEATS = 0.4
-"""Share of samples that repeat the one before: none in half of the runs, else evenly drawn below
-this. Siblings in equal states are one in a beam; independent chains tie and are judged."""
-MOST_IDLE = 0.6
-"""Chance that an agent's moves leave the score as it is: one draw a run, at most this."""
-LOST_SHARE = 0.02
-"""Share of attempts that are charged at their worst case and never answered: the mean of an
-exponential, one draw a run."""
-STRUCTURED_CENTRE, STRUCTURED_SIGMA = 1.4, 0.4
-"""Factor by which structured answers are longer than random ones of the same schema: a lognormal,
-one draw a run. A verdict with sentences of 25 words is twice as long as one of the random words
-that `fake` answers with."""
-MALFORMED_SHARE = 0.03
-"""Share of structured answers that can't be read: the mean of an exponential, one draw a run."""
-MOST_LIFT = 0.1
-"""Most that a candidate gains or loses, in the mean of the dev plays in which it changes anything:
-evenly drawn between the two for each candidate."""
-FENCE = "```python\n{}\n```"
+SPREADS = {
+    "prior": (CENTRE, 0.8, 0.35),
+    "schema": (1.4, 0.0, 0.4),
+    "model": (1.0, 0.4, 0.35),
+    "task": (1.0, 0.3, 0.25),
+}
+"""By what lengths are known from (the prior, a random answer by the schema, earlier runs of the
+model, those of the same task): the factor on them in the median, and the spread of its log in what
+all agents share and in each agent of its own. A judge's sentence of 25 words is longer than a
+random one of up to 12."""
+LOST = 0.02
+"""Calls that are charged at their worst case and never answered, as a share of those answered."""
+ALWAYS_TIE = 1 / 3
+"""Share of the agents whose moves never change the score, such as a reviewer's."""
+MALFORMED = 0.03
+"""Share of the answers by a schema that can't be read."""
+_FENCE = "```python\n{}\n```"
 """Form of an answer: tasks may show the next agent only its code."""
 _TEXT = filler(1 << 13, random.Random(0))
 
 
-@dataclass(frozen=True, slots=True)
-class Paid:
-    """One answered call. `usd` has the attempts that were lost before it."""
+class Standin:
+    """A policy in place of all models of a run, and the bill for its answers.
 
-    agent: str
-    purpose: str
-    input_tokens: int
-    output_tokens: int
-    usd: float
-
-
-@dataclass(frozen=True, slots=True)
-class Talk:
-    """How long one agent's answers are in a rehearsed run: those of earlier runs, times a factor.
-
-    Without any, the prior's."""
-
-    earlier: Sequence[Length]
-    factor: float
-
-    def draw(self, rng: random.Random, most: int) -> tuple[int, float]:
-        """The tokens of one answer, and its bytes. One that was cut may have gone on for as long as
-        it now may."""
-        if not self.earlier:
-            tokens = clip_tokens(rng.lognormvariate(*output_prior(most)) * self.factor, most)
-            return tokens, tokens * BYTES_PER_TOKEN
-        found = rng.choice(self.earlier)
-        length = float(found.tokens)
-        if found.cut and length < most:
-            length = math.exp(rng.uniform(math.log(length), math.log(most)))
-        tokens = clip_tokens(length * self.factor, most)
-        return tokens, found.size * tokens / found.tokens
-
-
-class Drawn:
-    """A policy whose answers are filler of random length, and that knows what they would cost.
-
-    Where a schema is asked for, the answer keeps to it, most times. `level` says how talkative the
-    model is, in standard deviations of what is not known of it. What was paid is in `paid`.
+    `level` says how talkative the models are, in standard deviations of what is not known of it.
     """
 
-    def __init__(self, plan: Plan, measured: Measured, rng: random.Random, level: float) -> None:
-        self.rng, self.level = rng, level
-        self.paid: list[Paid] = []
+    def __init__(self, backend: Backend, known: Measured, level: float) -> None:
+        self.rng = random.Random(derive(backend.config.seed, "rehearsal", f"{level:.6f}"))
+        self.bill = defaultdict[tuple[str, ...], list[float]](lambda: [0.0] * 4)
+        """By agent, purpose, provider and model: calls, tokens in, tokens out, dollars."""
         self.dearest = 0.0
-        """The most that one call reserves, in dollars."""
-        self._backend, self._measured = plan.backend, measured
-        self._attempts = plan.config.retry.attempts
-        self._input_factor = rng.lognormvariate(0.0, INPUT_SIGMA)
-        self._repeats = max(0.0, rng.uniform(-MOST_REPEATS, MOST_REPEATS))
-        self._lost_share = min(0.5, rng.expovariate(1 / LOST_SHARE))
-        self._malformed = min(0.5, rng.expovariate(1 / MALFORMED_SHARE))
-        self._wordy = STRUCTURED_CENTRE * rng.lognormvariate(0.0, STRUCTURED_SIGMA)
-        self._talk = dict[tuple[str, str], Talk]()
-
-    def aside(self) -> Drawn:
-        """The same policy with books of its own."""
-        other = copy(self)
-        other.paid = []
-        return other
+        """Dollars that one call reserves, at most."""
+        self.known = known
+        self._backend, self._level = backend, level
+        self._talks = dict[tuple[str, ...], tuple[Sequence[Length], float]]()
+        self._said = dict[Any, list[Completion]]()
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        return [self._samples(request, n) for request in requests]
+        """See Policy. What the plays of a trial ask alike is paid once, as the gateway does."""
+        found = list[list[Completion]]()
+        for request in requests:
+            key = request.seed, n, request.messages
+            if request.purpose != "trial" or key not in self._said:
+                self._said[key] = self._answers(request, n)
+            found.append(self._said[key])
+        return found
 
-    def _samples(self, request: Request, n: int) -> list[Completion]:
+    def _answers(self, request: Request, n: int) -> list[Completion]:
+        """The samples of one request, written to the bill."""
         provider, prices = self._backend.asked(request)
-        shared = n > 1 and provider.leads(request)
-        bound = provider.input_bound(request)
+        shared, bound = n > 1 and provider.leads(request), provider.input_bound(request)
         worst = prices.worst(request.model, bound, request.max_tokens, shared)
-        self.dearest = max(self.dearest, worst)
-        angled = provider.input_bound(sample_of(request, 1)) - bound if n > 1 else 0
-        plain, drawn = self._tokens(request, bound), list[Completion]()
+        row = self.bill[request.agent, request.purpose, provider.name, request.model]
+        tokens, drawn = min(bound, _tokens(request)), list[Completion]()
         for index in range(n):
-            prompt = plain + round(angled / BYTES_PER_TOKEN) * (index > 0)
-            text, output = self._text(request)
-            if drawn and self.rng.random() < self._repeats:  # equal answers meet in one state
-                text = drawn[-1].text
-            completion = Completion(
+            text, output = self._answer(request)
+            said = Completion(
                 text=text,
                 model=request.model,
-                input_tokens=prompt,
-                cache_write_tokens=plain if shared and not index else 0,
-                cached_tokens=plain if shared and index else 0,
+                input_tokens=tokens,
+                cache_write_tokens=tokens if shared and not index else 0,
+                cached_tokens=tokens if shared and index else 0,
                 output_tokens=output,
             )
-            usd = prices.cost(completion) + self._lost() * worst
-            self.paid.append(Paid(request.agent, request.purpose, prompt, output, usd))
-            drawn.append(completion)
+            figures = (1, tokens, output, prices.cost(said) + LOST * worst)
+            row[:] = [old + new for old, new in zip(row, figures, strict=True)]
+            drawn.append(said)
+        self.dearest = max(self.dearest, worst)
         return drawn
 
-    def _tokens(self, request: Request, bound: int) -> int:
-        """Those of the prompt."""
-        sent = sum(len(message.content.encode()) for message in request.messages)
-        if request.response_schema is not None:
-            sent += len(json.dumps(request.response_schema))
-        return max(1, min(bound, round(sent / BYTES_PER_TOKEN * self._input_factor)))
-
-    def _text(self, request: Request) -> tuple[str, int]:
+    def _answer(self, request: Request) -> tuple[str, int]:
         """An answer, and the tokens that it is billed."""
+        rng, most = self.rng, request.max_tokens
+        lengths, factor = self._talk(request)
+        found = rng.choice(lengths) if lengths else None
         if request.response_schema is not None:
-            return self._structured(
-                request, json.dumps(instance(request.response_schema, self.rng))
-            )
-        key = request.model, request.agent
-        if key not in self._talk:
-            self._talk[key] = self._new_talk(*key)
-        output, room = self._talk[key].draw(self.rng, request.max_tokens)
-        size = max(1, round(room) - len(FENCE) + 2)
-        start = self.rng.randrange(len(_TEXT))
-        text = (_TEXT[start:] + _TEXT * (1 + size // len(_TEXT)))[:size]
-        return FENCE.format(text), output
+            text = json.dumps(instance(request.response_schema, rng))
+            plain = len(text) / BYTES_PER_TOKEN
+            length = factor * (found.tokens / found.size * text.count("{") if found else plain)
+            wrong = length >= most or rng.random() < MALFORMED
+            return text[: len(text) // 2] if wrong else text, clip_tokens(length, most)
+        length = float(found.tokens) if found else rng.lognormvariate(*output_prior(most))
+        if found and found.cut and length < most:  # it may go on for as long as it now may
+            length = math.exp(rng.uniform(math.log(length), math.log(most)))
+        tokens = clip_tokens(factor * length, most)
+        size = tokens * (found.size / found.tokens if found else BYTES_PER_TOKEN)
+        return _text(round(size), rng), tokens
 
-    def _structured(self, request: Request, text: str) -> tuple[str, int]:
-        """JSON by the schema; half of it where it is cut off, or comes out wrong."""
-        length = len(text) / BYTES_PER_TOKEN * self._wordy
-        wrong = length >= request.max_tokens or self.rng.random() < self._malformed
-        output = clip_tokens(length, request.max_tokens)
-        return text[: len(text) // 2] if wrong else text, output
-
-    def _new_talk(self, model: str, agent: str) -> Talk:
-        own, anyone = self._measured.own[model, agent], self._measured.any[model]
-        known = own if len(own) >= FEWEST else anyone if len(anyone) >= FEWEST else []
-        centre, spread = (1.0, OWN_SIGMA) if known is own else (1.0, TASK_SIGMA)
-        if not known:
-            centre, spread = VERBOSITY, PRIOR_SIGMA
-        shared, each = spread
-        return Talk(known, centre * math.exp(shared * self.level + self.rng.gauss(0.0, each)))
-
-    def _lost(self) -> int:
-        """Attempts before the one that is answered."""
-        lost = 0
-        while lost < self._attempts - 1 and self.rng.random() < self._lost_share:
-            lost += 1
-        return lost
+    def _talk(self, request: Request) -> tuple[Sequence[Length], float]:
+        """Lengths of answers like this one, none if nothing is known, and the factor on them."""
+        key = request.model, KINDS[request.purpose], request.agent
+        if key not in self._talks:
+            ways = {
+                "task": self.known.lengths.get(key, []),
+                "model": self.known.lengths.get(key[:2], []),
+            }
+            prior = "prior" if request.response_schema is None else "schema"
+            source = next((way for way, found in ways.items() if len(found) >= FEWEST), prior)
+            centre, shared, own = SPREADS[source]
+            factor = centre * math.exp(shared * self._level + self.rng.gauss(0.0, own))
+            self._talks[key] = ways.get(source, []), factor
+        return self._talks[key]
 
 
-class Rewards:
-    """Scores of one rehearsed run's states, of those that an earlier run of the task met.
-
-    Nobody knows how often siblings tie, which decides how often the judge is asked. So what an
-    agent's moves do to the score is drawn once for each agent, though not for all: nothing (a
-    review leaves the code as it is), or another score a state. Without an earlier run they are of
-    few (tests that pass) or of many.
-    """
-
-    def __init__(self, rng: random.Random, roles: Sequence[str], earlier: Sequence[float]) -> None:
-        self._rng, self._earlier = rng, earlier
-        self._fine = rng.random() < 0.5
-        share, matters = rng.uniform(0.0, MOST_IDLE), rng.choice(roles)
-        self._idle = {role: rng.random() < share and role != matters for role in roles}
-
-    def of_episode(self) -> Rate:
-        """Rates the nodes of one episode."""
-        by_id: dict[NodeId | None, float] = {}
-        by_state: dict[Any, float] = {}
-
-        def one(node: Trajectory[Any]) -> Score:
-            before = by_id.setdefault(node.id.parent, self.draw(self._rng))
-            idle = self._idle[node.turns[-1].agent]
-            number = by_state.setdefault(node.state, before if idle else self.draw(self._rng))
-            return score_of(by_id.setdefault(node.id, number))
-
-        async def rate(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
-            return [one(node) for node in nodes]
-
-        return rate
-
-    def draw(self, rng: random.Random) -> float:
-        """One reward."""
-        if self._earlier:
-            return rng.choice(self._earlier)
-        return rng.random() if self._fine else rng.choice((0.0, 0.25, 0.5, 0.75, 1.0))
+def _tokens(request: Request) -> int:
+    """Tokens of a prompt, by a rule of thumb."""
+    sent = sum(len(message.content.encode()) for message in request.messages)
+    if request.response_schema is not None:
+        sent += len(json.dumps(request.response_schema))
+    return max(1, round(sent / BYTES_PER_TOKEN))
 
 
-def score_of(value: float, feedback: str = "") -> Score:
-    """A score of one part."""
-    return Score(parts=(Part(name="drawn", value=value),), feedback=feedback)
+def _text(size: int, rng: random.Random) -> str:
+    """Filler of so many bytes, its fence included."""
+    first, inside = rng.randrange(len(_TEXT)), max(1, size - len(_FENCE.format("")))
+    return _FENCE.format((_TEXT[first:] + _TEXT * (1 + inside // len(_TEXT)))[:inside])
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One call of a chain, and the agents whose prompts decide what it asks: all before, and its
-    own."""
+def drawn_scores(
+    rng: random.Random,
+    earlier: Sequence[float] = (),
+    ties: Mapping[str, float] = MappingProxyType({}),
+    feedback: str = "",
+) -> Rate:
+    """Scores of states, drawn from those of earlier runs of the task, else evenly; by the agent
+    that moved last, in a share of the cases a state scores what its siblings do."""
+    seed = rng.random()
 
-    paid: Paid
-    heard: tuple[str, ...]
+    def one(node: Trajectory[Any]) -> Score:
+        place, said = (seed, node.problem.id, node.seed), [t.completion for t in node.turns]
+        own = random.Random(derive(*place, node.id, *(one.output_tokens for one in said)))
+        if node.turns and own.random() < ties.get(node.turns[-1].agent, 0.0):
+            own = random.Random(derive(*place, node.id.parent))
+        value = own.choice(earlier) if earlier else own.random()
+        return Score(parts=(Part(name="drawn", value=value),), feedback=feedback)
 
+    async def rate(nodes: Sequence[Trajectory[Any]]) -> list[Score]:
+        return [one(node) for node in nodes]
 
-def chain_of(tree: Tree[Any], paid: Sequence[Paid]) -> list[Move]:
-    """The calls of an episode without search, in order."""
-    moves, before = list[Move](), tuple[str, ...]()
-    for group in tree.groups:
-        moves += [
-            Move(one, (*before, agent))
-            for one, agent in zip(paid[len(moves) :], group.agents, strict=False)
-        ]
-        before += group.agents
-    return moves
-
-
-class DevPlays:
-    """An arena in which a library's gain is drawn: nothing is played, and each play costs what one
-    of a few chains did.
-
-    What two libraries ask alike is paid once, as the gateway does.
-    """
-
-    def __init__(
-        self, chains: Sequence[Sequence[Move]], rewards: Rewards, rng: random.Random
-    ) -> None:
-        self.paid: list[Paid] = []
-        self._chains, self._rewards = chains, rewards
-        self._seed, self._alike = rng.random(), rng.random()
-        self._asked = set[tuple[int, int, str]]()
-        self._lifts = defaultdict[str, float](lambda: rng.uniform(-MOST_LIFT, MOST_LIFT))
-
-    async def play(self, library: Library, problem: Problem, seed: int) -> Played:
-        """See Arena."""
-        turns = list[Turn]()
-        for place, move in enumerate(self._chains[seed % len(self._chains)]):
-            prompts = " ".join(b.id for role in move.heard for b in library.accepted(role))
-            if (seed, place, prompts) not in self._asked:
-                self._asked.add((seed, place, prompts))
-                self.paid.append(move.paid)
-            said = Completion(text="", model="", usd=move.paid.usd)
-            asked = Message(role="user", content=prompts)
-            turns.append(Turn(agent=move.paid.agent, messages=(asked,), completion=said))
-        everything = " ".join(turn.messages[0].content for turn in turns)
-        return Played(self._value(seed, everything), tuple(turns))
-
-    def _value(self, seed: int, prompts: str) -> float:
-        """The same for all libraries in a share of the plays, else drawn for each."""
-        own = random.Random(f"{self._seed} {seed} {prompts}")
-        if own.random() < self._alike:
-            return self._rewards.draw(random.Random(f"{self._seed} {seed}"))
-        return min(1.0, max(0.0, self._rewards.draw(own) + self._lifts[prompts]))
+    return rate
 
 
-def rollout_of(plan: Plan, policy: Policy, rate: Rate, schedule: Schedule) -> Rollout[Any]:
-    """The rollout that the real run would take, with that policy in place of the models."""
-    return Rollout(plan.task, plan.backend.team(plan.task), policy, rate, schedule)
+async def rehearse(plan: Plan, standin: Standin) -> Mapping[str, float]:
+    """Plays some episodes in a row, and learns from them as the run would; how many calls of the
+    run each call of a purpose stands for."""
+    rng, asked, every = standin.rng, plan.config.episodes, learns_every(plan)
+    ties = {spec.role: _ties(standin, spec.role) for spec in plan.task.agents}
+    rate = drawn_scores(rng, standin.known.rewards, ties)
+    size = max(1, min(every or asked, CALLS // plan.calls))
+    first = rng.randrange(0, asked - size + 1, every or size)
+    block = [await _episode(plan, standin, rate, n) for n in range(first, first + size)]
+    if every:
+        await _learner(plan, standin, rate, every / size).update(block, {})
+    plays, updates = (asked + plan.backend.dev_plays) / size, asked // every if every else 0
+    trials = updates * (every or 0) / size
+    return dict.fromkeys(("act", "judge", "credit"), plays) | {"distil": updates, "trial": trials}
 
 
-def updates_of(plan: Plan) -> int:
-    """How often the run learns behaviours: after every whole block of episodes."""
+def _ties(standin: Standin, agent: str) -> float:
+    """How often an agent's siblings tie, which decides how often a judge is asked. Where no earlier
+    run tells, they tie always, or in a share of the cases, which often is none."""
+    rng, known = standin.rng, standin.known.tying(agent)
+    always, drawn = rng.random() < ALWAYS_TIE, max(0.0, rng.uniform(-1.0, 1.0))
+    return (1.0 if always else drawn) if known is None else known
+
+
+def learns_every(plan: Plan) -> int | None:
+    """Episodes between two updates of behaviours; None where the run takes none."""
     every = plan.backend.every if plan.config.behaviors.enabled else None
-    return plan.config.episodes // every if every else 0
+    return every if every and every <= plan.config.episodes else None
+
+
+async def _episode(plan: Plan, policy: Policy, rate: Rate, episode: int) -> EpisodeRecord:
+    """Plays one, with judge and replays as the real run would."""
+    rollout = rollout_of(plan, policy, rate, episode)
+    tree = await rollout.play(plan.problem(episode), plan.seed(episode))
+    await plan.backend.replay(rollout, tree)
+    credited = await give_credit(rollout, tree, plan.config.credit)
+    return episode_record(tree, episode, credited.records, credited.calls)
+
+
+def rollout_of(plan: Plan, policy: Policy, rate: Rate, episode: int, **judge: Any) -> Rollout[Any]:
+    """How the run would play an episode, with that policy in place of all models; `judge` has
+    changes of the judge's settings."""
+    critic = plan.judge(policy, **judge) if plan.backend.judges else None
+    team, way = plan.backend.team(plan.task), plan.schedule(episode)
+    return Rollout(plan.task, team, policy, rate, way, critic)
+
+
+def _learner(plan: Plan, policy: Policy, rate: Rate, times: float) -> Learner:
+    """The run's own, for one part in `times` of an update's episodes."""
+    backend = plan.backend
+    assert isinstance(backend, ApiBackend), "no other learns behaviours"
+    arena = Dev(backend, plan.task, policy, rate)
+    return backend.new_learner(plan.task, arena, policy, times=times)

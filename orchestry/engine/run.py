@@ -1,7 +1,7 @@
 """Runs, from config to summary: train and resume.
 
-Everything that can be wrong with a run is checked before its directory is made; from then on,
-whatever happens, what was paid for stands in the journal.
+A run is checked as far as possible before its directory is made. From then on the journal keeps
+everything that was paid for.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 from orchestry.backends import open_backend
 from orchestry.core.concurrency import heeding
-from orchestry.core.config import RunConfig
-from orchestry.core.errors import ConfigError, OrchestryError, TaskError, too_long, unknown
-from orchestry.core.types import AgentSpec, Problem, Tools
-from orchestry.engine.changes import changed, check_changes, config_digests, task_digests, worded
+from orchestry.core.config import RunConfig, validate
+from orchestry.core.errors import ConfigError, OrchestryError, too_long
+from orchestry.core.types import Tools
+from orchestry.engine.changes import check_changes, ground_of
 from orchestry.engine.manifest import fruitless, stop_reason
 from orchestry.engine.plan import Plan
 from orchestry.engine.scores import Verdicts
@@ -32,27 +32,27 @@ from orchestry.rollout.rollout import task_rater
 from orchestry.sandbox import open_sandbox
 from orchestry.store.journal import Opened, Stopped
 from orchestry.store.run import Run, Store, existing, load_run, read_config
-from orchestry.store.trackers import check
-from orchestry.task.arrangements import ALONE, arranged, check_first_state
-from orchestry.task.base import BaseTask, TeamTask
-from orchestry.task.guard import count_stages, task_boundary
-from orchestry.task.registry import bundled, folder_of, load_task
+from orchestry.store.trackers import check_trackers
+from orchestry.task.setup import set_up
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 def train(
-    config: RunConfig, run_dir: str | Path | None = None, observer: Observer | None = None
+    config: RunConfig | Mapping[str, Any],
+    run_dir: str | Path | None = None,
+    observer: Observer | None = None,
 ) -> Run:
-    """Runs a config to its end and returns the run.
+    """Runs a config, or its plain data such as `{"task": "tldr"}`, to its end; returns the run.
 
-    A run that stops at its budget or at Ctrl-C is returned too: `run.summary.stopped` says why.
-    `orchestry.train` shows a live line on stderr; with `observer=None` it shows nothing. Raises
-    ConfigError before anything is written or spent; any other OrchestryError leaves a
-    directory that can be resumed. Works inside a running event loop (notebooks).
+    A run that stops at its budget or at Ctrl-C is returned too, with the reason in
+    `run.summary.stopped`. `orchestry.train` shows a live line on stderr; with `observer=None` it
+    shows nothing. Raises ConfigError before anything is written or spent. After any other
+    OrchestryError the run can be resumed. Works inside a running event loop (notebooks).
     """
+    config = config if isinstance(config, RunConfig) else validate(config)
     watch = observer or Silent()
-    folder = Path(run_dir) if run_dir else new_folder(f"{config.task}--{config.backend}")
+    folder = Path(run_dir) if run_dir else new_run_folder(f"{config.task}--{config.backend}")
     _check_name(folder)
     journal = folder / "journal.jsonl"
     if journal.exists() and journal.stat().st_size:
@@ -70,11 +70,11 @@ def resume(
     trust: Trust = False,
     accept: bool = False,
 ) -> Run:
-    """Goes on with a run; `changes`, nested like the config, are of keys marked as resumable.
+    """Continues a run; `changes` are nested like the config, for keys marked as resumable.
 
-    Raises ConfigError for any other change, where the run names code or servers of others that are
-    not to be trusted, and where config.yaml, the task or the base were changed since, unless that
-    is accepted; the journal then says so. `accept` also accepts a journal that lost its end.
+    Raises ConfigError for other keys, for untrusted code or servers of other people, and if
+    config.yaml, the task or the base has changed. `accept` accepts such changes (the journal
+    records them) and a journal that lost its end.
     """
     watch, place = observer or Silent(), existing(Path(folder))
     before = read_config(place)
@@ -91,70 +91,22 @@ def prepare(
     folder: Path | None = None,
     held_out: bool = False,
 ) -> Plan:
-    """Checks all that can be checked without spending; raises ConfigError or TaskError.
+    """Makes all checks that cost nothing; raises ConfigError or TaskError.
 
-    `folder` holds the run that is continued. `held_out`: at most one episode per problem.
+    `folder` holds the run to continue. `held_out`: at most one episode per problem.
     """
     _refuse_keys(config, environ)
-    check(config.trackers, login=need_key)
-    task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
-    digests, home = task_digests(task), folder_of(task)
-    known = (bundled("tasks"), *config.task_path)
-    if home and home.parent not in [path.resolve() for path in known]:  # it was in ./tasks
-        shelves = (*config.task_path, home.parent)
-        config = config.model_copy(update={"task_path": shelves})
-    _give_agents(task, config)
-    config, task = arranged(config, task)
-    with task_boundary(task, "problems"):
-        problems = tuple(task.problems(config.split))
-    if not problems:
-        raise ConfigError(
-            f"task {config.task} has no problems in split '{config.split}': add some, or choose "
-            "another with --set split=..."
-        )
-    if held_out:
-        config = config.model_copy(update={"episodes": min(config.episodes, len(problems))})
-    _check_ids(config, problems)
-    count_stages(task, problems[0])  # a task that never ends would spend without end
-    check_first_state(config, task, problems[0])
-    backend = open_backend(config, task, environ, need_key, folder)
+    check_trackers(config.trackers, login=need_key)
+    ready = set_up(config, note, held_out)
+    backend = open_backend(ready.config, ready.task, environ, need_key, folder)
     for text in backend.notes:
         note(text)
-    return Plan(task, problems, backend, digests)
-
-
-def _give_agents(task: BaseTask[Any], config: RunConfig) -> None:
-    """Gives the task the goals and prompts that the config has for its agents; where the task has
-    `open_roles`, the config's list of agents is its team. Raises ConfigError for an unknown role.
-    """
-    known = {spec.role: spec for spec in task.agents}
-    if config.team and isinstance(task, TeamTask) and task.open_roles:
-        known = {role: known.get(role, AgentSpec(role=role)) for role in config.team}
-    for role in config.agents:
-        alone = config.baseline == "fixed" and role == ALONE  # resolved by an earlier process
-        if role not in known and not alone:
-            raise ConfigError(unknown(f"agent of task {task.name}", role, [*known]))
-    team = tuple(
-        spec.model_copy(update=config.agents[role].said) if role in config.agents else spec
-        for role, spec in known.items()
-    )
-    if team != tuple(task.agents):
-        vars(task)["agents"] = team
-
-
-def _check_ids(config: RunConfig, problems: Sequence[Problem]) -> None:
-    """Raises TaskError for an id that two problems have: comparisons pair problems by their ids."""
-    places = dict[str, int]()
-    for place, problem in enumerate(problems):
-        if (first := places.setdefault(problem.id, place)) != place:
-            raise TaskError(
-                f"task {config.task}: problems {first} and {place} of split '{config.split}' have "
-                f"the same id '{problem.id}': give each problem an id of its own"
-            )
+    return Plan(ready.task, ready.problems, backend, ready.digests)
 
 
 def _refuse_keys(config: RunConfig, environ: Mapping[str, str]) -> None:
-    """Raises ConfigError for a config that holds this environment's API key: it goes to disk."""
+    """Raises ConfigError if the config, which is written to disk, holds an API key of the
+    environment."""
     text = config.to_yaml()
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "WANDB_API_KEY"):
         key = environ.get(name, "").strip()
@@ -162,14 +114,14 @@ def _refuse_keys(config: RunConfig, environ: Mapping[str, str]) -> None:
             raise ConfigError(f"the config holds the value of {name}: no config key takes a key")
 
 
-def new_folder(name: str, root: Path = Path("runs")) -> Path:
+def new_run_folder(name: str, root: Path = Path("runs")) -> Path:
     """`runs/<name>--<UTC time>--<id>`."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return root / f"{name}--{stamp}--{secrets.token_hex(2)}"
 
 
 def _check_name(folder: Path) -> None:
-    """Raises ConfigError for a run directory that can't be one."""
+    """Raises ConfigError for a path that can't be a run directory."""
     if any(len(os.fsencode(part)) > 255 for part in folder.parts):
         raise too_long(OSError(errno.ENAMETOOLONG, "", max(folder.parts, key=len)))
     place = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), None)
@@ -184,7 +136,7 @@ def _check_name(folder: Path) -> None:
 
 
 def run_plan(plan: Plan, folder: Path, watch: Observer, accept: bool = False) -> Run:
-    """Plays a plan into a folder; raises the OrchestryError that it failed by."""
+    """Plays a plan into a folder; raises the OrchestryError that ended it."""
     remember(plan.config, folder)
     failure = in_own_loop(_play(plan, folder, watch, accept))
     if failure is not None and stop_reason(failure) == "failed":
@@ -192,8 +144,8 @@ def run_plan(plan: Plan, folder: Path, watch: Observer, accept: bool = False) ->
     return load_run(folder)
 
 
-def in_own_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Runs it in an event loop of its own, in a thread where one runs already."""
+def in_own_loop(work: Coroutine[Any, Any, _T]) -> _T:
+    """Runs the coroutine in a new event loop; in a thread if a loop is already running."""
     if not _in_loop():
         return asyncio.run(work)
     with ThreadPoolExecutor(1) as pool:
@@ -210,17 +162,17 @@ def _in_loop() -> bool:
 
 async def _play(plan: Plan, folder: Path, watch: Observer, accept: bool) -> OrchestryError | None:
     with Store(folder, shortened=accept) as store:
-        ground = _ground(plan, store, accept)
+        session, ground = Session(plan, store, watch), ground_of(plan, store, accept)
         store.write("config.yaml", plan.backend.kept_config(store).to_yaml())
-        failure = await drive(Session(plan, store, watch), ground)
+        failure = await drive(session, ground)
     if failure is not None and stop_reason(failure) != "failed":
         watch.note(str(failure))
     return failure
 
 
 async def drive(work: Work, ground: Mapping[str, Any] | None = None) -> OrchestryError | None:
-    """Opens all that the work holds, does it, and leaves a summary whatever stopped it, which is
-    returned. `ground` is what this process runs on, for the journal."""
+    """Opens the resources, does the work, and writes a summary whatever stops it; returns the
+    failure. `ground` describes what this process runs on, for the journal."""
     start, plan, store = time.monotonic(), work.plan, work.store
     unsafe = plan.config.allow_unsafe_code
     async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
@@ -249,16 +201,3 @@ def _opened(plan: Plan, ground: Mapping[str, Any]) -> Opened:
         providers=backend.gateway.providers,
         **ground,
     )
-
-
-def _ground(plan: Plan, store: Store, accept: bool) -> dict[str, Any]:
-    """What this process runs on, for the journal; raises ConfigError where it isn't what the
-    process before ran on, and nobody accepts that."""
-    digests = {**config_digests(plan.config), **plan.digests, **plan.backend.digests()}
-    found = changed(store.events, digests)
-    if found and not accept:
-        raise ConfigError(
-            f"{store.folder} was played with other contents of {worded(found)}: put that back, or "
-            f"accept the new ones: `orchestry resume {store.folder} --accept-changes`"
-        )
-    return {"digests": digests, "accepted": tuple(found)}

@@ -1,8 +1,7 @@
-"""Scores that were given once: a resume takes them from the journal and does not judge again.
+"""Recorded scores: a resume takes them from the journal and does not evaluate again.
 
-What a run does next depends on its scores, and code that runs into a time limit on one day may
-finish on another; so a score is part of the record like an answer is. So is the 0 of an answer that
-the task can't digest.
+The search depends on the scores, and code that exceeds a time limit today may finish tomorrow. So
+the journal records each score, like each answer; also the 0 of an answer that the task raises on.
 """
 
 from __future__ import annotations
@@ -16,31 +15,30 @@ from typing import Any
 
 from orchestry.core.concurrency import together
 from orchestry.core.errors import TaskFault, reason
+from orchestry.core.secrets import Redactor
 from orchestry.core.types import TASK_ERROR, Part, Rate, Score, Trajectory, utf8
-from orchestry.sandbox.redact import Redactor
 from orchestry.store.journal import Event, Journal, Scored
 from orchestry.store.run import Store
 from orchestry.task.base import BaseTask
 
-FIRST = 8
-"""Evaluations that may raise before one of the run succeeds: then the task is broken, and not an
-answer odd."""
+FIRST_FAULTS = 8
+"""If this many evaluations raise before one succeeds, the task is broken, not an answer odd."""
 KEPT = "task_error.txt"
-"""In the run: the traceback of the first one that raised."""
-MOST = 8_000
-"""Characters of it that are kept, at its beginning and at its end."""
+"""The file in the run with the first traceback."""
+_MOST = 8_000
+"""Characters kept of its beginning and of its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What a run makes of a state that its task can't score."""
+    """Handles states that the task can't score."""
 
     task: BaseTask[Any]
     store: Store
     warn: Callable[[str], None]
 
     def score(self, fault: TaskFault) -> Score:
-        """0, in the task's own parts."""
+        """A score of 0, with the task's parts."""
         weights = self.task.part_weights
         weights = weights if any(weights.values()) else {"task": 1.0}
         parts = tuple(Part(name=name, value=0.0, weight=weights[name]) for name in weights)
@@ -50,7 +48,7 @@ class Faults:
         return Score(parts=parts, feedback=said, tags=(TASK_ERROR,))
 
     def tell(self, fault: TaskFault, node: Trajectory[Any]) -> None:
-        """Keeps the traceback of the first one and the answer that led to it, and warns."""
+        """Keeps the first traceback and the answer that caused it, and warns."""
         lines = traceback.format_exception(fault.__cause__ or fault)
         if node.turns:
             last = node.turns[-1]
@@ -64,7 +62,7 @@ class Faults:
         )
 
     def count(self, failed: int, scored: int) -> None:
-        """Warns of how many there were in all."""
+        """Warns with the total number."""
         self.warn(
             f"warning: {failed} of {scored} states could not be scored, since the task raised: "
             f"their trajectories count as 0 (tag {TASK_ERROR}). {self.store.folder / KEPT} has the "
@@ -73,10 +71,10 @@ class Faults:
 
 
 class Verdicts:
-    """A Rate that asks another one only for states that the journal has no score of.
+    """A Rate that asks another one only for states without a score in the journal.
 
-    With `faults`, a TaskFault of the other one is a score of 0. It is held back from the journal
-    until a state of the run has been scored: before that the task may be broken, and mended.
+    With `faults`, a TaskFault counts as a score of 0. It enters the journal only after some state
+    was scored, because until then the task may be broken and get fixed.
     """
 
     def __init__(
@@ -89,11 +87,11 @@ class Verdicts:
         self._held = list[tuple[str, Trajectory[Any], TaskFault]]()
 
     async def __call__(self, nodes: Sequence[Trajectory[Any]]) -> list[Score]:
-        """See Rate. Raises the first TaskFault where FIRST states raised and none was scored."""
+        """See Rate. Raises the first TaskFault after FIRST_FAULTS of them without a score."""
         return await together(self._one(node) for node in nodes)
 
     def check(self, least: int) -> None:
-        """Raises the first TaskFault where no state of the run was scored, and so many raised."""
+        """Raises the first TaskFault if no state was scored and that many raised."""
         if not self._works and len(self._held) >= least:
             raise self._held[0][2]
 
@@ -118,7 +116,7 @@ class Verdicts:
                 raise
             self._known[key] = self._faults.score(fault)
             self._held.append((key, node, fault))
-            self.check(FIRST)
+            self.check(FIRST_FAULTS)
         else:
             self._works = True
             self._keep(key, score)
@@ -126,7 +124,7 @@ class Verdicts:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Puts the zeros that were held back into the journal, and tells of the first of all."""
+        """Writes the held-back zeros into the journal, and reports the very first."""
         held, self._held = self._held, []
         for key, node, fault in held:
             if self._faults and not self._told:
@@ -140,15 +138,16 @@ class Verdicts:
 
 
 def _clean(text: str) -> str:
-    """Without secrets and lone surrogates, and without the middle of what is very long."""
+    """The text without secrets and lone surrogates; the middle of a very long text is cut."""
     text = Redactor(os.environ).text(text, len(text))
-    if len(text) > 2 * MOST:
-        text = f"{text[:MOST]}\n[...]\n{text[-MOST:]}"
+    if len(text) > 2 * _MOST:
+        text = f"{text[:_MOST]}\n[...]\n{text[-_MOST:]}"
     return utf8(text)
 
 
 def state_key(node: Trajectory[Any]) -> str:
-    """32 hex digits over the episode, the place in its tree, and all that was said on the way."""
+    """A digest of 32 hex digits over the episode, the place in its tree, and all answers on the
+    path."""
     digest = blake2b(f"{node.problem.id}\n{node.seed}\n{node.id}".encode(), digest_size=16)
     for turn in node.turns:
         digest.update(f"\x1e{turn.agent}\x1f{turn.completion.text}".encode())

@@ -1,12 +1,12 @@
 """One process's part of a run: plays the episodes that are not committed yet, in order.
 
-Work is what a run and a check of a judge have in common: workers, interruption, the first failure.
+Work is shared by runs and judge checks: workers, interruption, the first failure.
 
-Where the backend learns, episodes come in blocks with an update after each; all episodes of a
-block are played with what was learned before it, however they overlap.
+If the backend learns, episodes come in blocks with an update after each. All episodes of a block
+are played with what was learned before it.
 
-A failure never throws away what was paid for: calls in flight finish into the journal, finished
-episodes are committed, and the run directory is left ready for `orchestry resume`.
+A failure loses nothing that was paid for: calls in flight finish into the journal, finished
+episodes are committed, and `orchestry resume` can continue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from orchestry.core.errors import (
     TaskFault,
     fault,
 )
-from orchestry.engine.manifest import Reason, summarise, write_manifest
+from orchestry.engine.manifest import Reason, summary_of, write_manifest
 from orchestry.engine.plan import Plan
 from orchestry.engine.scores import Faults, Verdicts
 from orchestry.models.ledger import Ledger
@@ -40,18 +40,18 @@ from orchestry.store.trackers import open_trackers
 
 
 class Observer(Protocol):
-    """Who watches a run; every call is cheap and none may fail."""
+    """Watches a run. Every method must be fast and must not raise."""
 
     def note(self, text: str) -> None:
-        """Something the user should know, in one line."""
+        """A one-line note for the user."""
         ...
 
     def started(self, folder: Path, plan: Plan, done: int) -> None:
-        """All is open; `done` episodes were committed by earlier processes."""
+        """Everything is open; earlier processes committed `done` episodes."""
         ...
 
     def committed(self, record: EpisodeRecord) -> None:
-        """An episode is part of the run."""
+        """An episode was committed."""
         ...
 
 
@@ -66,13 +66,13 @@ class Silent:
 
 
 class Work(ABC):
-    """What one process does with a plan: workers that begin nothing more once one has failed."""
+    """The work of one process: workers that start nothing new once one has failed."""
 
     faults: Faults | None = None
-    """What is made of states that the task can't score; None: they stop the work."""
+    """Handles states that the task can't score; None: they stop the work."""
 
     def __init__(self, plan: Plan, store: Store, note: Callable[[str], None], goes_on: str) -> None:
-        """`goes_on` is the command that does the rest after an interrupt."""
+        """`goes_on` is the command that continues after an interrupt."""
         self.plan, self.store, self.note = plan, store, note
         self.failure: OrchestryError | None = None
         self._goes_on = goes_on
@@ -80,26 +80,26 @@ class Work(ABC):
         self._workers: list[asyncio.Task[None]] = []
 
     def begin(self, level: str) -> None:
-        """All is open, the sandbox at that level."""
+        """Called when everything is open, with the sandbox's level."""
         self.note(f"sandbox level {level}")
 
     @abstractmethod
     async def play(self, rate: Verdicts) -> None:
-        """Does all that is left; what stops it stands in `failure`."""
+        """Does all remaining work; the error that stops it is kept in `failure`."""
 
     @abstractmethod
     def sum_up(self, reason: Reason, seconds: float) -> None:
         """Writes the results, why the work ended, and after how many seconds."""
 
     async def run(self, work: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """Coroutines, all at once, until each has ended or was given up."""
+        """Runs the coroutines together, until each has ended or was cancelled."""
         async with asyncio.TaskGroup() as group:
             self._workers = [group.create_task(each) for each in work]
 
     def fail(self, error: Exception) -> None:
-        """Keeps the first failure (a real one before a stop at the cap), and starts no more.
+        """Keeps the first failure (a real one before a stop at the cap), and starts nothing new.
 
-        At the cap others may still fit; after any other failure new calls are refused.
+        At the cap, smaller calls may still fit; after any other failure new calls are refused.
         """
         told = error if isinstance(error, OrchestryError) else fault(error)
         if self.failure is None or isinstance(self.failure, BudgetExceeded):
@@ -108,7 +108,7 @@ class Work(ABC):
             self.plan.backend.gateway.close_door(str(told))
 
     def interrupt(self) -> None:
-        """First time: paid calls in flight may finish. Second time: they are given up."""
+        """First time: paid calls in flight may finish. Second time: they are cancelled."""
         if self._asked_to_stop:
             self._give_up()
             return
@@ -117,7 +117,7 @@ class Work(ABC):
         wait = f"{paid} paid calls in flight may finish; press Ctrl-C again to give them up"
         self.note(f"stopping: {wait}" if paid else "stopping")
         self.fail(Interrupted(f"interrupted: {self._goes_on} continues it"))
-        if not paid and not self.plan.backend.in_step:  # whose threads stop of themselves
+        if not paid and not self.plan.backend.in_step:  # its threads stop by themselves
             self._give_up()
 
     def _give_up(self) -> None:
@@ -155,7 +155,7 @@ class Session(Work):
     def sum_up(self, reason: Reason, seconds: float) -> None:
         """See Work: summary.json."""
         self.store.rewrite()
-        summary = summarise(self.plan, self.store, reason, seconds)
+        summary = summary_of(self.plan, self.store, reason, seconds)
         self.store.write("summary.json", summary.model_dump_json(indent=2) + "\n")
 
     async def play(self, rate: Verdicts) -> None:
@@ -208,7 +208,7 @@ class Session(Work):
             self.fail(error)
 
     async def _evaluate(self) -> None:
-        """What the team earns on dev as it stands, where the backend says that this is due."""
+        """The team's reward on dev, when the backend says that an evaluation is due."""
         if self.failure:
             return
         try:
@@ -238,7 +238,7 @@ class Session(Work):
         return self.plan.backend.gateway.ledger
 
     def _claim(self, episode: int) -> AbstractAsyncContextManager[None]:
-        """Waits until what is left of the budget covers one more episode."""
+        """Waits until the remaining budget covers one more episode."""
         return nullcontext() if self.plan.backend.in_step else self._ledger.episode(episode)
 
     async def _episode(self, episode: int) -> EpisodeRecord:
@@ -249,14 +249,15 @@ class Session(Work):
         if not tree.leaves:
             return episode_record(tree, episode)
         if not (self.store.episodes or self._waiting):  # the first one to end
-            self.rate.check(2)  # of one answer alone nothing is known
+            self.rate.check(2)  # a single answer proves nothing
         credited = await give_credit(rollout, tree, plan.config.credit)
         return episode_record(tree, episode, credited.records, credited.calls)
 
     def _in_order(self) -> list[int]:
-        """Finished episodes with no unfinished one before them, so that files grow in order.
+        """Commits finished episodes that have no unfinished one before them, so that files grow in
+        order.
 
-        One that failed waits until a later call is answered, or all others are done.
+        A failed episode waits until a later call is answered, or all others are done.
         """
         ready = list[int]()
         while self._next in self.store.episodes or self._next in self._waiting:
@@ -268,11 +269,12 @@ class Session(Work):
         return ready
 
     def _doubtful(self, episode: int) -> bool:
-        """Whether an episode failed for what may be a setting's fault: then it is not final."""
+        """Whether an episode failed perhaps because of a wrong setting; then the failure is not
+        final."""
         return bool(self._waiting[episode].failed) and self.plan.backend.gateway.in_doubt
 
     def _settle(self, block: range) -> None:
-        """Commits what is whole, though an earlier episode was cut off, at the end of a block."""
+        """At the end of a block, commits whole episodes even if an earlier one was cut off."""
         refused = None if self.failure else self.plan.backend.gateway.verdict()
         if refused is not None:
             self.fail(refused)
@@ -286,7 +288,7 @@ class Session(Work):
             self.fail(error)
 
     def _check_whole(self, block: range) -> None:
-        """A task that cancels the work it is part of takes an episode away without a word."""
+        """Raises TaskError if a task cancelled its own work, which would lose episodes silently."""
         if lost := [number for number in block if number not in self.store.episodes]:
             self.fail(
                 OrchestryError(

@@ -1,10 +1,10 @@
-"""Places of others that a config names: code that would be imported, servers that would be sent to.
-A cap above the default and a price below the known one are asked about alike: they spend money.
+"""Other people's code and servers that a config names. The user is asked before the code is
+imported or anything is sent; also about a cap above the default and a price below the known one.
 
-A place is one's own where the command line of today or the environment names it, where it is
-./tasks (but not in a run directory), a bundled task, this machine or a vendor, and where this user
-named or confirmed it before, which is remembered in the user's state folder. Whose config it is
-plays no part, so that nothing in a folder from elsewhere can vouch for it.
+Nothing is asked about places that today's command line or environment names, ./tasks (except in a
+run directory), bundled tasks, this machine, vendors, and places that this user named or confirmed
+before (kept in the user's state folder). The config's own origin does not count, so that nothing in
+a foreign folder can vouch for itself.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestry.core.config import BudgetConfig, ProviderConfig, RunConfig, merge, validate
+from orchestry.core.config import BudgetConfig, ProviderConfig, RunConfig, validate
 from orchestry.core.errors import ConfigError
-from orchestry.core.resolve import Mark, leaves, marks
+from orchestry.core.resolve import Mark, leaves, marks, merge
 from orchestry.models import anthropic, openai
 from orchestry.models.prices import FREE, undercuts
 from orchestry.store.run import read_config
 from orchestry.task.registry import bundled
 
 Trust = bool | Callable[[str], bool]
-"""Whether places of others are used: yes, no, or whoever is asked this question."""
+"""Whether other people's places are used: yes, no, or a function that asks the user this
+question."""
 _ADDRESS = "provider.base_url"
 VENDORS = (anthropic.VENDOR_URL, openai.VENDOR_URL)
 VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
@@ -34,16 +35,16 @@ VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a config reaches outside of itself."""
+    """Something outside the config that it names."""
 
     kind: str
     """`code`, `inside` (code that a run directory holds), `server`, `wandb`, `unsafe`, `cap` or
     `price`."""
     value: str
     shown: str
-    """Its key and value, and what would be done, for a message."""
+    """Its key and value, and its effect, for a message."""
     model: str = ""
-    """Whose price it is."""
+    """The model whose price it is."""
 
 
 def of_run(
@@ -53,11 +54,11 @@ def of_run(
     note: Callable[[str], None] = lambda text: None,
     environ: Mapping[str, str] = os.environ,
 ) -> RunConfig:
-    """The config of a run directory, for what is done with it today.
+    """The config of a run directory, for use today.
 
-    `today` has the keys that the user gives, nested like the config. Else the addresses of today's
-    environment count, and folders of tasks that are gone do not; `note` hears of both. Raises
-    ConfigError as `check` does.
+    `today` has the keys that the user gives, nested like the config. Other addresses come from
+    today's environment, and missing task folders are dropped; `note` is told of both. Raises
+    ConfigError as `check_trust` does.
     """
     today = today or {}
     config = validate(merge(read_config(place), today))
@@ -67,7 +68,7 @@ def of_run(
         kept = tuple(path for path in config.task_path if path not in gone)
         config = config.model_copy(update={"task_path": kept})
     config = _where_today(config, today, environ, note)
-    check(config, place, trust, today, environ)
+    check_trust(config, place, trust, today, environ)
     return config
 
 
@@ -77,7 +78,7 @@ def _where_today(
     environ: Mapping[str, str],
     note: Callable[[str], None],
 ) -> RunConfig:
-    """The config at the addresses of today's environment, but for those that `today` gives."""
+    """The config with the addresses of today's environment, except those that `today` gives."""
     judge, agents = config.judge, dict(config.agents)
     if judge.provider is not None and _at(today, f"judge.{_ADDRESS}") is None:
         asked = _readdressed(judge.provider, environ, note)
@@ -96,7 +97,7 @@ def _where_today(
 def _readdressed(
     asked: ProviderConfig, environ: Mapping[str, str], note: Callable[[str], None]
 ) -> ProviderConfig:
-    """At the address that the environment names today, where it names one."""
+    """With the address in today's environment, if there is one."""
     variable = VARIABLES.get(asked.name, "")
     url = environ.get(variable, "").strip().rstrip("/")
     if not url or url == asked.base_url:
@@ -106,17 +107,17 @@ def _readdressed(
     return asked.model_copy(update={"base_url": None})
 
 
-def check(
+def check_trust(
     config: RunConfig,
     where: Path,
     trust: Trust = False,
     typed: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Raises ConfigError if a config of the folder or file `where` names places of others that
-    nobody confirms; confirmed ones are remembered.
+    """Raises ConfigError if the config in `where` names other people's places and the user does not
+    confirm them; confirmed ones are remembered.
 
-    `typed` has the keys of the config that the user gave today, nested like it.
+    `typed` has the keys that the user gave today, nested like the config.
     """
     mine = {(place.kind, place.value) for place in _places(typed or {}, where)}
     strange = [place for place in _foreign(config, where, environ) if _id(place) not in mine]
@@ -132,9 +133,9 @@ def check(
 
 
 def remember(config: RunConfig, where: Path, environ: Mapping[str, str] = os.environ) -> None:
-    """Keeps the places of a config that the user asks to be run, for its resumes."""
+    """Remembers the places of a config that the user runs, for its resumes."""
     known, there = _remembered(environ), _all(config, where, environ)
-    # ./tasks is of this folder alone, and a resume may come from another.
+    # ./tasks belongs to this folder only, and a resume may start in another.
     kept = [p for p in there if (p.kind == "code" and not _ships(p)) or not _own(p, environ)]
     _remember([place for place in kept if _line(place) not in known], environ)
 
@@ -151,7 +152,7 @@ def _all(config: RunConfig, where: Path, environ: Mapping[str, str]) -> list[Pla
         if place.kind not in ("cap", "price") or _spends(place, config, environ)
     ]
     folder, here = where if where.is_dir() else where.parent, _tasks_here()
-    # ./tasks is one's own, but not where one stands in a run directory, which may be another's.
+    # ./tasks is the user's own, except inside a run directory, which may be someone else's.
     held = here.is_dir() and here.is_relative_to(folder.resolve())
     if held and (folder / "journal.jsonl").exists():
         named.append(Place("inside", str(here), f"{here} (its code would be imported)"))
@@ -163,8 +164,7 @@ def _tasks_here() -> Path:
 
 
 def _spends(place: Place, config: RunConfig, environ: Mapping[str, str]) -> bool:
-    """Whether a cap lets more be spent than the default, or a price hides what is spent, at a
-    server that bills."""
+    """Caps above the default and prices below the known ones, for servers that bill."""
     cap, default = config.budget.usd, BudgetConfig().usd
     own = [agent.provider for agent in config.agents.values() if agent.provider]
     for asked in (config.provider, config.judge.provider or config.provider, *own):
@@ -207,7 +207,7 @@ def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
 
 
 def _agents(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """By role. A list has no addresses of before: what it names is asked about."""
+    """By role. For a list there is no earlier value, so all its addresses are asked about."""
     found = raw.get("agents")
     return found if isinstance(found, Mapping) else {}
 
@@ -234,16 +234,16 @@ def _ships(place: Place) -> bool:
 
 
 def _origin(url: str) -> str:
-    """Scheme, host and port: whoever answers there answers on every path."""
+    """Scheme, host and port; the path does not matter."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return url  # what is no address is refused by whoever opens it
+        return url  # an invalid address is refused when it is opened
     return f"{parts.scheme}://{parts.netloc}".lower()
 
 
 def _is_here(origin: str) -> bool:
-    """Whether a server is of this machine itself."""
+    """Whether a server is on this machine."""
     host = ""
     try:
         host = urlsplit(origin).hostname or ""
@@ -277,7 +277,7 @@ def _remembered(environ: Mapping[str, str]) -> set[str]:
 
 
 def _remember(places: list[Place], environ: Mapping[str, str]) -> None:
-    """Where the disk refuses, the next command asks again."""
+    """If the disk refuses, the next command asks again."""
     if not places:
         return
     path = _file(environ)

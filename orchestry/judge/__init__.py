@@ -1,1 +1,1 @@
-"""The central critic: its prompts, its ranking, how good it is."""
+"""The central judge: its prompts, ranking and quality."""

@@ -1,10 +1,9 @@
-"""What a person is asked to rate, and what the ratings say of the judge.
+"""Chooses trajectories for a person to rate, measures how far the judge agrees, and corrects it.
+Pure.
 
-How far the judge and the person agree, and how to correct the judge. Pure.
-
-The correction is a line, by ridge regression towards the identity: with few pairs a richer map,
-such as isotonic regression, would repeat their noise. The prior counts as PRIOR pairs on which
-judge and person agree, with the judge's numbers spread evenly over [0, 1].
+The correction is a line, by ridge regression towards the identity; with few pairs a richer map,
+such as isotonic regression, would fit their noise. The prior counts as PRIOR pairs on which judge
+and person agree, with the judge's numbers spread evenly over [0, 1].
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from orchestry.judge.ranking import ranks, sign, spearman
 from orchestry.store.journal import Rated
 from orchestry.store.records import EpisodeRecord, NodeRecord
 
-TOP = 10
+TOP_RATING = 10
 """The best rating that a person can give; the worst is 0."""
 PRIOR = 10.0
-"""How many pairs the belief that the judge is right is worth."""
+"""The prior's weight, in pairs on which judge and person agree."""
 _SPREAD = 1 / 12
-"""Variance of a number that is spread evenly over [0, 1]."""
+"""Variance of a uniform number in [0, 1]."""
 Pairs = Sequence[tuple[float, float]]
 """(a number, the person's rating), both in [0, 1]."""
 Ratings = Mapping[tuple[int, str], float]
@@ -34,13 +33,13 @@ Ratings = Mapping[tuple[int, str], float]
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A judge's number in [0, 1] as a person would have put it: a line, cut off at 0 and 1."""
+    """Maps a judge's number in [0, 1] to a person's expected rating: a line, clipped to [0, 1]."""
 
     slope: float = 1.0
-    """At least 0, so that no order is turned round."""
+    """At least 0, so that no order is reversed."""
     intercept: float = 0.0
     pairs: int = 0
-    """How many it was fitted to."""
+    """Number of pairs in the fit."""
 
     def __call__(self, number: float) -> float:
         return min(1.0, max(0.0, self.intercept + self.slope * number))
@@ -48,18 +47,18 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far a person's ratings and another's numbers go together; None where too few are."""
+    """Agreement of a person's ratings with other numbers; None where there are too few."""
 
     count: int
-    """Rated nodes for which the other has a number."""
+    """Rated nodes that have both numbers."""
     pairs: int
     """Pairs of these nodes: count (count - 1) / 2."""
     alike: float | None
-    """Share of the pairs in the same order; one that only one of the two ties counts half."""
+    """Share of the pairs in the same order; a tie on only one side counts half."""
     difference: float | None
     """Mean absolute difference, in [0, 1]."""
     spearman: float | None
-    """Rank correlation; None for fewer than 3 nodes, and where either says the same of all."""
+    """Rank correlation; None for fewer than 3 nodes, or if one side is constant."""
 
 
 def calibration(pairs: Pairs) -> Calibration:
@@ -75,7 +74,7 @@ def calibration(pairs: Pairs) -> Calibration:
     weight = len(pairs) + PRIOR
     covariance = x @ error - x.sum() * error.sum() / weight
     tilt = max(-1.0, covariance / (x @ x + PRIOR * _SPREAD - x.sum() ** 2 / weight))
-    shift = (error - tilt * x).sum() / weight  # the best for this tilt, also at the bound
+    shift = (error - tilt * x).sum() / weight  # the best for this slope, also at the bound
     return Calibration(1.0 + float(tilt), float(shift - 0.5 * tilt), len(pairs))
 
 
@@ -102,20 +101,20 @@ def judged_pairs(records: Sequence[EpisodeRecord], ratings: Ratings) -> list[tup
 
 def reward_pairs(records: Sequence[EpisodeRecord], ratings: Ratings) -> list[tuple[float, float]]:
     """The task's reward of each rated node, and the person's rating; in order of play."""
-    return [(reward(node), rating) for _, node, rating in _rated(records, ratings)]
+    return [(task_reward(node), rating) for _, node, rating in _rated(records, ratings)]
 
 
 def judged(record: EpisodeRecord, node: NodeRecord) -> float | None:
-    """The judge's own number on the last move up to the node that it rated, in [0, 1].
+    """The judge's own number, in [0, 1], for the last rated move on the path to the node.
 
-    By default it rates no leaves, but what it says of a move foretells what comes of it. None
-    where it rated no move on the way.
+    By default it rates no leaves, but its number for a move predicts the outcome. None if it rated
+    no move on the path.
     """
     said = [move.judged for move in record.path(node.id) if move.judged is not None]
     return said[-1] if said else None
 
 
-def reward(node: NodeRecord) -> float:
+def task_reward(node: NodeRecord) -> float:
     """The task's score of the work at that node, in [0, 1]; NaN for the root, which has none."""
     return node.score.total
 
@@ -150,7 +149,7 @@ class Shown:
     @property
     def reward(self) -> float:
         """The task's score of the work at the node."""
-        return reward(self.node)
+        return task_reward(self.node)
 
     @property
     def key(self) -> tuple[int, str]:
@@ -159,23 +158,24 @@ class Shown:
 
 
 def extremes(records: Sequence[EpisodeRecord], best: int, worst: int) -> list[Shown]:
-    """The leaves with the highest rewards and with the lowest, of each at most one per problem.
+    """The leaves with the highest and the lowest rewards, at most one of each per problem.
 
-    Of equal ones the first played. They come shuffled, always in the same way, so that their places
-    say nothing about them.
+    If equal, the first played. They are shuffled with a fixed seed, so that their places reveal
+    nothing.
     """
     leaves = [Shown(record, node) for record in records for node in record.leaves()]
-    top = _one_a_problem(sorted(leaves, key=lambda leaf: -leaf.reward))[:best]
+    top = _one_per_problem(sorted(leaves, key=lambda leaf: -leaf.reward))[:best]
     taken = {leaf.key for leaf in top}
     others = [leaf for leaf in leaves if leaf.key not in taken]
-    bottom = _one_a_problem(sorted(others, key=lambda leaf: leaf.reward))[:worst]
+    bottom = _one_per_problem(sorted(others, key=lambda leaf: leaf.reward))[:worst]
     found = [Shown(leaf.record, leaf.node, "best") for leaf in top]
     found += [Shown(leaf.record, leaf.node, "worst") for leaf in bottom]
     return sorted(found, key=lambda leaf: derive("rate", leaf.record.seed, *leaf.key))
 
 
 def find(records: Sequence[EpisodeRecord], episode: int, node: str | None) -> Shown:
-    """The trajectory to a node, or to the episode's best leaf; raises ConfigError for neither."""
+    """The trajectory to a node, or to the episode's best leaf; raises ConfigError if there is
+    none."""
     record = next((record for record in records if record.episode == episode), None)
     if record is None:
         known = ", ".join(str(record.episode) for record in records[:20])
@@ -192,16 +192,17 @@ def find(records: Sequence[EpisodeRecord], episode: int, node: str | None) -> Sh
 
 
 def read_rating(text: str) -> float:
-    """A rating as a person types it, from 0 to TOP, in [0, 1]; raises ConfigError, in one line."""
+    """Converts a typed rating from 0 to TOP_RATING into [0, 1]; raises ConfigError, in one line."""
     try:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0.0 <= number <= TOP:  # no order holds for NaN either
+    if not 0.0 <= number <= TOP_RATING:  # also refuses NaN
         raise ConfigError(
-            f"{text!r} is no rating: give a number from 0 (useless) to {TOP} (could not be better)"
+            f"{text!r} is no rating: give a number from 0 (useless) to {TOP_RATING} (could not be "
+            "better)"
         )
-    return number / TOP
+    return number / TOP_RATING
 
 
 def rated(shown: Shown, rating: float, comment: str, at: float) -> Rated:
@@ -212,7 +213,7 @@ def rated(shown: Shown, rating: float, comment: str, at: float) -> Rated:
     )
 
 
-def _one_a_problem(ranked: Sequence[Shown]) -> list[Shown]:
+def _one_per_problem(ranked: Sequence[Shown]) -> list[Shown]:
     first = dict[str, Shown]()
     for leaf in ranked:
         first.setdefault(leaf.record.problem, leaf)

@@ -1,7 +1,7 @@
-"""The central judge: one call of a model rates a whole sibling set; a critic that sees all agents.
+"""The central judge: one model call rates a whole sibling set and sees what all agents said.
 
-With several calls per set, each shows the siblings in another order, and a fitted model takes what
-their places did to the ratings out again (orders.py, ranking.py).
+With several calls per set, each shows the siblings in another order, and a fitted model removes the
+effect of their positions (ranking.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from orchestry.core.types import (
     Message,
     Outcome,
     Policy,
+    Purpose,
     Request,
     Siblings,
     Value,
@@ -29,17 +30,17 @@ from orchestry.judge.prompt import Rating
 from orchestry.judge.ranking import Order, balanced, fit
 from orchestry.judge.structured import Malformed
 
-AGENT = PURPOSE = "judge"
+PURPOSE: Purpose = "judge"
 SCALES = ("quality", "collaboration", "efficiency")
 _Verdict = tuple[Order, tuple[Rating, ...]]
-"""In which order one call showed the siblings, and its ratings by place there."""
+"""The order in which one call showed the siblings, and its ratings by place."""
 
 
 class ListwiseJudge:
     """A Judge over a policy: the run's own gateway, or another one.
 
-    `agents` is the team, whose goals the judge is told. `calibrate` maps a number in [0, 1] to
-    what a person would have said.
+    `agents` is the team, whose goals the judge is told. `calibrate` maps a number in [0, 1] to a
+    person's expected rating.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class ListwiseJudge:
     async def values(self, siblings: Siblings[Any]) -> Judgement | None:
         """The judgement of one sibling set; see Judge. Raises what the policy raises.
 
-        None unless config.when is "always", where the task's scores tell all siblings apart. A
-        malformed verdict is asked for once more; what is still malformed then is left out.
+        None if the task's scores distinguish all siblings, unless config.when is "always". A
+        malformed answer is repaired once; if that fails, it is left out.
         """
         if self._config.when != "always" and not undecided(siblings):
             return None
@@ -98,7 +99,7 @@ class ListwiseJudge:
 
     def _request(self, messages: tuple[Message, ...], size: int, seed: int) -> Request:
         return Request(
-            agent=AGENT,
+            agent=PURPOSE,
             purpose=PURPOSE,
             model=self._model,
             messages=messages,
@@ -149,20 +150,20 @@ class ListwiseJudge:
 
 
 def seed_of(siblings: Siblings[Any]) -> int:
-    """What the orders and fences of a sibling set are drawn from."""
+    """The seed for the orders and fences of a sibling set."""
     parent = siblings.parent
     return derive("judge", parent.problem.id, parent.seed, parent.id)
 
 
 def _weights(config: JudgeConfig) -> dict[str, float]:
-    """The weight of each scale, all together one."""
+    """The weight of each scale; they sum to one."""
     weights = {scale: float(getattr(config, scale)) for scale in SCALES}
-    total = sum(weights.values())  # above zero, as the config has checked
+    total = sum(weights.values())  # the config has checked that it is above zero
     return {scale: weight / total for scale, weight in weights.items()}
 
 
 def undecided(siblings: Siblings[Any]) -> bool:
-    """Whether the task's scores leave two siblings tied with whom the episode goes on."""
+    """Whether the task's scores tie two siblings that do not end the episode."""
     going = [child for child in siblings.children if child.id not in siblings.ended]
     scores = [child.score.total for child in going if child.score]
     return len(set(scores)) < len(scores)

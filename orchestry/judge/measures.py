@@ -1,7 +1,7 @@
-"""What a judge's readings say of it, and what to do with the judge: pure arithmetic on pairs.
+"""Measures a judge from its readings, and gives advice: pure arithmetic on pairs.
 
-Everything is counted in pairs. Two readings of a pair differ by |s - t| / 2, where s and t are +1,
-0 or -1 for the first ahead, a tie, and the second ahead; so a tie against an order is half a flip.
+Two readings of a pair differ by |s - t| / 2, where s and t are +1, 0 or -1 (first ahead, tie,
+second ahead). So a tie against an order is half a flip.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
+from orchestry.core.intervals import NORMAL_95, student_95, wilson
 from orchestry.core.types import Frozen, Outcome
 from orchestry.judge.prompt import TOP
 from orchestry.judge.ranking import Order, fit, sign, spearman
@@ -21,38 +22,37 @@ from orchestry.judge.ranking import Order, fit, sign, spearman
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Z = NormalDist().inv_cdf(0.975)
 Level = Literal["unmeasured", "unusable", "chance", "unsure", "usable", "trustworthy"]
 CHANCE = 0.5
-"""Agreement of a coin. A judge is of use only if the whole interval lies above."""
-HOPELESS = 0.65
-"""An interval that holds chance and ends below this is an answer, not a want of problems: at best
-the judge is right in two pairs of three, and a third of what it decides is decided wrongly."""
+"""Agreement of a coin. A judge is useful only if its whole interval is above."""
+_HOPELESS = 0.65
+"""If the interval contains chance and ends below this, more problems would not help: at best the
+judge is right in two of three pairs."""
 TRUSTED = 0.75
-"""Agreement, at the interval's low end, from which a judge errs at most half as often as a coin."""
+"""At this agreement (low end of the interval) a judge errs at most half as often as a coin."""
 MOST_MALFORMED = 0.2
-"""Share of verdicts without numbers above which the calls are better spent on samples."""
+"""If more answers than this share are malformed, the calls are better spent on samples."""
 LARGE_EFFECT = 1.0
-"""Points by place from which neighbours on the ten-point scale change places."""
+"""Position effect, in points, from which neighbours on the ten-point scale swap."""
 LARGE_EXCESS = 0.1
-"""Share of pairs flipped by a swap beyond those that a repeat flips anyway: what the place decides.
-Flips by chance alone are common (13.6 % of pairs in published measurements), and no fault of it."""
+"""Share of pairs that a swap flips, minus the share that a repeat flips: the effect of position.
+Flips by chance are common (13.6 % of pairs in published measurements)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One call on one set: the judge's numbers in [0, 1] by child; none where malformed."""
+    """One call on one set: the judge's numbers in [0, 1] by child; empty if malformed."""
 
     order: Order
     draw: int
-    """Which sample of the same question."""
+    """The sample number of the same question."""
     outcome: Outcome
     numbers_G: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """All readings of one problem's set: an order and its reverse, each drawn again."""
+    """All readings of one problem's set: an order and its reverse, each drawn twice."""
 
     problem: str
     worths_G: tuple[float, ...]
@@ -72,8 +72,8 @@ class Share(Frozen):
     pairs: int
 
 
-class Measures(Frozen):
-    """What a check found. A figure is None if no pair tells."""
+class JudgeMeasures(Frozen):
+    """The results of a check. A figure is None if no pair shows it."""
 
     swap_consistency: Share | None
     """Pairs ordered alike in an order of presentation and in its reverse."""
@@ -86,8 +86,8 @@ class Measures(Frozen):
     agreement_twice: Share | None
     """The same for two calls in opposite orders, combined as `judge.repeats=2` does."""
     rank_correlation: float | None
-    """Spearman's between one call's numbers and the worths, mean over problems. Kendall's tau-a is
-    2 * agreement - 1."""
+    """Spearman's rank correlation of one call's numbers with the true scores, mean over problems.
+    Kendall's tau-a is 2 * agreement - 1."""
     rank_correlation_twice: float | None
     tied: float | None
     """Share of the pairs of different scores that one call ties."""
@@ -95,13 +95,13 @@ class Measures(Frozen):
     """How many questions were rated, rated after a repair, and left malformed."""
 
 
-def measure(sheets: Sequence[Sheet]) -> Measures:
+def measure(sheets: Sequence[Sheet]) -> JudgeMeasures:
     """The figures of finished problems."""
     singles = [[reading.numbers_G for reading in sheet.usable()] for sheet in sheets]
     doubles = [_combined(sheet) for sheet in sheets]
     worths = [sheet.worths_G for sheet in sheets]
     flips = share(_compared(sheet, _again, flip) for sheet in sheets)
-    return Measures(
+    return JudgeMeasures(
         swap_consistency=share(_compared(sheet, _swapped, _alike) for sheet in sheets),
         repeat_flips=flips,
         position_effect=_mean([gain for sheet in sheets for gain in _gains(sheet)]),
@@ -127,12 +127,12 @@ def share(values_by_problem: Iterable[Sequence[float]]) -> Share | None:
     if not pairs:
         return None
     mean = min(1.0, math.fsum(value for values in groups for value in values) / pairs)
-    low, high = _wilson(mean, _effective(groups, mean, pairs))
+    low, high = wilson(mean, _effective(groups, mean, pairs))
     return Share(value=mean, low=low, high=high, pairs=pairs)
 
 
 def _effective(groups: Sequence[Sequence[float]], mean: float, pairs: int) -> float:
-    """How many independent pairs would tell as much; one problem alone counts as one pair."""
+    """The effective number of independent pairs; one problem alone counts as one pair."""
     count = len(groups)
     if count < 2:
         return 1.0
@@ -140,21 +140,14 @@ def _effective(groups: Sequence[Sequence[float]], mean: float, pairs: int) -> fl
     variance = count / (count - 1) * math.fsum(r * r for r in residuals) / pairs**2
     spread = mean * (1.0 - mean)
     size = min(float(pairs), spread / variance) if variance > 1e-12 else float(pairs)
-    student = Z + (Z**3 + Z) / (4 * (count - 1))  # Cornish-Fisher, first term
-    return max(1.0, size * (Z / student) ** 2)
-
-
-def _wilson(mean: float, size: float) -> tuple[float, float]:
-    centre = (mean + Z**2 / (2 * size)) / (1 + Z**2 / size)
-    half = Z * math.sqrt(mean * (1 - mean) / size + Z**2 / (4 * size**2)) / (1 + Z**2 / size)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(1.0, size * (NORMAL_95 / student_95(count - 1)) ** 2)
 
 
 # --- pairs ----------------------------------------------------------------------------------------
 
 
 def flip(left_P: NDArray[Any], right_P: NDArray[Any]) -> NDArray[Any]:
-    """How far the signs of pairs are apart: 0 alike, 0.5 a tie and an order, 1 opposite."""
+    """The distance of the pairs' signs: 0 equal, 0.5 tie against order, 1 opposite."""
     apart: NDArray[Any] = abs(left_P - right_P) / 2
     return apart
 
@@ -183,7 +176,7 @@ def _compared(
     goes_with: Callable[[Reading, Reading], bool],
     score: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]],
 ) -> list[float]:
-    """For each pair of candidates its mean score over the pairs of readings that go together."""
+    """For each pair of candidates, its mean score over matching pairs of readings."""
     scores = [
         score(_signs(a.numbers_G), _signs(b.numbers_G))
         for a, b in combinations(sheet.usable(), 2)
@@ -193,13 +186,14 @@ def _compared(
 
 
 def _right(worths_G: Sequence[float], ratings_R_G: Sequence[Sequence[float]]) -> list[float]:
-    """For each pair of different worth the share of ratings that order it right, ties half."""
+    """For each pair of different scores, the share of ratings with the right order; ties count
+    half."""
     true = _signs(worths_G)
     return _means([_alike(true, _signs(row))[true != 0] for row in ratings_R_G])
 
 
 def _ties(worths_G: Sequence[float], ratings_R_G: Sequence[Sequence[float]]) -> list[float]:
-    """Whether a rating ties a pair of different worth: 1 or 0 for each rating and pair."""
+    """1 if a rating ties a pair of different scores, else 0; per rating and pair."""
     true = _signs(worths_G)
     return [float(tie) for row in ratings_R_G for tie in (_signs(row) == 0)[true != 0]]
 
@@ -216,7 +210,7 @@ def _means(rows: Sequence[NDArray[Any]]) -> list[float]:
 
 
 def _combined(sheet: Sheet) -> list[tuple[float, ...]]:
-    """What `judge.repeats=2` would have made of each draw: the fit of its usable readings."""
+    """The result of `judge.repeats=2` for each draw: the fit of its usable readings."""
     rows = []
     for draw in sorted({reading.draw for reading in sheet.readings}):
         of_draw = [reading for reading in sheet.usable() if reading.draw == draw]
@@ -227,7 +221,7 @@ def _combined(sheet: Sheet) -> list[tuple[float, ...]]:
 
 
 def _gains(sheet: Sheet) -> list[float]:
-    """Points that the candidates at the ends gain by being first instead of last."""
+    """Points that the candidates at both ends gain by being first instead of last."""
     gains = []
     for one, other in combinations(sheet.usable(), 2):
         if _swapped(one, other):
@@ -264,8 +258,8 @@ class Advice(Frozen):
     text: str
 
 
-def advise(found: Measures) -> Advice:
-    """The advice, with the figures that it rests on."""
+def advise(found: JudgeMeasures) -> Advice:
+    """The advice, with its figures."""
     total = sum(found.verdicts.values())
     malformed = found.verdicts.get("malformed", 0) / total if total else 0.0
     if malformed > MOST_MALFORMED:
@@ -283,7 +277,7 @@ def advise(found: Measures) -> Advice:
 
 def _at_chance(once: Share) -> Advice:
     figures = f"agrees with the task's scores on {_figures(once)}"
-    if once.high < HOPELESS:
+    if once.high < _HOPELESS:
         return _advice("chance", f"{figures}, no better than chance: leave the judge off")
     return _advice(
         "unsure",
@@ -292,7 +286,7 @@ def _at_chance(once: Share) -> Advice:
     )
 
 
-def _above_chance(found: Measures, once: Share, twice: Share) -> Advice:
+def _above_chance(found: JudgeMeasures, once: Share, twice: Share) -> Advice:
     placed = _placed(found)
     if once.low >= TRUSTED and not placed:
         text = f"trustworthy: agrees with the task's scores on {_figures(once)}"
@@ -307,8 +301,8 @@ def _above_chance(found: Measures, once: Share, twice: Share) -> Advice:
     return _advice("usable", f"usable: agrees with the task's scores on {_figures(once)}")
 
 
-def _placed(found: Measures) -> str:
-    """How places sway the judge; '' if they do not."""
+def _placed(found: JudgeMeasures) -> str:
+    """How positions influence the judge; '' if they do not."""
     effect, swap, repeat = found.position_effect, found.swap_consistency, found.repeat_flips
     if effect is not None and abs(effect) >= LARGE_EFFECT:
         return f"standing first adds {effect:+.1f} points"

@@ -1,4 +1,4 @@
-"""The judge's question about one sibling set, and its verdict."""
+"""The judge's question about one sibling set, and its answer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pydantic import ConfigDict, Field, ValidationError
 from orchestry.core.config import JudgeConfig
 from orchestry.core.errors import reason
 from orchestry.core.types import AgentSpec, Frozen, Message, Siblings, Trajectory, Turn
-from orchestry.judge.structured import Malformed, closed, fence_code, fenced, head, room
+from orchestry.judge.structured import Malformed, closed, fence_code, head, marked_off, room
 
 TOP = 10
 """The highest rating; the lowest is 0."""
 MAX_FEEDBACK = 240
-"""Longest feedback, in characters; what a judge says beyond it is cut off."""
+"""Longest feedback, in characters; longer feedback is cut."""
 _TOKENS_EACH = MAX_FEEDBACK // 4 + 60
-"""Tokens that one candidate takes in a verdict, at most: the longest feedback, at four characters
-a token, and its keys and numbers, in indented lines. With 25 words of feedback it took some 55."""
+"""The most tokens of one candidate's ratings: the longest feedback, at four characters per token,
+plus keys and numbers in indented lines. With 25 words of feedback it was about 55."""
 _SYSTEM = """\
 You judge the work of a team of agents. You are shown the team, the problem, what was said so far, \
 and several candidates for the next move. The candidates stand in random order: their places say \
@@ -42,7 +42,7 @@ The feedback is one sentence of at most 25 words: what decides the candidate's r
 
 
 class Rating(Frozen):
-    """What the judge says of one candidate. Ratings are whole numbers from 0 to TOP."""
+    """The judge's answer on one candidate. Ratings are whole numbers from 0 to TOP."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -53,7 +53,7 @@ class Rating(Frozen):
 
 
 def label(place: int) -> str:
-    """A, B, ..., Z, AA, AB, ...: what the candidate at a place is called."""
+    """The label of the candidate at a place: A, B, ..., Z, AA, AB, ..."""
     name, rest = "", place + 1
     while rest:
         rest, letter = divmod(rest - 1, 26)
@@ -67,9 +67,9 @@ def labels(size: int) -> list[str]:
 
 
 def schema(size: int) -> dict[str, Any]:
-    """JSON schema of a verdict on `size` candidates: a label can neither miss nor repeat.
+    """JSON schema of an answer on `size` candidates; no label can be missing or repeated.
 
-    The feedback comes first, so that the numbers follow from it.
+    Feedback comes before the numbers, so that they follow from it.
     """
     scale = {"type": "integer", "enum": list(range(TOP + 1))}
     parts: dict[str, Any] = {"feedback": {"type": "string", "maxLength": MAX_FEEDBACK}}
@@ -78,7 +78,7 @@ def schema(size: int) -> dict[str, Any]:
 
 
 def limit(size: int, config: JudgeConfig) -> int:
-    """Tokens that a verdict on `size` candidates may take: many need more than `max_tokens`."""
+    """The token limit of an answer on `size` candidates; large sets need more than `max_tokens`."""
     return room(config.max_tokens, size, _TOKENS_EACH)
 
 
@@ -99,7 +99,7 @@ def question(
 
 
 def parse(text: str, size: int) -> tuple[Rating, ...]:
-    """The ratings by place; raises Malformed for anything but one whole verdict."""
+    """The ratings by place; raises Malformed for anything except one complete answer."""
     try:
         raw = json.loads(text, object_pairs_hook=_unique)
     except Malformed:
@@ -119,7 +119,7 @@ def parse(text: str, size: int) -> tuple[Rating, ...]:
 def scene(
     siblings: Siblings[Any], agents: Sequence[AgentSpec], config: JudgeConfig, code: str
 ) -> str:
-    """What all candidates share: team, rubric, problem, and what was said before them."""
+    """The part that all candidates share: team, rubric, problem, and earlier messages."""
     parent = siblings.parent
     team = "\n".join(f"- {spec.role}: {spec.goal}".removesuffix(": ") for spec in agents)
     parts = [f"The team:\n{team}"]
@@ -136,7 +136,7 @@ def scene(
 def candidates(
     siblings: Siblings[Any], order: Sequence[int], config: JudgeConfig, code: str
 ) -> str:
-    """The candidates by `order`, each with its moves and what the task's checks say of it."""
+    """The candidates by `order`, each with its moves and the feedback of the task's checks."""
     movers = " and ".join(siblings.agents)
     head = f"The candidates, each a next move by {movers}:"
     known = len(siblings.parent.turns)
@@ -162,11 +162,11 @@ def _candidate(
 
 
 def _shown(name: str, text: str, config: JudgeConfig, code: str) -> str:
-    return fenced(name, head(text, config.max_chars), code)
+    return marked_off(name, head(text, config.max_chars), code)
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, which must not name a key twice."""
+    """A JSON object; raises if a key is repeated."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise Malformed("it names a key twice")
@@ -182,6 +182,6 @@ def _rating(name: str, raw: Any) -> Rating:
 
 
 def _plain(text: str) -> str:
-    """One line of printable characters, so that no terminal or file takes harm from it."""
+    """One line of printable characters, safe for terminals and files."""
     shown = "".join(char if char.isprintable() else " " for char in text)
     return " ".join(shown.split())[:MAX_FEEDBACK]

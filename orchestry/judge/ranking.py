@@ -1,6 +1,6 @@
-"""How siblings are ordered: the orders that a judge sees them in, and what they are worth.
+"""The orders in which a judge sees siblings, and the siblings' values from its ratings.
 
-The ranking model says what siblings are worth, from ratings in several orders of presentation:
+The ranking model estimates values from ratings in several orders of presentation:
 
     rating of item i in call r = worth of i + effect of its place in call r + noise
 
@@ -24,12 +24,12 @@ from collections.abc import Sequence
 from orchestry.core.seeds import shuffled
 
 Order = tuple[int, ...]
-"""The items by place: order[0] is the item that is shown first."""
+"""The items by place: order[0] is shown first."""
 RIDGE = 0.5
 """Variance of the noise over that of the place effects. Between 0.3 and 1 it
 matters only for odd numbers of calls and a bias as large as the differences in worth."""
 DIGITS = 12
-"""Decimals of a fitted worth: those behind them are rounding errors, and would break ties."""
+"""Decimals of a fitted value; further digits are rounding errors that would break ties."""
 
 
 def fit(
@@ -79,13 +79,13 @@ def _zigzag(size: int) -> list[int]:
 
 
 def _spread(count: int) -> list[int]:
-    """The numbers below `count`, each far from those before it: bits read backwards."""
+    """The numbers below `count` in bit-reversed order, so that neighbours are far apart."""
     width = count.bit_length()
     return sorted(range(count), key=lambda number: f"{number:0{width}b}"[::-1])
 
 
 def sign(first: float, second: float) -> int:
-    """+1, 0 or -1; numbers that differ by a rounding error tie."""
+    """+1, 0 or -1; a difference within rounding error is a tie."""
     return 0 if math.isclose(first, second, abs_tol=1e-9) else (1 if first > second else -1)
 
 
@@ -99,5 +99,5 @@ def spearman(left_G: Sequence[float], right_G: Sequence[float]) -> float:
 
 
 def ranks(values_G: Sequence[float]) -> list[float]:
-    """Ranks about their mean: half of how many are below less how many are above."""
+    """Centred ranks: half of (how many are below minus how many are above)."""
     return [sum(sign(value, other) for other in values_G) / 2.0 for value in values_G]

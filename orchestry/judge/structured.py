@@ -1,7 +1,7 @@
-"""Structured questions: material between fences, answers by a schema, each repaired at most once.
+"""Structured questions: material between fences, answers by a schema, one repair per answer.
 
-What agents and tasks wrote stands between fences that carry a code their authors could not know,
-so that no text can end its own fence and pass for other material or for instructions.
+Text by agents and tasks is put between fences with a code that its authors could not know. So no
+text can close its own fence and pose as other material or as instructions.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from orchestry.core.config import MAX_TOKENS
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Message, Outcome, Policy, Request
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 CUT = " [cut]"
 _CUT_OUT = "\n[cut]\n"
 _FRAME = 64
-"""Tokens of an answer besides its parts."""
+"""Tokens of an answer in addition to its parts."""
 _REPAIR = "That is no valid {noun}: {why}. Answer once more, with only the JSON object asked for."
 
 
 class Malformed(ValueError):
-    """An answer that can't be read; the message says why, in words that a model understands."""
+    """An answer that can't be read; the message tells the model why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(Generic[T]):
+class Reply(Generic[_T]):
     """The result of one question."""
 
-    value: T | None
-    """What was read; None if the answer stayed malformed."""
+    value: _T | None
+    """The parsed answer; None if it stayed malformed."""
     at_once: bool
     """Whether the first answer could be read."""
 
@@ -40,22 +40,23 @@ class Reply(Generic[T]):
 
 
 def fence_code(seed: int) -> str:
-    """What the fences of one question carry: 12 hex digits that no author of its material saw."""
+    """The code in the fences of one question: 12 hex digits unknown to the material's authors."""
     return f"{derive(seed, 'fence'):016x}"[:12]
 
 
-def fenced(name: str, text: str, code: str) -> str:
+def marked_off(name: str, text: str, code: str) -> str:
     """The text as material of that name."""
     return f"[{code} begin {name}]\n{text}\n[{code} end {name}]"
 
 
 def head(text: str, most: int) -> str:
-    """Its first `most` characters, and a mark if there were more."""
+    """The first `most` characters, and a mark if the text was longer."""
     return text if len(text) <= most else text[:most] + CUT
 
 
 def ends(text: str, most: int) -> str:
-    """Its head and tail, `most` characters in all, and a mark between them if there were more."""
+    """Head and tail, `most` characters in total, with a mark between them if the text was
+    longer."""
     return text if len(text) <= most else f"{text[: most // 2]}{_CUT_OUT}{text[-most // 2 :]}"
 
 
@@ -70,9 +71,9 @@ def closed(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def room(least: int, parts: int, tokens_each: int) -> int:
-    """Tokens to allow an answer of so many parts: `least`, or more where they need it.
+    """The token limit of an answer with that many parts: `least`, or more if they need it.
 
-    What is cut off is not JSON, so that too little is paid for nothing, and so is its repair.
+    An answer that is cut off is not JSON: with a low limit, it and its repair are paid for nothing.
     """
     return min(MAX_TOKENS, max(least, parts * tokens_each + _FRAME))
 
@@ -83,36 +84,37 @@ def room(least: int, parts: int, tokens_each: int) -> int:
 async def ask(
     policy: Policy,
     requests: Sequence[Request],
-    read: Callable[[Completion], T],
+    read: Callable[[Completion], _T],
     *,
     noun: str,
     clip: Callable[[str], str],
-) -> list[Reply[T]]:
-    """One reply a request, in order: all questions in one batch, all repairs in a second.
+) -> list[Reply[_T]]:
+    """One reply per request, in order: all questions in one batch, all repairs in a second.
 
     `read` raises Malformed, which the repair tells the model, naming its answer by `noun` and
     showing it through `clip`. Raises what the policy raises.
     """
     answers = await _batch(policy, requests)
-    replies, repairs = list[Reply[T]](), dict[int, Request]()
+    replies, repairs = list[Reply[_T]](), dict[int, Request]()
     for place, (request, answer) in enumerate(zip(requests, answers, strict=True)):
         try:
             replies.append(Reply(read(answer), at_once=True))
         except Malformed as why:
             replies.append(Reply(None, at_once=False))
-            if not answer.failed and answer.stop != "too_long":  # the prompt was: no longer one
+            # If the prompt was too long, a longer one would be too.
+            if not answer.failed and answer.stop != "too_long":
                 repairs[place] = _repair(request, clip(answer.text.strip()), noun, why)
     again = await _batch(policy, [*repairs.values()]) if repairs else []
     for place, answer in zip(repairs, again, strict=True):
         try:
             replies[place] = replace(replies[place], value=read(answer))
         except Malformed:
-            continue  # once is enough: the reply says that there is no value
+            continue  # no second repair: the reply has no value
     return replies
 
 
 def _repair(request: Request, shown: str, noun: str, why: Malformed) -> Request:
-    """The request that shows a faulty answer, or what is left of it, and names its fault."""
+    """The request that shows a malformed answer (or part of it) and names its fault."""
     messages = (
         *request.messages,
         Message(role="assistant", content=shown or "(nothing)"),  # vendors refuse an empty message
@@ -122,8 +124,8 @@ def _repair(request: Request, shown: str, noun: str, why: Malformed) -> Request:
     return request.model_copy(update={"messages": messages, "seed": seed})
 
 
-def outcome(replies: Sequence[Reply[T]]) -> Outcome:
-    """Of several replies to one question: `malformed` only where none could be read."""
+def outcome(replies: Sequence[Reply[_T]]) -> Outcome:
+    """The outcome of several replies: `malformed` only if none could be read."""
     if all(reply.value is None for reply in replies):
         return "malformed"
     return "rated" if all(reply.at_once for reply in replies) else "repaired"

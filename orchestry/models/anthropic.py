@@ -1,8 +1,8 @@
 """Claude, or any server that speaks the Messages API, through the anthropic SDK.
 
-Claude takes no temperature and no seed, so samples of one prompt are told apart by an angle: a
-short block after everything the samples share, and so after the cache breakpoint. A structured
-request (a judge's, say) has no angle: its samples are one question asked again.
+Claude takes no temperature and no seed, so each sample of a prompt gets its own angle: a short
+block after everything that the samples share, and so after the cache breakpoint. A structured
+request, such as a judge's, has no angle: its samples repeat one question.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from orchestry.core.errors import ProviderError
 from orchestry.core.types import Completion, Request
 from orchestry.models.http import (
     SdkProvider,
+    billed_count,
     bytes_bound,
-    counted,
-    explain,
+    explain_failure,
     malformed,
     post,
     schema_bound,
@@ -39,7 +39,7 @@ ANGLES = (
     "use a different method than the usual one",
     "split the problem into parts",
 )
-"""What sample i > 0 is asked to do differently: ANGLES[(i - 1) % 8], with its number."""
+"""The hint for sample i > 0: ANGLES[(i - 1) % 8], with its number."""
 
 _STOPS = {
     "end_turn": "end",
@@ -49,7 +49,7 @@ _STOPS = {
     "refusal": "refusal",
 }
 # Published minimum of tokens before the breakpoint; where sources disagree, the larger. Models
-# not named here are taken to need the largest minimum that any model has.
+# not named here get the largest known minimum.
 _LARGEST_MINIMUM = 4096
 _CACHE_MINIMUM = {
     "claude-opus-5": 512,
@@ -70,7 +70,7 @@ _REFUSED = {
     *("minLength", "maxLength", "pattern", "maxItems", "uniqueItems"),
 }
 _MARK = {"cache_control": {"type": "ephemeral"}}
-_BYTES_PER_TOKEN = 5  # more than real prompts have, so that an estimate errs to "not cached"
+_BYTES_PER_TOKEN = 5  # more than in real prompts, so that a wrong estimate means "not cached"
 
 
 class AnthropicProvider(SdkProvider):
@@ -82,7 +82,7 @@ class AnthropicProvider(SdkProvider):
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
     ) -> Completion:
-        """One attempt; see Provider. Streams where `started` is given."""
+        """One attempt; see Provider. Streams if `started` is given."""
         body = self._body(request, cached=shared and self.leads(request))
         if started is None:
             answer = await post(self._client, "/v1/messages", body, self._endpoint)
@@ -91,12 +91,12 @@ class AnthropicProvider(SdkProvider):
         return self._completion(request, answer)
 
     def input_bound(self, request: Request) -> int:
-        """All that is sent, in bytes."""
+        """The bytes of everything that is sent."""
         texts = [m.content for m in request.messages]
         return bytes_bound(*texts, _angle(request)) + schema_bound(_schema(request))
 
     def leads(self, request: Request) -> bool:
-        """Whether the prompt surely reaches the model's shortest cacheable prefix."""
+        """Whether the prompt is certainly long enough for the model's prompt cache."""
         return _cacheable(request.model, *(m.content for m in request.messages))
 
     def _body(self, request: Request, *, cached: bool) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class AnthropicProvider(SdkProvider):
             _append(messages, angle)
         body = {"model": request.model, "max_tokens": request.max_tokens, "messages": messages}
         if system:
-            # A mark of its own costs nothing, and serves the samples of other states.
+            # Its own mark costs nothing, and other states of the agent can read it.
             marked = cached and _cacheable(request.model, system)
             body["system"] = [_text(system) | _MARK] if marked else system
         if (schema := _schema(request)) is not None:
@@ -124,7 +124,7 @@ class AnthropicProvider(SdkProvider):
     async def _stream(self, body: dict[str, Any], started: Callable[[], None]) -> dict[str, Any]:
         """The answer put together from its events; `started` is called at the first.
 
-        That need not be `message_start`: llama.cpp's server leaves it out now and then.
+        The first is not always `message_start`: llama.cpp's server sometimes omits it.
         """
         failure: ProviderError
         answer, begun = _Assembly(), False
@@ -137,7 +137,7 @@ class AnthropicProvider(SdkProvider):
                             started()
                         answer.add(event)
         except Exception as error:  # whatever the SDK raises, the caller gets one clear line
-            failure = explain(error, self._endpoint, structured="output_config" in body)
+            failure = explain_failure(error, self._endpoint, structured="output_config" in body)
         else:
             if answer.whole:
                 return answer.message
@@ -159,7 +159,9 @@ class AnthropicProvider(SdkProvider):
             text=text,
             model=request.model,
             input_tokens=bound if fresh is None else fresh + read + written or bound,
-            output_tokens=counted(usage.get("output_tokens"), request.max_tokens, some=bool(text)),
+            output_tokens=billed_count(
+                usage.get("output_tokens"), request.max_tokens, some=bool(text)
+            ),
             cached_tokens=read,
             cache_write_tokens=written,
             stop=_STOPS.get(stop, stop),
@@ -167,7 +169,7 @@ class AnthropicProvider(SdkProvider):
 
 
 class _Assembly:
-    """A message that grows from the events of a stream."""
+    """A message built up from a stream's events."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
@@ -192,7 +194,7 @@ class _Assembly:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The answer in the shape of one that was not streamed."""
+        """The answer in the form of an unstreamed one."""
         text = [{"type": "text", "text": "".join(self._text)}]
         return {"content": text, "usage": self._usage, "stop_reason": self._stop}
 
@@ -205,7 +207,7 @@ def _angle(request: Request) -> str:
 
 
 def _schema(request: Request) -> dict[str, Any] | None:
-    """The request's schema as Claude takes it."""
+    """The request's schema in the form that Claude accepts."""
     return None if request.response_schema is None else without(request.response_schema, _refuses)
 
 
@@ -214,7 +216,7 @@ def _refuses(keyword: str, value: Any) -> bool:
 
 
 def _cacheable(model: str, *texts: str) -> bool:
-    """Whether a prefix of these texts surely reaches the model's minimum."""
+    """Whether these texts together certainly reach the model's minimum."""
     size = sum(len(text.encode("utf-8")) for text in texts)
     minimum = _CACHE_MINIMUM.get(re.sub(r"-\d{8}$", "", model), _LARGEST_MINIMUM)
     return size / _BYTES_PER_TOKEN >= minimum
@@ -225,7 +227,7 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def _append(messages: list[dict[str, Any]], text: str) -> None:
-    """Adds a user's block after all others, so that what stands before stays shared."""
+    """Adds a user block after all others, so that everything before it stays shared."""
     block = _text(text)
     if messages and messages[-1]["role"] == "user":
         messages[-1]["content"].append(block)

@@ -1,7 +1,7 @@
-"""The answer cache: answers kept between runs, in the user cache. Expendable at any time.
+"""The answer cache: answers kept between runs, in the user cache. It can be deleted at any time.
 
-Values are JSON text inside SQLite. diskcache would unpickle a row marked as pickled, and so run
-code, whichever of its disks wrote the others; `_JsonDisk` refuses every row but plain text.
+Values are JSON text inside SQLite. diskcache would unpickle, and so execute, any row marked as
+pickled; `_JsonDisk` refuses every row except plain text.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from orchestry.core.files import cache
 from orchestry.core.types import Completion
 
 SIZE_LIMIT = 2**30
-"""Bytes; the answers stored first go first."""
-BATCH = 32
-"""Answers put in one transaction: half the time of one transaction each."""
+"""Size limit in bytes; the oldest answers are dropped first."""
+PER_TRANSACTION = 32
+"""Answers per transaction; batches take half the time of single writes."""
 _MODE_RAW = 1
 
 
 class _JsonDisk(diskcache.Disk):
-    """Text in the database itself: no pickle, and no file whose name a foreign row may choose."""
+    """Text in the database itself: no pickle, and no file whose name a foreign row could choose."""
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> str:
         if mode != _MODE_RAW or not isinstance(value, str):
@@ -35,14 +35,14 @@ class _JsonDisk(diskcache.Disk):
         return value
 
     def remove(self, file_path: str) -> None:
-        """Nothing to remove: what a foreign row calls its file is none of ours."""
+        """Removes nothing: a file name in a foreign row is not ours."""
 
 
 class AnswerCache:
-    """Completions by request key. `on_warn` gets one line for each kind of trouble.
+    """Completions by request key. `on_warn` gets one line per kind of problem.
 
-    Puts are batched; `close` writes the last ones. Trouble with the disk turns the cache off, as
-    answers are in the journal anyway.
+    Puts are batched; `close` writes the last ones. A disk error turns the cache off; the journal
+    has the answers anyway.
     """
 
     def __init__(self, folder: Path, on_warn: Callable[[str], None]) -> None:
@@ -56,7 +56,7 @@ class AnswerCache:
             self._turn_off(error)
 
     def get(self, key: str) -> Completion | None:
-        """The answer kept under a key; a damaged one is deleted and missing."""
+        """The answer under a key; a damaged one is deleted and counts as missing."""
         if self._cache is None:
             return None
         try:
@@ -73,7 +73,7 @@ class AnswerCache:
         if self._cache is None:
             return
         self._batch[key] = completion.model_dump_json()
-        if len(self._batch) >= BATCH:
+        if len(self._batch) >= PER_TRANSACTION:
             self._flush()
 
     def close(self) -> None:
@@ -122,7 +122,8 @@ def default_folder() -> Path:
 
 
 def _open(folder: Path) -> Any:
-    """WAL and no fsync: losing the newest answers with the power costs money, never truth."""
+    """WAL and no fsync: after a power failure the newest answers may have to be paid again, but
+    none is wrong."""
     cache: Any = diskcache.Cache
     return cache(
         str(folder),

@@ -1,5 +1,5 @@
-"""The embedded SmolLM2-135M: llama.cpp in this process, served on loopback, reached like any
-OpenAI-compatible server, so that the free path and the paid one are the same code.
+"""The embedded SmolLM2-135M: llama.cpp in this process, served on loopback and called like any
+OpenAI-compatible server, so that free and paid calls use the same code.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from orchestry.core.machine import cores
 from orchestry.core.types import Completion, Request
 from orchestry.models.http import Endpoint, bytes_bound, schema_bound
 from orchestry.models.openai import OpenAIProvider
-from orchestry.models.weights import MODEL, SHA256, fetch_weights, progress_bar
+from orchestry.models.weights import MODEL, SHA256, fetch_weights, weights_bar
 
 SLOTS = 8
-"""Requests decoded together; more wait here, so that their time limit starts with their turn."""
+"""Requests decoded together; others wait here, and their time limit starts when it is their
+turn."""
 CONTEXT = 4096
-"""Tokens a request may have, its answer included."""
+"""Tokens of a request, including its answer."""
 _GREET_S = 30.0
-PATIENCE_S = 1800.0
-"""A busy machine is slow, not broken: an answer of this model is not given up before."""
-_MOST_THREADS = 8  # a model this small gains nothing from more
+_PATIENCE_S = 1800.0
+"""A minimum time limit: on a busy machine this model is slow, not broken."""
+_MOST_THREADS = 8  # more threads don't help a model this small
 
 
 class EmbeddedProvider:
-    """Starts the server on entry and stops it on exit; weights are fetched if they are missing."""
+    """Starts the server on entry and stops it on exit; downloads missing weights."""
 
     name = "embedded"
     base_url = f"embedded:{SHA256[:12]}"  # the port changes from run to run, the weights don't
     model = MODEL
     sha256 = SHA256
-    deterministic = False  # what else is in the batch changes the last bits
+    deterministic = False  # the other requests of a batch change the last bits
     cacheable = True
     bills_unanswered = False
     slots: int | None = SLOTS
@@ -48,7 +49,7 @@ class EmbeddedProvider:
         self._inner: OpenAIProvider | None = None
         self._slots = asyncio.Semaphore(SLOTS)
         self.key = secrets.token_hex(16)
-        """What the server asks for, since any web page open on this machine can reach its port."""
+        """The server's key; without one, any web page open on this machine could use its port."""
 
     @property
     def url(self) -> str:
@@ -62,7 +63,7 @@ class EmbeddedProvider:
             url=f"{self.url}/v1",
             key_variable="no variable: the key is made at each start",
             url_variable="no variable: the server is this process's own",
-            timeout_s=max(self._timeout_s, PATIENCE_S),
+            timeout_s=max(self._timeout_s, _PATIENCE_S),
             key=self.key,
         )
         self._inner = await OpenAIProvider(endpoint, MODEL).__aenter__()
@@ -86,12 +87,12 @@ class EmbeddedProvider:
             return await self._inner.complete(request, shared=shared, started=started)
 
     def input_bound(self, request: Request) -> int:
-        """All that is sent, in bytes, up to the context: a longer prompt is refused."""
+        """The bytes of everything that is sent, at most the context; a longer prompt is refused."""
         sent = bytes_bound(*(m.content for m in request.messages))
         return min(CONTEXT, sent + schema_bound(request.response_schema))
 
     def leads(self, request: Request) -> bool:
-        """Never: nothing is billed, and all samples of a prompt are decoded together."""
+        """Always False: nothing is billed, and all samples of a prompt are decoded together."""
         return False
 
     async def _start(self) -> Any:
@@ -103,7 +104,7 @@ class EmbeddedProvider:
         except asyncio.CancelledError:
             cancelled.set()
             await asyncio.wait([task])
-            task.exception()  # seen: the cancellation is what is raised
+            task.exception()  # ignored: the cancellation is raised instead
             raise
 
     def _stop(self) -> None:
@@ -117,7 +118,7 @@ def _load(cancelled: threading.Event, key: str) -> Any:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     xllamacpp: Any = import_module("xllamacpp")  # its types are not published
 
-    with progress_bar() as draw:
+    with weights_bar() as draw:
 
         def progress(done: int, total: int) -> None:
             if cancelled.is_set():
@@ -148,7 +149,7 @@ def _load(cancelled: threading.Event, key: str) -> Any:
 
 
 def _greet(url: str) -> None:
-    """Waits until the server answers: destroying one that does not listen yet hangs for ever."""
+    """Waits until the server answers, because destroying it earlier would hang forever."""
     connection = HTTPConnection(url.removeprefix("http://"), timeout=_GREET_S)
     connection.request("GET", "/health")
     connection.getresponse().read()

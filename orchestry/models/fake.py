@@ -1,13 +1,13 @@
 """A provider without a model: scripted or filler answers, seeded, with latency, usage and faults.
 
-For tests of tasks and schedules, and for load tests. Everything is decided by hashes of the seed
-and the request, so that runs repeat, however their calls interleave. Lengths of answers are
-right-skewed and cut at `max_tokens`: a lognormal with its median at a fixed share of the limit.
+For tests of tasks and schedules, and for load tests. Hashes of the seed and the request decide
+everything, so a run repeats in whatever order its calls arrive. Answer lengths are lognormal, with
+the median at a fixed share of `max_tokens`, and cut there.
 
-Where a request asks for a JSON schema, the answer is a random instance of it: what a server that
-enforces it could answer. For the subset that structured requests use: objects whose every property
-is there, arrays, strings, integers, numbers, booleans, null, enum, const, anyOf, and references to
-`$defs`. Left out: patterns, formats, multiples, exclusive bounds and optional properties.
+If a request has a JSON schema, the answer is a random instance of it. Supported: objects with all
+properties required, arrays, strings, integers, numbers, booleans, null, enum, const, anyOf, and
+references to `$defs`. Not supported: patterns, formats, multiples, exclusive bounds and optional
+properties.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ SIGMA = 0.6
 WORDS = ("the", "and", "but", "for", "run", "set", "map", "key", "sum", "let", "try", "end")
 _RETRY_AFTER_S = 0.05
 _BYTES_PER_TOKEN = 4
-_FAULTS: dict[str, tuple[str, bool]] = {  # what it says, and whether it may have been billed
+_FAULTS: dict[
+    str, tuple[str, bool]
+] = {  # the message, and whether the attempt may have been billed
     "429": ("answered 429: rate limit", False),
     "529": ("answered 529: overloaded", False),
     "500": ("answered 500: internal error", True),
@@ -62,11 +64,11 @@ def clip_tokens(length: float, max_tokens: int) -> int:
 
 
 def filler(tokens: int, rng: random.Random) -> str:
-    """A text without sense that is `tokens` long: each word with its space makes four bytes."""
+    """Filler text of `tokens` tokens: each word with its space has four bytes."""
     return " ".join(rng.choices(WORDS, k=tokens))
 
 
-class Line(Frozen):
+class _Line(Frozen):
     """One line of a script."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -75,18 +77,18 @@ class Line(Frozen):
     """The role it answers for; `*` is any."""
     text: str
     match: str | None = None
-    """Needed in the last user message, where given."""
+    """If given, must occur in the last user message."""
     output_tokens: int | None = Field(None, ge=1)
-    """What the answer is billed; None counts its words."""
+    """Billed output tokens; None: the number of words."""
 
 
 class FakeProvider:
-    """See the module. `sleep` is how it waits out its latency."""
+    """See the module. `sleep` waits for its latency."""
 
     name = "fake"
     base_url = "fake:"
     deterministic = True
-    cacheable = False  # its answers cost nothing, and would hide those of a changed script
+    cacheable = False  # its answers cost nothing, and cached ones would hide a changed script
     bills_unanswered = False
     slots: int | None = None
 
@@ -108,7 +110,7 @@ class FakeProvider:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Nothing is held open."""
+        """Holds nothing open."""
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
@@ -133,14 +135,14 @@ class FakeProvider:
         )
 
     def input_bound(self, request: Request) -> int:
-        """Exactly what is billed: a token for every four bytes begun, a schema's included."""
+        """Exactly what is billed: one token per four bytes begun, schema included."""
         size = sum(len(m.content.encode("utf-8")) for m in request.messages)
         if request.response_schema is not None:
             size += len(json.dumps(request.response_schema))
         return math.ceil(size / _BYTES_PER_TOKEN)
 
     def leads(self, request: Request) -> bool:
-        """Never: it has no prompt cache."""
+        """Always False: it has no prompt cache."""
         return False
 
     def _latency(self, rng: random.Random) -> float:
@@ -165,7 +167,7 @@ class FakeProvider:
         )
 
     def _answer(self, request: Request, rng: random.Random) -> tuple[str, int]:
-        """The text, and the tokens that it is billed, before the cut at max_tokens."""
+        """The text and its billed tokens, before the cut at max_tokens."""
         if self._script:
             return self._scripted(request, rng)
         if request.response_schema is not None:
@@ -194,13 +196,14 @@ class FakeProvider:
 
 
 def _structured(schema: Mapping[str, Any], max_tokens: int, rng: random.Random) -> tuple[str, int]:
-    """An instance of the schema; one that needs more than `max_tokens` is cut, so no JSON."""
+    """An instance of the schema; if it needs more than `max_tokens` it is cut and is not valid
+    JSON."""
     text = json.dumps(instance(schema, rng))
     return text[: _BYTES_PER_TOKEN * max_tokens], math.ceil(len(text) / _BYTES_PER_TOKEN)
 
 
-def read_script(path: Path) -> tuple[Line, ...]:
-    """The lines of a script; raises ConfigError naming the one that is wrong."""
+def read_script(path: Path) -> tuple[_Line, ...]:
+    """The lines of a script; raises ConfigError naming a wrong line."""
     if path.exists() and not path.is_file():
         raise ConfigError(f"the script {path} is not a file: correct provider.fake.script")
     try:
@@ -215,9 +218,9 @@ def read_script(path: Path) -> tuple[Line, ...]:
     return lines
 
 
-def _parse(path: Path, number: int, line: bytes) -> Line:
+def _parse(path: Path, number: int, line: bytes) -> _Line:
     try:
-        return Line.model_validate(json.loads(line.decode("utf-8")))
+        return _Line.model_validate(json.loads(line.decode("utf-8")))
     except ValidationError as error:
         first = error.errors()[0]
         why = f"{'.'.join(map(str, first['loc'])) or 'the line'}: {first['msg']}"
@@ -229,7 +232,7 @@ def _parse(path: Path, number: int, line: bytes) -> Line:
     )
 
 
-def _fits(line: Line, agent: str, said: str) -> bool:
+def _fits(line: _Line, agent: str, said: str) -> bool:
     return line.agent in ("*", agent) and (line.match is None or line.match in said)
 
 
@@ -248,7 +251,7 @@ _KNOWN = {
 def instance(schema: Mapping[str, Any], rng: random.Random) -> Any:
     """A JSON value that the schema allows, drawn from `rng`.
 
-    Raises ProviderError, permanent, if the schema uses what the module leaves out.
+    Raises a permanent ProviderError for an unsupported schema.
     """
     return _draw(schema, schema, rng)
 

@@ -1,7 +1,8 @@
-"""The gateway: the one door to a model, where memory, cache, ledger, retries and journal meet.
+"""The gateway: every call to a model passes here, through memory, cache, ledger, retries and
+journal.
 
-The order makes a kill harmless: a reservation is in the journal before its request is sent, an
-answer before anyone uses it. An answer that the journal holds is never asked for again.
+The order makes a kill harmless: a reservation is in the journal before its request is sent, and an
+answer before it is used. An answer in the journal is never asked for again.
 """
 
 from __future__ import annotations
@@ -70,69 +71,69 @@ class Gateway:
         self._retry = config.retry
         self._rng = random.Random(derive(config.seed, "retry"))
         self._servers: dict[str, tuple[Breaker, Places]] = {}
-        """By place, as in the keys of their answers: one for all gateways beside each other."""
+        """Providers by the first part of their keys; shared by all gateways of a run."""
         self.providers: dict[str, str] = {}
-        """Their names, also those that earlier processes of the run asked."""
+        """Their names, including those of earlier processes of the run."""
         self._breaker, self._places = self._server(provider)
         self._own: dict[str, Gateway] = {}
-        """By agent: the gateways of agents with a provider of their own."""
+        """Gateways of agents that have their own provider, by agent."""
         self._memo: dict[str, Completion] = {}
         self._flying: dict[str, asyncio.Future[None]] = {}
         self._told = set[str]()
         self._answering = set[str]()
-        """Who answered in this run or, by the cache, in an earlier one."""
+        """The models that answered, in this run or (cached) in an earlier one."""
         self._usage = Usage()
         self.pulse = Pulse()
         events = list(events)
         self.providers = provider_names(events) | self.providers
         kept = [event for event in events if isinstance(event, Answered)]
         self._doubted = doubted(kept)
-        """Keys of failures that an earlier process left in doubt: asked again, once."""
+        """Keys of an earlier process's doubtful failures; they are asked once more."""
         for event in kept:
             if event.key not in self._doubted or event.source != "failed":
                 self._keep(event)
         self.pulse = Pulse(answers=self.pulse.answers)
 
     def beside(self, provider: Provider, prices: PriceTable) -> Gateway:
-        """The gateway to one provider for all agents, with the same ledger, memory, cache, books
-        and door; two gateways to one server also share its places and what is known of it."""
+        """A gateway to another provider, with the same ledger, memory, cache, usage and door. Two
+        gateways to one server also share its call slots and its state."""
         other = copy(self)
         other._provider, other._prices, other._own = provider, prices, {}
         other._breaker, other._places = self._server(provider)
         return other
 
     def route(self, agent: str, provider: Provider, prices: PriceTable) -> None:
-        """From now on `sample` asks that provider for this agent."""
+        """From now on `sample` asks that gateway for this agent."""
         self._own[agent] = self.beside(provider, prices)
 
     @property
     def in_flight(self) -> int:
-        """Calls sent and not yet answered, of all gateways beside each other."""
+        """Calls in flight, over all gateways of the run."""
         return self._open["sent"]
 
     @property
     def paid_in_flight(self) -> int:
-        """Those of them that may cost something, which an interrupt leaves to finish."""
+        """Calls in flight that may cost money; an interrupt lets them finish."""
         return self._open["paid"]
 
     @property
     def failed(self) -> int:
-        """Calls of the run that failed for good: their samples are missing."""
+        """Calls of the run that failed for good; their samples are missing."""
         return sum(bool(answer.failed) for answer in self._memo.values())
 
     @property
     def away(self) -> bool:
-        """Whether a server that calls wait for answers none of them at present."""
+        """Whether some calls wait for a server that is away."""
         return any(breaker.away for breaker, _ in self._servers.values())
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a call was given up and none answered since: the fault may be a setting's."""
+        """Whether a call was given up and none was answered since; a setting may be wrong."""
         return any(breaker.doubt for breaker, _ in self._servers.values())
 
     def verdict(self) -> ProviderError | None:
-        """The error to stop with at the end of a block of work: that of a provider which never
-        answered. None if an earlier process already stopped for it."""
+        """The error of a provider that never answered, with which a block of work ends. None if an
+        earlier process already stopped for it."""
         servers = self._servers.items()
         silent = (b.doubt for at, (b, _) in servers if b.doubt and at not in self._answering)
         return None if self._doubted else next(silent, None)
@@ -142,18 +143,18 @@ class Gateway:
         return self._usage.rows(self.providers)
 
     def close_door(self, reason: str) -> None:
-        """From now on new attempts raise Interrupted, and calls in flight that cost nothing; those
-        that are paid for finish."""
+        """From now on new attempts raise Interrupted, and so do free calls in flight; paid ones
+        finish."""
         self._door.shut(Interrupted(reason))
 
     def check_door(self) -> None:
-        """Raises what a new attempt would raise, once the door is shut."""
+        """If the door is shut, raises the error of a new attempt."""
         self._door.check()
 
     def note(self, request: Request, completion: Completion, seconds: float) -> None:
-        """An answer that this process's own weights drew: into the journal and the books."""
+        """Records an answer of this process's own weights, in the journal and the usage."""
         key = request_key(self._provider, request)
-        said = completion.model_copy(update={"tokens": None})  # they stand in episodes.jsonl
+        said = completion.model_copy(update={"tokens": None})  # they are in episodes.jsonl
         event = self._answered(None, key, request, said, seconds)
         source = "refused" if said.stop == "too_long" else "weights"
         event = event.model_copy(update={"source": source})
@@ -168,11 +169,11 @@ class Gateway:
         shared: bool = False,
         started: Callable[[], None] | None = None,
     ) -> Completion:
-        """The answer to one request, paid for at most once in a run; one whose call failed for
-        good says so in `failed`.
+        """The answer to one request, paid for at most once in a run. `failed` is set if the call
+        failed for good.
 
-        Raises what ends the run: ProviderError where no request would be taken (a wrong key, say),
-        ServerAway, BudgetExceeded, Interrupted.
+        Raises errors that end the run: ProviderError if no request can succeed (such as a wrong
+        key), ServerAway, BudgetExceeded, Interrupted.
         """
         key = request_key(self._provider, request)
         while key in self._flying:  # the same request, asked twice at once: one pays
@@ -194,8 +195,8 @@ class Gateway:
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """`n` samples of every request, all in flight at once; see Policy and `answer`.
 
-        When one raises, those in flight finish first: their answers are paid for, and stand in the
-        journal for a resume.
+        If one raises, those in flight finish first, because their answers are paid for; a resume
+        finds them in the journal.
         """
         groups = [[sample_of(request, j) for j in range(n)] for request in requests]
         asked = [(self._own.get(samples[0].agent, self), samples) for samples in groups if samples]
@@ -209,7 +210,7 @@ class Gateway:
         return [answers[i * n : (i + 1) * n] for i in range(len(requests))]
 
     def _leader(self, samples: Sequence[Request]) -> int | None:
-        """The sample that is asked first, where that pays and another is asked after it."""
+        """The sample to send first, if that saves money and others follow."""
         if len(samples) < 2 or not self._provider.leads(samples[0]):
             return None
         keys = (request_key(self._provider, sample) for sample in samples)
@@ -217,7 +218,8 @@ class Gateway:
         return known.index(False) if known.count(False) > 1 else None
 
     def _calls(self, samples: Sequence[Request], leader: int | None) -> list[Awaitable[Completion]]:
-        """All at once, or one to fill the vendor's prompt cache and the others once it answers."""
+        """All at once; or one first, to fill the vendor's prompt cache, and the others once it
+        answers."""
         if leader is None:
             return [self.answer(sample) for sample in samples]
         ready = asyncio.Event()
@@ -237,7 +239,7 @@ class Gateway:
     async def _persist(
         self, key: str, request: Request, shared: bool, started: Callable[[], None] | None
     ) -> Completion:
-        """As many attempts as it takes, or what stands for an answer that there is none of."""
+        """Makes as many attempts as needed; returns a substitute if there is no answer."""
         attempt = partial(self._attempt, key, request, shared, started)
         try:
             sleep = self._door.sleep
@@ -250,7 +252,7 @@ class Gateway:
             return self._void(key, request, error)
 
     def _server(self, provider: Provider) -> tuple[Breaker, Places]:
-        """Whether it answers, and the places for calls to it."""
+        """The server's state, and its call slots."""
         at = place(provider.name, provider.base_url)
         if at not in self._servers:
             breaker = Breaker(
@@ -261,7 +263,7 @@ class Gateway:
         return self._servers[at]
 
     def _known(self, key: str, request: Request) -> Completion | None:
-        """The answer of this run, or of an earlier run through the cache, which is journaled."""
+        """The answer from this run's memory, or from the cache (then it is journaled)."""
         known = self._memo.get(digest_of_key(key))
         if known is not None or self._cache is None or not self._provider.cacheable:
             return known
@@ -276,13 +278,14 @@ class Gateway:
     async def _attempt(
         self, key: str, request: Request, shared: bool, started: Callable[[], None] | None
     ) -> Completion:
-        """One attempt, in a place and under a reservation; alone where the server is away."""
+        """One attempt, with a call slot and a reservation; only one at a time if the server is
+        away."""
         bound = self._provider.input_bound(request)
         worst = self._prices.worst(request.model, bound, request.max_tokens, shared)
         call = await self.ledger.reserve(key, worst, request.rank, self._places, self._door.check)
         sent = False
         try:
-            async with self._breaker.turn():  # who has it must not wait for money that others hold
+            async with self._breaker.turn():  # the holder must not wait for money that others hold
                 self._door.check()
                 sent = True
                 return await self._ask(call, worst, key, request, shared, started)
@@ -309,14 +312,14 @@ class Gateway:
             self._open["paid"] -= not free
         completion = self._priced(clean(raw), request, worst)
         event = self._answered(call, key, request, completion, self._clock() - began)
-        if completion.failed:  # a recorded failure, which cost nothing then either
+        if completion.failed:  # a recorded failure, which was free then too
             self.ledger.release(call, completion.failed)
             return self._stand_in(key, request, completion)
         try:
             tokens = completion.input_tokens
             most = self._prices.worst(request.model, tokens, request.max_tokens, shared)
             self.ledger.settle(event, most)
-        except StoreError:  # the cache may lie on a disk that has room for what was paid
+        except StoreError:  # the cache may be on another disk that still has room
             self._share(key, completion)
             raise
         self._keep(event)
@@ -328,8 +331,8 @@ class Gateway:
             self._cache.put(key, completion)
 
     def _void(self, key: str, request: Request, error: ProviderError) -> Completion:
-        """What stands for an answer that there is none of: an empty one where the prompt was too
-        long, so that the episode goes on, else a sample to be left out."""
+        """A substitute for a missing answer: empty if the prompt was too long, so that the episode
+        continues; else a sample to drop."""
         why, long = utf8(reason(error)), isinstance(error, PromptTooLong)
         lost = "is missing, and its sample left out" if request.purpose == "act" else "is missing"
         effect = "counts as empty" if long else lost
@@ -350,11 +353,11 @@ class Gateway:
     def _feel(self, event: Answered) -> None:
         self.pulse.answers += event.purpose == "act"
         self.pulse.doing = event.agent if event.purpose == "act" else event.purpose
-        if event.source == "provider":  # those of own weights were counted as they were drawn
+        if event.source == "provider":  # answers of own weights were counted when drawn
             self.pulse.tokens += event.completion.output_tokens
 
     async def _send(self, call: int, asked: Awaitable[Completion]) -> Completion:
-        """The provider's answer; a failure ends the reservation."""
+        """The provider's answer; after a failure the reservation is closed."""
         self._open["sent"] += 1
         try:
             answer = await asked
@@ -362,10 +365,10 @@ class Gateway:
             if isinstance(error, PromptTooLong):
                 self._breaker.answered()
             elif error.transient:
-                self._breaker.failed(error)  # first: the end of this call lets others be sent
+                self._breaker.failed(error)  # first, because the end of this call lets others start
             self._fail(call, error.billed, str(error))
             raise
-        except BaseException as error:  # cancelled, or a fault of the provider's own code
+        except BaseException as error:  # cancelled, or a bug in the provider's code
             self._fail(call, self._provider.bills_unanswered, type(error).__name__)
             raise
         finally:
@@ -425,10 +428,10 @@ async def open_gateway(
     clock: Callable[[], float] = time.time,
     sleep: Sleep = asyncio.sleep,
 ) -> AsyncIterator[Gateway]:
-    """The gateway of one run, with what its earlier processes asked, paid and left open.
+    """The gateway of one run, including the calls and costs of its earlier processes.
 
-    `events` are those already in `journal`; `besides` are other providers that will be asked,
-    through `Gateway.beside`. All of them are the caller's to open and close.
+    `events` are those already in `journal`. `besides` are other providers that will be asked
+    through `Gateway.beside`. The caller opens and closes all providers.
     """
     budget, providers = config.budget, (provider, *besides)
     ledger = Ledger(budget.usd, journal, budget.warn_share, on_warn, replay(events))

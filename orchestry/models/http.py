@@ -1,11 +1,11 @@
-"""What the SDK providers share: sending one request, and saying what went wrong with it.
+"""Shared by the SDK providers: sends one request, and explains failures.
 
-The SDKs build the request, sign it and carry it; answers come back as bytes and are read here,
-since the SDKs accept any JSON for an answer while a bill needs every number checked. Their errors
-hold the request with its key, so ours are raised outside the `except`, without a context.
+The SDKs build, sign and send the request. Answers are read here from bytes, because the SDKs accept
+any JSON while a bill needs every number checked. The SDKs' errors contain the request with its key,
+so ours are raised outside the `except`, without context.
 
-Vendors enforce a subset of JSON schema and answer 400 to the rest. A keyword that one refuses is
-said in its schema's description instead: the model reads it, and the reader checks it.
+Vendors enforce a subset of JSON schema and answer 400 to the rest. A refused keyword moves into its
+schema's description: the model reads it there, and the reader checks it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from urllib.parse import urlsplit
 
 from orchestry.core.distribution import install
 from orchestry.core.errors import PromptTooLong, ProviderError
+from orchestry.core.secrets import bare_address, without_keys
 from orchestry.core.types import utf8
 
 CONNECT_S = 10.0
-"""Longest wait for a connection, which nobody is billed for."""
+"""Seconds to wait for a connection; waiting is not billed."""
 _LONGEST_DETAIL = 300
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
-_NOT_GENERATED = {409, 425, 429, 503, 529}  # of these: refused before any token was made
+_NOT_GENERATED = {409, 425, 429, 503, 529}  # refused before any token was generated
 _UNBILLED = {"generativelanguage.googleapis.com": {400, 500}}
 """Statuses for which a vendor says that it charges nothing, by host. Gemini: "If your request fails
 with a 400 or 500 error, you won't be charged for the tokens used"
@@ -44,12 +45,11 @@ _NO_CREDIT = {"insufficient_quota", "billing_error"}
 _SAYS_NO_CREDIT = re.compile(r"credit balance|usage limits?\b|spend(?:ing)? limit", re.I)
 """Anthropic says so with a 400 of type invalid_request_error
 (https://platform.claude.com/docs/en/api/errors)."""
-_LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|key|pk)-[\w*.-]{6,}|(?<=Bearer )\S+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where requests go, and the words for what a user can put right there."""
+    """An endpoint, and the names of its settings for messages."""
 
     vendor: str
     url: str
@@ -60,24 +60,21 @@ class Endpoint:
 
     @property
     def shown(self) -> str:
-        """The address without what may be secret in it: user, password and query."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+        """The address without secret parts, for messages."""
+        return bare_address(self.url)
 
     def scrub(self, text: str) -> str:
-        """The text on one line, cut, without the key and what looks like one."""
-        if len(self.key) >= 6:  # a shorter one is a placeholder such as "none", no secret
-            text = text.replace(self.key, "***")
-        text = " ".join(_LOOKS_LIKE_KEY.sub("***", text).split())
+        """The text on one line, cut, without the key or anything that looks like one."""
+        text = " ".join(without_keys(text, self.key).split())
         return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}..."
 
 
 class SdkProvider:
-    """What the vendors' providers have alike; `async with` opens and closes the connections."""
+    """The vendors' common base; `async with` opens and closes the connections."""
 
     name: str
     client_class: str
-    """The client's name in the SDK, a module that is called like the provider."""
+    """The client's class name in the SDK, whose module has the provider's name."""
     deterministic = False
     cacheable = True
     bills_unanswered = True
@@ -99,10 +96,10 @@ class SdkProvider:
 
 
 def client_options(sdk: Any, endpoint: Endpoint) -> dict[str, Any]:
-    """What AsyncAnthropic and AsyncOpenAI are made with alike; `sdk` is the vendor's module."""
+    """Common arguments of AsyncAnthropic and AsyncOpenAI; `sdk` is the vendor's module."""
     import httpx2
 
-    loopback = urlsplit(endpoint.url).hostname in _LOOPBACK
+    loopback = urlsplit(endpoint.url).hostname in LOOPBACK
     return {
         "api_key": endpoint.key,
         "base_url": endpoint.url,
@@ -116,9 +113,9 @@ def client_options(sdk: Any, endpoint: Endpoint) -> dict[str, Any]:
 
 
 def bytes_bound(*texts: str) -> int:
-    """No more tokens than this: their UTF-8 bytes, and room for a chat template's marks.
+    """An upper bound on tokens: UTF-8 bytes, plus room for a chat template's marks.
 
-    A tokenizer over bytes never makes more tokens than there are bytes.
+    A byte-level tokenizer never makes more tokens than there are bytes.
     """
     return sum(len(text.encode("utf-8")) + 16 for text in texts) + 64
 
@@ -136,15 +133,15 @@ async def post(client: Any, path: str, body: Mapping[str, Any], endpoint: Endpoi
             response = await client.post(path, cast_to=httpx2.Response, body=body)
     except Exception as error:  # whatever an SDK raises, the caller gets one clear line
         structured = "response_format" in body or "output_config" in body
-        failure = explain(error, endpoint, structured=structured)
+        failure = explain_failure(error, endpoint, structured=structured)
     else:
-        return decode(response.content, endpoint)
+        return _decode(response.content, endpoint)
     raise failure
 
 
-def decode(body: bytes, endpoint: Endpoint) -> dict[str, Any]:
-    """The JSON object in an answer; raises ProviderError, transient and billed, for anything else:
-    a proxy's page, or an answer that broke off."""
+def _decode(body: bytes, endpoint: Endpoint) -> dict[str, Any]:
+    """The JSON object in an answer. Raises a transient, billed ProviderError for anything else,
+    such as a proxy's page or an incomplete answer."""
     try:
         answer = json.loads(body)
     except UnicodeDecodeError:
@@ -159,7 +156,7 @@ def decode(body: bytes, endpoint: Endpoint) -> dict[str, Any]:
 
 
 def malformed(endpoint: Endpoint, found: str) -> ProviderError:
-    """An answer that arrived, so was billed, and can't be read."""
+    """The error for an answer that arrived, so was billed, but can't be read."""
     return ProviderError(
         f"{endpoint.vendor} at {endpoint.shown} answered with {endpoint.scrub(found)}: check that "
         f"{endpoint.url_variable} (or provider.base_url) names a server of this API",
@@ -168,19 +165,21 @@ def malformed(endpoint: Endpoint, found: str) -> ProviderError:
     )
 
 
-def explain(error: Exception, endpoint: Endpoint, *, structured: bool = False) -> ProviderError:
-    """Our error for one that an SDK or its transport raised; see `refused`."""
+def explain_failure(
+    error: Exception, endpoint: Endpoint, *, structured: bool = False
+) -> ProviderError:
+    """Our error for an error of an SDK or its transport; see `refusal`."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         response = error.response  # type: ignore[attr-defined]
         if status < 400:  # an error event inside a stream that had begun
             return _broken_off(endpoint, str(error))
         body = response.content
-        return refused(endpoint, status, response.headers, body, structured=structured)
+        return refusal(endpoint, status, response.headers, body, structured=structured)
     return _transport(error, endpoint)
 
 
-def refused(
+def refusal(
     endpoint: Endpoint,
     status: int,
     headers: Mapping[str, str],
@@ -191,10 +190,9 @@ def refused(
 ) -> ProviderError:
     """Our error for an HTTP status of 400 or more.
 
-    `structured` says that the request asked for an answer by a JSON schema, which may be what the
-    server refused.
+    `structured`: the request had a JSON schema, which may be what the server refused.
     """
-    detail, kind = _server_says(body)
+    detail, kind = server_says(body)
     if status == 400 and _SAYS_NO_CREDIT.search(detail):
         kind = "billing_error"
     account = status in _OF_THE_ACCOUNT or kind in _NO_CREDIT
@@ -232,13 +230,13 @@ def retry_after(headers: Mapping[str, str], clock: Callable[[], float]) -> float
 
 
 def whole(value: object) -> int | None:
-    """A token count as a server gave it; None if it is missing or impossible."""
+    """A server's token count; None if it is missing or impossible."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def counted(value: object, worst: int, *, some: bool) -> int:
-    """A count of a bill; the worst case where a server gave none, or 0 for what is surely `some`:
-    a bill may not be guessed low."""
+def billed_count(value: object, worst: int, *, some: bool) -> int:
+    """A billed token count. The worst case if the server gave none, or gave 0 although there are
+    `some`, because a bill must not be underestimated."""
     count = whole(value)
     return worst if count is None or (some and not count) else count
 
@@ -287,7 +285,7 @@ def _no_connection(endpoint: Endpoint, error: OSError) -> ProviderError:
 
 
 def _unreached(endpoint: Endpoint, found: str) -> ProviderError:
-    """Nobody is billed for what was never sent, and a server that is away may come back."""
+    """The error for a request that was never sent: not billed, and transient."""
     return ProviderError(
         f"{found} at {endpoint.shown}: start the server or correct {endpoint.url_variable} "
         "(or provider.base_url)",
@@ -316,7 +314,7 @@ def _cause(chain: list[BaseException]) -> str:
     return f"{type(root).__name__}: {root}" if str(root) else type(root).__name__
 
 
-def _server_says(body: bytes) -> tuple[str, str]:
+def server_says(body: bytes) -> tuple[str, str]:
     """A server's own message, and its error's type or code, of any vendor's error shape."""
     try:
         answer = json.loads(body)
@@ -331,7 +329,7 @@ def _server_says(body: bytes) -> tuple[str, str]:
 
 
 def _readable(body: bytes) -> str:
-    """A body that is not JSON, such as a proxy's HTML page, as a few words."""
+    """A few words from a body that is not JSON, such as a proxy's HTML page."""
     text = body[:4096].decode("utf-8", "replace")
     if title := re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL):
         return title[1].strip()
@@ -367,11 +365,11 @@ def _number(value: str | None) -> float | None:
 
 
 _ROOM = 512
-"""Tokens that a vendor may add to the prompt to explain the form; nobody publishes how many."""
+"""Tokens that a vendor may add to explain the schema; no vendor publishes the number."""
 
 
 def without(schema: Mapping[str, Any], refused: Callable[[str, Any], bool]) -> dict[str, Any]:
-    """The schema with all keywords that are `refused` (keyword, value) moved to descriptions."""
+    """The schema with all `refusal` keywords (keyword, value) moved into descriptions."""
     kept: dict[str, Any] = {}
     said = []
     for keyword, value in schema.items():
@@ -392,5 +390,5 @@ def without(schema: Mapping[str, Any], refused: Callable[[str, Any], bool]) -> d
 
 
 def schema_bound(schema: Mapping[str, Any] | None) -> int:
-    """No more input tokens than this for a schema as it is sent; see `bytes_bound`."""
+    """An upper bound on the input tokens of a schema; see `bytes_bound`."""
     return 0 if schema is None else len(json.dumps(schema).encode("utf-8")) + _ROOM

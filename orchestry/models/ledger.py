@@ -1,18 +1,19 @@
-"""The ledger: a hard cap in dollars over all calls of a run, whatever happens to them.
+"""The ledger: a hard cap in dollars over all calls of a run, even failed ones.
 
-A call reserves its worst case before it is sent and settles at its real cost, so what was spent
-plus what is open never passes the cap. Amounts are whole nano-dollars: sums of floats drift.
+A call reserves its worst-case cost before it is sent and is then charged its real cost, so the
+money spent plus the money reserved never exceeds the cap. Amounts are whole nano-dollars, because
+sums of floats drift.
 
-Calls that wait are served by rank, the oldest episode's first: where money or places are short, few
-episodes finish rather than many begin. An episode's rank is its number in the run: the lower, the
-older. Its claim is what it still needs, so that none begins that would starve an older one.
+Waiting calls are served by rank, the oldest episode first: if money or call slots are short, a few
+episodes finish instead of many starting. An episode's rank is its number in the run. Its claim is
+the money it still needs; no episode starts that would starve an older one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -21,37 +22,37 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestry.core.errors import BudgetExceeded, OrchestryError
-from orchestry.store.journal import Answered, Counted, Event, Journal, Lost, Released, Reserved
-from orchestry.store.summary import NANO, Balance, nano, replay
+from orchestry.store.journal import Answered, Counted, Journal, Lost, Released, Reserved
+from orchestry.store.summary import NANO, Balance, nano
 
 
 class Claims:
-    """The books of the episodes in flight.
+    """The costs of the episodes in flight.
 
-    An episode's claim is what is left of its expectation, and one dearest call on top: a call is
-    only sent where its worst case fits, so the last one needs more than it will cost.
+    An episode's claim is the rest of its expected cost, plus the worst case of its dearest call,
+    because a call is sent only if its worst case fits.
     """
 
     def __init__(self) -> None:
         self._used: dict[int, int] = {}
-        """By rank: what its ended calls cost, and what its open ones may cost."""
+        """By rank: the cost of ended calls, and the worst case of open ones."""
         self._calls = self._guess = 0
         self._reserved = self._count = self._dearest = 0
         self.in_finished = self._finished = 0
 
     def foresee(self, calls: int, guess: int, total: int, finished: int) -> None:
-        """What is known before the first episode: the most calls of one, the most that a call may
-        cost as far as can be told, and the cost of those that earlier processes finished.
+        """What is known before the first episode: the most calls of an episode, a call's worst case
+        as far as known, and the cost of episodes that earlier processes finished.
         """
         self._calls, self._guess = calls, guess
         self.in_finished, self._finished = total if finished else 0, finished
 
     @property
     def expected(self) -> int:
-        """What an episode costs: the mean of those that finished.
+        """An episode's expected cost: the mean of finished ones.
 
-        Before one has, all calls that it can make, at the mean worst case of those sent: what an
-        episode's first calls cost tells little of the later ones, and of those that will fail.
+        Before one has finished: its maximum number of calls at the mean worst case of those sent.
+        The real cost of first calls says little about later or failing calls.
         """
         if self._finished:
             return self.in_finished // self._finished
@@ -59,7 +60,7 @@ class Claims:
         return self._calls * each
 
     def older(self, rank: int | None = None) -> int:
-        """What the episodes older than this one, or all, may still claim."""
+        """The claims of episodes older than this one, or of all."""
         expected = self.expected
         return sum(
             max(expected - used, 0) + self._dearest
@@ -68,8 +69,8 @@ class Claims:
         )
 
     def covered(self, left: int) -> bool:
-        """Whether another episode may begin with so much unspent and unreserved. If no other one
-        runs, it always may: what it is expected to cost may be wrong.
+        """Whether another episode may start with so much money unspent and unreserved. If no other
+        one runs, it always may, because the expected cost may be wrong.
         """
         return not self._used or left - self.older() >= self.expected + self._dearest
 
@@ -77,7 +78,7 @@ class Claims:
         self._used[rank] = 0
 
     def end(self, rank: int, finished: bool) -> None:
-        """One that took no paid call (all its answers were known) says nothing of the others."""
+        """An episode without paid calls (all answers known) says nothing about the others."""
         used = self._used.pop(rank)
         if finished and used:
             self.in_finished += used
@@ -91,7 +92,7 @@ class Claims:
             self._dearest = max(self._dearest, worst)
 
     def lowered(self, rank: int, by: int) -> None:
-        """A call cost so much less than was charged to its episode until now."""
+        """A lost call turned out to cost less than its episode was charged."""
         if rank in self._used:
             self._used[rank] -= by
 
@@ -101,29 +102,29 @@ EndT = TypeVar("EndT", Answered, Released, Lost)
 
 @dataclass(slots=True, eq=False)
 class Places:
-    """How many more calls to one provider may be open at once."""
+    """How many more calls to one provider may be in flight."""
 
     free: float = math.inf
 
 
 @dataclass(slots=True, order=True)
 class _Waiter:
-    """In the order in which waiters are served."""
+    """Orders waiters by priority."""
 
     rank: int
     number: int
     key: str | None = field(compare=False)
-    """None: an episode that waits to begin."""
+    """None: an episode that waits to start."""
     usd: float = field(compare=False)
     check: Callable[[], None] = field(compare=False)
     granted: asyncio.Future[int] = field(compare=False)
 
 
 class Ledger:
-    """Reservations under one cap; None is no cap. Lowest rank first; equals as they came.
+    """Reservations under one cap (None: no cap), served by rank, equal ranks in order of arrival.
 
-    Every change is in the journal before it takes effect. `on_warn` gets one line when
-    `warn_share` of the cap is spent, once in a run.
+    Every change is in the journal before it takes effect. `on_warn` gets one line per run, when
+    `warn_share` of the cap is spent.
     """
 
     def __init__(
@@ -150,19 +151,6 @@ class Ledger:
         self._warn_at = None if self._cap is None else math.ceil(self._cap * warn_share)
         self._warned = self._past_warning()
 
-    @staticmethod
-    def fold(events: Iterable[Event], bills_unanswered: bool) -> Balance:
-        """The balance of a journal that no process writes any more.
-
-        A call in flight when its process died counts at its worst case where the vendor may have
-        billed it, else not at all.
-        """
-        balance = replay(events)
-        for call in list(balance.open):
-            end = Lost(call=call, why="") if bills_unanswered else Released(call=call, why="")
-            balance.add(end)
-        return balance
-
     @property
     def folder(self) -> Path:
         """The run's directory."""
@@ -170,12 +158,12 @@ class Ledger:
 
     @property
     def spent(self) -> float:
-        """Dollars charged so far, calls lost at their worst case included."""
+        """Dollars charged so far, including lost calls at their worst case."""
         return self._balance.spent / NANO
 
     @property
     def lost(self) -> float:
-        """Dollars of calls that may have been charged although no answer came."""
+        """Dollars of calls that may have been billed although no answer came."""
         return self._balance.lost / NANO
 
     @property
@@ -185,21 +173,21 @@ class Ledger:
 
     @property
     def reserved(self) -> float:
-        """Dollars that the open calls may cost at most."""
+        """The most dollars that the open calls may cost."""
         return self._balance.reserved / NANO
 
     def foresee(self, calls: int, usd: float, finished: int) -> None:
-        """What is known of an episode before the first one begins: the calls that it makes at
-        most, dollars that one may cost, and how many episodes what was spent so far has finished.
+        """What is known before the first episode starts: an episode's maximum number of calls, a
+        call's worst case in dollars, and how many episodes the money spent so far has finished.
         """
         self._claims.foresee(calls, nano(usd), self._balance.spent, finished)
 
     @asynccontextmanager
     async def episode(self, rank: int) -> AsyncIterator[None]:
-        """An episode, whose calls have this rank: younger ones leave it what it may still need.
+        """An episode whose calls have this rank; younger episodes don't take the money it claims.
 
-        Waits until what is left, less the claims of those in flight, covers what an episode is
-        expected to cost; one alone never waits.
+        Waits until the remaining money, minus the claims of those in flight, covers an episode's
+        expected cost. A single episode never waits.
         """
         await self._wait(rank, None, 0.0, self._anywhere)
         finished = False
@@ -218,20 +206,20 @@ class Ledger:
         places: Places | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> int:
-        """The number of a call that may cost up to `usd`; its reservation is in the journal.
+        """Reserves up to `usd` for a call, in the journal, and returns the call's number.
 
-        Takes one of `places` until the call ends. Waits for one, and while open calls could still
-        settle lower or older episodes leave something of their claims; raises BudgetExceeded when
-        the call can't fit any more. `check` raises the OrchestryError that keeps it from being
-        sent when its turn has come.
+        Takes one of `places` until the call ends. Waits for a place, and as long as money may still
+        become free (open calls may cost less, older episodes may not use their claims). Raises
+        BudgetExceeded when the call can't fit any more. When its turn comes, `check` may raise the
+        OrchestryError that stops it.
         """
         return await self._wait(rank, key, usd, places or self._anywhere, check)
 
     def settle(self, answered: Answered, most: float = math.inf) -> None:
         """Charges an answered call its real cost. `answered.call` must be open.
 
-        `most` is what any attempt at this request can have cost, now that its input is counted:
-        those that were lost are charged no more.
+        `most` is the most that an attempt at this request can cost, now that its input count is
+        known; its lost attempts are charged no more than this.
         """
         rank, _ = self._open_calls.get(answered.call or 0, (-1, None))
         for call, usd in self._balance.lost_calls.get(answered.key, {}).items():
@@ -244,7 +232,7 @@ class Ledger:
         self._close(answered)
 
     def note(self, answered: Answered) -> None:
-        """Journals an answer that had no call: from the cache, or for a prompt too long to ask."""
+        """Journals an answer without a call: from the cache, or for a prompt that is too long."""
         self._journal.append(answered)
 
     def release(self, call: int, why: str) -> Released:
@@ -252,11 +240,11 @@ class Ledger:
         return self._close(Released(call=call, why=why))
 
     def lose(self, call: int, why: str) -> Lost:
-        """Ends a call that may have been charged: its worst case is spent."""
+        """Ends a call that may have been billed; its worst case counts as spent."""
         return self._close(Lost(call=call, why=why))
 
     def end_open(self, bills_unanswered: bool, why: str) -> list[Lost | Released]:
-        """Ends every call that an earlier process left open, in the journal too."""
+        """Ends every call that an earlier process left open, also in the journal."""
         end = self.lose if bills_unanswered else self.release
         return [end(call, why) for call in sorted(self._balance.open)]
 
@@ -279,7 +267,7 @@ class Ledger:
         except asyncio.CancelledError:
             if granted.cancelled():
                 self._serve()
-            elif granted.exception() is None:  # it got what it waited for just before
+            elif granted.exception() is None:  # its reservation was granted just before
                 self._give_back(rank, key, granted.result())
             raise
 
@@ -300,7 +288,7 @@ class Ledger:
         return event.call
 
     def _close(self, event: EndT) -> EndT:
-        """Ends a call. Where the disk refuses, a resume will count it at its worst case."""
+        """Ends a call. If the disk refuses, a resume will count its worst case."""
         reserved, spent = self._balance.reserved, self._balance.spent
         self._balance.add(event)
         rank, places = self._open_calls.pop(event.call or 0, (-1, self._anywhere))
@@ -325,12 +313,13 @@ class Ledger:
         return nano(waiter.usd) <= left - self._claims.older(waiter.rank)
 
     def _serve(self) -> None:
-        """Grants the waiting calls by rank, as far as places and money go; refuses those that never
-        will fit. What waits for money holds up all younger ones, what waits for a place does not.
+        """Grants waiting calls by rank, as far as slots and money allow; refuses those that can
+        never fit. A call that waits for money blocks all younger ones; one that waits for a slot
+        does not.
         """
         while heads := [(q[0], p, q) for p, q in self._waiting.items() if q and p.free > 0]:
             waiter, places, queue = min(heads, key=lambda head: head[0])
-            if waiter.granted.cancelled():  # its task gave up
+            if waiter.granted.cancelled():  # its task was cancelled
                 heappop(queue)
             elif self._fits(waiter):
                 heappop(queue)
@@ -349,11 +338,11 @@ class Ledger:
         try:
             waiter.check()
             waiter.granted.set_result(self._open(waiter, waiter.key, places))
-        except OrchestryError as error:  # the waiter's to hear, not that of a call that ended
+        except OrchestryError as error:  # raised to the waiter, not to the call that ended
             waiter.granted.set_exception(error)
 
     def _never_fits(self, usd: float) -> bool:
-        """Even if every open call were to cost nothing; and with none open, that is now."""
+        """Whether the call can't fit even if every open call costs nothing."""
         return self._cap is not None and self._balance.spent + nano(usd) > self._cap
 
     def _exceeded(self, usd: float) -> BudgetExceeded:

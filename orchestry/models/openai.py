@@ -1,7 +1,7 @@
-"""Any server of OpenAI's chat completions, through the openai SDK.
+"""Any server with OpenAI's chat completions, through the openai SDK.
 
-Samples differ by temperature and by a seed made from the whole request, sample index included: a
-server that honours seeds answers the same request alike, and k samples stay k samples.
+Samples differ by temperature and by a seed, a hash of the whole request including the sample index.
+So a server that honours seeds repeats its answers, and k samples stay k different samples.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from orchestry.core.types import Completion, Request
 from orchestry.models.http import (
     Endpoint,
     SdkProvider,
+    billed_count,
     bytes_bound,
-    counted,
     malformed,
     post,
     schema_bound,
@@ -26,8 +26,9 @@ from orchestry.models.http import (
 from orchestry.models.request_key import request_digest
 
 VENDOR_URL = "https://api.openai.com/v1"
-TEMPERATURE = 0.8
-"""Where a request names none; the vendor's own newer models allow only theirs, so not there."""
+_TEMPERATURE = 0.8
+"""Default temperature; not sent to the vendor's own server, whose newer models allow only their
+own."""
 
 _STOPS = {"stop": "end", "length": "length", "content_filter": "refusal"}
 
@@ -45,19 +46,19 @@ class OpenAIProvider(SdkProvider):
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
     ) -> Completion:
-        """One attempt; see Provider. Caching of prompts is the server's own affair here."""
+        """One attempt; see Provider. The server caches prompts by itself."""
         answer = await post(self._client, "/chat/completions", self._body(request), self._endpoint)
         if started is not None:
             started()
         return self._completion(request, answer)
 
     def input_bound(self, request: Request) -> int:
-        """All that is sent, in bytes."""
+        """The bytes of everything that is sent."""
         texts = (m.content for m in request.messages)
         return bytes_bound(*texts) + schema_bound(self._schema(request))
 
     def leads(self, request: Request) -> bool:
-        """Never: writing the prompt cache costs nothing extra, so waiting wins nothing."""
+        """Always False: writing the prompt cache is free, so waiting saves nothing."""
         return False
 
     def _body(self, request: Request) -> dict[str, Any]:
@@ -71,7 +72,7 @@ class OpenAIProvider(SdkProvider):
         if request.temperature is not None:
             body["temperature"] = request.temperature
         elif not self._is_vendor:
-            body["temperature"] = TEMPERATURE
+            body["temperature"] = _TEMPERATURE
         if request.stop:
             body["stop"] = list(request.stop)
         if (schema := self._schema(request)) is not None:
@@ -80,7 +81,8 @@ class OpenAIProvider(SdkProvider):
         return body
 
     def _schema(self, request: Request) -> dict[str, Any] | None:
-        """The request's schema as this server takes it; most others than the vendor's take all."""
+        """The request's schema in the form that this server accepts; only the vendor's own has
+        limits."""
         if request.response_schema is None:
             return None
         return without(request.response_schema, _refuses if self._is_vendor else _takes_all)
@@ -97,8 +99,8 @@ class OpenAIProvider(SdkProvider):
         return Completion(
             text=text,
             model=request.model,
-            input_tokens=counted(usage.get("prompt_tokens"), bound, some=True),
-            output_tokens=counted(
+            input_tokens=billed_count(usage.get("prompt_tokens"), bound, some=True),
+            output_tokens=billed_count(
                 usage.get("completion_tokens"), request.max_tokens, some=bool(text)
             ),
             cached_tokens=cached or 0,
@@ -107,12 +109,12 @@ class OpenAIProvider(SdkProvider):
 
 
 def is_vendor(url: str) -> bool:
-    """Whether an address is OpenAI's own, where a key is needed and names of settings differ."""
+    """Whether an address is OpenAI's own; it needs a key, and some settings have other names."""
     return urlsplit(url).hostname == "api.openai.com"
 
 
 def _refuses(keyword: str, value: object) -> bool:
-    """Of the keywords that bound a value, the vendor's strict mode documents all but these."""
+    """Keywords that bound a value and are not in the vendor's strict mode."""
     return keyword in ("minLength", "maxLength")
 
 

@@ -1,7 +1,7 @@
-"""Prices: what a call cost, and the most that the next one can cost, in US dollars.
+"""Prices: the cost of a call and its worst case, in US dollars.
 
-genai-prices knows the vendors' prices. It takes 0.1 ms per call, so each model's price set is asked
-once for its rates, through the library's own calculation, and a call is then four products.
+genai-prices has the vendors' prices, but takes 0.1 ms per call. So each model's rates are computed
+once, with the library's own calculation, and a call then needs four products.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 MTOK = 1_000_000
 FREE = ("embedded", "recorded", "fake", "local")
-"""Providers that bill nobody; a price in the config still counts for them."""
+"""Providers that cost nothing, unless the config gives a price."""
 HORIZON = timedelta(hours=1)
-"""A call reserved now is settled within this time; a price that changes until then may apply."""
+"""A call ends within this time; a price change until then may apply to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class _Rates:
 class PriceTable:
     """The prices of one provider's models.
 
-    `overrides` win over genai-prices; `free` prices every other model at zero. `base_url` tells
-    apart the vendors that speak one API at different prices.
+    `overrides` win over genai-prices; `free` prices every other model at zero. `base_url`
+    distinguishes vendors that have the same API but different prices.
     """
 
     def __init__(
@@ -63,21 +63,22 @@ class PriceTable:
 
     @cached_property
     def version(self) -> str:
-        """The version of genai-prices, whose data the prices are."""
+        """The version of genai-prices, the source of the prices."""
         from importlib.metadata import version
 
         return version("genai-prices")
 
     def check(self, models: Iterable[str]) -> None:
-        """Raises ConfigError naming the first model without a price, and how to give it one."""
+        """Raises ConfigError naming the first model without a price, and the fix."""
         for model in models:
-            self._bands_of(model, datetime.now(UTC))
+            if self._known_bands(model, datetime.now(UTC)) is None:
+                raise self._unpriced(model)
 
     def cost(self, completion: Completion, asked: str | None = None) -> float:
         """Dollars for one answered call.
 
-        `asked` is the model of the request: it names the price where the config overrides it, or
-        where the server answers under a name that nobody has a price for.
+        `asked` is the request's model. Its price is used if the config overrides it, or if the
+        server answers under a name without a price.
         """
         now = datetime.now(UTC)
         names = [asked] if asked in self._fixed else [completion.model, asked]
@@ -99,22 +100,27 @@ class PriceTable:
     def worst(self, model: str, input_bound: int, max_tokens: int, shared: bool) -> float:
         """The most dollars that a call with at most these token counts can cost.
 
-        A tier's rate holds for the whole request and may fall as well as rise, so the top of every
-        tier up to `input_bound` is priced; within a tier the top is the dearest. Only Anthropic
-        writes its prompt cache on request alone (`shared`); elsewhere a write can always happen.
+        Raises ConfigError for a model without a price.
+        """
+        found = self.worst_known(model, input_bound, max_tokens, shared)
+        if found is None:
+            raise self._unpriced(model)
+        return found
+
+    def worst_known(
+        self, model: str, input_bound: int, max_tokens: int, shared: bool
+    ) -> float | None:
+        """The same; None for a model without a price.
+
+        A tier's rate holds for the whole request and may rise or fall, so the top of every tier up
+        to `input_bound` is priced; within a tier the top is dearest. Anthropic writes its prompt
+        cache only on request (`shared`); other vendors may always write.
         """
         now = datetime.now(UTC)
+        bands = [self._known_bands(model, when) for when in (now, now + HORIZON)]
         writes = shared or self._provider != "anthropic"
-        return max(
-            _top(bands, input_bound, max_tokens, writes)
-            for bands in (self._bands_of(model, now), self._bands_of(model, now + HORIZON))
-        )
-
-    def _bands_of(self, model: str, when: datetime) -> tuple[_Rates, ...]:
-        bands = self._known_bands(model, when)
-        if bands is None:
-            raise self._unpriced(model)
-        return bands
+        tops = [_top(known, input_bound, max_tokens, writes) for known in bands if known]
+        return max(tops) if len(tops) == len(bands) else None
 
     def _known_bands(self, model: str, when: datetime) -> tuple[_Rates, ...] | None:
         """The rates of a model by size of the input, smallest first; None where unknown."""
@@ -133,7 +139,8 @@ class PriceTable:
         return self._bands[id(price)]
 
     def _find(self, model: str) -> tuple[Vendor, ModelInfo] | None:
-        """The library's entry: of the vendor at this address, else of the provider, else of any."""
+        """The library's entry for the vendor at this address, else for the provider, else for
+        any."""
         from genai_prices.data_snapshot import get_snapshot
 
         for provider, url in ((None, self._base_url), (self._provider, None), (None, None)):
@@ -162,7 +169,7 @@ class PriceTable:
 
 
 def _fix(model: str) -> str:
-    """The setting that prices a model; a dot in its name would split a dotted key."""
+    """The setting that prices a model (a dot in its name would split a dotted key)."""
     if "." in model:
         return f"`--set 'prices={{{model}: {{input: ..., output: ...}}}}'`"
     return f"`--set prices.{model}.input=... --set prices.{model}.output=...`"
@@ -185,12 +192,9 @@ def _fixed(price: PriceConfig) -> _Rates:
 def undercuts(provider: str, base_url: str, model: str, price: PriceConfig) -> bool:
     """Whether a price is below the one that genai-prices knows, or is none at all where it knows
     none."""
-    said = PriceTable(provider, {model: price}).worst(model, MTOK, MTOK, shared=False)
-    try:
-        known = PriceTable(provider, {}, False, base_url).worst(model, MTOK, MTOK, shared=False)
-    except ConfigError:
-        return not said
-    return said < known
+    tables = PriceTable(provider, {model: price}), PriceTable(provider, {}, False, base_url)
+    said, known = (table.worst_known(model, MTOK, MTOK, shared=False) for table in tables)
+    return not said if known is None else (said or 0.0) < known
 
 
 def _band(bands: tuple[_Rates, ...], input_tokens: int) -> _Rates:
@@ -218,7 +222,7 @@ def _prices_text(model: ModelInfo) -> bool:
 def _measure(
     provider: Vendor, model: ModelInfo, price: ModelPrice, when: datetime
 ) -> Iterable[_Rates]:
-    """A price set's rates, asked of the library one tier at a time, so its rules decide."""
+    """A price set's rates, computed by the library tier by tier, so that its rules apply."""
     from genai_prices import Usage
 
     def dollars(**usage: int) -> Decimal:

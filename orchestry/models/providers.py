@@ -1,6 +1,7 @@
-"""One vendor a file; `open_provider` picks one from the config and the environment.
+"""`open_provider` chooses a provider from the config and the environment; each vendor has its own
+file.
 
-Nothing here touches the network or imports an SDK: that waits until the provider is entered.
+Nothing here uses the network or imports an SDK; entering the provider does.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from urllib.parse import urlsplit
 from orchestry.core.config import ProviderConfig
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, unknown
-from orchestry.core.resolve import looks_like_key
+from orchestry.core.secrets import looks_like_key
 from orchestry.core.types import Provider
 
 
 def resolve_name(config: ProviderConfig, environ: Mapping[str, str]) -> tuple[str, str]:
-    """The provider's name and, where `auto` chose it, the one line that says so; else ''."""
+    """The provider's name and, if `auto` chose it, a line that says so; else ''."""
     if config.name != "auto":
         return config.name, ""
     if environ.get("ANTHROPIC_API_KEY", "").strip():
@@ -70,7 +71,7 @@ def _openai(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
 
     _need("openai", "openai", "aiohttp")
     url = _url(config, environ, "OPENAI_BASE_URL", VENDOR_URL)
-    placeholder = None if is_vendor(url) else "none"  # local servers ask for no key
+    placeholder = None if is_vendor(url) else "none"  # local servers need no key
     endpoint = Endpoint(
         vendor="openai",
         url=url,

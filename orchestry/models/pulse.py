@@ -1,4 +1,4 @@
-"""The pulse of a run: what it does at present and how far it is, for whoever watches it live."""
+"""What a run does now and its progress, for live views."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Pulse:
-    """Of one process. Written as things happen, read whenever a screen is drawn."""
+    """One process's activity; updated by its work, read when the screen is drawn."""
 
     doing: str = ""
-    """Who was last answered, or what is under way in place of answers."""
+    """The agent last answered, or the current activity between answers."""
     answers: int = 0
-    """Calls answered so far, by cache and journal too: an ETA is made of them."""
+    """Answered calls so far, including cache and journal; the ETA is computed from them."""
     tokens: int = 0
     """Drawn or received by this process."""

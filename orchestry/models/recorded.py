@@ -1,6 +1,6 @@
 """Replays a run's journal: the same requests get the same answers, free and without a network.
 
-A request is found by its digest, whoever answered it then: provider and address play no part.
+Requests are matched by digest; the provider and address that answered don't matter.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ JOURNAL = "journal.jsonl"
 
 
 class RecordedProvider:
-    """The answers of one journal; where a request was answered twice, the first counts, and a
-    failure only where no answer followed."""
+    """The answers of one journal. If a request was answered twice, the first counts; a failure
+    counts only if no answer followed."""
 
     name = "recorded"
     deterministic = True
@@ -52,12 +52,12 @@ class RecordedProvider:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Nothing is held open."""
+        """Holds nothing open."""
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
     ) -> Completion:
-        """The recorded answer; raises ProviderError, permanent, if there is none."""
+        """The recorded answer; raises a permanent ProviderError if there is none."""
         answer = self._answers.get(request_digest(request))
         if answer is None:
             raise self._missing(request)
@@ -66,12 +66,12 @@ class RecordedProvider:
         return answer
 
     def input_bound(self, request: Request) -> int:
-        """What the recording says, or 0 for a request that will be refused."""
+        """The recorded count, or 0 for a request that will be refused."""
         answer = self._answers.get(request_digest(request))
         return answer.input_tokens if answer else 0
 
     def leads(self, request: Request) -> bool:
-        """Never: nothing is billed."""
+        """Always False: nothing is billed."""
         return False
 
     def _missing(self, request: Request) -> ProviderError:

@@ -1,6 +1,7 @@
-"""Keys: what makes two requests the same request, to the journal, the cache and a replay.
+"""Request keys: journal, cache and recorded replay treat requests with equal keys as the same
+request.
 
-Written down once, here, because a key that changes orphans every journal and cache ever written.
+A changed key would make every existing journal and cache useless.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from orchestry.core.types import Provider, Request
 def request_digest(request: Request) -> str:
     """32 hex digits over the whole request, its model and sample index included."""
     unset = {"response_schema"} if request.response_schema is None else set[str]()
-    text = request.model_dump_json(exclude=unset)  # as it was before there were schemas
+    text = request.model_dump_json(exclude=unset)  # as before schemas existed
     return blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
 
 
 def place(name: str, base_url: str) -> str:
-    """12 hex digits over who answers: the provider's name and address."""
+    """12 hex digits over the provider's name and address."""
     return blake2b(f"{name}\n{base_url}".encode(), digest_size=6).hexdigest()
 
 

@@ -1,8 +1,7 @@
-"""Retries: how often and how long to wait, and whether a provider's server answers at all.
+"""Retries: how many, how long to wait, and whether a provider's server answers at all.
 
-One failed call is retried alone. After eight failures in a row, over all calls of the run, the
-fault is the server's: a breaker makes the whole run wait, and one call at a time asks for all of
-them.
+A failed call is retried alone. After eight failures in a row, over all calls of the run, the server
+is considered away: the whole run waits, and one call at a time probes it.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from orchestry.models.request_key import place_of_key
 from orchestry.store.journal import Answered
 
 AWAY_AFTER = 8
-"""Failures, or refusals of different prompts, in a row that are no single request's fault."""
+"""Consecutive failures, or refusals of different prompts, that no single request explains."""
 QUIET_S = 2.0
-"""A shorter wait is not worth a line: one burst of refused calls, say, at a rate limit."""
+"""Shorter waits, such as at a rate limit, are not reported."""
 LONGEST_PAUSE_S = 30.0
-"""Between two probes that cost nothing; after one that may be billed, pauses double on."""
+"""Longest pause between free probes; after a probe that may be billed, pauses keep doubling."""
 SHORTEST_PAUSE_S = 0.1
 
 
 class Breaker:
-    """What one provider's calls tell of its server.
+    """The state of one provider's server, from the calls to it.
 
-    `say` gets a line when the run begins to wait, and one when it goes on. `sleep` may raise.
+    `say` gets a line when the run starts to wait and when it continues. `sleep` may raise.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Breaker:
         self.answers = 0
         """Answers of this process so far."""
         self.doubt: ProviderError | None = None
-        """Why the last call was given up, where no call was answered since."""
+        """Why the last call was given up, if no call was answered since."""
         self._failures = 0
         self._refused = set[tuple[Message, ...]]()
         self._since = self._opened = 0.0
@@ -61,12 +60,13 @@ class Breaker:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Around an attempt: at once while the server answers, else alone and after a pause.
+        """Wraps an attempt: immediate while the server answers, else one at a time after a pause.
 
         Raises ServerAway at the end of `retry.patience_s`.
         """
         if self.away:
-            async with self._turn:  # first come, first served: no one request speaks for all
+            # First come, first served, so that no single request decides for all.
+            async with self._turn:
                 if self.away:
                     await self._pause()
                     yield
@@ -74,7 +74,7 @@ class Breaker:
         yield
 
     def answered(self) -> None:
-        """A call was answered: the server is there."""
+        """A call was answered, so the server is available."""
         self.answers += 1
         self._failures, self.doubt = 0, None
         self._refused.clear()
@@ -85,7 +85,7 @@ class Breaker:
                 self._say(f"{self._name} answers again after {span}: going on")
 
     def failed(self, error: ProviderError) -> None:
-        """An attempt failed for a reason that may pass."""
+        """An attempt failed for a temporary reason."""
         if not self._failures:
             self._since = self._clock()
         self._failures += 1
@@ -95,7 +95,8 @@ class Breaker:
             self._probes, self._told = 0, False
 
     def gave_up(self, request: Request, error: ProviderError) -> None:
-        """A call failed for good; raises ProviderError where no request seems to be taken."""
+        """A call failed for good; raises ProviderError if the server seems to refuse every
+        request."""
         self.doubt = error
         if not error.refused:
             return
@@ -108,7 +109,7 @@ class Breaker:
             )
 
     async def _pause(self) -> None:
-        """Before a probe: as long as the server asks, else twice as long as the last one."""
+        """Waits before a probe: as long as the server asks, else twice the last pause."""
         left = self._opened + self._config.patience_s - self._clock()
         if left <= 0:
             raise ServerAway(
@@ -133,9 +134,9 @@ class Breaker:
 
 
 def doubted(events: Iterable[Answered]) -> set[str]:
-    """Keys of the calls that failed for good, and after which their provider answered none.
+    """Keys of calls that failed for good and after which their provider answered no call.
 
-    Where it was a setting that failed them, a wrong address say, it may have been corrected.
+    A setting, such as the address, may have been wrong and corrected since.
     """
     waiting: dict[str, set[str]] = {}
     for event in events:
@@ -151,28 +152,28 @@ def _span(seconds: float) -> str:
     """Seconds, in words.
 
     >>> _span(73.4), _span(600)
-    ('73 s', '10 min')
+    ('73.4 s', '10 min')
     """
     return f"{seconds / 60:.3g} min" if seconds >= 120 else f"{seconds:.3g} s"
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 LONGEST_ASKED_S = 300.0
-"""The longest wait that a server can ask for, in seconds."""
+"""The longest pause that a server can ask for, in seconds."""
 
 
 async def persist(
-    attempt: Callable[[], Awaitable[T]],
+    attempt: Callable[[], Awaitable[_T]],
     config: RetryConfig,
     server: Breaker,
     rng: random.Random,
     sleep: Sleep,
-) -> T:
-    """Attempts until one succeeds, fails for good, or they are used up.
+) -> _T:
+    """Makes attempts until one succeeds, fails for good, or the limit is reached.
 
-    Those during which the server was away for all count nothing. A call that costs nothing is not
-    given up before the server has answered another one since its first failure: until then the
-    fault may be the server's. Raises the last ProviderError, with the number of attempts.
+    Attempts while the server was away don't count. A free call is not given up until the server has
+    answered another call since the first failure, because until then the server may be at fault.
+    Raises the last ProviderError, with the number of attempts.
     """
     tries, billed, answers = 0, 0, server.answers
     while True:
@@ -196,8 +197,8 @@ async def persist(
 def wait_s(config: RetryConfig, rng: random.Random, attempt: int, error: ProviderError) -> float:
     """Seconds to wait after the `attempt`-th attempt, counted from 1.
 
-    What the server asks for is kept up to five minutes, and spread upwards so that calls refused
-    together don't come back together; without it, exponential with full jitter.
+    A pause that the server asks for is used, up to five minutes, plus jitter so that calls refused
+    together don't return together. Otherwise exponential with full jitter.
     """
     if error.retry_after is not None:
         return min(max(0.0, error.retry_after), LONGEST_ASKED_S) + rng.uniform(0.0, config.base_s)

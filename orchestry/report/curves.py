@@ -1,4 +1,4 @@
-"""Rewards and kinds of trajectory along a run, as figures and tables show them."""
+"""Rewards and kinds of trajectories over a run, for figures and tables."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from orchestry.store.run import Run
 Axis = Literal["updates", "episodes"]
 Figure = Callable[[EpisodeRecord], float]
 NORMAL = 1.96
-"""Standard errors on each side of a mean that 95 % of a normal distribution lie in."""
+"""Half-width of a normal 95 % interval, in standard errors."""
 _FEWEST = 3
-"""Episodes from which a spread can be told."""
+"""Minimum number of episodes for a spread."""
 _MOST = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One place of a run's curve: after `x` updates, or episodes, what these episodes earned."""
+    """One point of a run's curve: `x` updates or episodes, and the reward there."""
 
     x: int
     episodes: tuple[EpisodeRecord, ...]
@@ -33,10 +33,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A figure along an arm's runs; every sequence has the shape (X,).
+    """A curve over an arm's runs; every sequence has the shape (X,).
 
-    `low` and `high` are the lowest and the highest seed; of a single run the mean less and plus
-    1.96 standard errors over the episodes of a point, within [0, 1].
+    `low` and `high` are the lowest and the highest seed; for a single run, the mean -/+ 1.96
+    standard errors over a point's episodes, within [0, 1].
     """
 
     x: tuple[int, ...]
@@ -48,19 +48,19 @@ class Curve:
 
 
 def axis(run: Run) -> Axis:
-    """Weights move by updates; a search is as good in every episode, but for what it learned."""
+    """The x axis: updates if weights are trained, else episodes."""
     return "updates" if _every(run) else "episodes"
 
 
-def reward(run: Run) -> Figure:
-    """An episode's reward: of the best trajectory of a search, else the mean over all."""
+def episode_reward(run: Run) -> Figure:
+    """An episode's reward: for a search its best trajectory's, else the mean over all."""
     if searched(run):
         return lambda record: record.reward
     return lambda record: record.mean_leaf_reward
 
 
 def part(name: str) -> Callable[[Run], Figure]:
-    """One part of that reward, likewise; 0 if a trajectory lacks it."""
+    """One part of that reward; 0 if a trajectory lacks it."""
 
     def figure(run: Run) -> Figure:
         if searched(run):
@@ -71,7 +71,7 @@ def part(name: str) -> Callable[[Run], Figure]:
 
 
 def dev_rewards(run: Run) -> dict[int, float]:
-    """What the team earned on dev problems, by the number of updates it had taken."""
+    """The team's reward on dev problems, by number of updates."""
     found = {event.update: event.reward for event in run.events if isinstance(event, Evaluated)}
     return dict(sorted(found.items()))
 
@@ -85,8 +85,8 @@ def part_names(runs: Sequence[Run]) -> list[str]:
 
 
 def window(runs: Sequence[Run]) -> int:
-    """How many points a smoothed one is the mean of: of updates a twentieth of the shortest run,
-    of episodes, which differ by problem, a quarter; 1 at least and 50 at most."""
+    """The window of smoothing, in points: a twentieth of the shortest run for updates, a quarter
+    for episodes (they differ by problem); from 1 to 50."""
     if not runs:
         return 1
     fewest = min(len(list(_plain(run))) for run in runs)
@@ -94,8 +94,8 @@ def window(runs: Sequence[Run]) -> int:
 
 
 def points(run: Run, smooth: int) -> Iterator[Point]:
-    """A run's places, each with the episodes of the last `smooth` of them, from the first that
-    has so many."""
+    """A run's points, each with the episodes of the last `smooth` points, from the first full
+    window on."""
     plain = list(_plain(run))
     for end in range(smooth, len(plain) + 1):
         last = plain[end - smooth : end]
@@ -103,7 +103,7 @@ def points(run: Run, smooth: int) -> Iterator[Point]:
 
 
 def curve(runs: Sequence[Run], figure: Callable[[Run], Figure], smooth: int) -> Curve | None:
-    """The mean over runs, as far as all of them have come; None if one has no point."""
+    """The mean over runs, up to the shortest; None if a run has no point."""
     rows = [
         [(p.x, list(map(figure(run), p.episodes))) for p in points(run, smooth)] for run in runs
     ]
@@ -122,7 +122,7 @@ def curve(runs: Sequence[Run], figure: Callable[[Run], Figure], smooth: int) -> 
 
 
 def _span(values: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The ends of a band at one place, from each run's figures there."""
+    """The ends of the band at one point, from each run's figures there."""
     means = [fmean(row) for row in values]
     if len(means) > 1:
         return min(means), max(means)
@@ -132,8 +132,8 @@ def _span(values: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def _plain(run: Run) -> Iterator[Point]:
-    """Places without smoothing. The episodes of an update were drawn before it, so that at 0 the
-    team stands as it began."""
+    """Points without smoothing. The episodes of an update were drawn before it, so x = 0 is the
+    untrained team."""
     every = _every(run)
     if not every:
         for number, record in enumerate(run.episodes, start=1):
@@ -161,13 +161,13 @@ SCHEME = "scheme_"
 NONE = "no tag"
 UNNAMED = "without a scheme tag"
 OTHER = "other"
-MOST = 6
-"""Kinds that are told apart; the rarer ones are `other`."""
+_MOST_KINDS = 6
+"""Number of kinds shown; rarer ones are `other`."""
 QUARTER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Portion:
     """How many of how many trajectories."""
 
     count: int
@@ -183,7 +183,7 @@ class Share:
 
 
 def kind_of(tags: Sequence[str], *, schemes: bool) -> str:
-    """The one kind that a trajectory with these tags is of.
+    """The kind of a trajectory with these tags.
 
     >>> kind_of(("solved", "scheme_pipeline"), schemes=True), kind_of((), schemes=False)
     ('pipeline', 'no tag')
@@ -200,16 +200,16 @@ def has_schemes(runs: Iterable[Run]) -> bool:
     return any(tag.startswith(SCHEME) for tag in tags)
 
 
-def common(runs: Sequence[Run]) -> list[str]:
-    """The kinds that a report tells apart, the commonest first, and last what names nothing."""
+def common_kinds(runs: Sequence[Run]) -> list[str]:
+    """The kinds that a report shows, most frequent first; trajectories without a kind last."""
     schemes = has_schemes(runs)
     counts: Counter[str] = Counter()
     for run in runs:
         counts += count(run.episodes, schemes=schemes)
     nothing = UNNAMED if schemes else NONE
     named = sorted((kind for kind in counts if kind != nothing), key=lambda k: (-counts[k], k))
-    rest = [OTHER] if len(named) > MOST else []
-    return [*named[:MOST], *rest, *([nothing] if counts[nothing] else [])]
+    rest = [OTHER] if len(named) > _MOST_KINDS else []
+    return [*named[:_MOST_KINDS], *rest, *([nothing] if counts[nothing] else [])]
 
 
 def count(records: Iterable[EpisodeRecord], *, schemes: bool) -> Counter[str]:
@@ -220,29 +220,29 @@ def count(records: Iterable[EpisodeRecord], *, schemes: bool) -> Counter[str]:
 
 def shares(
     records: Sequence[EpisodeRecord], kinds: Sequence[str], *, schemes: bool
-) -> dict[str, Share]:
+) -> dict[str, Portion]:
     """Every kind's share of these episodes' trajectories; kinds not listed are `other`."""
     counts = count(records, schemes=schemes)
     whole = sum(counts.values())
     listed = {kind: counts[kind] for kind in kinds if kind != OTHER}
     if OTHER in kinds:
         listed[OTHER] = whole - sum(listed.values())
-    return {kind: Share(listed[kind], whole) for kind in kinds}
+    return {kind: Portion(listed[kind], whole) for kind in kinds}
 
 
-def tag_shares(records: Sequence[EpisodeRecord], tags: Sequence[str]) -> dict[str, Share]:
+def tag_shares(records: Sequence[EpisodeRecord], tags: Sequence[str]) -> dict[str, Portion]:
     """Every tag's share; a trajectory may carry several."""
     counts: Counter[str] = sum((record.tags() for record in records), Counter())
     whole = sum(len(list(record.leaves())) for record in records)
-    return {tag: Share(counts[tag], whole) for tag in tags}
+    return {tag: Portion(counts[tag], whole) for tag in tags}
 
 
 def tag_names(runs: Iterable[Run]) -> list[str]:
-    """All tags, in order of the alphabet."""
+    """All tags, in alphabetical order."""
     return sorted({tag for run in runs for record in run.episodes for tag in record.tags()})
 
 
 def first_and_last(records: Sequence[EpisodeRecord]) -> tuple[list[EpisodeRecord], ...]:
-    """The first quarter of the episodes, and the last one; one episode at least."""
+    """The first and the last quarter of the episodes; at least one episode each."""
     size = max(1, len(records) // QUARTER)
     return list(records[:size]), list(records[-size:])

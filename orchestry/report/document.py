@@ -1,4 +1,4 @@
-"""RESULTS.md, with the page and the figures: the runs' settings and their results."""
+"""Writes RESULTS.md with figures and page: the runs' settings and results."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from orchestry.core.resolve import leaves
 from orchestry.core.types import Turn
 from orchestry.report import page, tables
 from orchestry.report.curves import axis, tag_names, window
-from orchestry.report.figures import Drawn, draw
+from orchestry.report.figures import FigureFiles, draw
 from orchestry.report.headline import summary
-from orchestry.report.held_out import Held, baselines, evaluations
+from orchestry.report.held_out import Held, baselines, held_evaluations
 from orchestry.report.runs import Arm, Experiment, Salvaged, arms, by_task
 from orchestry.report.style import undrawn
-from orchestry.report.tables import by_agent, costs, faults
+from orchestry.report.tables import by_agent, costs, fault_counts
 from orchestry.report.text import bullets, fenced, inline, table
 from orchestry.store.journal import Opened
 from orchestry.store.records import CreditRecord, EpisodeRecord, NodeRecord
@@ -40,9 +40,9 @@ _TAUGHT = (
 
 
 def results(
-    experiments: Sequence[Experiment], drawn: Sequence[Drawn], command: str, undrawn: str = ""
+    experiments: Sequence[Experiment], drawn: Sequence[FigureFiles], command: str, undrawn: str = ""
 ) -> str:
-    """The whole document; `command` is what wrote it, `undrawn` why there are no figures."""
+    """The whole document. `command` wrote it; `undrawn` says why there are no figures."""
     found = list(by_task(arms(experiments)).items())
     labels = [experiment.label for experiment in experiments]
     sections = {
@@ -76,8 +76,8 @@ _Section = Callable[[Sequence[Arm]], str]
 _Tasks = Sequence[tuple[str, Sequence[Arm]]]
 
 
-def _by_task(found: _Tasks, text: _Section, drawn: Sequence[Drawn], *ways: str) -> str:
-    """Each task's figures and text, under its name where there are several."""
+def _by_task(found: _Tasks, text: _Section, drawn: Sequence[FigureFiles], *ways: str) -> str:
+    """Each task's figures and text, under its name if there are several."""
     pieces = []
     for task, of_task in found:
         if len(found) > 1:
@@ -87,7 +87,7 @@ def _by_task(found: _Tasks, text: _Section, drawn: Sequence[Drawn], *ways: str) 
     return "\n\n".join(pieces)
 
 
-def _figures(drawn: Sequence[Drawn], *ways: str) -> Iterator[str]:
+def _figures(drawn: Sequence[FigureFiles], *ways: str) -> Iterator[str]:
     for one in drawn:
         if one.way in ways:
             png, svg = (f"{path.parent.name}/{path.name}" for path in one.paths)
@@ -110,12 +110,12 @@ def _kinds(of_task: Sequence[Arm]) -> str:
     if not played:
         return "No trajectory carries a tag."
     return "\n\n".join(
-        (f"**{inline(arm.label)}**\n\n" if len(of_task) > 1 else "") + tables.kinds(arm)
+        (f"**{inline(arm.label)}**\n\n" if len(of_task) > 1 else "") + tables.kind_shares(arm)
         for arm in played
     )
 
 
-def _evaluation(experiments: Sequence[Experiment], drawn: Sequence[Drawn]) -> str:
+def _evaluation(experiments: Sequence[Experiment], drawn: Sequence[FigureFiles]) -> str:
     found = tables.held_out(experiments)
     figures = list(_figures(drawn, "comparison"))
     if found is None:
@@ -143,7 +143,8 @@ def _cost(experiments: Sequence[Experiment], labels: Sequence[str]) -> str:
 
 
 def _failed(experiments: Sequence[Experiment], labels: Sequence[str]) -> str:
-    return f"{tables.side_by_side(labels, [faults(one.run) for one in experiments])}\n\n{_TAUGHT}"
+    counts = [fault_counts(one.run) for one in experiments]
+    return f"{tables.side_by_side(labels, counts)}\n\n{_TAUGHT}"
 
 
 def _again(experiments: Sequence[Experiment], command: str) -> str:
@@ -167,16 +168,16 @@ class Report:
 
     folder: Path
     files: tuple[Path, ...]
-    """RESULTS.md first, then the page, then the figures."""
+    """RESULTS.md, then the page, then the figures."""
     undrawn: str = ""
-    """Why there are no figures, where they can't be drawn."""
+    """Why there are no figures, if they can't be drawn."""
 
 
-def write(experiments: Sequence[Experiment], folder: Path, command: str) -> Report:
-    """Writes the report into `folder`; `command` is named in it as what wrote it.
+def write_report(experiments: Sequence[Experiment], folder: Path, command: str) -> Report:
+    """Writes the report into `folder`, with `command` as its source.
 
-    Equal run directories give equal bytes. Without matplotlib the figures are left out. Raises
-    StoreError where the disk refuses.
+    Equal run directories give equal bytes. Without matplotlib there are no figures. Raises
+    StoreError if the disk refuses.
     """
     lacking = undrawn()
     document = folder / "RESULTS.md"
@@ -185,7 +186,7 @@ def write(experiments: Sequence[Experiment], folder: Path, command: str) -> Repo
         text = results(experiments, drawn, command, lacking)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(document, text.encode("utf-8"))
-        shown = page.write(experiments, folder)
+        shown = page.write_page(experiments, folder)
     except OSError as error:
         raise StoreError(
             f"{error.filename or folder} can't be written ({error.strerror or error}): free space "
@@ -216,7 +217,7 @@ _ALL = {
 
 
 def setup(experiment: Experiment) -> dict[str, str]:
-    """What decides the run, by name, in order."""
+    """The settings that decide the run, by name, in order."""
     run, config = experiment.run, dict(leaves(experiment.run.config))
     local = config.get("backend") == "local"
     keys = {**_ALL, **(_LEARN if local else _SEARCH)}
@@ -239,7 +240,7 @@ def setup(experiment: Experiment) -> dict[str, str]:
 
 
 def _agents(config: Mapping[str, Any]) -> dict[str, str]:
-    """The models of the agents that have one of their own."""
+    """The models of agents that have their own."""
     found = {}
     for role, own in (config.get("agents") or {}).items():
         if own.get("model"):
@@ -253,7 +254,7 @@ def _said(value: Any, none: str = "the provider's own") -> str:
 
 
 def _parts(config: dict[str, Any], *, local: bool) -> dict[str, str]:
-    """Judge and behaviours, which a run may be without."""
+    """Settings of judge and behaviours, if the run has them."""
     judge = config.get("judge.enabled")
     found = {"judge": "as its provider allows" if judge is None else "on" if judge else "off"}
     if local:
@@ -265,7 +266,7 @@ def _parts(config: dict[str, Any], *, local: bool) -> dict[str, str]:
 
 
 def _machine(run: Salvaged) -> dict[str, str]:
-    """What manifest.json says, as far as it can be read."""
+    """The facts in manifest.json, as far as it can be read."""
     try:
         manifest = json.loads((run.folder / "manifest.json").read_bytes())
         packages = dict(manifest.get("packages", {}))
@@ -296,10 +297,10 @@ def _began(run: Salvaged) -> dict[str, str]:
 
 
 def commands(experiment: Experiment, new: str) -> Iterator[str]:
-    """What plays the run and all that was measured around it again, into the folder `new`."""
+    """The commands that repeat the run and its measurements, in the folder `new`."""
     run = shlex.quote(str(experiment.run.folder / "config.yaml"))
     yield f"orchestry run --config {run} --run-dir {new}"
-    for held in evaluations(experiment):
+    for held in held_evaluations(experiment):
         update = "" if held.update is None else f" --update {held.update} --no-compare"
         yield f"orchestry evaluate {new}{update}{_flags(held)}"
     for held in baselines(experiment):
@@ -366,19 +367,19 @@ class Example:
 
     @property
     def credits(self) -> list[CreditRecord]:
-        """Each agent's part of the return; empty if none was measured on this trajectory."""
+        """Each agent's credit; empty if none was measured on this trajectory."""
         return [credit for credit in self.record.credits if credit.leaf == self.leaf.id]
 
 
 def examples(run: Run) -> tuple[Example, ...]:
-    """The best, the median and the worst trajectory; fewer where a run has not so many.
+    """The best, the median and the worst trajectory; fewer if the run has fewer.
 
-    Of equal rewards those with credits come first, then the earliest.
+    If rewards tie, trajectories with credits come first, then the earliest.
     """
     found = sorted(_all(run), key=_order)
     places = {"best": 0, "median": len(found) // 2, "worst": len(found) - 1}
     last = len(found) - 1
-    if found and not found[last].credits:  # of the worst, one with credits comes first, too
+    if found and not found[last].credits:  # also for the worst, one with credits comes first
         worst = [n for n, one in enumerate(found) if one.reward == found[last].reward]
         places["worst"] = next((n for n in worst if found[n].credits), last)
     chosen = {number: place for place, number in reversed([*places.items()]) if found}

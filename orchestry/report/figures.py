@@ -1,6 +1,6 @@
 """All figures of a report: learning curves, comparisons on held-out problems, and how teams worked.
 
-Curves are in the manner of the MAGRPO paper's (arXiv 2508.04652): a mean, and a band over seeds.
+Curves follow the MAGRPO paper (arXiv 2508.04652): a mean, and a band over seeds.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from orchestry.report.curves import (
     Curve,
     Point,
     axis,
-    common,
+    common_kinds,
     curve,
     dev_rewards,
+    episode_reward,
     first_and_last,
     has_schemes,
     part,
     part_names,
     points,
-    reward,
     shares,
     tag_names,
     tag_shares,
     window,
 )
-from orchestry.report.held_out import Held, baselines, by_best, evaluations
+from orchestry.report.held_out import Held, baselines, by_best, held_evaluations
 from orchestry.report.measures import searched
 from orchestry.report.runs import Arm, Experiment, by_task
 from orchestry.report.style import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure before it is saved, and what stands below it."""
+    """An unsaved figure and its caption."""
 
     figure: Figure
     caption: str
@@ -61,14 +61,14 @@ class Picture:
 
 MOST_PARTS = 8
 FEW_POINTS = 12
-"""Up to so many, each gets a dot."""
+"""Up to this many points, each gets a dot."""
 _SPACE = 0.03
-"""Of the reward's scale, above 1 and below 0."""
+"""Margin of the reward's axis above 1 and below 0."""
 _XLABEL = {"updates": "updates taken", "episodes": "episodes"}
 
 
 def draw_curves(task: str, arms: Sequence[Arm]) -> Picture | None:
-    """A large panel of the reward and a small one for each part; None before any episode."""
+    """A large panel for the reward and a small one per part; None without episodes."""
     from matplotlib.figure import Figure
 
     played = [arm for arm in arms if arm.runs]
@@ -81,7 +81,7 @@ def draw_curves(task: str, arms: Sequence[Arm]) -> Picture | None:
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     whole, *parts = _panels(figure, len(names))
     for arm in played:
-        _line(whole, arm, curve(arm.runs, reward, smooth), _name(arm, played))
+        _line(whole, arm, curve(arm.runs, episode_reward, smooth), _name(arm, played))
         _dev(whole, arm, played)
         for name, axes in zip(names, parts, strict=True):
             _line(axes, arm, curve(arm.runs, part(name), smooth), None)
@@ -95,7 +95,7 @@ def draw_curves(task: str, arms: Sequence[Arm]) -> Picture | None:
 
 
 def caption(arms: Sequence[Arm], smooth: int) -> str:
-    """What the reward, a point, a band and the marks are."""
+    """Explains the reward, points, band and marks."""
     runs = [run for arm in arms for run in arm.runs]
     unit = axis(runs[0])
     point = f"the mean of the last {smooth} {unit}" if smooth > 1 else f"one of the {unit}"
@@ -114,7 +114,7 @@ def caption(arms: Sequence[Arm], smooth: int) -> str:
 
 
 def _of(arms: Sequence[Arm]) -> str:
-    """Which trajectories' reward it is."""
+    """Names the trajectories whose reward is shown."""
     best = [arm.label for arm in arms if searched(arm.runs[0])]
     if not best:
         return "all trajectories, in the mean"
@@ -128,7 +128,7 @@ def _panel_rows(parts: int) -> int:
 
 
 def _panels(figure: Figure, parts: int) -> list[Axes]:
-    """The reward's on the left, as high as the parts' rows of two beside it."""
+    """The reward's panel on the left; the parts' panels in rows of two beside it."""
     if not parts:
         found = [figure.subplots()]
     else:
@@ -165,14 +165,14 @@ def _line(axes: Axes, arm: Arm, found: Curve | None, label: str | None) -> None:
 
 
 def _name(arm: Arm, arms: Sequence[Arm]) -> str:
-    """In the legend: alone, a run is named by the problems it plays."""
+    """Its name in the legend; a single run is named by its problems."""
     split = arm.runs[0].config.get("split", "train")
     name = arm.label if len(arms) > 1 else f"{split} problems"
     return f"{name}, mean of {len(arm.runs)} seeds" if len(arm.runs) > 1 else name
 
 
 def _dev(axes: Axes, arm: Arm, arms: Sequence[Arm]) -> None:
-    """What the team earned on dev as it learned: at each update the mean over the runs."""
+    """The team's reward on dev during learning: per update, the mean over the runs."""
     by_run = [dev_rewards(run) for run in arm.runs]
     updates = sorted({update for row in by_run for update in row})
     if not updates:
@@ -192,7 +192,7 @@ def _dev(axes: Axes, arm: Arm, arms: Sequence[Arm]) -> None:
 
 
 def _levels(axes: Axes, arms: Sequence[Arm]) -> None:
-    """A dashed line a baseline: its mean over the runs that have it."""
+    """One dashed line per baseline: its mean over the runs that have it."""
     found: dict[str, list[float]] = {}
     for experiment in (one for arm in arms for one in arm.experiments):
         for held in baselines(experiment):
@@ -207,11 +207,11 @@ def _levels(axes: Axes, arms: Sequence[Arm]) -> None:
 
 BASELINE = "#A8A8A8"
 _Row = tuple[str, str, Held, bool]
-"""Name, colour, measurement, and whether it is measured by its best trajectories."""
+"""Name, colour, measurement, and whether it uses best trajectories."""
 
 
 def draw_comparison(task: str, arms: Sequence[Arm]) -> Picture | None:
-    """One panel per split, one bar per measurement; None: nothing was measured around the runs."""
+    """One panel per split, one bar per measurement; None if there are no measurements."""
     from matplotlib.figure import Figure
 
     rows = [row for arm in arms for one in arm.experiments for row in _rows(arm, one, arms)]
@@ -245,14 +245,14 @@ def _rows(arm: Arm, experiment: Experiment, arms: Sequence[Arm]) -> list[_Row]:
     who = f"{experiment.label}: " if len(arms) > 1 or len(arm.experiments) > 1 else ""
     best = searched(experiment.run)
     teams = [
-        (f"{who}{one.words}", colour(arm.number), one, best) for one in evaluations(experiment)
+        (f"{who}{one.words}", colour(arm.number), one, best) for one in held_evaluations(experiment)
     ]
     others = [(one, by_best(experiment.run, one)) for one in baselines(experiment)]
     return [*teams, *((f"{who}{one.words}", BASELINE, one, top) for one, top in others)]
 
 
 def _bar(axes: Axes, place: int, row: _Row) -> None:
-    """The bar, its interval, the best of a problem's trajectories; both numbers on the right."""
+    """The bar, its interval, and the best per problem; both numbers on the right."""
     _, ink, held, best = row
     top = held.measures.best
     shown = top if best else held.measures.reward
@@ -275,7 +275,7 @@ def draw_kinds(task: str, arms: Sequence[Arm]) -> Picture | None:
     runs = [run for arm in played for run in arm.runs]
     if not tag_names(runs):
         return None
-    kinds, schemes = common(runs), has_schemes(runs)
+    kinds, schemes = common_kinds(runs), has_schemes(runs)
     columns = min(2, len(played))
     rows = -(-len(played) // columns)
     figure = Figure(figsize=(WIDTH, 2.5 * rows + 0.9), layout="constrained")
@@ -326,7 +326,7 @@ def _together(column: Sequence[Point]) -> list[EpisodeRecord]:
 
 
 def draw_tags(task: str, arms: Sequence[Arm]) -> Picture | None:
-    """Two bars a tag and arm: in the first quarter of the episodes, and in the last."""
+    """Two bars per tag and arm: the first quarter of the episodes, and the last."""
     from matplotlib.figure import Figure
 
     played = [arm for arm in arms if arm.runs]
@@ -374,11 +374,11 @@ WAYS: Mapping[str, Callable[[str, Sequence[Arm]], Picture | None]] = {
     "kinds": draw_kinds,
     "tags": draw_tags,
 }
-"""By name, what draws it."""
+"""The drawing function per figure name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class FigureFiles:
     """A figure on disk."""
 
     way: str
@@ -389,8 +389,8 @@ class Drawn:
     """The PNG, and the same as SVG."""
 
 
-def draw(found: Sequence[Arm], folder: Path) -> list[Drawn]:
-    """Draws each task's figures for which there is something to draw, into `folder`."""
+def draw(found: Sequence[Arm], folder: Path) -> list[FigureFiles]:
+    """Draws each task's non-empty figures into `folder`."""
     drawn = []
     folder.mkdir(parents=True, exist_ok=True)
     with look():
@@ -399,5 +399,5 @@ def draw(found: Sequence[Arm], folder: Path) -> list[Drawn]:
                 if picture := picture_of(task, of_task):
                     name = f"{way}-{re.sub(r'[^A-Za-z0-9_.-]', '_', task)}"
                     paths = tuple(save(picture.figure, folder, name))
-                    drawn.append(Drawn(way, task, picture.caption, paths))
+                    drawn.append(FigureFiles(way, task, picture.caption, paths))
     return drawn

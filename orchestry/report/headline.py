@@ -1,7 +1,6 @@
-"""An experiment's results in sentences: the head of RESULTS.md, and what the terminal shows.
+"""An experiment's results in sentences, for the head of RESULTS.md and the terminal.
 
-They don't overclaim: a gain is one on held-out problems whose interval leaves
-out zero.
+A gain is claimed only on held-out problems, and only if its interval excludes zero.
 """
 
 from __future__ import annotations
@@ -9,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from orchestry.report.curves import Axis, axis, curve, dev_rewards, reward, window
+from orchestry.report.curves import Axis, axis, curve, dev_rewards, episode_reward, window
 from orchestry.report.held_out import (
     Held,
     ahead,
     baselines,
     by_best,
-    common,
-    evaluations,
+    common_problems,
+    held_evaluations,
     shows_gain,
     team_on,
     untrained,
@@ -35,8 +34,8 @@ def headline(experiment: Experiment) -> list[str]:
 
 
 def over_seeds(arm: Arm) -> list[str]:
-    """Sentences on an arm of several seeds; none on one."""
-    found = curve(arm.runs, reward, window(arm.runs)) if len(arm.runs) > 1 else None
+    """Sentences on an arm with several seeds; none for a single seed."""
+    found = curve(arm.runs, episode_reward, window(arm.runs)) if len(arm.runs) > 1 else None
     if found is None:
         return []
     unit = axis(arm.runs[0])
@@ -56,8 +55,8 @@ def _at(unit: Axis, x: int) -> str:
 
 
 def _held_over_seeds(arm: Arm) -> Iterator[str]:
-    """The last evaluation of each seed, where every seed has one on the same split."""
-    lasts = [max(found, key=_newest) for one in arm.experiments if (found := evaluations(one))]
+    """The last evaluation of each seed, if every seed has one on the same split."""
+    lasts = [max(found, key=_newest) for one in arm.experiments if (found := held_evaluations(one))]
     if len(lasts) < len(arm.experiments) or len({(h.split, h.samples) for h in lasts}) > 1:
         return
     best = searched(lasts[0].run)
@@ -85,7 +84,7 @@ def _played(experiment: Experiment) -> Iterator[str]:
 
 
 def updated(summary: Summary) -> str:
-    """How many updates there were, and of a library what came of them."""
+    """The number of updates and, for a library, their result."""
     updates = counted(summary.updates, "update")
     if summary.backend == "local":
         return updates
@@ -97,7 +96,7 @@ def updated(summary: Summary) -> str:
 def _learned(experiment: Experiment) -> Iterator[str]:
     run = experiment.run
     smooth = window([run])
-    found = curve([run], reward, smooth)
+    found = curve([run], episode_reward, smooth)
     if found is None:
         return
     of = "each episode's best trajectory" if searched(run) else "all trajectories"
@@ -116,7 +115,7 @@ def _learned(experiment: Experiment) -> Iterator[str]:
 
 
 def _held_out(experiment: Experiment) -> Iterator[str]:
-    found = evaluations(experiment)
+    found = held_evaluations(experiment)
     if not found and experiment.run.config.get("split", "train") == "train":
         yield (
             "Nothing was measured on held-out problems, so no gain is claimed: orchestry evaluate "
@@ -130,13 +129,13 @@ def _held_out(experiment: Experiment) -> Iterator[str]:
 
 
 def _compared(team: Held, other: Held | None, name: str) -> Iterator[str]:
-    """The team beside something else on the same problems."""
+    """The team compared with something else on the same problems."""
     difference = ahead(team, other) if other else None
     if other is None or difference is None:
         return
-    best, both = by_best(team.run, other), common(team, other)
+    best, both = by_best(team.run, other), common_problems(team, other)
     figures = [m.best if best else m.reward for m in (team.measures, other.measures)]
-    calls = " and ".join(f"{held.measures.calls_a_problem:.1f}" for held in (team, other))
+    calls = " and ".join(f"{held.measures.calls_per_problem:.1f}" for held in (team, other))
     of = " with each problem's best trajectory" if best else ""
     who = "The team" if team.update is None else f"The team after update {team.update}"
     yield (
@@ -153,7 +152,7 @@ def signed(difference: Interval) -> str:
 
 
 def summary(experiments: Sequence[Experiment]) -> list[tuple[str, list[str]]]:
-    """By run, then by arm of several seeds: its name, and the sentences on it, in plain text."""
+    """Per run, then per arm with several seeds: its name and its sentences, in plain text."""
     found = [
         (one.label, [*headline(one), *(f"Missing: {what}." for what in one.missing)])
         for one in experiments

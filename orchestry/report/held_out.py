@@ -1,4 +1,4 @@
-"""What was measured around a run: its team on held-out problems, and the baselines beside it."""
+"""A run's measurements: its team on held-out problems, and its baselines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestry.report.measures import Measures, gain, searched
 from orchestry.report.runs import Experiment, Salvaged
-from orchestry.report.stats import FEWEST, Interval
+from orchestry.report.stats import FEWEST_PROBLEMS, Interval
 from orchestry.store.journal import Learned
 from orchestry.store.measurements import Measurement
 from orchestry.store.run import Run
@@ -18,30 +18,30 @@ _BEGAN = "as the run began"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A measurement: who played, on what, and what came of it."""
+    """A measurement: the team, the problems, and the results."""
 
     name: str
     """The team at an update, or the baseline's name."""
     split: str
     update: int | None
-    """0: as the run began; None if the run learned nothing, and of baselines."""
+    """0: untrained; None if the run learned nothing, and for baselines."""
     samples: int | None
-    """Independent trajectories of a problem; None: as the run's own search."""
+    """Independent trajectories per problem; None: the run's own search."""
     run: Salvaged
     measures: Measures
     checkpoint: str = ""
-    """The folder of the adapters that played, in the run."""
+    """The folder, in the run, of the adapters that played."""
 
     @property
     def words(self) -> str:
-        """Its name and how often it played each problem, for people."""
+        """Its name and samples per problem, as text."""
         samples = f", {self.samples} samples each" if self.samples else ""
         return f"{self.name.replace('_', ' ')}{samples}"
 
 
 def in_words(folder: str, run: Run) -> str:
-    """What a folder of a measurement says, for people: `fixed--test--samples-10` is "fixed, test
-    split, 10 samples each".
+    """The name of a measurement's folder as text: `fixed--test--samples-10` is "fixed, test split,
+    10 samples each".
     """
     stage = Measurement.parse(folder)
     if stage is None:
@@ -60,11 +60,11 @@ def _after(update: int) -> str:
 
 
 def _sized(run: Run) -> bool:
-    """Whether it draws as many as the search's calls pay for, whatever was asked."""
+    """Whether it draws as many trajectories as the search's calls allow."""
     return bool(run.config.get("search", {}).get("strategy") == BEST_OF_N)
 
 
-def evaluations(experiment: Experiment) -> list[Held]:
+def held_evaluations(experiment: Experiment) -> list[Held]:
     """The run's evaluations that have finished an episode: by split, samples and update."""
     updates = {e.update: e.state for e in experiment.run.events if isinstance(e, Learned)}
     found = []
@@ -81,13 +81,13 @@ def baselines(experiment: Experiment) -> list[Held]:
     """The baselines beside the run that have finished an episode, by split and name."""
     found = []
     for stage, run, measures in _stages(experiment.baselines):
-        asked = None if _sized(run) else stage.samples  # None: the search's calls, so beside it
+        asked = None if _sized(run) else stage.samples  # None: the search's calls, so compare them
         found.append(Held(str(stage.baseline), stage.split, None, asked, run, measures))
     return sorted(found, key=lambda one: (one.split, one.name, one.samples or 0))
 
 
 def untrained(one: Held, among: list[Held]) -> Held | None:
-    """The same team as the run began, on the same problems in the same way; None for itself."""
+    """The untrained team on the same problems in the same way; None for itself."""
     if not one.update:
         return None
     alike = (other for other in among if (other.split, other.samples) == (one.split, one.samples))
@@ -95,43 +95,43 @@ def untrained(one: Held, among: list[Held]) -> Held | None:
 
 
 def team_on(experiment: Experiment, like: Held) -> Held | None:
-    """The run's team on the problems of a baseline: as its last evaluated update left it, and
-    with as many samples where there is such an evaluation."""
-    on = [one for one in evaluations(experiment) if one.split == like.split]
+    """The run's team on a baseline's problems: after its last evaluated update, with the same
+    number of samples if there is such an evaluation."""
+    on = [one for one in held_evaluations(experiment) if one.split == like.split]
     return max(on, key=lambda one: (one.update or 0, one.samples == like.samples), default=None)
 
 
 def by_best(team: Run, other: Held) -> bool:
-    """Whether a run's team and another are compared by each problem's best trajectory, and not by
-    the mean of all: a search and best of n are measured by their best."""
+    """Whether two teams are compared by each problem's best trajectory instead of the mean; so for
+    a search and best of n."""
     return searched(team) or other.name == BEST_OF_N
 
 
 def ahead(team: Held, other: Held) -> Interval | None:
-    """What the team earns more, paired by problem; None if both have played none."""
+    """The team's lead, paired by problem; None without common problems."""
     return gain(team.run, other.run, by_best(team.run, other))
 
 
-def common(one: Held, other: Held) -> int:
-    """How many problems both have played."""
+def common_problems(one: Held, other: Held) -> int:
+    """Number of common problems."""
     return len({e.problem for e in one.run.episodes} & {e.problem for e in other.run.episodes})
 
 
 def shows_gain(difference: Interval, problems: int) -> str:
-    """What a difference over `problems` problems shows, without overclaiming.
+    """What a difference over `problems` problems shows.
 
     >>> shows_gain(Interval(0.1, -0.1, 0.3), 20)
     'no difference is shown: the interval covers 0'
     """
-    if problems < FEWEST:
-        return f"fewer than {FEWEST} problems show no difference"
+    if problems < FEWEST_PROBLEMS:
+        return f"fewer than {FEWEST_PROBLEMS} problems show no difference"
     if difference.low <= 0 <= difference.high:
         return "no difference is shown: the interval covers 0"
     return "higher" if difference.mean > 0 else "lower"
 
 
 def _stages(runs: Mapping[str, Salvaged]) -> Iterator[tuple[Measurement, Salvaged, Measures]]:
-    """What the folders' names say, of runs that have an episode."""
+    """The measurements of runs that have an episode, from their folders' names."""
     for folder, run in runs.items():
         stage = Measurement.parse(folder)
         if stage is not None and run.measures is not None:

@@ -22,34 +22,34 @@ class Measures:
 
     problems: int
     trajectories: int
-    """Root to leaf, of all problems together."""
+    """Finished trajectories over all problems."""
     reward: Interval
-    """Of one trajectory: the policy's mean reward."""
+    """Mean reward of a trajectory: measures the policy."""
     best: Interval
-    """Of the best trajectory per problem: the reward of a search that knows the reward."""
+    """Mean reward of the best trajectory per problem: measures a search that knows the reward."""
     best_at: dict[int, Interval]
-    """By k: of the best of k trajectories (unbiased), for each k that every problem has enough
-    trajectories for. Empty if they come from a search, since they are not independent."""
+    """By k: mean reward of the best of k trajectories (unbiased), for each k for which every
+    problem has enough trajectories. Empty for a search, whose trajectories are not independent."""
     pass_at: dict[int, Interval]
-    """By k: the chance that one of k trajectories solves a problem. Empty also if the task has no
-    `solved` tag."""
+    """By k: the probability that one of k trajectories solves a problem. Also empty if the task has
+    no `solved` tag."""
     calls: int
-    """Samples drawn, from a model or a cache."""
+    """Samples, from a model or the cache."""
     input_tokens: int
     output_tokens: int
     tokens_per_s: float | None
-    """Output tokens per second of wall time; None if all came from a cache."""
+    """Output tokens per second of wall time; None if all came from the cache."""
     usd: float
     stopped: str
 
     @property
-    def calls_a_problem(self) -> float:
-        """Samples drawn for each problem, in the mean."""
+    def calls_per_problem(self) -> float:
+        """Mean number of samples per problem."""
         return self.calls / self.problems
 
     def plain(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return {**asdict(self), "calls_a_problem": self.calls_a_problem}
+        """As JSON data."""
+        return {**asdict(self), "calls_per_problem": self.calls_per_problem}
 
 
 def measured(run: Run) -> Measures | None:
@@ -85,12 +85,12 @@ def gain(found: Run, beside: Run, best: bool | None = None) -> Interval | None:
 
 
 def searched(run: Run) -> bool:
-    """Whether a run is measured by its best trajectories, as a search is, or by all of them."""
+    """Whether a run is measured by its best trajectories (a search) or by all."""
     return _search(run).get("strategy", "beam") in ("beam", "best_of_n")
 
 
 def _independent(run: Run) -> bool:
-    """Whether its trajectories share no sample."""
+    """Whether its trajectories are independent (share no sample)."""
     search = _search(run)
     combined = search.get("joint", "aligned") == "cross"
     return not combined and search.get("strategy", "beam") != "beam"
@@ -102,8 +102,8 @@ def _search(run: Run) -> Mapping[str, Any]:
 
 
 def trajectory_rewards(records: Iterable[EpisodeRecord]) -> dict[str, list[float]]:
-    """By problem, the rewards of all its trajectories, those of repeated episodes together; as the
-    task scored them, without a judge's word."""
+    """Per problem, the rewards of all its trajectories over repeated episodes: the task's scores,
+    without the judge."""
     found: dict[str, list[float]] = {}
     for record in records:
         rewards = found.setdefault(record.problem, [])
@@ -127,7 +127,7 @@ def _pass_at(records: Iterable[EpisodeRecord], solved: str | None) -> dict[int, 
 
 
 def _for_each_k(figures: Sequence[Sequence[float | None]]) -> dict[int, Interval]:
-    """Intervals for the k that every problem has enough trajectories of."""
+    """Intervals for each k for which every problem has enough trajectories."""
     whole = {k: [f for f in row if f is not None] for k, row in zip(KS, figures, strict=True)}
     return {
         k: interval(kept)
@@ -137,7 +137,7 @@ def _for_each_k(figures: Sequence[Sequence[float | None]]) -> dict[int, Interval
 
 
 def _speed(events: Sequence[Event]) -> float | None:
-    """Over the wall time of all processes that ended in order, from opening to stopping."""
+    """Per wall time of all processes that ended in order, from opening to stopping."""
     tokens, seconds, opened, fresh = 0, 0.0, None, 0
     for event in events:
         if isinstance(event, Opened):

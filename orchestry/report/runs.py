@@ -1,4 +1,4 @@
-"""Run directories as reports read them: what can be read, what lies around it, labels, arms."""
+"""Run directories for reports: readable parts, measurements, labels, arms."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from orchestry.store.journal import Event, Opened
 from orchestry.store.measurements import BASELINES, EVALUATIONS, FORMS, Measurement
 from orchestry.store.records import EpisodeRecord, Summary
 from orchestry.store.run import Run, committed, committed_episodes, existing
-from orchestry.store.summary import books, summarise
+from orchestry.store.summary import books, summarise_journal
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A run and what was measured around it."""
+    """A run and its measurements."""
 
     label: str
-    """Short, unique among the runs of a report: for tables and legends."""
+    """Short and unique in a report, for tables and legends."""
     run: Salvaged
     evaluations: Mapping[str, Salvaged]
-    """By name of the folder under RUN/evaluations/."""
+    """By folder name under RUN/evaluations/."""
     baselines: Mapping[str, Salvaged]
-    """By name of the folder under RUN/baselines/."""
+    """By folder name under RUN/baselines/."""
     missing: tuple[str, ...] = ()
-    """What this experiment lacks and a reader must know, one sentence per item."""
+    """What is missing and a reader must know, one sentence per item."""
 
 
 def read_experiments(folders: Sequence[Path]) -> tuple[Experiment, ...]:
-    """The runs in these folders, in the order given, each with what lies in it.
+    """The runs in these folders, in the given order, with their measurements.
 
-    Raises ConfigError for no folder, one that holds no run, and one given twice; StoreError for a
-    run of which nothing can be read. What is unfinished or partly damaged is no error: `missing`
-    names it.
+    Raises ConfigError without a folder, for a folder without a run, and for a repeated one;
+    StoreError if nothing of a run can be read. Unfinished or partly damaged runs are no error:
+    `missing` names the gaps.
     """
     if not folders:
         raise ConfigError("no run is given: name the directories that `orchestry run` printed")
@@ -54,13 +54,13 @@ def read_experiments(folders: Sequence[Path]) -> tuple[Experiment, ...]:
     if twice:
         raise ConfigError(f"{twice[0]} is given twice: name each run once")
     runs = [_read(folder) for folder in folders]
-    named = labels([run.config for run in runs], [place.name for place in places])
+    named = run_labels([run.config for run in runs], [place.name for place in places])
     return tuple(_around(run, label) for run, label in zip(runs, named, strict=True))
 
 
 def _read(folder: Path) -> Salvaged:
     run = Salvaged(existing(folder))
-    _ = run.config, run.events  # what can't be read at all is said before anything is written
+    _ = run.config, run.events  # unreadable runs are reported before anything is written
     return run
 
 
@@ -72,7 +72,7 @@ def _around(run: Salvaged, label: str) -> Experiment:
 
 
 def _inside(folder: Path, missing: list[str]) -> dict[str, Salvaged]:
-    """The runs in a run's subfolder, by name; what they lack goes to `missing`."""
+    """The runs in a run's subfolder, by name; gaps are added to `missing`."""
     found = {}
     places = [place for place in folder.iterdir() if place.is_dir()] if folder.is_dir() else []
     for place in sorted(places):
@@ -92,9 +92,9 @@ def _inside(folder: Path, missing: list[str]) -> dict[str, Salvaged]:
 
 
 class Salvaged(Run):
-    """A run that may be unfinished, still written, or damaged: bad lines are left out and named.
+    """A run that may be unfinished, still running, or damaged: bad lines are skipped and named.
 
-    Raises StoreError for a journal of another version, and for one without a readable line.
+    Raises StoreError for a journal of another version, or without a readable line.
     """
 
     @cached_property
@@ -109,12 +109,14 @@ class Salvaged(Run):
 
     @cached_property
     def summary(self) -> Summary:
-        """summary.json; where the run has no readable one, what journal and episodes tell."""
-        return self._written or summarise(self.folder, self.config, books(self.events), self._all)
+        """summary.json; if it can't be read, a summary computed from journal and episodes."""
+        return self._written or summarise_journal(
+            self.folder, self.config, books(self.events), self._all
+        )
 
     @cached_property
     def measures(self) -> Measures | None:
-        """The run's figures, made once; None if it has no finished episode."""
+        """The run's figures, computed once; None without a finished episode."""
         return measured(self)
 
     @cached_property
@@ -126,12 +128,12 @@ class Salvaged(Run):
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
-        """What the run lacks and a reader must know, one sentence per item."""
+        """What is missing and a reader must know, one sentence per item."""
         return (*self._journal[1], *self._records[1], *self._unfinished())
 
     @cached_property
     def _journal(self) -> tuple[list[Event], list[str]]:
-        """Its readable events, and what is wrong with the others."""
+        """Its readable events, and the faults of the others."""
         path = self.folder / "journal.jsonl"
         try:
             return list(journal.read(path)), []
@@ -144,7 +146,7 @@ class Salvaged(Run):
 
     @cached_property
     def _records(self) -> tuple[list[EpisodeRecord], list[str]]:
-        """The finished episodes that can be read, and what is wrong with the others."""
+        """The readable finished episodes, and the faults of the others."""
         wrong = list[str]()
         numbers = committed(self.events)
         try:
@@ -181,7 +183,7 @@ def _left_out(error: StoreError) -> str:
 
 
 def _whole(data: bytes) -> list[bytes]:
-    """The lines that end; a last one without its end was cut off by a kill."""
+    """The complete lines; an incomplete last line was cut off by a kill."""
     return data.split(b"\n")[:-1]
 
 
@@ -199,68 +201,68 @@ def _episode(line: bytes) -> EpisodeRecord | None:
         return None
 
 
-Config = Mapping[str, Any]
+_Config = Mapping[str, Any]
 _PLAIN = ("task", "backend", "provider.model", "provider.name", "search.strategy", "baseline")
-"""Their values say enough; of all other keys the name stands beside the value."""
+"""Keys shown by their value alone; for all others the name is shown too."""
 _LAST = ("seed", "episodes")
-"""Named where nothing else tells runs apart."""
+"""Shown only if no other key distinguishes the runs."""
 _KNOWN = ("", "learn", "options", "sampling", "search")
-"""Sections whose keys say enough without the section's name."""
+"""Sections whose keys are clear without the section's name."""
 
 
-def labels(configs: Sequence[Config], folders: Sequence[str]) -> list[str]:
-    """A label a run, unique: its folder, and the settings in which it differs from the others.
+def run_labels(configs: Sequence[_Config], folders: Sequence[str]) -> list[str]:
+    """A unique label per run: its folder, and the settings in which it differs from the others.
 
     >>> one = {"task": "tldr", "seed": 0}
-    >>> labels([one], ["a"]), labels([one, {**one, "seed": 1}], ["a", "b"])
+    >>> run_labels([one], ["a"]), run_labels([one, {**one, "seed": 1}], ["a", "b"])
     (['a'], ['a (seed 0)', 'b (seed 1)'])
     """
-    told = zip(folders, settings(configs), strict=True)
+    told = zip(folders, _settings(configs), strict=True)
     return unique([f"{folder} ({said})" if said else folder for folder, said in told])
 
 
-def settings(configs: Sequence[Config]) -> list[str]:
+def _settings(configs: Sequence[_Config]) -> list[str]:
     """The settings in which each differs from the others; '' if none differs."""
-    flat = [telling(config) for config in configs]
+    flat = [_telling(config) for config in configs]
     keys = _fewest(flat)
     return [", ".join(_said(key, one.get(key)) for key in keys) for one in flat]
 
 
 def unique(found: Sequence[str]) -> list[str]:
-    """Those that come twice with their place, from 1."""
+    """Repeated labels get their position, from 1."""
     return [
         f"{label} #{number}" if found.count(label) > 1 else label
         for number, label in enumerate(found, start=1)
     ]
 
 
-def telling(config: Config) -> dict[str, Any]:
-    """The settings, by dotted key, that a result may depend on."""
+def _telling(config: _Config) -> dict[str, Any]:
+    """The settings, by dotted key, that may affect results."""
     return {
         key: value for key, value in leaves(config) if Mark.OPERATIONAL not in marks(RunConfig, key)
     }
 
 
-def _fewest(flat: Sequence[Config]) -> list[str]:
-    """The fewest differing keys that tell the runs apart, as far as any do."""
+def _fewest(flat: Sequence[_Config]) -> list[str]:
+    """The fewest differing keys that distinguish the runs."""
     chosen = list[str]()
     known = 1
-    for key in differing(flat):
+    for key in _differing(flat):
         told = len({tuple(repr(one.get(k)) for k in (*chosen, key)) for one in flat})
         if told > known:
             chosen, known = [*chosen, key], told
     return chosen
 
 
-def differing(flat: Sequence[Config]) -> list[str]:
-    """Keys whose values differ between flat configs: the telling ones first."""
+def _differing(flat: Sequence[_Config]) -> list[str]:
+    """Keys whose values differ between flat configs, the most informative first."""
     keys = dict.fromkeys(key for one in flat for key in one)
     found = [key for key in keys if len({repr(one.get(key)) for one in flat}) > 1]
     return sorted(found, key=lambda key: (key not in _PLAIN, key in _LAST, key == "episodes"))
 
 
 def _said(key: str, value: Any) -> str:
-    text = str(value).rpartition("/")[2][:24]  # of a path its name
+    text = str(value).rpartition("/")[2][:24]  # for a path, its name
     if key in _PLAIN:
         return text
     section, _, name = key.rpartition(".")
@@ -270,11 +272,11 @@ def _said(key: str, value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One setting, played with one seed or several."""
+    """One setting, played with one or more seeds."""
 
     label: str
     number: int
-    """Its place in the report, from 0: the same colour in every figure."""
+    """Its position in the report, from 0; decides its colour in every figure."""
     experiments: tuple[Experiment, ...]
 
     @property
@@ -284,7 +286,7 @@ class Arm:
 
     @property
     def runs(self) -> list[Salvaged]:
-        """Those that have finished an episode."""
+        """Runs with a finished episode."""
         return [one.run for one in self.experiments if one.run.episodes]
 
     @property
@@ -299,7 +301,7 @@ def arms(experiments: Sequence[Experiment]) -> tuple[Arm, ...]:
     for experiment in experiments:
         found.setdefault(_but_for_the_seed(experiment), []).append(experiment)
     groups = list(found.values())
-    told = settings([{**group[0].run.config, "seed": None} for group in groups])
+    told = _settings([{**group[0].run.config, "seed": None} for group in groups])
     named = [_named(group, said) for group, said in zip(groups, told, strict=True)]
     return tuple(
         Arm(label, number, tuple(group))
@@ -308,16 +310,16 @@ def arms(experiments: Sequence[Experiment]) -> tuple[Arm, ...]:
 
 
 def _named(group: Sequence[Experiment], said: str) -> str:
-    """A run alone has its own label, several seeds what tells them from the other arms."""
+    """A single run has its own label; several seeds get what distinguishes them from other arms."""
     first = group[0]
     return first.label if len(group) == 1 else said or str(first.run.config.get("task", "runs"))
 
 
 def by_task(found: Sequence[Arm]) -> Mapping[str, tuple[Arm, ...]]:
-    """Arms of each task: rewards of different tasks say nothing of each other."""
+    """Arms by task, because rewards of different tasks can't be compared."""
     tasks = dict.fromkeys(arm.task for arm in found)
     return {task: tuple(arm for arm in found if arm.task == task) for task in tasks}
 
 
 def _but_for_the_seed(experiment: Experiment) -> str:
-    return repr(sorted(telling({**experiment.run.config, "seed": None}).items()))
+    return repr(sorted(_telling({**experiment.run.config, "seed": None}).items()))

@@ -1,7 +1,6 @@
 """Means over problems with intervals, and pass@k. Pure, seeded.
 
-Problems are the unit of resampling: samples of one problem are no independent witnesses of how a
-team does on others.
+Problems are the unit of resampling, because samples of one problem are not independent.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from statistics import fmean
 DRAWS = 2_000
 """Resamplings of a bootstrap interval."""
 LEVEL = 0.95
-FEWEST = 6
-"""Problems from which a paired difference can be told: of five, all differ to one side once in 16
-by chance, which is more than 1 - LEVEL."""
+FEWEST_PROBLEMS = 6
+"""Minimum number of problems for a paired difference: with five, all differ in one direction by
+chance once in 16, which is more than 1 - LEVEL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Interval:
     high: float
 
     def plain(self) -> dict[str, float]:
-        """As JSON takes it."""
+        """As JSON data."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -38,8 +37,8 @@ class Interval:
 def interval(figures_P: Sequence[float]) -> Interval:
     """The mean of one figure per problem, shape (P,), with a percentile bootstrap over problems.
 
-    Seeded, so that equal figures give equal ends. One problem, or equal figures, leave no width.
-    Raises ValueError for none.
+    Seeded, so that equal figures give equal ends. One problem, or equal figures, give zero width.
+    Raises ValueError for no figures.
     """
     import numpy as np
 
@@ -57,13 +56,13 @@ def interval(figures_P: Sequence[float]) -> Interval:
 
 
 def difference(first: Mapping[str, float], second: Mapping[str, float]) -> Interval | None:
-    """First less second, paired by problem, over the problems that both have; None without any."""
+    """First minus second, paired over common problems; None if there are none."""
     both = sorted(first.keys() & second.keys())
     return interval([first[name] - second[name] for name in both]) if both else None
 
 
 def pass_at(k: int, n: int, solved: int) -> float | None:
-    """The chance that one of k samples solves a problem of which `solved` of n samples did.
+    """The probability that one of k samples solves a problem that `solved` of n samples solved.
 
     The unbiased estimator 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374, equation
     1); None where k > n, since fewer samples can't tell.

@@ -1,6 +1,4 @@
-"""How figures look: one palette that colour-blind readers can tell apart, and files whose bytes
-depend on nothing but the data.
-"""
+"""The style of figures: colours for colour-blind readers, files that depend only on the data."""
 
 from __future__ import annotations
 
@@ -16,16 +14,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ARMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Of the runs (Okabe and Ito's palette)."""
-KINDS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377")
-"""Of what trajectories are (Tol's bright palette)."""
+"""Colours of runs (Okabe and Ito's palette)."""
+KIND_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377")
+"""Colours of kinds of trajectories (Tol's bright palette)."""
 GREYS = {OTHER: "#999999", NONE: "#DDDDDD", UNNAMED: "#DDDDDD"}
 DASHES = ((4, 2), (1, 1.2), (6, 2, 1, 2), (8, 3), (3, 1, 1, 1, 1, 1))
-"""Of the baselines' levels, all in grey."""
+"""Line styles of the baselines, all in grey."""
 INK, FAINT = "#333333", "#777777"
 WIDTH = 8.6
-"""Inches: a README's width at 100 dots an inch."""
-_LOOK: Any = {  # matplotlib types every key of its own
+"""Inches: a README's width at 100 dots per inch."""
+_LOOK: Any = {  # matplotlib types each of its keys
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.titlesize": 10,
@@ -56,7 +54,7 @@ _LOOK: Any = {  # matplotlib types every key of its own
 
 
 def undrawn() -> str:
-    """Why no figure can be drawn: the extra `plots` is not installed. '' if it is."""
+    """Why no figure can be drawn (the extra `plots` is missing); '' if it can."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -66,7 +64,7 @@ def undrawn() -> str:
 
 @contextmanager
 def look() -> Iterator[None]:
-    """All figures are made and saved inside; the user's own matplotlib settings have no part."""
+    """The context for all figures; the user's matplotlib settings are ignored."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -84,12 +82,12 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def colour(number: int) -> str:
-    """An arm's colour; from the seventh on they come again."""
+    """An arm's colour; they repeat from the seventh on."""
     return ARMS[number % len(ARMS)]
 
 
 def lighter(ink: str, share: float = 0.58) -> str:
-    """A colour on its way to white; unlike a transparent one it hides the grid.
+    """A lighter colour; unlike a transparent one it hides the grid.
 
     >>> lighter("#000000", 0.5)
     '#808080'
@@ -99,6 +97,6 @@ def lighter(ink: str, share: float = 0.58) -> str:
 
 
 def kind_colours(kinds: list[str]) -> dict[str, str]:
-    """One colour per kind, grey for what names nothing."""
+    """One colour per kind; grey for `other` and missing tags."""
     named = [kind for kind in kinds if kind not in GREYS]
-    return {**GREYS, **{kind: KINDS[n % len(KINDS)] for n, kind in enumerate(named)}}
+    return {**GREYS, **{kind: KIND_COLOURS[n % len(KIND_COLOURS)] for n, kind in enumerate(named)}}

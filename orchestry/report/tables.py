@@ -8,22 +8,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from orchestry.core.types import TASK_ERROR
 from orchestry.report.curves import (
     Curve,
-    Share,
+    Portion,
     axis,
-    common,
+    common_kinds,
     curve,
     dev_rewards,
+    episode_reward,
     first_and_last,
     has_schemes,
     part,
     part_names,
-    reward,
     shares,
     tag_names,
     tag_shares,
 )
 from orchestry.report.headline import signed
-from orchestry.report.held_out import Held, ahead, baselines, evaluations, team_on, untrained
+from orchestry.report.held_out import Held, ahead, baselines, held_evaluations, team_on, untrained
 from orchestry.report.measures import Measures
 from orchestry.report.runs import Arm, Experiment, Salvaged
 from orchestry.report.text import dollars, duration, inline, table
@@ -44,14 +44,14 @@ from orchestry.store.summary import failures, seconds
 
 
 def side_by_side(labels: Sequence[str], columns: Sequence[Mapping[str, str]]) -> str:
-    """A column a run, a row a fact, in the order of their first run."""
+    """One column per run, one row per fact, in the order of the first run."""
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows = ([inline(name), *(inline(one.get(name, "-")) for one in columns)] for name in names)
     return table(["", *map(inline, labels)], rows, figures=False)
 
 
 def curves(arms: Sequence[Arm], smooth: int) -> str:
-    """The reward and its parts at the first, the best and the last point; dev rewards likewise."""
+    """The reward, its parts and dev rewards at the first, best and last point."""
     unit = "updates taken" if axis(arms[0].runs[0]) == "updates" else "episode"
     header = ["", *(f"{which} (at {unit})" for which in ("first", "best", "last")), "points"]
     return table(header, [row for arm in arms for row in _curves(arm, smooth, len(arms) > 1)])
@@ -59,7 +59,7 @@ def curves(arms: Sequence[Arm], smooth: int) -> str:
 
 def _curves(arm: Arm, smooth: int, several: bool) -> Iterator[list[str]]:
     who = f"{inline(arm.label)}: " if several else ""
-    if found := curve(arm.runs, reward, smooth):
+    if found := curve(arm.runs, episode_reward, smooth):
         yield [f"{who}**reward**", *_points(found)]
     for name in part_names(arm.runs):
         if found := curve(arm.runs, part(name), smooth):
@@ -87,14 +87,14 @@ MEASURED = (
 
 
 def held_out(experiments: Sequence[Experiment]) -> str | None:
-    """A row an evaluation, and what its team earns more than as the run began."""
+    """One row per evaluation, with the team's gain over the untrained team."""
     rows = [row for one in experiments for row in _held_out(one, len(experiments) > 1)]
     header = ["", "split", *MEASURED, "more than as the run began, paired", "checkpoint"]
     return table(header, rows) if rows else None
 
 
 def _held_out(experiment: Experiment, several: bool) -> Iterator[list[str]]:
-    found = evaluations(experiment)
+    found = held_evaluations(experiment)
     for held in found:
         yield [
             _who(experiment, held, several),
@@ -106,7 +106,7 @@ def _held_out(experiment: Experiment, several: bool) -> Iterator[list[str]]:
 
 
 def beside(experiments: Sequence[Experiment]) -> str | None:
-    """One row per baseline, and how much more the run's team earns on the same problems."""
+    """One row per baseline, with the team's lead on the same problems."""
     rows = [row for one in experiments for row in _beside(one, len(experiments) > 1)]
     header = ["", "split", *MEASURED, "the team's lead, paired", "tokens/s"]
     return table(header, rows) if rows else None
@@ -126,7 +126,9 @@ def _beside(experiment: Experiment, several: bool) -> Iterator[list[str]]:
 
 def at_k(experiments: Sequence[Experiment]) -> str | None:
     """pass@k and the reward of the best of k, of every measurement that has them."""
-    found = [(one, held) for one in experiments for held in (*evaluations(one), *baselines(one))]
+    found = [
+        (one, held) for one in experiments for held in (*held_evaluations(one), *baselines(one))
+    ]
     passes = sorted({k for _, held in found for k in held.measures.pass_at})
     bests = sorted({k for _, held in found for k in held.measures.best_at if k > 1})
     rows = [
@@ -151,7 +153,7 @@ def _figures(measures: Measures) -> list[str]:
         f"{measures.trajectories}",
         str(measures.reward),
         str(measures.best),
-        f"{measures.calls_a_problem:.1f}",
+        f"{measures.calls_per_problem:.1f}",
         f"{measures.usd:.4f}",
     ]
 
@@ -161,10 +163,10 @@ def _ahead(team: Held | None, other: Held | None) -> str:
     return signed(difference) if difference else "-"
 
 
-def kinds(arm: Arm) -> str:
-    """Kinds of trajectory, then tags: in the first quarter of the episodes, the last, and all."""
+def kind_shares(arm: Arm) -> str:
+    """Kinds of trajectories, then tags: first quarter of the episodes, last quarter, and all."""
     schemes = has_schemes(arm.runs)
-    named = common(arm.runs)
+    named = common_kinds(arm.runs)
     quarters = [first_and_last(run.episodes) for run in arm.runs]
     spans = [
         [record for first, _ in quarters for record in first],
@@ -180,17 +182,17 @@ def kinds(arm: Arm) -> str:
     return table(["", "first quarter", "last quarter", "all episodes"], rows)
 
 
-PURPOSES = {
+_PURPOSES = {
     "act": "the agents' answers",
     "judge": "the judge",
     "credit": "replays for credit",
     "dev": "dev problems",
 }
-"""Of calls; any other is named as it is."""
+"""Names of call purposes; others keep their own name."""
 
 
 def costs(experiment: Experiment) -> dict[str, str]:
-    """By name: the run's results, and those of its evaluations and baselines."""
+    """Results of the run, its evaluations and its baselines, by name."""
     run = experiment.run
     found = _totals(run, seconds(run.events))
     for name, runs in (
@@ -222,7 +224,7 @@ def _uses(run: Salvaged) -> dict[str, float]:
     """Dollars by purpose of the calls."""
     found: dict[str, float] = {}
     for row in run.summary.usage:
-        use = PURPOSES.get(row.purpose, row.purpose)
+        use = _PURPOSES.get(row.purpose, row.purpose)
         found[use] = found.get(use, 0.0) + row.usd
     return found
 
@@ -243,7 +245,7 @@ def by_agent(run: Salvaged) -> list[list[str]]:
     return [
         [
             row.agent,
-            PURPOSES.get(row.purpose, row.purpose),
+            _PURPOSES.get(row.purpose, row.purpose),
             f"{row.calls:,}",
             f"{row.cache_hits:,}",
             f"{row.input_tokens:,}",
@@ -255,11 +257,11 @@ def by_agent(run: Salvaged) -> list[list[str]]:
 
 
 FAINTEST = 1e-12
-"""An advantage that is no larger than this is zero but for rounding."""
+"""An advantage up to this size counts as zero (rounding)."""
 
 
-def faults(run: Run) -> dict[str, str]:
-    """By name, counts with what they are counts of; the same names for every run."""
+def fault_counts(run: Run) -> dict[str, str]:
+    """Counts by name, with their totals; every run has the same names."""
     events, failed = run.events, failures(run.events)
     answers = [e for e in events if isinstance(e, Answered) and e.source != "failed"]
     drawn = [event.completion for event in answers if event.source != "refused"]
@@ -286,7 +288,7 @@ def faults(run: Run) -> dict[str, str]:
 
 
 def _of(count: int, whole: int) -> str:
-    return str(Share(count, whole)) if whole else "none"
+    return str(Portion(count, whole)) if whole else "none"
 
 
 def _count(events: Sequence[Event], kind: type[Opened] | type[RolledBack]) -> int:
@@ -312,7 +314,7 @@ def _unscored(events: Sequence[Event]) -> str:
 
 
 def _why(events: Sequence[Event], kind: type[Released] | type[Lost]) -> str:
-    """Their number, and what the commonest of them said."""
+    """Their number, and the most frequent message."""
     said = Counter(event.why or "no reason given" for event in events if isinstance(event, kind))
     return _listed(dict(said.most_common(3)), sum(said.values()))
 
@@ -329,7 +331,7 @@ def _malformed(episodes: Sequence[EpisodeRecord]) -> str:
 
 
 def _flat(episodes: Sequence[EpisodeRecord]) -> str:
-    """Groups that teach nothing: all samples of the state have the same value."""
+    """Groups without a learning signal: all samples of the state have the same value."""
     groups = [group.advantages for episode in episodes for group in episode.groups]
     flat = sum(all(abs(advantage) <= FAINTEST for advantage in group) for group in groups)
     return _of(flat, len(groups))

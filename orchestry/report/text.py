@@ -1,24 +1,24 @@
-"""Text for people: Markdown that no content can break out of, and numbers in words."""
+"""Text for people: safe Markdown, and numbers in words."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 
-LONGEST = 1200
-"""Characters of a quoted text."""
+_LONGEST = 1200
+"""Maximum characters of a quoted text."""
 _MEANS = re.compile(
     r"([\\`*|~$]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|\[(?=\^)|(?<=^)(?:[\[#]|[-+=]+(?=\s|$)))"
     r"|([<>&])|(^\d+)([.)])(?=\s|$)|(@|://|(?<=www)\.)"
 )
-"""Characters that mean something to Markdown where they stand; those of HTML; a number that would
-open a list; and what makes an address a link."""
+"""Markdown's special characters, HTML's, numbers that would start a list, and what would make an
+address a link."""
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 _BACKTICKS = re.compile(r"`+")
 
 
 def inline(text: str, longest: int = 200) -> str:
-    """A text in one line that Markdown shows as it is, in a table's cell too.
+    """A text as one line that Markdown shows unchanged, also in a table cell.
 
     >>> inline("a|b <b>*c*</b>")
     'a\\\\|b &lt;b&gt;\\\\*c\\\\*&lt;/b&gt;'
@@ -36,7 +36,7 @@ def _escape(found: re.Match[str]) -> str:
     return f"{number}\\{dot}" if number else "".join(f"&#{ord(char)};" for char in link)
 
 
-def fenced(text: str, longest: int = LONGEST, language: str = "text") -> str:
+def fenced(text: str, longest: int = _LONGEST, language: str = "text") -> str:
     """A text in a code block, whose fence is longer than any run of backticks in it."""
     shown = _shortened(plain(text), longest)
     runs = [len(run) for run in _BACKTICKS.findall(shown)]
@@ -52,8 +52,8 @@ def _shortened(text: str, longest: int) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], figures: bool = True) -> str:
-    """A table, its first column to the left and all others, where they hold figures, to the right.
-    Cells stand as they are: what a task or a model wrote goes through `inline` first."""
+    """A table: the first column left-aligned, columns of figures right-aligned. Cells are not
+    escaped; pass text of tasks and models through `inline` first."""
     others = "---:" if figures else "---"
     lines = [list(header), ["---", *[others] * (len(header) - 1)], *map(list, rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
@@ -67,12 +67,12 @@ def bullets(items: Iterable[str]) -> str:
 _STEERING = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|\r(?!\n)"
 )
-"""Characters that a terminal acts on: C0 and C1 controls, and those that turn the writing round."""
+"""Characters that control a terminal: C0 and C1 controls, and changes of writing direction."""
 
 
 def tame(text: str) -> str:
-    """A text of anybody, as it may reach a terminal: what would steer it is shown as an escape,
-    which JSON reads as the character itself.
+    """A text that is safe for a terminal: control characters become escapes, which JSON reads as
+    the characters.
 
     >>> tame("a\\x1b[2Jb\\u202ec\\r\\n\\td")
     'a\\\\u001b[2Jb\\\\u202ec\\r\\n\\td'
@@ -86,7 +86,7 @@ def dollars(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In the largest units that say it.
+    """In the largest suitable units.
 
     >>> duration(59.4), duration(575.7), duration(7300)
     ('59 s', '9 min 36 s', '2 h 1 min')
@@ -108,7 +108,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A text without characters that steer a terminal or turn the writing round; lines stay.
+    """A text without characters that control a terminal or change the writing direction; line
+    breaks stay.
 
     >>> plain("a\\x1b[2Jb\\u202ec\\r\\n d\\n")
     'a [2Jb c\\n d'

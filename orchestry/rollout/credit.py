@@ -1,16 +1,16 @@
-"""How much of a trajectory's return each agent is to be credited with.
+"""Each agent's credit for a trajectory's return.
 
-The credit of an agent is the sum over its moves of V(state after) - V(state before), with V(s) the
-expected return when the team goes on from s. Over a trajectory these add up to its return less
-V(root); for agents that act in order they are asymmetric Shapley values in the order of play (Frye,
-Rowat & Feige 2020), and each term is the team's advantage, with the mean over the agent's own other
-actions as counterfactual baseline (COMA, Foerster et al. 2018). Agents that act at once share
-their stage's advantage by their Shapley values (rollout/shapley.py); where none were sampled,
-evenly.
+An agent's credit is the sum over its moves of V(state after) - V(state before), where V(s) is the
+expected return when the team continues from s. Over a trajectory the credits add up to its return
+minus V(root). For agents that act in order they are asymmetric Shapley values in the order of play
+(Frye, Rowat & Feige 2020), and each term is the team's advantage, with the mean over the agent's
+own other actions as counterfactual baseline (COMA, Foerster et al. 2018). Agents that act
+simultaneously share their stage's advantage by their Shapley values (rollout/shapley.py), or evenly
+if none were sampled.
 
-Named alternatives: `siblings` is a move's value less its siblings' mean, from what the tree holds
-(agents that act at once share it evenly); it adds up to no total. `equal` gives every agent that
-acted the same part of the return less V(root).
+Alternatives: `siblings` is a move's value minus its siblings' mean, from the tree alone (agents
+that act simultaneously share it evenly); these credits have no fixed sum. `equal` gives every agent
+that acted the same part of the return minus V(root).
 """
 
 from __future__ import annotations
@@ -18,28 +18,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
-from math import isfinite, pi, sqrt, tan
+from math import isfinite, sqrt
 from typing import Any, Literal
 
+from orchestry.core.intervals import student_95
 from orchestry.core.types import ROOT, Group, NodeId, Tree
 from orchestry.rollout.shapley import Mix, jackknife, mean_scores, shapley, uneven
 from orchestry.rollout.tree import advantages, group_values
-from orchestry.rollout.values import PRIOR, PRIOR_FREEDOM, Estimates
+from orchestry.rollout.values import PRIOR_FREEDOM, PRIOR_VARIANCE, StateValues
 from orchestry.store.records import CreditRecord, EpisodeRecord
 
 Method = Literal["replay", "siblings", "equal"]
 Returns = Mapping[NodeId, Sequence[float]]
-"""Returns of plays that went on from a state, by its id."""
+"""Returns of replays from a state, by the state's id."""
 Mixes = Mapping[NodeId, Sequence[Mix]]
-"""Mixed joint actions, by the id of the state that the unmixed one led to."""
-_SPAN, _STEPS = 10.0, 10_001
-"""Of the grid for Student's t: up to the angle beyond which no mass is left."""
+"""Mixed joint actions, by the id of the state after the unmixed one."""
 UNIFORM = 1.0 / 12.0
-"""Variance of a share of which nothing is known but that it lies in [0, 1]."""
+"""Variance of an unknown share in [0, 1] (uniform)."""
 PLAYED = 2
-"""How many replays the search's own plays beyond a state count as, when replays are given out."""
+"""When replays are allocated, a state that the search continued from counts as having had this
+many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +60,12 @@ def credits(
     """One record per agent, in the order of `agents`, for each trajectory that ends at a leaf.
 
     The interval is Student's: variances are pooled over the siblings of a depth with a prior
-    (values.py), their degrees of freedom taken together; what is estimated from one sample
-    enters two states' values, so their errors are correlated as their weights say. It covers
-    sampling error only, not that of a wrong method (`equal`), and is cut at [-1, 1].
+    (values.py), their degrees of freedom taken together; what is estimated from one sample enters
+    two states' values, so their errors are correlated as their weights say. It covers sampling
+    error only, not a method's bias (`equal`), and is clipped to [-1, 1].
     """
     mixes = mixes or {} if method == "replay" else {}
-    estimates = Estimates(tree, returns if method == "replay" else {}, mixed_values(tree, mixes))
+    estimates = StateValues(tree, returns if method == "replay" else {}, mixed_values(tree, mixes))
     found = list[CreditRecord]()
     for leaf in leaves:
         sums, freedom = _sums(tree, estimates, leaf, agents, method, mixes)
@@ -77,7 +76,7 @@ def credits(
 
 def _sums(
     tree: Tree[Any],
-    estimates: Estimates,
+    estimates: StateValues,
     leaf: NodeId,
     agents: Sequence[str],
     method: Method,
@@ -94,11 +93,11 @@ def _sums(
 
 
 def allocate(tree: Tree[Any], leaves: Sequence[NodeId], calls: int) -> tuple[NodeId, ...]:
-    """The states to play on from, an entry a play, for at most `calls` calls.
+    """The states to replay from, one entry per replay, for at most `calls` calls.
 
-    These are the states of the trajectories that end at `leaves`, and their siblings. Each play
-    goes to the state on which fewest calls were spent, where one that the search went on
-    from counts as played PLAYED times; of equals to the latest. So pruned siblings come first.
+    These are the states of the trajectories that end at `leaves`, and their siblings. Each replay
+    goes to the state with the fewest calls so far (the latest, if tied); a state that the search
+    continued from counts as played PLAYED times. So pruned siblings come first.
     """
     groups, costs = {group.parent: group for group in tree.groups}, remaining_calls(tree)
     before = [state for leaf in leaves for state in leaf.path[:-1]]
@@ -114,7 +113,7 @@ def allocate(tree: Tree[Any], leaves: Sequence[NodeId], calls: int) -> tuple[Nod
 
 
 def remaining_calls(tree: Tree[Any]) -> list[int]:
-    """Calls of one play from a state of each depth: the most agents that acted in each stage."""
+    """Calls of one replay from each depth: the largest number of agents in each stage."""
     stages: defaultdict[int, int] = defaultdict(int)
     for group in tree.groups:
         level = group.parent.stage
@@ -132,13 +131,13 @@ def mixed_values(tree: Tree[Any], mixes: Mixes) -> dict[NodeId, float]:
 
 
 def blame(records: Sequence[EpisodeRecord]) -> dict[str, float]:
-    """How much of the loss each agent caused, in units of the return, as a mean over episodes.
+    """The loss that each agent caused, in units of the return, as a mean over episodes.
 
-    The loss is what the best trajectory found has and the team's ordinary play lacks, its return
-    less V(root); the credits in the best leaf split it. An agent that mostly fails is high, since
-    its rare success makes the difference; one that fails rarely is low, since its success is the
-    rule. The worst leaf is left out on purpose: a good agent's one failure there weighs more than
-    the failure that everyone expects. What even the best trajectory lacks is nobody's.
+    The loss is the best trajectory's return minus V(root), the team's expected return; the credits
+    in the best leaf split it. An agent that usually fails has a high share, because its rare
+    success makes the difference; an agent that rarely fails has a low one. The worst leaf is not
+    used: a single failure of a good agent would weigh more there than the usual failure of a bad
+    one. Reward that even the best trajectory lacks is attributed to no agent.
     """
     total: dict[str, float] = {}
     for record in records:
@@ -146,20 +145,6 @@ def blame(records: Sequence[EpisodeRecord]) -> dict[str, float]:
             if credit.leaf == record.best:
                 total[credit.agent] = total.get(credit.agent, 0.0) + credit.credit
     return {agent: value / len(records) for agent, value in total.items()}
-
-
-@cache
-def student_95(freedom: float) -> float:
-    """Half a 95 % interval in standard errors, by Student's t; at least one degree of freedom.
-
-    With t = sqrt(v) tan(a), the density of the angle is proportional to cos(a)^(v - 1).
-    """
-    import numpy as np
-
-    angles = np.linspace(0.0, min(pi / 2, _SPAN / sqrt(freedom)), _STEPS)
-    density = np.cos(angles) ** (freedom - 1.0)
-    mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return sqrt(freedom) * tan(float(np.interp(0.95, mass / mass[-1], angles)))
 
 
 def _record(agent: str, leaf: NodeId, found: Sum, width: float) -> CreditRecord:
@@ -170,13 +155,13 @@ def _record(agent: str, leaf: NodeId, found: Sum, width: float) -> CreditRecord:
     return CreditRecord(agent=agent, leaf=str(leaf), credit=found.credit, low=low, high=high)
 
 
-def _shares(estimates: Estimates, leaf: NodeId, agent: str) -> list[float]:
-    """An agent's even share in every stage on the way to a leaf."""
+def _shares(estimates: StateValues, leaf: NodeId, agent: str) -> list[float]:
+    """Each agent's equal share in every stage on the path to a leaf."""
     groups = [estimates.group(state) for state in leaf.path[:-1]]
     return [(agent in group.agents) / len(group.agents) for group in groups]
 
 
-def _telescoped(estimates: Estimates, leaf: NodeId, agents: Sequence[str]) -> dict[str, Sum]:
+def _telescoped(estimates: StateValues, leaf: NodeId, agents: Sequence[str]) -> dict[str, Sum]:
     """Differences of V, summed by agent; errors of V along a path are correlated."""
     states = leaf.path
     found = [estimates.known(state) for state in states]
@@ -199,12 +184,12 @@ def _telescoped(estimates: Estimates, leaf: NodeId, agents: Sequence[str]) -> di
 
 
 def _add_uneven(
-    sums: dict[str, Sum], tree: Tree[Any], estimates: Estimates, leaf: NodeId, mixes: Mixes
+    sums: dict[str, Sum], tree: Tree[Any], estimates: StateValues, leaf: NodeId, mixes: Mixes
 ) -> None:
-    """Moves the even shares of agents that acted at once to their Shapley values.
+    """Replaces equal shares of agents that acted simultaneously by their Shapley values.
 
-    Before the last stage the game is that of the task's scores of unfinished work; of what the
-    stage's advantage differs from that, nobody knows the shares, and the variance says so.
+    Before the last stage the game uses the task's scores of unfinished work. The rest of the
+    stage's advantage has unknown shares, which the variance includes.
     """
     for before, after in pairwise(leaf.path):
         group = estimates.group(before)
@@ -218,14 +203,14 @@ def _add_uneven(
             extra = uneven(found)
         else:
             unknown = estimates.known(after).mean - estimates.known(before).mean
-            noise, extra = PRIOR, (0.0,) * len(group.agents)
+            noise, extra = PRIOR_VARIANCE, (0.0,) * len(group.agents)
         for agent, more in zip(group.agents, extra, strict=True):
             old = sums[agent]
             variance = old.variance + noise + UNIFORM * unknown**2
             sums[agent] = Sum(old.credit + more, variance)
 
 
-def _equal(estimates: Estimates, leaf: NodeId, agents: Sequence[str]) -> dict[str, Sum]:
+def _equal(estimates: StateValues, leaf: NodeId, agents: Sequence[str]) -> dict[str, Sum]:
     acted = {agent for agent in agents if any(_shares(estimates, leaf, agent))}
     root, end = estimates.known(ROOT), estimates.known(leaf)
     part = Sum((end.mean - root.mean) / len(acted), root.variance / len(acted) ** 2)
@@ -233,7 +218,7 @@ def _equal(estimates: Estimates, leaf: NodeId, agents: Sequence[str]) -> dict[st
 
 
 def _siblings(
-    tree: Tree[Any], estimates: Estimates, leaf: NodeId, agents: Sequence[str]
+    tree: Tree[Any], estimates: StateValues, leaf: NodeId, agents: Sequence[str]
 ) -> tuple[dict[str, Sum], float]:
     """Group-relative advantages, summed by agent, with their degrees of freedom."""
     sums, freedom = dict.fromkeys(agents, Sum(0.0, 0.0)), PRIOR_FREEDOM
@@ -248,8 +233,8 @@ def _siblings(
 
 
 def _advantage(tree: Tree[Any], group: Group, child: NodeId) -> tuple[float, float]:
-    """A child's value less the siblings' mean, and that mean's variance."""
+    """A child's value minus the siblings' mean, and the mean's variance."""
     found = advantages(group_values(tree, group)[1])
-    prior = PRIOR_FREEDOM * PRIOR
+    prior = PRIOR_FREEDOM * PRIOR_VARIANCE
     pooled = (sum(x**2 for x in found) + prior) / (len(found) - 1 + PRIOR_FREEDOM)
     return found[group.children.index(child)], pooled / len(found)

@@ -1,8 +1,8 @@
-"""Credit by replay: plays on from stored states of a searched tree, where fewest were played.
+"""Credit by counterfactual replay: plays on from stored states of a searched tree.
 
-Replay number j of any state draws its samples from the same seeds: common random numbers, so that
-the siblings that are compared meet the same luck. They are other samples than the search's: seed
-and purpose of their requests differ from all of those.
+Replay number j of every state uses the same seeds (common random numbers), so that compared
+siblings have the same luck. Seed and purpose differ from the search's requests, so the samples are
+new.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orchestry.store.records import CreditRecord
 
 @dataclass(frozen=True, slots=True)
 class Credited:
-    """The credits of the best leaf's agents, then of the worst's, and what they cost in calls."""
+    """Credits per agent for the best leaf, then for the worst, and their cost in calls."""
 
     records: tuple[CreditRecord, ...]
     calls: int
@@ -37,8 +37,8 @@ async def give_credit(
 ) -> Credited:
     """Credits the agents for the best leaf and for the worst, if that is another.
 
-    Makes at most `config.share` times the episode's calls (None: none), for the purpose `credit`.
-    Deterministic, given the answers.
+    Makes at most `config.share` times the episode's calls (None: no calls), for the purpose
+    `credit`. Deterministic, given the answers.
     """
     best, worst = best_leaf(tree).id, worst_leaf(tree).id
     leaves = [best] if best == worst else [best, worst]
@@ -55,7 +55,7 @@ async def give_credit(
 
 @dataclass(slots=True)
 class Replays:
-    """The plays that went on from the states of one tree, and what they returned."""
+    """Replays from the states of one tree, and their returns."""
 
     rollout: Rollout[Any]
     tree: Tree[Any]
@@ -63,11 +63,11 @@ class Replays:
     calls: int = 0
     _begun: Counter[NodeId] = field(default_factory=Counter)
     _scores_below: dict[NodeId, dict[Any, float]] = field(default_factory=dict)
-    """Scores of the states that joint actions led to, by the state that they were made in."""
+    """Scores of the states after joint actions, by the state before."""
     _first_moves: dict[NodeId, list[tuple[Turn, ...]]] = field(default_factory=dict)
 
     async def play(self, states: Sequence[NodeId], calls: int) -> None:
-        """One play an entry of `states`, together; those that outgrow `calls` return nothing."""
+        """Plays one replay per entry of `states`, together; those beyond `calls` give no return."""
         starts, seeds = list[Trajectory[Any]](), list[int]()
         for state in states:
             node, number = self.tree.nodes[state].trajectory, self._begun[state]
@@ -89,9 +89,9 @@ class Replays:
             self._first_moves.setdefault(state, []).append(end.turns)
 
     async def mix(self, leaves: Sequence[NodeId]) -> Mixes:
-        """Scores joint actions on the way to the leaves, mixed from all samples at hand.
+        """Scores joint actions on the paths to the leaves, mixed from all existing samples.
 
-        No model is asked: the task steps and evaluates.
+        No model is called; the task steps and evaluates.
         """
         groups = {group.parent: group for group in self.tree.groups}
         mixes: dict[NodeId, list[Mix]] = {}
@@ -117,7 +117,8 @@ class Replays:
     async def _scores(
         self, node: Trajectory[Any], group: Group, wanted: Sequence[tuple[Turn, ...]]
     ) -> list[float]:
-        """The task's score of each joint action; equal ones are made, equal states scored, once."""
+        """The task's score of each joint action; equal actions and equal states are computed
+        once."""
         if node.id not in self._scores_below:
             siblings = [sibling.trajectory for sibling in self.tree.siblings(group)]
             self._scores_below[node.id] = {
@@ -155,5 +156,5 @@ class Replays:
 
 
 def _moves(leaves: Sequence[NodeId]) -> dict[tuple[NodeId, NodeId], None]:
-    """Each stage on the way to the leaves once: the state, and the one that followed."""
+    """Each stage on the paths to the leaves, once: the state, and the next one."""
     return dict.fromkeys(step for leaf in leaves for step in pairwise(leaf.path))

@@ -26,6 +26,7 @@ from orchestry.core.types import (
     NodeId,
     Policy,
     Problem,
+    Purpose,
     Rate,
     Request,
     Score,
@@ -42,7 +43,7 @@ from orchestry.task.base import BaseTask
 from orchestry.task.guard import MAX_STAGES, actors, endless, evaluated, task_boundary, tells
 
 TOLD_CHARS = 2000
-"""Characters of a score's feedback that a task is told, so that a prompt has a longest form."""
+"""Limit on the feedback that a task is told, so that prompts have a maximum length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +56,14 @@ class Rollout(Generic[StateT]):
     rate: Rate
     schedule: Schedule
     judge: Judge | None = None
-    purpose: str = "act"
-    """What the calls are for, in the ledger's books."""
+    purpose: Purpose = "act"
+    """The purpose of the calls, for the ledger."""
 
     async def play(self, problem: Problem, seed: int) -> Tree[StateT]:
-        """One episode; equal arguments and answers give an equal tree.
+        """Plays one episode; equal arguments and answers give an equal tree.
 
-        A sample whose call failed makes no child; where all of a state did, that branch ends, and
-        a tree without leaves is a failed episode.
+        A sample whose call failed makes no child. If all samples of a state failed, that branch
+        ends. A tree without leaves is a failed episode.
 
         Raises TaskError if the task breaks its contract.
         """
@@ -89,10 +90,12 @@ class Rollout(Generic[StateT]):
     ) -> list[Trajectory[StateT]]:
         """Plays each trajectory on with one sample per agent and stage, in lockstep.
 
-        States on the way are scored only where the task tells its agents of it, ends never.
-        Samples are decided by a play's seed, the turns before them and what the agent sees: plays
-        with one seed go under common random numbers. At most `calls` calls are made; a play that
-        does not fit any more, or a call of which failed, is given back where it stands, not ended.
+        `play` branches and prunes; here all are known beforehand, and share each stage's calls.
+
+        States on the path are scored only if the task tells its agents the score; final states are
+        not scored. Samples depend on the play's seed, the earlier turns and the observation, so
+        plays with one seed use common random numbers. At most `calls` calls are made; a play that
+        does not fit, or one with a failed call, is returned unfinished.
         """
         plays, alive = list(starts), list(range(len(starts)))
         for _ in range(MAX_STAGES):
@@ -104,7 +107,7 @@ class Rollout(Generic[StateT]):
             samples = await self.policy.sample(requests, 1)
             moves: dict[int, list[Turn]] = {i: [] for i in alive}
             for (i, agent), request, (answer,) in zip(moving, requests, samples, strict=True):
-                if answer.failed:  # its play stands still
+                if answer.failed:  # its play stops here
                     moves.pop(i, None)
                 elif i in moves:
                     moves[i].append(Turn(agent=agent, messages=request.messages, completion=answer))
@@ -117,7 +120,7 @@ class Rollout(Generic[StateT]):
     def _affordable(
         self, plays: Sequence[Trajectory[StateT]], alive: Sequence[int], calls: float
     ) -> tuple[list[int], list[tuple[int, str]]]:
-        """Plays that go on and their next moves, first come first served."""
+        """Plays that continue and their next moves, in order of arrival."""
         going, moving = list[int](), list[tuple[int, str]]()
         for i in alive:
             actors = self.actors(plays[i])
@@ -127,8 +130,8 @@ class Rollout(Generic[StateT]):
         return going, moving
 
     async def score_for_agents(self, plays: list[Trajectory[StateT]], moved: Sequence[int]) -> None:
-        """Scores the plays that moved and go on, where the task tells its agents of a score. Those
-        whose agents can't be asked end there.
+        """Scores the plays that continue, if the task tells its agents the score. A play ends here
+        if the task can't prompt its agents.
         """
         going = [i for i in moved if self.actors(plays[i])]
         if tells(self.task):
@@ -141,7 +144,8 @@ class Rollout(Generic[StateT]):
     def child(
         self, node: Trajectory[StateT], index: int, turns: Sequence[Turn]
     ) -> Trajectory[StateT]:
-        """What the turns, one an acting agent, lead to; `failed` where the task raises on them."""
+        """The trajectory after these turns, one per acting agent; `failed` if the task raises on
+        them."""
         actions = {turn.agent: turn.completion.text for turn in turns}
         try:
             state = self._met(node)
@@ -156,7 +160,7 @@ class Rollout(Generic[StateT]):
         return child
 
     def _fault(self, node: Trajectory[StateT]) -> TaskFault | None:
-        """What the task raises where the next agents are to be asked; None if it does not."""
+        """The task's error when it prepares the next prompts; None if there is none."""
         try:
             for agent in self.actors(node):
                 self.request(node, agent)
@@ -165,9 +169,9 @@ class Rollout(Generic[StateT]):
         return None
 
     def _met(self, node: Trajectory[StateT]) -> StateT:
-        """The state as the agents meet it, who may have been told how it was scored.
+        """The state that the agents see; they may have been told its score.
 
-        The trajectory keeps the state as it was, so that equal ones are known to be equal.
+        The trajectory keeps the original state, so that equal states stay equal.
         """
         if node.score is None:
             return node.state
@@ -182,7 +186,7 @@ class Rollout(Generic[StateT]):
         return actors(self.task, node.problem, node.state)
 
     def _going(self, nodes: Sequence[Node[StateT]]) -> list[Node[StateT]]:
-        """Those that go on; the others are leaves."""
+        """The trajectories that continue; the others are leaves."""
         for node in nodes:
             if not self.actors(node.trajectory):
                 node.leaf = node.survived = True
@@ -217,7 +221,7 @@ class Rollout(Generic[StateT]):
         return found
 
     async def _scored(self, children: Sequence[Trajectory[StateT]]) -> list[Trajectory[StateT]]:
-        """The children with their scores; those whose agents can't be asked end there."""
+        """The children with their scores; a child ends if the task can't prompt its agents."""
         scores = await self.rate(children)
         found = [replace(one, score=score) for one, score in zip(children, scores, strict=True)]
         faults = {place: fault for place, one in enumerate(found) if (fault := self._fault(one))}
@@ -242,7 +246,7 @@ class Rollout(Generic[StateT]):
     def _branch(
         self, node: Trajectory[StateT], moves: Sequence[tuple[Request, Sequence[Completion]]]
     ) -> tuple[Group, list[Trajectory[StateT]]]:
-        """One child a joint action; equal siblings are one child that several samples lead to."""
+        """One child per joint action; samples that lead to equal states share a child."""
         combine = product if self.schedule.joint == "cross" else zip
         ids, born = list[NodeId](), dict[Any, Trajectory[StateT]]()
         for index, joint in enumerate(combine(*(answers for _, answers in moves))):
@@ -259,13 +263,13 @@ class Rollout(Generic[StateT]):
     def request(
         self, node: Trajectory[StateT], agent: str, play_seed: int | None = None
     ) -> Request:
-        """What the agent is asked in a state; `play_seed` takes the place of the episode's seed and
-        of the node's id.
+        """The request to an agent in a state; `play_seed` replaces the episode's seed and the
+        node's id.
         """
         member, state = self.team[agent], self._met(node)
         with task_boundary(self.task, "observe", node.problem):
             observation = self.task.observe(state, agent)
-            observation.encode()  # a lone surrogate would reach no file and no server
+            observation.encode()  # files and servers refuse lone surrogates
             messages = [Message(role="user", content=observation)]
         if member.system_prompt:
             messages.insert(0, Message(role="system", content=member.system_prompt))
@@ -284,8 +288,8 @@ class Rollout(Generic[StateT]):
 
 
 def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
-    """Rates trajectories by the task's own evaluate, checked. Raises TaskFault if it raises,
-    gives what no score can be, or had raised before on what led to a trajectory."""
+    """Rates trajectories by the task's own evaluate. Raises TaskFault if it raises or returns an
+    invalid score, or if the task already raised on the trajectory."""
 
     async def one(node: Trajectory[Any]) -> Score:
         if node.fault is not None:
@@ -301,7 +305,7 @@ def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
 def _whole(
     moves: Sequence[tuple[Request, Sequence[Completion]]],
 ) -> list[tuple[Request, list[Completion]]]:
-    """The samples of which no agent's call failed."""
+    """The samples for which no agent's call failed."""
     kept = [
         place
         for place, joint in enumerate(zip(*(samples for _, samples in moves), strict=True))

@@ -1,8 +1,8 @@
-"""How many samples of whom each stage draws, and which states live on. Pure, seeded.
+"""Schedules: how many samples each stage draws, and which states survive. Pure, seeded.
 
-A rollout asks its schedule and never knows which one it follows: the beam, or independent chains.
-Best of n, the baseline that a search has to beat, gets at least as many calls as the beam can
-spend on the same problem, rounded up in its favour.
+A rollout works with any schedule: the beam, or independent chains. Best of n, the baseline that a
+search has to beat, gets at least as many calls as the beam can spend on the same problem (rounded
+up).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Joint = Literal["aligned", "cross"]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A state that may live on: its id and its value in [0, 1]."""
+    """A state that may survive: its id and its value in [0, 1]."""
 
     id: NodeId
     value: float
@@ -40,7 +40,7 @@ class Schedule(Protocol):
 
     @property
     def joint(self) -> Joint:
-        """How the samples of agents that act at once combine."""
+        """How samples of simultaneous agents combine."""
         ...
 
     @property
@@ -61,10 +61,9 @@ class Schedule(Protocol):
 class Beam:
     """Keep the best `width` states of a stage, and never draw more than k x width samples in one.
 
-    While siblings tie (a review leaves the code as it is), there is nothing to prune by: the whole
-    pool lives on, and the next stage spreads the same k x width samples over it. So no paid sample
-    is thrown away on a coin toss, a stage costs the same, and the tied siblings get their values
-    from the leaves below them.
+    If all siblings tie (a review leaves the code unchanged), the whole pool survives, and the next
+    stage spreads the same k x width samples over it. So no paid sample is dropped at random, a
+    stage costs the same, and tied siblings get their values from the leaves below them.
     """
 
     k: int
@@ -117,7 +116,7 @@ def schedule(search: SearchConfig, task: BaseTask[Any], problem: Problem) -> Sch
 
 
 def best_of_n(beam: Beam, task: BaseTask[Any], problem: Problem) -> Chains:
-    """As many chains as the beam's calls on this problem pay for."""
+    """As many chains as the beam's calls on this problem allow."""
     stages = count_stages(task, problem)
     return Chains(n=-(-beam_stage_calls(beam, stages) // stages))
 
@@ -132,8 +131,8 @@ def prune(
 ) -> list[NodeId]:
     """The `width` best candidates, best first.
 
-    Equal values are broken by seed, and in favour of parents with the fewest survivors so far.
-    With chance `exploration` a place goes to a candidate drawn evenly from those left.
+    Ties go to parents with the fewest survivors so far, then by seed. With probability
+    `exploration` a slot goes to a random remaining candidate.
     """
     rng = random.Random(seed)
     coin = {candidate.id: rng.random() for candidate in pool}
@@ -151,7 +150,7 @@ def prune(
 
 
 def _all_tied(pool: Iterable[Candidate]) -> bool:
-    """Whether this stage told no sibling from another (or, without siblings, nothing at all)."""
+    """Whether all siblings of this stage tie (or, without siblings, all states)."""
     values: defaultdict[NodeId | None, list[float]] = defaultdict(list)
     for candidate in pool:
         values[candidate.id.parent].append(candidate.value)

@@ -1,8 +1,8 @@
-"""Shapley values of agents that act at once, from samples of their actions.
+"""Shapley values of simultaneous agents, from samples of their actions.
 
-The game of a joint action: a coalition keeps its actions, all others' are replaced by samples of
-theirs, and the coalition's value is the mean score of what comes of it (an interventional
-baseline, as in Lundberg & Lee 2017, with the team's own policies as the distribution).
+The game of a joint action: a coalition keeps its actions, the others' actions are replaced by their
+samples, and the coalition's value is the mean score of the result (an interventional baseline, as
+in Lundberg & Lee 2017, with the team's own policies as the distribution).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Mix:
 def draws(samples: int, agents: int, seed: int, limit: int = MAX_MIXES) -> list[tuple[int, ...]]:
     """Which sample each agent takes, one draw per row: all combinations, or as many as fit `limit`.
 
-    Where they don't fit, the draws form Latin squares, so that every sample is used equally often;
-    [] where not even one draw's coalitions fit.
+    If they don't fit, the draws form Latin squares, so that every sample is used equally often; []
+    if not even one draw fits.
     """
     if samples**agents <= limit:
         return list(product(range(samples), repeat=agents))
@@ -48,7 +48,7 @@ def draws(samples: int, agents: int, seed: int, limit: int = MAX_MIXES) -> list[
 def shapley(scores: Sequence[float]) -> tuple[float, ...]:
     """Each player's mean marginal score over all orders; shape (2^n,) to (n,).
 
-    They add up to the score of all less that of none (Shapley 1953).
+    They add up to the score of all minus the score of none (Shapley 1953).
     """
     players = len(scores).bit_length() - 1
     return tuple(
@@ -70,7 +70,7 @@ def mean_scores(mixes: Sequence[Mix]) -> tuple[float, ...]:
 
 
 def uneven(mixes: Sequence[Mix]) -> tuple[float, ...]:
-    """Each agent's Shapley value less the mean of all: what sets them apart; sums to zero."""
+    """Each agent's Shapley value minus their mean; sums to zero."""
     values = shapley(mean_scores(mixes))
     mean = sum(values) / len(values)
     return tuple(value - mean for value in values)
@@ -79,8 +79,8 @@ def uneven(mixes: Sequence[Mix]) -> tuple[float, ...]:
 def jackknife(mixes: Sequence[Mix]) -> float:
     """The variance of one entry of `uneven`, the mean over agents.
 
-    Each sample index is left out in turn, for all agents (the jackknife of a V-statistic). Fewer
-    than two indices tell nothing: the variance is then that of a number drawn evenly from [-1, 1].
+    Each sample index is left out in turn, for all agents (the jackknife of a V-statistic). With
+    fewer than two indices, the variance is that of a uniform number in [-1, 1].
     """
     import numpy as np
 

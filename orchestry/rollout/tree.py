@@ -1,7 +1,7 @@
-"""The values of a tree's nodes, and the tree as the record that goes to disk.
+"""The values of a tree's nodes, and the tree as a record for the disk.
 
-A node's value is the mean of the leaves below it, else the central judge's value, else the
-task's own score of the work so far.
+A node's value is the mean of the leaves below it; else the judge's value; else the task's score of
+the work so far.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from orchestry.store.records import CreditRecord, EpisodeRecord, GroupRecord, No
 def apply(tree: Tree[Any], siblings: Siblings[Any], judgement: Judgement) -> None:
     """Mixes the judge's numbers with the task's scores into the siblings' values.
 
-    A relative judgement leaves children that ended to evaluate(). A malformed one changes nothing.
+    A relative judgement does not change children that ended the episode. A malformed one changes
+    nothing.
     """
     tree.outcomes.append(judgement.outcome)
     if judgement.outcome == "malformed":
@@ -53,9 +54,8 @@ def mix(
 ) -> list[float]:
     """The values of one sibling set, in [0, 1]; shapes (G,) and (G,) to (G,).
 
-    Relative ones are shifted so that their mean is that of the scores, or as near to it as [0, 1]
-    allows: sets that the judge saw are pruned beside sets that it did not see, and a strict judge
-    costs nobody a place.
+    Relative values are shifted so that their mean equals that of the scores, as far as [0, 1]
+    allows. So rated and unrated sets can be pruned together, and a strict judge is no disadvantage.
     """
     weight = judgement.weight
     pairs = zip(scores_G, judged_G, strict=True)
@@ -68,7 +68,7 @@ def mix(
 
 
 def back_up(tree: Tree[Any]) -> None:
-    """Replaces a node's own score by the mean over the leaf samples below it, where it has any.
+    """If a node has leaves below it, replaces its own score by the mean over their samples.
 
     A child that k samples led to counts k times.
     """
@@ -91,7 +91,8 @@ def back_up(tree: Tree[Any]) -> None:
 def group_values(tree: Tree[Any], group: Group) -> tuple[Source, tuple[float, ...]]:
     """One value per sample, all of one source.
 
-    Leaves if every child has some, else the judge's if it rated every child, else own scores.
+    From leaves if every child has some; else from the judge if it rated every child; else own
+    scores.
     """
     siblings = tree.siblings(group)
     if all(node.value and node.value.source == "leaf" for node in siblings):
@@ -103,7 +104,7 @@ def group_values(tree: Tree[Any], group: Group) -> tuple[Source, tuple[float, ..
 
 
 def advantages(values_G: Sequence[float]) -> tuple[float, ...]:
-    """Group-relative advantages: each value less the mean of its group; shape (G,) to (G,).
+    """Group-relative advantages: each value minus its group's mean; shape (G,) to (G,).
 
     MAGRPO (arXiv 2508.04652), equation 1: no division by the standard deviation. Values that are
     all equal give exact zeros.
@@ -146,12 +147,12 @@ def episode_record(
 
 
 def best_leaf(tree: Tree[StateT]) -> Node[StateT]:
-    """The first of the leaves with the highest value, and among these with the highest score."""
+    """The leaf with the highest value, then the highest score; the first, if tied."""
     return max(tree.leaves, key=_worth)
 
 
 def worst_leaf(tree: Tree[StateT]) -> Node[StateT]:
-    """The first of the leaves with the lowest value, and among these with the lowest score."""
+    """The leaf with the lowest value, then the lowest score; the first, if tied."""
     return min(tree.leaves, key=_worth)
 
 

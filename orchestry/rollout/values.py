@@ -1,14 +1,14 @@
-"""The values of a tree's states, each with the error of its estimate.
+"""Estimates of a tree's state values, with their errors.
 
-V(s) is the expected return when the team goes on from s. A state's samples estimate it in two
+V(s) is the expected return when the team continues from s. A state's samples estimate it in two
 ways, combined by their precision: the mean over its children's own estimates, and the mean return
-of replays from it. Errors follow from one variance per depth, pooled over all siblings
-of that depth: how much V differs between the children of one state.
+of replays from it. Errors follow from one variance per depth, pooled over all siblings of that
+depth: how much V differs between the children of one state.
 
-After pruning only survivors have leaves below them, so a mean over them is too high. But what the
-search pruned by is known of all siblings, and given that, which of them have leaves is chance: so
-a pruned child gets the survivors' value, less half of what it lacks of their first values,
-and one with few returns is drawn towards that (empirical Bayes). Children without a return count in
+After pruning only survivors have leaves, so their mean is too high. But the first values, by which
+the search pruned, are known for all siblings; given these, it is chance which of them have leaves.
+So a pruned child gets the survivors' value, minus half of the difference of the first values, and a
+child with few returns is shrunk towards that (empirical Bayes). Children without a return count in
 the error.
 """
 
@@ -21,16 +21,16 @@ from typing import Any
 
 from orchestry.core.types import Group, NodeId, Tree
 
-PRIOR = 1.0 / 12.0
-"""Variance of a return before anything is known: that of a number drawn evenly from [0, 1]."""
+PRIOR_VARIANCE = 1.0 / 12.0
+"""Prior variance of a return: that of a uniform number in [0, 1]."""
 SLOPE = 0.5
-"""How much of what a sibling's first value has beyond the others' is left in V."""
+"""The share of a difference in first values that remains in V."""
 PRIOR_FREEDOM = 1.0
 """Degrees of freedom of the prior."""
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class StateValue:
     """An estimate of V, its variance, and the weight of each child's own estimate in it."""
 
     mean: float
@@ -38,11 +38,10 @@ class Estimate:
     weights: Mapping[NodeId, float] = field(default_factory=dict)
 
 
-class Estimates:
-    """Estimates for all states that have a return, from a tree and from plays beyond it.
+class StateValues:
+    """Estimates for all states that have a return, from a tree and from replays.
 
-    `returns`: by state, those of replays from it. `exact`: by state, means that are known without
-    replays.
+    `returns`: replays' returns by state. `exact`: means by state that are known without replays.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Estimates:
         self._exact = exact or {}
         self._groups = {group.parent: group for group in tree.groups}
         self._depth = max((leaf.id.stage for leaf in tree.leaves), default=0)
-        self._memo: dict[NodeId, Estimate | None] = {}
+        self._memo: dict[NodeId, StateValue | None] = {}
         self.freedom = PRIOR_FREEDOM
         """Degrees of freedom of one depth's variance: the mean over depths."""
         self._between: dict[int, float] = {}
@@ -69,15 +68,15 @@ class Estimates:
         """The samples that were drawn in a state."""
         return self._groups[node]
 
-    def known(self, node: NodeId) -> Estimate:
+    def known(self, node: NodeId) -> StateValue:
         """The estimate of a state that has a return below it."""
         estimate = self.estimate(node)
         if estimate is None:
             raise KeyError(node)
         return estimate
 
-    def estimate(self, node: NodeId) -> Estimate | None:
-        """The estimate of a state; None if nothing was played to its end from there."""
+    def estimate(self, node: NodeId) -> StateValue | None:
+        """The estimate of a state; None if no play from there finished."""
         if node not in self._memo:
             self._memo[node] = self._estimate(node)
         return self._memo[node]
@@ -86,17 +85,19 @@ class Estimates:
         """Whether the episode ended there."""
         return self._tree.nodes[node].leaf
 
-    def _estimate(self, node: NodeId) -> Estimate | None:
+    def _estimate(self, node: NodeId) -> StateValue | None:
         if self.ended(node):
-            return Estimate(self._return(node), 0.0)
+            return StateValue(self._return(node), 0.0)
         below, played = self._below(node), self._returns.get(node)
         if not played or (below and node in self._exact):
             return below
-        alone = Estimate(fmean(played), self._single.get(node.stage, PRIOR) / len(played))
+        alone = StateValue(
+            fmean(played), self._single.get(node.stage, PRIOR_VARIANCE) / len(played)
+        )
         if below is None:
             return alone
         share = alone.variance / (alone.variance + below.variance)
-        return Estimate(
+        return StateValue(
             share * below.mean + (1.0 - share) * alone.mean,
             share * below.variance,
             {child: share * weight for child, weight in below.weights.items()},
@@ -106,11 +107,11 @@ class Estimates:
         node = self._tree.nodes[leaf]
         return node.total if node.trajectory.score else node.number
 
-    def _below(self, node: NodeId) -> Estimate | None:
+    def _below(self, node: NodeId) -> StateValue | None:
         """The mean over children.
 
-        What the search pruned by tells, together with the siblings that went on, what a child
-        without a return is worth; one with few returns is drawn towards that.
+        A child without a return is estimated from its first value and from the siblings that
+        continued; one with few returns is shrunk towards that.
         """
         if node not in self._groups:
             return None
@@ -136,28 +137,29 @@ class Estimates:
             weights[child] += borrowed / len(firm)
         noise = sum(weight**2 * found[child].variance for child, weight in weights.items())
         drawn = self._between[level] / (len(children) * (1.0 - borrowed))
-        return Estimate(
+        return StateValue(
             self._exact.get(node, min(1.0, max(0.0, mean / len(children)))),
             drawn + noise + borrowed**2 * self._between[level],
             weights,
         )
 
     def _firm(self, node: NodeId) -> bool:
-        """Whether the search itself went on from there to an end."""
+        """Whether the search itself continued from there to an end."""
         return self.ended(node) or bool((estimate := self.estimate(node)) and estimate.weights)
 
-    def _trust(self, own: Estimate | None, level: int) -> float:
-        """The weight of a child's own returns beside what its siblings say of it."""
+    def _trust(self, own: StateValue | None, level: int) -> float:
+        """The weight of a child's own returns against the estimate from its siblings."""
         return self._between[level] / (self._between[level] + own.variance) if own else 0.0
 
     def _first_value(self, node: NodeId) -> float:
-        """What the search pruned by: the judge's value or the task's score of the work so far."""
+        """The first value, by which the search pruned: the judge's value, or the task's score so
+        far."""
         judged = self._tree.nodes[node].judged
         return judged.number if judged else self._return(node)
 
     def _pool(self, level: int) -> int:
-        """Sets the variances of one depth, those of greater depths being known; returns their
-        degrees of freedom."""
+        """Sets the variances of one depth from those of greater depths; returns their degrees of
+        freedom."""
         between, freedom = 0.0, 0
         after = self._single.get(level + 1, 0.0)
         for group in self._tree.groups:
@@ -170,7 +172,7 @@ class Estimates:
             played = self._returns.get(group.parent, ())
             excess = _squares(played) - max(0, len(played) - 1) * after
             between, freedom = between + excess, freedom + max(0, len(played) - 1)
-        prior = PRIOR_FREEDOM * PRIOR / (1 + self._depth)
+        prior = PRIOR_FREEDOM * PRIOR_VARIANCE / (1 + self._depth)
         self._between[level] = (max(0.0, between) + prior) / (freedom + PRIOR_FREEDOM)
         self._single[level] = self._between[level] + after
         return freedom

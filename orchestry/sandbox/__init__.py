@@ -1,4 +1,4 @@
-"""Runs code that models wrote where it can reach nothing."""
+"""Runs code that models wrote, confined from all else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def open_sandbox(
 ) -> ForkServers:
     """The sandbox of this machine, for `async with`; then `level` is its line for the manifest.
 
-    `limits` hold for runs that name none. `level` forces one of 1 to 4; without it the
-    strongest that this machine allows is taken, the unconfined 4 only where `allow_unsafe`.
+    `limits` are the default for runs. `level` forces one of 1 to 4; by default the strongest that
+    this machine supports is used, and the unconfined 4 only with `allow_unsafe`.
     """
     return ForkServers(limits, level, allow_unsafe=allow_unsafe)

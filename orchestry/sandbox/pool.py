@@ -1,4 +1,4 @@
-"""The sandbox: fork servers, at most one per core, and a memory of the results of equal runs."""
+"""The sandbox: fork servers, at most one per core, and a cache of results."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from weakref import WeakValueDictionary
 
 from orchestry.core.distribution import install
 from orchestry.core.errors import SandboxError
+from orchestry.core.secrets import Redactor
 from orchestry.core.types import Call, CallResult, Limits
 from orchestry.sandbox.inside import tagged
 from orchestry.sandbox.inside.server import ENDED, UNCONFINED
-from orchestry.sandbox.redact import Redactor
 from orchestry.sandbox.results import run_room, verdicts
 from orchestry.sandbox.wasi import WASI, WasiWorker
-from orchestry.sandbox.worker import Played, Refused, Worker
+from orchestry.sandbox.worker import Ended, Unavailable, Worker
 
 LEVELS = {
     1: "own namespaces, no capabilities, Landlock and seccomp",
@@ -35,20 +35,20 @@ _MEMO = 4096
 _MEMO_BYTES = 1 << 23  # as values they take up to ten times as much
 _SHORT = 1 << 15
 _NO_REFERENCES = 2  # marshal's version in which equal values are equal bytes
-_CALL_SHARE = 0.5  # of the run's CPU time; one endless call leaves time for the others
+_CALL_SHARE = 0.5  # share of the run's CPU time, so that an endless call leaves time for the others
 _MOST_SAID = 1 << 24
 
 _FOUND: dict[tuple[int, ...], tuple[int, str]] = {}
-"""By the levels that were tried: the one that this machine allows. It is found once per process."""
+"""The level found, by levels tried; tested once per process."""
 
 Results = tuple[CallResult, ...]
 
 
 class ForkServers:
-    """Runs candidates in forks of warm, confined interpreters, at most one per core at once.
+    """Runs candidates in forks of warm, confined interpreters, at most one per core at a time.
 
-    Servers start when they are needed, are replaced when they die, and end with `async with`.
-    Equal runs are answered from memory.
+    Servers start when needed, are replaced when they die, and end with `async with`. Equal runs are
+    answered from the cache.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class ForkServers:
         self._redactor = Redactor(os.environ)
         self._memo: OrderedDict[bytes, tuple[Results, int]] = OrderedDict()
         self._remembers = 0
-        """Bytes that were said in what is remembered."""
+        """Bytes of output in the cache."""
         self._closed = False
         self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         self.level = "not opened"
-        """The level and what it means, for manifest and doctor."""
+        """The level and its meaning, for manifest and doctor."""
 
     async def __aenter__(self) -> ForkServers:
-        """Finds the strongest level that this machine allows.
+        """Finds the strongest level that this machine supports.
 
         Raises SandboxError if no level is available, or only the unconfined one and it was not
         allowed.
@@ -87,12 +87,12 @@ class ForkServers:
         return self
 
     async def _probe(self, candidates: tuple[int, ...]) -> tuple[int, str]:
-        """The first level that a server can be started at, and its line."""
+        """The first level at which a server starts, and its line."""
         reasons = []
         for level in candidates:
             try:
                 worker = await _start(level)
-            except Refused as error:
+            except Unavailable as error:
                 reasons.append(f"level {level}: {error}")
             else:
                 self._idle.append(worker)
@@ -112,7 +112,7 @@ class ForkServers:
 
     @property
     def confined(self) -> bool:
-        """Whether files, network and processes are out of the code's reach."""
+        """Whether the code is confined from files, network and processes."""
         return self._level != UNCONFINED
 
     async def run(
@@ -120,8 +120,8 @@ class ForkServers:
     ) -> list[CallResult]:
         """One result per call, in order.
 
-        A candidate's failure is a verdict. Raises SandboxError if the sandbox itself fails, and
-        Untaggable for arguments that are no plain data.
+        A candidate's failure is an outcome. Raises SandboxError if the sandbox itself fails, and
+        Untaggable for arguments that are not plain data.
         """
         limits = limits or self._limits
         args = [tagged.pack(call.args) for call in calls]
@@ -145,18 +145,19 @@ class ForkServers:
         self, jobs: Sequence[dict[str, Any]], calls: int, limits: Limits
     ) -> Results:
         key = hashlib.sha256(marshal.dumps([*jobs], _NO_REFERENCES)).digest()
-        async with self._locks.setdefault(key, asyncio.Lock()):  # an equal run may be under way
+        async with self._locks.setdefault(key, asyncio.Lock()):  # an equal run may be in progress
             if key in self._memo:
                 self._memo.move_to_end(key)
                 return self._memo[key][0]
             played = await self._play(jobs, calls, limits)
             results = await self._read(played, calls, limits)
-            if played.end == ENDED and played.status == 0:  # not what a busy machine cut off
+            # A result that a busy machine cut off is not kept.
+            if played.end == ENDED and played.status == 0:
                 self._remember(key, results, len(played.said))
             return results
 
-    async def _read(self, played: Played, calls: int, limits: Limits) -> Results:
-        """The results; a stranger's long words are read beside the event loop."""
+    async def _read(self, played: Ended, calls: int, limits: Limits) -> Results:
+        """The results; long output is parsed outside the event loop."""
         if len(played.said) <= _SHORT:
             return tuple(verdicts(played, calls, limits, self._redactor))
         return tuple(await asyncio.to_thread(verdicts, played, calls, limits, self._redactor))
@@ -167,8 +168,8 @@ class ForkServers:
         while len(self._memo) > _MEMO or self._remembers > _MEMO_BYTES:
             self._remembers -= self._memo.popitem(last=False)[1][1]
 
-    async def _play(self, jobs: Sequence[dict[str, Any]], calls: int, limits: Limits) -> Played:
-        """On the first free server; where that died, once more on a new one."""
+    async def _play(self, jobs: Sequence[dict[str, Any]], calls: int, limits: Limits) -> Ended:
+        """Runs on the first free server; if it dies, once more on a new one."""
         room = min(_MOST_SAID, run_room(calls, limits))
         async with self._slots:
             for _ in range(2):
@@ -178,7 +179,7 @@ class ForkServers:
                 except ConnectionError:
                     await worker.close()
                     continue
-                except BaseException:  # cancelled in the middle: what it says next is not known
+                except BaseException:  # cancelled in the middle, so its next output is undefined
                     await worker.close()
                     raise
                 if self._closed:
@@ -187,7 +188,7 @@ class ForkServers:
                     self._idle.append(worker)
                 return played
         if not self.confined:
-            return Played(ENDED, signal.SIGKILL, b"")  # such code can kill its server
+            return Ended(ENDED, signal.SIGKILL, b"")  # such code can kill its server
         raise SandboxError(
             "the sandbox's server ended twice during one run: look for a lack of memory "
             "(`dmesg`), or lower sandbox.memory_mb"
@@ -210,7 +211,7 @@ def _bounds(limits: Limits) -> dict[str, Any]:
 
 
 def _describe(facts: dict[str, Any]) -> str:
-    """One line: the level, what it means, on what it stands."""
+    """One line: the level, its meaning, and the mechanisms behind it."""
     told = f"{facts['level']}: {LEVELS[facts['level']]}"
     if "landlock" in facts:
         told += f" ({facts['machine']}, Landlock ABI {facts['landlock']})"

@@ -1,4 +1,4 @@
-"""From what a child said, and how it ended, to one verdict per call. None of it is trusted."""
+"""Turns a child's output and its end into one result per call. The output is not trusted."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import re
 import signal
 from typing import Any
 
+from orchestry.core.secrets import Redactor
 from orchestry.core.types import CallResult, Limits
 from orchestry.sandbox.inside import tagged, wire
 from orchestry.sandbox.inside.candidate import FRAME
 from orchestry.sandbox.inside.server import ENDED, FULL, LATE, MUTE
-from orchestry.sandbox.redact import Redactor
-from orchestry.sandbox.worker import Played
+from orchestry.sandbox.worker import Ended
 
 _MAX_WHY = 300
 _MAX_TRACE = 2000
 _MAX_LINE = 1 << 31
-_TEST_BYTES = 1 << 16  # what a test of ours may say of its first failure: 4,096 characters, escaped
+_TEST_BYTES = 1 << 16  # a test's message about its first failure: 4,096 characters, escaped
 _KEYS = {"index", "verdict", "value", "why", "line", "trace"}
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _VERDICTS = ("value", "error", "timeout", "memory", "output")
 
 
 def run_room(calls: int, limits: Limits) -> int:
-    """Bytes of all that an honest run says: its host reads that many and no more."""
-    return (limits.output_kb << 10) + _TEST_BYTES + calls * (wire.HEAD + FRAME)
+    """The most bytes of an honest run's output; the host reads no more."""
+    return (limits.output_kb << 10) + _TEST_BYTES + calls * (wire.PREFIX + FRAME)
 
 
-def verdicts(played: Played, calls: int, limits: Limits, redactor: Redactor) -> list[CallResult]:
-    """One result per call: what was said of it, or why nothing was."""
+def verdicts(played: Ended, calls: int, limits: Limits, redactor: Redactor) -> list[CallResult]:
+    """One result per call: its record, or why there is none."""
     results: list[CallResult] = []
     broken = ""
     try:
@@ -46,19 +46,19 @@ def verdicts(played: Played, calls: int, limits: Limits, redactor: Redactor) -> 
 
 
 def _bodies(said: bytes, calls: int, limits: Limits) -> list[bytes]:
-    """The records' contents, counted before any is read; the last one may have been cut off.
+    """The records' contents, counted before any is parsed; the last one may be cut off.
 
-    Raises Untaggable for more than a run may say.
+    Raises Untaggable for too much output.
     """
     if len(said) > run_room(calls, limits):
         raise tagged.Untaggable("more bytes than a run may say")
     at = 0
     found: list[bytes] = []
-    while (start := at + wire.HEAD) <= len(said):
+    while (start := at + wire.PREFIX) <= len(said):
         at = start + int.from_bytes(said[at:start], "big")
         if at > len(said):
             break
-        if len(found) == calls:  # which are the right ones?
+        if len(found) == calls:  # it is unknown which are real
             raise tagged.Untaggable("more records than calls")
         found.append(said[start:at])
     return found
@@ -67,7 +67,7 @@ def _bodies(said: bytes, calls: int, limits: Limits) -> list[bytes]:
 def _result(body: bytes, index: int, redactor: Redactor) -> CallResult:
     """Raises Untaggable for what the runner would not say."""
     start = (tagged.PLAIN % (index, b""))[:-1]
-    if body.startswith(start) and body.endswith(b"}"):  # then its value is all there is to read
+    if body.startswith(start) and body.endswith(b"}"):  # then the value is all there is
         with contextlib.suppress(tagged.Untaggable):
             value = tagged.loads(body[len(start) : -1])
             return CallResult("value", redactor.value(value, body))
@@ -95,12 +95,12 @@ def _spelled(record: dict[str, Any], body: bytes, index: int, redactor: Redactor
 
 
 def _text(text: str) -> str:
-    """Without lone surrogates, which no file and no server takes."""
+    """The text without lone surrogates, which files and servers refuse."""
     return _SURROGATES.sub("\ufffd", text)
 
 
-def _post_mortem(played: Played, limits: Limits) -> CallResult:
-    """The verdict on all calls that a child left open."""
+def _post_mortem(played: Ended, limits: Limits) -> CallResult:
+    """The outcome of all calls without a record."""
     if played.end == LATE:
         text = f"no answer within {limits.wall_s:g} s for the whole run"
         return CallResult(verdict="timeout", why=text)
@@ -112,7 +112,7 @@ def _post_mortem(played: Played, limits: Limits) -> CallResult:
     code = os.waitstatus_to_exitcode(played.status)
     if code == -signal.SIGXCPU or (code == -signal.SIGKILL and played.cpu_s >= limits.cpu_s):
         return CallResult(verdict="timeout", why="used up the CPU time of the whole run")
-    if code == -signal.SIGKILL:  # the system's, for this was before our own
+    if code == -signal.SIGKILL:  # killed by the system, before our own limit
         return CallResult(verdict="memory", why="was killed, as a rule for want of memory")
     how = f"signal {-code}" if code < 0 else f"exit status {code}"
     return CallResult(verdict="error", why=f"ended its process before it answered ({how})")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import marshal
 import os
 import platform
 import signal
@@ -23,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +35,7 @@ from orchestry.core.types import Limits
 from orchestry.sandbox.inside import tagged, wire
 from orchestry.sandbox.inside.guest import INBOX, PEER, RECORDS
 from orchestry.sandbox.inside.server import ENDED, FULL, LATE
-from orchestry.sandbox.worker import FLAGS, PACKAGE, Played, Refused
+from orchestry.sandbox.worker import FLAGS, PACKAGE, Ended, Unavailable
 
 if TYPE_CHECKING:
     import wasmtime
@@ -80,21 +78,19 @@ def deepen(module: bytes) -> bytes:
     """The module with a deep stack, for a build with 512 KiB of it and 500 nested calls of C.
 
     These end honest recursion through C (`functools.lru_cache`, three such calls a level) about 50
-    deep. Three numbers of the module are changed, so that the recursion limit of the run decides:
+    deep. Three numbers are changed, so that the recursion limit of the run decides:
 
-    - The initial value of the stack pointer, and the initial size of the memory. The linker put
-      the stack first, from address 0 up to the static data, and compiled every address in, so it
-      can't grow where it is. It moves into pages appended to the memory. Nothing lies there: the
-      allocator takes new pages by `memory.grow`, which now are those after the stack, and no other
-      code knows where the stack is.
-    - What a thread may nest in C before Python raises RecursionError, so that this is what ends
-      nearly all recursion.
+    - Where the stack starts, and the size of the memory. The linker put the stack first, below the
+      static data, and compiled every address in, so it can't grow there. It moves into pages
+      appended to the memory: the allocator takes those after them (`memory.grow`).
+    - What a thread may nest in C before Python raises RecursionError, which ends nearly all
+      recursion.
 
-    What would overflow the old stack left the memory and trapped. Below the new one lies the heap,
-    so wasmtime has to end recursion first: at 2 MiB of machine stack, where programs have taken
-    15 MiB of this stack, and 85 MiB those written for it (`select.select` takes 49 KB per call, by
-    far the most of what can call itself). Whoever gets past that spoils memory of his own instance,
-    and nothing else.
+    The heap lies below the new stack, so wasmtime must end recursion before the stack reaches it.
+    It does at 2 MiB of machine stack. Ordinary programs have then used 15 MiB of this stack, and
+    programs written to use the most 85 MiB: they recurse through `select.select`, which takes 49 KB
+    per call, far more than any other function that can call itself. A program that overflows the
+    stack damages only the memory of its own instance.
 
     Raises SandboxError if the bytes are not those of the build that this was made for.
     """
@@ -127,7 +123,9 @@ def compiled_interpreter(environ: Mapping[str, str] = os.environ) -> Path:
     name = f"{INTERPRETER.sha256[:16]}-{PATCH}-wasmtime-{version}-{system}.cwasm"
     compiled = folder / name
     with FileLock(f"{compiled}.lock"):
-        if not _fits(compiled):
+        try:
+            load(compiled)
+        except wasmtime.WasmtimeError:  # none, damaged, or another processor's
             with progress_bar(f"Compiling CPython {PYTHON} for WASI (once)") as compiling:
                 compiling(0, INTERPRETER.size)
                 code = wasmtime.Module(_engine(), deepen(source.read_bytes())).serialize()
@@ -165,17 +163,6 @@ def _own(folder: Path) -> None:
         )
 
 
-def _fits(compiled: Path) -> bool:
-    """Whether it is there, and this wasmtime on this processor takes it."""
-    from wasmtime import WasmtimeError
-
-    try:
-        load(compiled)
-    except WasmtimeError:
-        return False
-    return True
-
-
 def load(compiled: Path) -> tuple[wasmtime.Engine, wasmtime.Module]:
     """The module for one instance, in an engine of its own: an engine's epoch is what stops."""
     from wasmtime import Module
@@ -189,18 +176,36 @@ def load(compiled: Path) -> tuple[wasmtime.Engine, wasmtime.Module]:
 _WASI = "wasi_snapshot_preview1"
 _ENVIRON = {"PYTHONHASHSEED": "0"}  # sets have one order, so that verdicts repeat
 _OK, _BAD_DESCRIPTOR, _FAULT, _INVALID, _IO, _UNSUPPORTED = 0, 8, 21, 28, 29, 58  # WASI's errno
-_STDIN, _STDOUT, _STDERR = 0, 1, 2
+_STDIN, _STDOUT = 0, 1
 _MASK = (1 << 32) - 1  # wasmtime gives addresses as signed numbers
 _UNREAD = 1 << 20
 _PART = 1 << 16
-_MAX_EVENTS = 64
 _IOVEC, _SIZE, _TIME = struct.Struct("<II"), struct.Struct("<I"), struct.Struct("<Q")
-_CLOCK_ALARM = struct.Struct("<QB7xI4xQQH6x")
+_ALARM = struct.Struct("<QB7xI4xQQH6x")
 """__wasi_subscription_t of a clock: user data, type, clock, timeout, precision, flags."""
 _EVENT = struct.Struct("<QHB21x")
 _CLOCK, _ABSOLUTE = 0, 1
 _NOW: dict[int, Callable[[], int]] = {0: time.time_ns, 1: time.monotonic_ns}
 _Call = Callable[..., int]
+
+
+_GUEST = ("tagged", "wire", "candidate", "tester", "guest")
+_BOOT = """
+import sys
+for name, source in {modules!r}:
+    sys.modules[name] = module = type(sys)(name)
+    exec(compile(source, "<runner>", "exec"), module.__dict__)
+module.main()
+"""
+
+
+@functools.cache
+def _program() -> str:
+    """The guest with its source, for the interpreter inside is another one than this."""
+    folder = resources.files(PACKAGE)
+    sources = ((n, folder.joinpath(f"{n}.py").read_text(encoding="utf-8")) for n in _GUEST)
+    modules = [(PACKAGE, ""), *((f"{PACKAGE}.{name}", source) for name, source in sources)]
+    return _BOOT.format(modules=modules)
 
 
 class Pipe:
@@ -216,17 +221,12 @@ class Pipe:
         """Whether a reader would have to wait."""
         return not self._bytes
 
-    def put(self, data: bytes) -> None:
-        """Appends, at once. What comes after `close` is dropped."""
+    def write(self, data: bytes, wait: bool = True) -> None:
+        """Appends, if need be as soon as there is room. What comes after `close` is dropped."""
         with self._changed:
+            self._changed.wait_for(lambda: not (wait and self._open) or len(self._bytes) < _UNREAD)
             self._bytes += data if self._open else b""
             self._changed.notify_all()
-
-    def write(self, data: bytes) -> None:
-        """Appends as soon as there is room."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._bytes) < _UNREAD or not self._open)
-        self.put(data)
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes as soon as there are any, b"" when it is closed and empty."""
@@ -244,23 +244,14 @@ class Pipe:
             self._changed.notify_all()
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
-    """How it ended, as server.REPLY has it: which end, and a wait status."""
-
-    end: int
-    status: int
-
-
 class Instance:
-    """Starts at once: it runs `boot`, which reads `program`, then waits for a job.
+    """Starts the guest at once, which waits for a job.
 
     Safe to use from many threads. It must be stopped.
     """
 
-    def __init__(self, compiled: Path, boot: str, program: bytes, memory_mb: int) -> None:
+    def __init__(self, compiled: Path, memory_mb: int) -> None:
         self._engine, self._module = load(compiled)
-        self._argv = ["python", *FLAGS, "-c", boot]
         self.memory_mb = memory_mb
         self._stopped = threading.Event()
         self._end: int | None = None
@@ -268,17 +259,17 @@ class Instance:
         self.peer: Pipe | None = None
         """The inbox of the instance beside it."""
         self.inbox = Pipe()
-        self.inbox.put(program)
         self.said = bytearray()
         self.ready: Future[None] = Future()
-        """Done as soon as it has read its program and waits for more, or is over without."""
-        self.over: Future[Over] = Future()
+        """Done as soon as it waits for its job, or is over without."""
+        self.over: Future[tuple[int, int]] = Future()
+        """How it ended, as server.REPLY has it: which end, and a wait status."""
         threading.Thread(target=self._live, daemon=True, name="wasi").start()
 
     def begin(self, job: bytes, room: int) -> None:
         """Gives it its job, and `room` bytes for records."""
         self._room = room
-        self.inbox.put(job)
+        self.inbox.write(job, wait=False)
 
     def stop(self, end: int = ENDED) -> None:
         """Ends it wherever it is; only the first reason counts."""
@@ -296,7 +287,7 @@ class Instance:
         except BaseException as error:
             self.over.set_exception(error)
         else:
-            self.over.set_result(Over(ENDED if self._end is None else self._end, status))
+            self.over.set_result((ENDED if self._end is None else self._end, status))
         finally:
             if not self.ready.done():
                 self.ready.set_result(None)
@@ -307,7 +298,7 @@ class Instance:
         import wasmtime
 
         config = wasmtime.WasiConfig()
-        config.argv = self._argv
+        config.argv = ["python", *FLAGS, "-c", _program()]
         config.env = list(_ENVIRON.items())
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(contextlib.closing(wasmtime.Store(self._engine)))
@@ -330,15 +321,13 @@ class Instance:
             return 0
 
     def _link(self, linker: wasmtime.Linker) -> None:
-        """WASI, but for what could wait, and for the streams."""
+        """WASI, whose streams are null devices; what could wait is ours, and the two channels."""
         import wasmtime
 
         linker.allow_shadowing = True
         linker.define_wasi()
         i32, i64 = wasmtime.ValType.i32(), wasmtime.ValType.i64()
         own: dict[str, tuple[_Call, list[wasmtime.ValType]]] = {
-            "fd_read": (_no_read, [i32, i32, i32, i32]),
-            "fd_write": (_no_write, [i32, i32, i32, i32]),
             "fd_pread": (self._read, [i32, i32, i32, i64, i32]),
             "fd_pwrite": (self._write, [i32, i32, i32, i64, i32]),
             "clock_time_get": (_clock, [i32, i64, i32]),
@@ -353,8 +342,8 @@ class Instance:
             return _BAD_DESCRIPTOR
         if self.inbox.empty and not self.ready.done():
             self.ready.set_result(None)
-        at, size = memory.vectors(vectors, 1)[0]
-        part = self.inbox.read(min(size, _PART))
+        at, size = memory.buffer(vectors)
+        part = self.inbox.read(size)
         memory.write(at, part)
         memory.write(out, _SIZE.pack(len(part)))
         return _OK
@@ -362,8 +351,7 @@ class Instance:
     def _write(self, memory: Memory, fd: int, vectors: int, n: int, channel: int, out: int) -> int:
         if fd != _STDOUT or n < 1:
             return _BAD_DESCRIPTOR
-        at, size = memory.vectors(vectors, 1)[0]
-        part = memory.read(at, min(size, _PART))
+        part = memory.read(*memory.buffer(vectors))
         if channel == PEER and self.peer:
             self.peer.write(part)
         elif channel == RECORDS and self._room:
@@ -377,17 +365,12 @@ class Instance:
         return _OK
 
     def _poll(self, memory: Memory, alarms: int, events: int, n: int, out: int) -> int:
-        """Sleeps until the first alarm; a descriptor can't be waited for."""
-        if not 0 < n <= _MAX_EVENTS:
-            return _INVALID
-        found = _CLOCK_ALARM.iter_unpack(memory.read(alarms, n * _CLOCK_ALARM.size))
-        left: list[tuple[int, int]] = []
-        for user, kind, clock, timeout, _, flags in found:
-            if kind != _CLOCK or clock not in _NOW:
-                return _UNSUPPORTED
-            left.append((timeout - (_NOW[clock]() if flags & _ABSOLUTE else 0), user))
-        soonest, user = min(left)
-        self._stopped.wait(min(max(soonest, 0) / 1e9, threading.TIMEOUT_MAX))
+        """Sleeps until the alarm, the only thing that can be waited for."""
+        user, kind, clock, until, _, flags = _ALARM.unpack(memory.read(alarms, _ALARM.size))
+        if n != 1 or kind != _CLOCK or clock not in _NOW:
+            return _UNSUPPORTED
+        left = until - (_NOW[clock]() if flags & _ABSOLUTE else 0)
+        self._stopped.wait(min(max(left, 0) / 1e9, threading.TIMEOUT_MAX))
         memory.write(events, _EVENT.pack(user, _OK, _CLOCK))
         memory.write(out, _SIZE.pack(1))
         return _OK
@@ -415,9 +398,10 @@ class Memory:
         """Writes bytes to it."""
         self._memory.write(self._caller, content, at & _MASK)
 
-    def vectors(self, at: int, n: int) -> list[tuple[int, int]]:
-        """Address and length of each of n buffers."""
-        return list(_IOVEC.iter_unpack(self.read(at, n * _IOVEC.size)))
+    def buffer(self, vectors: int) -> tuple[int, int]:
+        """Address and length of the first buffer, of which no more than a part is used."""
+        at, size = _IOVEC.unpack(self.read(vectors, _IOVEC.size))
+        return at, min(size, _PART)
 
 
 def _guarded(call: _Call) -> _Call:
@@ -434,25 +418,6 @@ def _guarded(call: _Call) -> _Call:
     return guarded
 
 
-def _no_read(memory: Memory, fd: int, vectors: int, n: int, out: int) -> int:
-    """The null device."""
-    if fd != _STDIN:
-        return _BAD_DESCRIPTOR
-    memory.write(out, _SIZE.pack(0))
-    return _OK
-
-
-def _no_write(memory: Memory, fd: int, vectors: int, n: int, out: int) -> int:
-    """The null device."""
-    if fd not in (_STDOUT, _STDERR):
-        return _BAD_DESCRIPTOR
-    if not 0 <= n <= _PART:
-        return _INVALID
-    size = sum(size for _, size in memory.vectors(vectors, n))
-    memory.write(out, _SIZE.pack(size & _MASK))
-    return _OK
-
-
 def _clock(memory: Memory, clock: int, precision: int, out: int) -> int:
     if clock not in _NOW:
         return _INVALID
@@ -463,25 +428,8 @@ def _clock(memory: Memory, clock: int, precision: int, out: int) -> int:
 # --- the worker -----------------------------------------------------------------------------------
 
 WASI = 3
-_PROGRAM = ("tagged", "wire", "candidate", "tester", "guest")
 _START_S = 60.0  # for the interpreter alone, on a machine that is busy with other things
 _END_S = 10.0  # from an order to stop to the end: a stopped instance has nothing to wait for
-_MARSHAL = 2  # a version that every Python reads
-_BOOT = """
-import marshal, os, sys
-def read(size):
-    data = b""
-    while len(data) < size:
-        part = os.pread(0, size - len(data), 1)
-        if not part:
-            sys.exit()
-        data += part
-    return data
-for name, source in marshal.loads(read(int.from_bytes(read(4), "big"))):
-    sys.modules[name] = module = type(sys)(name)
-    exec(compile(source, "<runner>", "exec"), module.__dict__)
-module.main()
-"""
 
 
 class WasiWorker:
@@ -499,15 +447,15 @@ class WasiWorker:
     async def start(cls) -> WasiWorker:
         """A worker whose first instance is ready.
 
-        Fetches and compiles the interpreter at the first use of a machine. Raises Refused if
+        Fetches and compiles the interpreter at the first use of a machine. Raises Unavailable if
         it can't be had.
         """
         try:
             compiled = await asyncio.to_thread(compiled_interpreter)
         except ImportError:
-            raise Refused(f"wasmtime is not installed: `{install('wasi')}`") from None
+            raise Unavailable(f"wasmtime is not installed: `{install('wasi')}`") from None
         except OrchestryError as error:
-            raise Refused(str(error)) from None
+            raise Unavailable(str(error)) from None
         worker = cls(compiled)
         worker._warm.append(worker._new())
         try:
@@ -520,7 +468,7 @@ class WasiWorker:
             raise SandboxError(why) from None
         return worker
 
-    async def play(self, jobs: Sequence[dict[str, Any]], wall_s: float, room: int) -> Played:
+    async def play(self, jobs: Sequence[dict[str, Any]], wall_s: float, room: int) -> Ended:
         """One run of one instance per job. Raises ConnectionError if no instance starts."""
         self._memory_mb = jobs[0]["memory_mb"]
         running = [self._take() for _ in jobs]
@@ -537,8 +485,7 @@ class WasiWorker:
             await _until(last, wall_s)
             last.stop(LATE)
             await _until(last, _END_S)
-            over = last.over.result(timeout=0)
-            return Played(over.end, over.status, bytes(last.said))
+            return Ended(*last.over.result(timeout=0), bytes(last.said))
         except TimeoutError:
             raise ConnectionError from None
         finally:
@@ -564,7 +511,7 @@ class WasiWorker:
         return self._new()
 
     def _new(self) -> Instance:
-        return Instance(self._compiled, _BOOT, _program(), self._memory_mb)
+        return Instance(self._compiled, self._memory_mb)
 
     async def _ready(self, instance: Instance) -> None:
         await asyncio.wait([asyncio.wrap_future(instance.ready)], timeout=_START_S)
@@ -576,14 +523,3 @@ class WasiWorker:
 async def _until(instance: Instance, seconds: float) -> None:
     """Waits for its end, so long."""
     await asyncio.wait([asyncio.wrap_future(instance.over)], timeout=seconds)
-
-
-@functools.cache
-def _program() -> bytes:
-    """The guest's source, for the interpreter inside is another one than this."""
-    folder = resources.files(PACKAGE)
-    modules = [(PACKAGE, "")]
-    for name in _PROGRAM:
-        source = folder.joinpath(f"{name}.py").read_text(encoding="utf-8")
-        modules.append((f"{PACKAGE}.{name}", source))
-    return wire.framed(marshal.dumps(modules, _MARSHAL))

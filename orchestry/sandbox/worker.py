@@ -1,4 +1,4 @@
-"""One fork server, as the host sees it: started, asked, killed."""
+"""The host's side of one fork server: starts, uses and kills it."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from typing import Any
 from orchestry.core.errors import SandboxError
 from orchestry.sandbox.inside import tagged, wire
 from orchestry.sandbox.inside.server import ORDER, REPLY, UNCONFINED
-from orchestry.sandbox.redact import hide_process
 
+_PR_SET_DUMPABLE = 4
 FLAGS = ("-s", "-P", "-S")  # no site, no folder of its own on sys.path
 _ENVIRON = {
-    "PYTHONHASHSEED": "0",  # sets have one order, so that verdicts repeat
-    "LD_BIND_NOW": "1",  # else each fork would look up the same functions of libraries again
-    "MALLOC_ARENA_MAX": "1",  # else each thread would take 64 MiB of address space
+    "PYTHONHASHSEED": "0",  # fixed order of sets, so that outcomes repeat
+    "LD_BIND_NOW": "1",  # otherwise each fork would resolve library functions again
+    "MALLOC_ARENA_MAX": "1",  # otherwise each thread would take 64 MiB of address space
 }
 _LOADER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""Without these some interpreters do not start; the server forgets them as soon as it has."""
+"""Some interpreters don't start without these; the server removes them at once."""
 PACKAGE = "orchestry.sandbox.inside"
 _PROGRAM = (
     *("tagged", "wire", "syscalls", "seccomp", "confine", "image"),
     *("candidate", "tester", "trial", "server"),
 )
-_START_S = 20.0  # for the interpreter alone, on a machine that is busy with other things
-_GRACE_S = 10.0  # beyond the run's own time, for a server that has no core to itself
+_START_S = 20.0  # for starting the interpreter on a busy machine
+_GRACE_S = 10.0  # in addition to the run's time, for a server without its own core
 _MAX_GREETING = 1 << 16
 _BOOT = """
 import marshal, os, sys, types
@@ -58,18 +58,18 @@ module.main(int(sys.argv[1]))
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """How a run ended (server.ENDED and so on), its wait status, and what was said until then."""
+class Ended:
+    """How a run ended (server.ENDED and so on), its wait status, and its output."""
 
     end: int
     status: int
     said: bytes
     cpu_s: float = 0.0
-    """CPU time of the process whose status it is; 0 where nobody counted."""
+    """CPU time of that process; 0 if it was not measured."""
 
 
-class Refused(SandboxError):
-    """This machine does not allow what the level needs."""
+class Unavailable(SandboxError):
+    """This machine does not support the level."""
 
 
 class Worker:
@@ -85,16 +85,16 @@ class Worker:
         self._reader, self._writer = streams
         self._folder = folder
         self.facts: dict[str, Any] = {}
-        """What the server said of its confinement: level, machine, Landlock's ABI."""
+        """The server's report on its confinement: level, machine, Landlock's ABI."""
 
     @classmethod
     async def start(cls, level: int) -> Worker:
         """A server that is confined and ready.
 
-        Raises Refused if the level can't be had here, SandboxError where no interpreter starts.
+        Raises Unavailable if the level is not available, SandboxError if no interpreter starts.
         """
         if level == UNCONFINED:
-            hide_process()
+            _hide_process()
         mine, theirs = socket.socketpair()
         with contextlib.ExitStack() as undo, theirs:
             undo.callback(mine.close)
@@ -112,24 +112,25 @@ class Worker:
             raise
         return worker
 
-    async def play(self, jobs: Sequence[dict[str, Any]], wall_s: float, room: int) -> Played:
+    async def play(self, jobs: Sequence[dict[str, Any]], wall_s: float, room: int) -> Ended:
         """One run of one process per job. Raises ConnectionError if the server is gone."""
         order = [ORDER.pack(wall_s, room, len(jobs))]
         order += [wire.framed(marshal.dumps(job)) for job in jobs]
-        self._writer.write(b"".join(order))  # at once: each part would wake the server
+        self._writer.write(b"".join(order))  # in one write, because each part would wake the server
         try:
             async with asyncio.timeout(wall_s + _GRACE_S):
                 await self._writer.drain()
                 head = await self._reader.readexactly(REPLY.size)
                 end, status, cpu_s, size = REPLY.unpack(head)
-                return Played(end, status, await self._reader.readexactly(size), cpu_s)
+                return Ended(end, status, await self._reader.readexactly(size), cpu_s)
         except (asyncio.IncompleteReadError, TimeoutError):
             raise ConnectionError from None
 
     async def close(self) -> None:
-        """Ends the server and all that it started."""
+        """Ends the server and all its children."""
         self._writer.close()
-        if self._process.returncode is None:  # not Process.kill: that may reap, unseen by asyncio
+        # Process.kill may reap the process unseen by asyncio.
+        if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
@@ -142,17 +143,17 @@ class Worker:
         self._writer.write(wire.framed(_program()))
         try:
             async with asyncio.timeout(_START_S):
-                size = int.from_bytes(await self._reader.readexactly(wire.HEAD), "big")
+                size = int.from_bytes(await self._reader.readexactly(wire.PREFIX), "big")
                 self.facts = tagged.loads(await self._reader.readexactly(min(size, _MAX_GREETING)))
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
             raise SandboxError(_no_start(self._process.returncode)) from None
         if why := self.facts["why"]:
-            raise Refused(why)
+            raise Unavailable(why)
 
 
 @functools.cache
 def _program() -> bytes:
-    """The server's code, compiled under a name that leads nowhere."""
+    """The server's code, compiled with a file name that does not exist."""
     folder = resources.files(PACKAGE)
     modules = [(PACKAGE, compile("", "<runner>", "exec"))]
     for name in _PROGRAM:
@@ -163,7 +164,8 @@ def _program() -> bytes:
 
 
 def _interpreter() -> str:
-    """The Python below this environment: the environment's own path may lie beside the tasks."""
+    """The base Python of this environment, because the environment's path may be beside the
+    tasks."""
     return str(Path(sys.executable).resolve())
 
 
@@ -191,3 +193,17 @@ def _no_start(code: int | None) -> str:
         f"the sandbox's interpreter did not start (exit status {code}): try "
         f"`{_interpreter()} {' '.join(FLAGS)} -c pass`"
     )
+
+
+@functools.cache
+def _hide_process() -> None:
+    """Hides this process's environment and memory from the user's other processes (Linux).
+
+    Root can still read them. Profilers and debuggers then need root to attach.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):  # no libc to load, or none with prctl
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -1,1 +1,1 @@
-"""The run directory: the journal, and what is folded from it."""
+"""The run directory: the journal, and the files made from it."""

@@ -1,4 +1,4 @@
-"""Which update of a run is meant: by its number, the last, or the one that earned most on dev."""
+"""Selects an update of a run: by number, the last, or the best on dev."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from orchestry.store.journal import Evaluated, Event, Learned
 from orchestry.store.run import Run
 
 Which = int | Literal["best"] | None
-"""None: the last one. 0: the team as the run began."""
+"""None: the last one. 0: the untrained team."""
 OPTIMIZER = "optimizer.pt"
-"""In a checkpoint: what only a resume needs."""
+"""The part of a checkpoint that only a resume needs."""
 
 
-def best(events: Iterable[Event]) -> Evaluated | None:
-    """The evaluation on dev with the highest reward, the first of them in a tie; what the run
-    began with is none."""
+def best_evaluation(events: Iterable[Event]) -> Evaluated | None:
+    """The dev evaluation with the highest reward (the first, if tied); the untrained team's does
+    not count."""
     found = [event for event in events if isinstance(event, Evaluated) and event.update]
     return max(found, key=lambda event: (event.reward, -event.update), default=None)
 
 
-def dev_rewards(events: Iterable[Evaluated]) -> dict[str, float]:
+def dev_summary(events: Iterable[Evaluated]) -> dict[str, float]:
     """Mean rewards before the first update, at the last evaluation and at the best."""
     found = {event.update: event for event in events}
-    top = best(found.values())
+    top = best_evaluation(found.values())
     places = {"before": found.get(0), "last": found[max(found)] if top else None, "best": top}
     return {name: event.reward for name, event in places.items() if event}
 
 
-def chosen(run: Run, which: Which) -> Learned | None:
+def chosen_update(run: Run, which: Which) -> Learned | None:
     """The chosen update. None: the state before the first update.
 
     Raises ConfigError for an update that the run does not have.
@@ -54,7 +54,7 @@ def chosen(run: Run, which: Which) -> Learned | None:
 
 def checkpoint(run: Run, learned: Learned) -> Path:
     """The folder of an update's adapters. Raises ConfigError if the checkpoint is no longer kept,
-    and StoreError if its adapters are not those that the update wrote."""
+    StoreError if its adapters were changed."""
     place = run.folder / str(learned.state["checkpoint"])
     taken = [event for event in run.events if isinstance(event, Learned)]
     kept = [one.update for one in taken if (run.folder / one.state["checkpoint"]).is_dir()]
@@ -70,8 +70,7 @@ def checkpoint(run: Run, learned: Learned) -> Path:
 
 
 def check_files(folder: Path, learned: Learned, fix: str, but: str = "") -> None:
-    """Raises StoreError if a file of a run's checkpoint, `but` one, has not the content that
-    the update wrote."""
+    """Raises StoreError if a file of the checkpoint, except `but`, has changed."""
     place = folder / str(learned.state["checkpoint"])
     for name, digest in learned.state.get("files", {}).items():
         try:
@@ -84,7 +83,7 @@ def check_files(folder: Path, learned: Learned, fix: str, but: str = "") -> None
 
 
 def file_digests(place: Path) -> dict[str, str]:
-    """Of all files of a checkpoint, for the journal."""
+    """Digests of all files of a checkpoint, for the journal."""
     files = sorted(path for path in place.rglob("*") if path.is_file())
     return {path.relative_to(place).as_posix(): file_digest(path) for path in files}
 
@@ -94,7 +93,7 @@ def _listed(updates: Iterable[int]) -> str:
 
 
 def _best(run: Run) -> int:
-    found = best(run.events)
+    found = best_evaluation(run.events)
     if found is None:
         raise ConfigError(
             f"{run.folder} knows no best update: its team was not evaluated on dev while it "

@@ -1,9 +1,9 @@
-"""The journal: the append-only record that ledger, resume, cassettes and reports fold over.
+"""The journal: the append-only record that ledger, resume, replays and reports read.
 
 One event per line of JSON, closed by a CRC-32 that includes the line before, so that a changed,
-missing, doubled or moved line is found and named. A process killed at any moment leaves at most one
-torn last line, which readers drop. `journal.head` beside it says how long the journal was, so that
-one that lost its end is found too.
+missing, doubled or moved line is found and named. A kill leaves at most one incomplete last line,
+which readers drop. `journal.head` holds the journal's length, so a journal that lost its end is
+found too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEAD = "journal.head"
 
 
 class Opened(Frozen):
-    """A process took the run directory: once at the start, once a resume."""
+    """A process took the run directory: once at the start, and once per resume."""
 
     kind: Literal["opened"] = "opened"
     version: int = VERSION
@@ -34,13 +34,13 @@ class Opened(Frozen):
     """Unix time in seconds."""
     provider: str
     model: str
-    """Which model answered by default; a replay asks for the same one."""
+    """The default model; a recorded replay asks for the same one."""
     calibration: tuple[float, float] = (1.0, 0.0)
-    """Slope and intercept by which this process corrects the judge's numbers."""
+    """Slope and intercept of this process's correction of the judge's numbers."""
     digests: dict[str, str] = Field(default_factory=dict)
     """What the process ran on, by name: `config`, `task`, their parts, and the backend's own."""
     accepted: tuple[str, ...] = ()
-    """What had changed since the process before, and was accepted by the user."""
+    """Changes since the previous process that the user accepted."""
     providers: dict[str, str] = Field(default_factory=dict)
     """Names of the providers that this process asks, by the first part of their answers' keys."""
 
@@ -58,10 +58,10 @@ class Reserved(Frozen):
 class Answered(Frozen):
     """An answer arrived. From the cache it costs nothing and has no call number.
 
-    `refused` stands for a prompt that the model's context can't hold: the answer is empty.
-    `failed`: the call failed for good, as its completion says. A resume asks again only where no
-    call of that provider was answered since: then the fault may have been a setting's.
-    `weights`: this process's own model drew it, which costs nothing; it is never asked for again.
+    `refused`: the prompt is longer than the model's context; the answer is empty. `failed`: the
+    call failed for good. A resume asks again only if no later call of that provider was answered,
+    because then a setting may have been wrong. `weights`: this process's own model drew it, at no
+    cost; it is never asked for again.
     """
 
     kind: Literal["answered"] = "answered"
@@ -84,7 +84,7 @@ class Released(Frozen):
 
 
 class Lost(Frozen):
-    """The attempt may have been charged although no answer came: its worst case is spent."""
+    """The attempt may have been charged although no answer came; its worst case counts as spent."""
 
     kind: Literal["lost"] = "lost"
     call: int
@@ -92,7 +92,7 @@ class Lost(Frozen):
 
 
 class Counted(Frozen):
-    """A lost call can have cost `usd` at most: the answer to the same request counted its input."""
+    """A lost call cost at most `usd`: a later answer to the same request showed its input count."""
 
     kind: Literal["counted"] = "counted"
     call: int
@@ -101,7 +101,7 @@ class Counted(Frozen):
 
 
 class Scored(Frozen):
-    """A state was scored. A resume takes this score and does not judge again."""
+    """A state was scored. A resume takes this score and does not evaluate again."""
 
     kind: Literal["scored"] = "scored"
     key: str
@@ -109,9 +109,9 @@ class Scored(Frozen):
 
 
 class Learned(Frozen):
-    """The backend took an update: all that the episodes after it depend on.
+    """The backend made an update, on which later episodes depend.
 
-    `state` is the backend's own; a resume hands it back.
+    `state` is the backend's own; a resume returns it to the backend.
     """
 
     kind: Literal["learned"] = "learned"
@@ -122,20 +122,20 @@ class Learned(Frozen):
 
 
 class Evaluated(Frozen):
-    """The team played dev problems as an update left it: nothing that is learned depends on it."""
+    """The team after an update played dev problems; learning does not depend on it."""
 
     kind: Literal["evaluated"] = "evaluated"
     update: int
-    """0: as the run began."""
+    """0: the untrained team."""
     reward: float
-    """Mean over all trajectories of all the problems, in [0, 1]."""
+    """Mean over all trajectories of all problems, in [0, 1]."""
     tags: dict[str, float]
     """Share of the trajectories with each tag, such as those of cooperation."""
     at: float
 
 
 class Rated(Frozen):
-    """A person's word on a trajectory. It outranks the judge; the last one on a node counts."""
+    """A person's rating of a trajectory. It outranks the judge; the last one for a node counts."""
 
     kind: Literal["rated"] = "rated"
     episode: int
@@ -146,7 +146,7 @@ class Rated(Frozen):
 
 
 class Committed(Frozen):
-    """An episode is whole, and its line stands in episodes.jsonl."""
+    """An episode is complete, and its line is in episodes.jsonl."""
 
     kind: Literal["committed"] = "committed"
     episode: int
@@ -154,7 +154,7 @@ class Committed(Frozen):
 
 
 class RolledBack(Frozen):
-    """Finished episodes from this one on count no more: they are played again, all together."""
+    """Finished episodes from this one on are discarded and played again."""
 
     kind: Literal["rolled_back"] = "rolled_back"
     episode: int
@@ -189,7 +189,7 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 def last_words(events: Iterable[Event]) -> dict[tuple[int, str], Rated]:
-    """People's ratings by episode and node; the last one on a node counts."""
+    """People's ratings by episode and node; the last one for a node counts."""
     return {(e.episode, e.node): e for e in events if isinstance(e, Rated)}
 
 
@@ -199,7 +199,7 @@ def ratings(events: Iterable[Event]) -> dict[tuple[int, str], float]:
 
 
 class Journal:
-    """The one writer of a journal file. Every event is with the system before append returns.
+    """The only writer of a journal file. `append` returns after the operating system has the event.
 
     Raises StoreError for a journal that lost its end, unless `shortened` is allowed.
     """
@@ -219,15 +219,15 @@ class Journal:
         self._mark()
 
     def append(self, event: Event) -> None:
-        """Writes one event whole; raises StoreError where the disk refuses, or another process
-        took the folder."""
+        """Writes one event; raises StoreError if the disk refuses, or another process took the
+        folder."""
         self.check()
         line = encode(event, self._crc)
         try:
             written = os.write(self._fd, line)
         except OSError as error:
             raise _refused(self.path, error) from None
-        if written != len(line):  # cut the piece off, so that later lines stay readable
+        if written != len(line):  # cut the incomplete line off, so that later lines stay readable
             os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
             raise _refused(self.path, OSError("only part of a line fitted"))
         self._size, self._crc = self._size + written, _last_crc(line)
@@ -247,7 +247,7 @@ class Journal:
                 raise _taken(file, f"has {found.st_size:,} bytes, not {self._size:,}")
 
     def sync(self) -> None:
-        """Puts what was appended on the disk itself, against loss of power."""
+        """Flushes to the disk (fsync)."""
         os.fsync(self._fd)
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ class Journal:
         os.close(self._head)
 
     def _mark(self) -> None:
-        """Always as many bytes in the same place, for which a full disk has room."""
+        """Always the same bytes in the same place, so it works on a full disk."""
         try:
             os.pwrite(self._head, b"%016d %08x\n" % (self._size, self._crc), 0)
         except OSError as error:
@@ -263,15 +263,15 @@ class Journal:
 
 
 def encode(event: Event, before: int = 0) -> bytes:
-    """One line: the event's JSON object with its checksum as last field, which goes on from that
-    of the line before it."""
+    """One line: the event's JSON object; its last field is the checksum, chained to the previous
+    line's."""
     body = event.model_dump_json().encode("utf-8")[:-1]
     return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body, before))
 
 
 def decode(line: bytes, before: int = 0) -> Event:
-    """The event of one whole line; raises ValueError where it is damaged, or does not follow the
-    line with the checksum `before`."""
+    """The event of a line; raises ValueError if the line is damaged or does not follow the line
+    with checksum `before`."""
     body, sep, tail = line.rpartition(b',"crc":"')
     if not sep or tail[8:] != b'"}' or tail[:8] != b"%08x" % zlib.crc32(body, before):
         raise ValueError("its checksum does not match")
@@ -279,7 +279,7 @@ def decode(line: bytes, before: int = 0) -> Event:
 
 
 def checksums(lines: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Each line with the checksum that the line before it says it has."""
+    """Each line with the previous line's checksum."""
     before = 0
     for line in lines:
         yield line, before
@@ -295,12 +295,12 @@ def _last_crc(lines: bytes) -> int:
 
 
 def _check_head(path: Path, whole: bytes) -> None:
-    """Raises StoreError for a journal without all that its head says was written."""
+    """Raises StoreError if the journal is shorter than its head says."""
     try:
         size, crc = path.with_name(HEAD).read_bytes().split()
         end, last = int(size), int(crc, 16)
     except (OSError, ValueError):
-        return  # a run whose head was not copied: the chain is checked all the same
+        return  # the head was not copied; the chain is checked anyway
     if len(whole) >= end and _last_crc(whole[:end]) == last:
         return
     raise StoreError(
@@ -313,8 +313,8 @@ def _check_head(path: Path, whole: bytes) -> None:
 def read(path: Path) -> Iterator[Event]:
     """All events of a journal, oldest first.
 
-    A last line without its end is a write that a kill cut off, and is left out. Raises StoreError
-    naming the line for any other damage, and for a journal of another version.
+    An incomplete last line was cut off by a kill and is skipped. Raises StoreError, naming the
+    line, for any other damage, and for a journal of another version.
     """
     try:
         lines = path.read_bytes().split(b"\n")
@@ -351,7 +351,7 @@ def _checked(path: Path, number: int, line: bytes, before: int) -> Event:
 
 
 def _foreign_version(line: bytes) -> int | None:
-    """The version of a journal whose lines this release can't read, where it says one."""
+    """The version of a journal that this release can't read; None if it names no version."""
     try:
         version = json.loads(line).get("version")
     except (ValueError, AttributeError):

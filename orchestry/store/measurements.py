@@ -1,7 +1,7 @@
-"""What was measured around a run: where it lies, and what the names of its folders say.
+"""A run's evaluations and baselines: their folders and the meaning of the folders' names.
 
 `RUN/evaluations/test--update-4--samples-10` is its team on test, `RUN/baselines/fixed--test` a
-baseline beside it. Other rooms ask this file: none takes a name apart itself.
+baseline beside it. Only this file parses these names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orchestry.core.types import SPLITS
 
 EVALUATIONS, BASELINES = "evaluations", "baselines"
 FORMS = "[BASELINE--]SPLIT[--update-N][--samples-K]"
-"""What a folder may be called, as messages show it."""
+"""The form of a folder's name, for messages."""
 _NAME = re.compile(
     rf"(?:(?P<baseline>.+)--)?(?P<split>{'|'.join(SPLITS)})"
     r"(?:--update-(?P<update>\d+))?(?:--samples-(?P<samples>\d+))?"
@@ -25,15 +25,15 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Who played which problems, and how often."""
+    """Which team played which problems, and how often."""
 
     split: str
     baseline: str | None = None
     """None: the run's team."""
     update: int | None = None
-    """The update that left the team so, 0: as the run began; None: it learned nothing."""
+    """The team's update; 0: untrained; None: the run learned nothing."""
     samples: int | None = None
-    """Independent trajectories of each problem; None: as the run's own search."""
+    """Independent trajectories per problem; None: the run's own search."""
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class Measurement:
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """What a folder's name says; None for one that says something else.
+        """Parses a folder's name; None if it has another form.
 
         >>> Measurement.parse("fixed--test--samples-10").samples
         10
@@ -56,7 +56,7 @@ class Measurement:
         return cls(split=match["split"], baseline=match["baseline"], **numbers)
 
 
-def evaluations(run: Path) -> Iterator[tuple[Path, Measurement]]:
+def evaluation_folders(run: Path) -> Iterator[tuple[Path, Measurement]]:
     """The folders of a run's evaluations, finished or not."""
     for place in sorted((run / EVALUATIONS).glob("*")):
         if found := Measurement.parse(place.name):
@@ -64,7 +64,7 @@ def evaluations(run: Path) -> Iterator[tuple[Path, Measurement]]:
 
 
 def host_of(folder: Path) -> Path | None:
-    """The run that a measurement's folder lies in; None for one that lies elsewhere."""
+    """The run that contains a measurement's folder; None if there is none."""
     host = folder.parent.parent
     inside = folder.parent.name in (EVALUATIONS, BASELINES)
     return host if inside and (host / "journal.jsonl").is_file() else None

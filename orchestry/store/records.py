@@ -1,6 +1,6 @@
-"""An episode as it stands on disk: the search tree, flattened, one line of episodes.jsonl.
+"""An episode on disk: the flattened search tree, one line of episodes.jsonl.
 
-Each node holds only its own move; a reader finds the rest of a trajectory through `parent`.
+Each node holds only its own move; `parent` leads to the rest of the trajectory.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class NodeRecord(Frozen):
     """The judge's own number, before mixing; None if it was not asked."""
     judge_feedback: str = ""
     score: Score = Score(parts=())
-    """The task's; without parts at the root, which has none."""
+    """The task's score; at the root it has no parts."""
 
     @model_validator(mode="before")
     @classmethod
     def _read_0_1_0(cls, data: Any) -> Any:
-        """Version 0.1.0 wrote the score's fields beside those of the node."""
+        """Version 0.1.0 wrote the score's fields into the node."""
         if not isinstance(data, dict) or not (found := Score.model_fields.keys() & data.keys()):
             return data
         rest = {name: value for name, value in data.items() if name not in found}
@@ -42,7 +42,7 @@ class NodeRecord(Frozen):
 
     @property
     def place(self) -> NodeId:
-        """Where it stands in the tree, as an id that can be ordered and has a stage."""
+        """Its id in the tree, which can be ordered and has a stage."""
         return NodeId.of(self.id)
 
 
@@ -58,11 +58,11 @@ class GroupRecord(Frozen):
 
 
 class CreditRecord(Frozen):
-    """One agent's part in the return of the best trajectory, and of the worst one.
+    """One agent's credit for the best or the worst trajectory.
 
-    A credit is in units of the return: the value of the states after the agent's moves less the
-    value of those before, summed. The credits of all agents add up to the trajectory's return less
-    the value of the root. `low` and `high` are the ends of a 95 % interval.
+    A credit is in units of the return: the sum, over the agent's moves, of the value after the move
+    minus the value before it. The credits of all agents add up to the trajectory's return minus the
+    value of the root. `low` and `high` are the ends of a 95 % interval.
     """
 
     agent: str
@@ -76,7 +76,7 @@ class CreditRecord(Frozen):
 class EpisodeRecord(Frozen):
     """One problem, searched once. `best` is the leaf with the highest score, `reward` its total.
 
-    An episode that `failed` has no leaf, and its figures are no measurements: rewards are 0.
+    An episode that `failed` has no leaf; its rewards are 0 and enter no mean.
     """
 
     episode: int
@@ -98,11 +98,11 @@ class EpisodeRecord(Frozen):
     credits: tuple[CreditRecord, ...] = ()
     """One per agent for the best leaf, then one per agent for the worst, if it is another leaf."""
     failed_calls: int = 0
-    """Samples of its search that are missing, because their calls failed for good."""
+    """Missing samples, because their calls failed for good."""
     failed: str = ""
-    """Why no trajectory reached its end; '' if one did."""
+    """Why no trajectory finished; '' if one did."""
     credit_calls: int = 0
-    """Samples drawn to find the credits, besides `calls`; `usd` and tokens are without them."""
+    """Samples drawn for credits, not counted in `calls`, `usd` and tokens."""
 
     def node(self, id: str) -> NodeRecord:
         """The node of that id."""
@@ -128,7 +128,7 @@ class EpisodeRecord(Frozen):
         return Counter(tag for node in self.leaves() for tag in node.score.tags)
 
     def leaves(self) -> Iterator[NodeRecord]:
-        """The nodes with nothing below them that survived to the end."""
+        """The surviving nodes without children."""
         parents = {node.parent for node in self.nodes}
         return (node for node in self.nodes if node.survived and node.id not in parents)
 
@@ -155,7 +155,7 @@ class Summary(Frozen):
     backend: str
     strategy: str
     baseline: str | None = None
-    """How the task was played instead of as it is: see `RunConfig.baseline`."""
+    """The baseline that was played; see `RunConfig.baseline`."""
     provider: str
     model: str
     model_sha256: str | None = None
@@ -163,18 +163,18 @@ class Summary(Frozen):
     episodes: int
     """Episodes finished, failed ones included."""
     failed_episodes: int = 0
-    """Episodes of which no trajectory reached its end: they are left out of all means and tags."""
+    """Episodes without a finished trajectory; they enter no mean and no tag count."""
     failed_calls: int = 0
-    """Calls that failed for good, whatever for: their samples are missing."""
+    """Calls of any purpose that failed for good; their samples are missing."""
     episodes_asked: int
     calls: int
-    """Answers that a model gave; those from the cache are `cache_hits`."""
+    """Answers from models; answers from the cache count in `cache_hits`."""
     cache_hits: int
     input_tokens: int
     output_tokens: int
     cost_usd: float
     lost_usd: float
-    """The part of cost_usd set aside for calls that may have been billed but never answered."""
+    """The part of cost_usd for calls that may have been billed but were never answered."""
     budget_usd: float | None
     mean_reward: float | None
     """Of the best trajectory per episode: the measure of a search."""
@@ -186,30 +186,30 @@ class Summary(Frozen):
     """How many evaluated trajectories carry each tag, of `leaves` in all."""
     leaves: int = 0
     solved: str | None = None
-    """The tag that says of a trajectory that it solved its problem, where the task has one."""
+    """The tag of a trajectory that solved its problem, if the task has one."""
     cost_by_use: dict[str, float] = Field(default_factory=dict)
     """Dollars for search, judge, credit and learning."""
     cost_by_provider: dict[str, float] = Field(default_factory=dict)
-    """Dollars of answered calls by provider, where more than one was asked."""
+    """Dollars of answered calls by provider, if more than one was asked."""
     calls_by_provider: dict[str, int] = Field(default_factory=dict)
-    """Answers that each provider's models gave, where more than one was asked."""
+    """Answers by provider, if more than one was asked."""
     judgements: dict[str, int] = Field(default_factory=dict)
     """How many sibling sets the judge rated, rated after a repair, and left malformed."""
     updates: int = 0
-    """Times that the library of behaviours was brought up to date, or the weights moved."""
+    """Updates of the library of behaviours, or of the weights."""
     taught: int | None = None
-    """Backend local: those of them that found something to learn from."""
+    """Backend local: updates that had something to learn from."""
     dev_rewards: dict[str, float] = Field(default_factory=dict)
     """Backend local: mean rewards on dev `before`, at the `last` evaluation and at the `best`."""
     best_update: int | None = None
     """The update of that best; its checkpoint is kept."""
     accepted: int = 0
-    """Behaviours that stand in the agents' prompts."""
+    """Behaviours in the agents' prompts."""
     prompt_diff: str = ""
     """What the library changed in the system prompts: a unified diff."""
     usage: tuple[UsageRecord, ...]
     seconds: float
-    """Wall clock of this process's part of the run."""
+    """Wall-clock seconds of this process."""
 
 
 class Metrics:

@@ -1,7 +1,7 @@
-"""The run directory: one writer, an append-only journal, and files that are folds of it.
+"""The run directory: one writer, an append-only journal, and files made from it.
 
-`journal.jsonl` is the source of truth. `episodes.jsonl` holds one line per finished episode, whole
-before the journal says `committed`; metrics.jsonl and rewards.csv are made from it.
+`journal.jsonl` is the source of truth. `episodes.jsonl` has one line per finished episode, written
+before the journal's `committed`; metrics.jsonl and rewards.csv are made from it.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from orchestry.store.journal import Committed, Evaluated, Event, Journal, Learne
 from orchestry.store.records import EpisodeRecord, Metrics, Summary, rewards_csv
 
 FOLDS = ("episodes.jsonl", "metrics.jsonl", "rewards.csv")
-"""The files that are made from committed episodes alone."""
+"""The files made from committed episodes."""
 
 
 class Mirror(Protocol):
-    """Who shows elsewhere what a run writes; every call is cheap and none may fail."""
+    """Shows a run in another tool. Every method must be fast and must not raise."""
 
     def committed(self, record: EpisodeRecord, at: float) -> None:
-        """An episode is part of the run."""
+        """An episode was committed."""
         ...
 
     def learned(self, event: Learned) -> None:
-        """An update is part of the run."""
+        """An update was committed."""
         ...
 
     def evaluated(self, event: Evaluated) -> None:
-        """So is what the team earned on dev after it."""
+        """An evaluation on dev was committed."""
         ...
 
     def close(self) -> None:
-        """This process writes no more."""
+        """This process has stopped writing."""
         ...
 
 
 class Store:
-    """The one writer of a run directory, from `with` to its end.
+    """The only writer of a run directory; use it with `with`.
 
-    Raises LockedError while another process writes it, StoreError where the disk refuses, and
-    where the journal lost what was written, unless that is `shortened` and accepted.
+    Raises LockedError while another process writes it, StoreError if the disk refuses or the
+    journal lost lines (with `shortened`, a lost end is accepted).
     """
 
     def __init__(self, folder: Path, *, shortened: bool = False) -> None:
@@ -64,7 +64,8 @@ class Store:
         self.episodes: dict[int, EpisodeRecord] = {}
         self.journal: Journal
         self.lost: set[int] = set()
-        """Episodes that the journal calls finished and episodes.jsonl lacks: to be played again."""
+        """Episodes that the journal calls finished but episodes.jsonl lacks; they are played
+        again."""
         self.mirrors: list[Mirror] = []
         self._metrics = Metrics()
         self._lock = FileLock(folder / "run.lock")
@@ -103,7 +104,7 @@ class Store:
             _check_known(path, records, self.events)
         self.episodes, self.lost = committed_episodes(self.folder, self.events, records)
         self.journal = Journal(path, self.folder / "run.lock", shortened=self._shortened)
-        if any((self.folder / name).exists() for name in FOLDS):  # a kill may have torn a line
+        if any((self.folder / name).exists() for name in FOLDS):  # a kill may have cut a line off
             self.rewrite()
 
     def __exit__(self, *exc: object) -> None:
@@ -115,7 +116,7 @@ class Store:
             self._lock.release()
 
     def commit(self, record: EpisodeRecord, at: float) -> None:
-        """Makes a finished episode part of the run, in all files."""
+        """Commits a finished episode, in all files."""
         self._append("episodes.jsonl", record.model_dump_json() + "\n")
         self.journal.append(Committed(episode=record.episode, at=at))
         self.episodes[record.episode] = record
@@ -127,19 +128,19 @@ class Store:
             mirror.committed(record, at)
 
     def learned(self, event: Learned) -> None:
-        """Makes an update part of the run."""
+        """Commits an update."""
         self.journal.append(event)
         for mirror in self.mirrors:
             mirror.learned(event)
 
     def evaluated(self, event: Evaluated) -> None:
-        """Makes what the team earned on dev part of the run."""
+        """Commits an evaluation on dev."""
         self.journal.append(event)
         for mirror in self.mirrors:
             mirror.evaluated(event)
 
     def roll_back(self, episode: int, at: float) -> None:
-        """Takes back the finished episodes from this one on: they are to be played again."""
+        """Discards the finished episodes from this one on; they are played again."""
         self.journal.append(RolledBack(episode=episode, at=at))
         self.lost = {number for number in self.lost if number < episode}
         for number in [number for number in self.episodes if number >= episode]:
@@ -147,7 +148,7 @@ class Store:
         self.rewrite()
 
     def rewrite(self) -> None:
-        """Makes the folds anew from the committed episodes, in order of episode."""
+        """Rewrites the derived files from the committed episodes, in order."""
         records = [self.episodes[number] for number in sorted(self.episodes)]
         lines = "".join(record.model_dump_json() + "\n" for record in records)
         self.write("episodes.jsonl", lines)
@@ -175,13 +176,13 @@ class Store:
             with path.open("ab") as file:
                 file.write(text.encode("utf-8"))
         except OSError as error:
-            with suppress(OSError):  # a piece of a line would spoil the next one
+            with suppress(OSError):  # an incomplete line would spoil the next one
                 os.truncate(path, size)
             raise refused(path, error) from None
 
 
 class Run:
-    """A run directory, read when asked: what notebooks and reports build on."""
+    """A run directory, read lazily; notebooks and reports use it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -198,12 +199,12 @@ class Run:
 
     @cached_property
     def episodes(self) -> list[EpisodeRecord]:
-        """The finished episodes in order, less those that failed."""
+        """The finished episodes in order, without failed ones."""
         return [record for record in self._all if not record.failed]
 
     @property
     def failed(self) -> list[EpisodeRecord]:
-        """Finished episodes that measure nothing: none of their trajectories reached its end."""
+        """Failed episodes: none of their trajectories finished."""
         return [record for record in self._all if record.failed]
 
     @cached_property
@@ -219,7 +220,7 @@ class Run:
 
     @property
     def summary(self) -> Summary:
-        """summary.json; raises StoreError while the run has none yet."""
+        """summary.json; raises StoreError if it does not exist yet."""
         path = self.folder / "summary.json"
         try:
             return Summary.model_validate_json(path.read_bytes())
@@ -240,7 +241,7 @@ class Run:
 
     @property
     def best(self) -> EpisodeRecord | None:
-        """The episode with the highest reward, the first of them in a tie."""
+        """The episode with the highest reward; the first, if tied."""
         return max(self.episodes, key=lambda e: (e.reward, -e.episode), default=None)
 
 
@@ -264,8 +265,8 @@ def existing(folder: Path) -> Path:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raises ConfigError for a link, device or pipe in a run directory: what is written to the run
-    would be written elsewhere. Those of a tracker are its own.
+    """Raises ConfigError for a link, device or pipe in a run directory, because writing to it could
+    change files elsewhere. Trackers' folders are not checked.
     """
     for place, folders, files in os.walk(folder):
         names = [*folders, *files]
@@ -273,7 +274,7 @@ def refuse_links(folder: Path) -> None:
         for path in (Path(place, name) for name in names):
             try:
                 mode = path.lstat().st_mode
-            except FileNotFoundError:  # a process that writes the run has just replaced it
+            except FileNotFoundError:  # the run's writer has just replaced it
                 continue
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 raise ConfigError(
@@ -284,7 +285,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The plain data of config.yaml, whichever release wrote it."""
+    """The plain data of config.yaml, of any release."""
     path = folder / "config.yaml"
     try:
         data = read_yaml(path)
@@ -300,9 +301,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 def committed_episodes(
     folder: Path, events: Iterable[Event], records: Mapping[int, EpisodeRecord] | None = None
 ) -> tuple[dict[int, EpisodeRecord], set[int]]:
-    """The episodes that the journal says are whole, by number, and those of them that are missing.
+    """The committed episodes by number, and the numbers of missing ones.
 
-    A line that was written but not committed is left out; a damaged one raises StoreError.
+    A line that was not committed is skipped; a damaged one raises StoreError.
     """
     whole, there = committed(events), _records(folder) if records is None else records
     found = {number: record for number, record in there.items() if number in whole}
@@ -318,7 +319,7 @@ def _records(folder: Path) -> dict[int, EpisodeRecord]:
         try:
             record = EpisodeRecord.model_validate_json(line)
         except ValidationError as error:
-            if (number, line) == lines[-1]:  # torn by a kill: not committed, or reported missing
+            if (number, line) == lines[-1]:  # cut off by a kill: not committed, or reported missing
                 break
             raise StoreError(
                 f"{path}, line {number} is damaged ({reason(error)}): delete the line, then "
@@ -329,8 +330,8 @@ def _records(folder: Path) -> dict[int, EpisodeRecord]:
 
 
 def _check_known(path: Path, records: Iterable[int], events: Sequence[Event]) -> None:
-    """Raises StoreError for a journal that never heard of finished episodes: it was emptied or
-    shortened, and the budget would begin anew. The last one a kill may have left uncommitted.
+    """Raises StoreError if the journal lacks finished episodes: it was emptied or shortened, and
+    their cost would be forgotten. A kill may have left the last one uncommitted.
     """
     known = {event.episode for event in events if isinstance(event, Committed)}
     unknown = [number for number in records if number not in known]
@@ -344,7 +345,7 @@ def _check_known(path: Path, records: Iterable[int], events: Sequence[Event]) ->
 
 
 def committed(events: Iterable[Event]) -> set[int]:
-    """Numbers of the episodes that a journal calls finished, less those taken back."""
+    """Numbers of the finished episodes in a journal, without discarded ones."""
     found = set[int]()
     for event in events:
         if isinstance(event, Committed):

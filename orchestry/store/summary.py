@@ -1,7 +1,7 @@
-"""A run in figures: the fold of its journal, and the summary that is made from it.
+"""A run's figures, computed from its journal, and the summary made from them.
 
-Gateway and ledger take these folds event by event while a run is played, a resume takes them of the
-journal so far, and a report of whatever it can read of it: so they can't differ.
+Gateway and ledger use the same code event by event, a resume on the journal so far, and a report on
+the readable part of it; so they always agree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from orchestry.core.errors import StoreError
-from orchestry.store.checkpoints import best, dev_rewards
+from orchestry.store.checkpoints import best_evaluation, dev_summary
 from orchestry.store.journal import (
     Answered,
     Counted,
@@ -30,12 +30,12 @@ from orchestry.store.journal import (
 from orchestry.store.records import EpisodeRecord, Summary, UsageRecord
 
 NANO = 1_000_000_000
-USES = {"act": "search", "judge": "judge", "credit": "credit"}
-"""What a call's purpose counts as in the summary; all others are learning."""
+_USES = {"act": "search", "judge": "judge", "credit": "credit"}
+"""The summary's category per purpose of a call; all others are learning."""
 
 
 def nano(usd: float) -> int:
-    """Whole nano-dollars, rounded up but for float noise.
+    """Whole nano-dollars, rounded up except for float noise.
 
     >>> nano(0.1 + 0.2), nano(1.2e-9)
     (300000000, 2)
@@ -45,28 +45,28 @@ def nano(usd: float) -> int:
 
 @dataclass(slots=True)
 class Balance:
-    """What a journal says was spent: the fold of its events. Amounts in nano-dollars."""
+    """The money spent, according to a journal's events, in nano-dollars."""
 
     settled: int = 0
     lost: int = 0
     reserved: int = 0
     open: dict[int, Reserved] = field(default_factory=dict)
-    """Reservations without an end, by call number."""
+    """Open reservations by call number."""
     lost_calls: dict[str, dict[int, int]] = field(default_factory=dict)
-    """What lost calls are charged, by request and call number."""
+    """The charges for lost calls, by request and call number."""
     calls: int = 0
-    """The number of the next call."""
+    """The next call's number."""
     damaged: bool = False
-    """Some lines of the journal can't be read: a call may end that was never reserved."""
+    """Some lines of the journal can't be read, so a call may end without a reservation."""
 
     @property
     def spent(self) -> int:
         return self.settled + self.lost
 
     def add(self, event: Event) -> None:
-        """Takes one event; the live ledger and a resume both go this way, so they can't differ.
+        """Adds one event; the live ledger and a resume both use this, so they agree.
 
-        Raises StoreError for the end of a call that is not open.
+        Raises StoreError if a call ends that is not open.
         """
         if isinstance(event, Reserved):
             self.open[event.call] = event
@@ -84,7 +84,7 @@ class Balance:
             self._charge(event.key, event.call, event.usd)
 
     def _charge(self, key: str, call: int, usd: float) -> None:
-        """What a lost call is charged, in place of what it was charged before."""
+        """Replaces the charge for a lost call."""
         charged = self.lost_calls.setdefault(key, {})
         self.lost += nano(usd) - charged.get(call, 0)
         charged[call] = nano(usd)
@@ -117,19 +117,19 @@ class _Sum:
     input_tokens: int = 0
     output_tokens: int = 0
     nano_usd: int = 0
-    """Whole nano-dollars: their sum is the same in whatever order answers arrive."""
+    """Whole nano-dollars, so that the sum does not depend on the order of answers."""
     place: str = ""
-    """The first part of the last answer's key: who gave it."""
+    """The first part of the last answer's key, which names its provider."""
 
 
 class Usage:
-    """Adds up answers, live ones and those of an earlier process of the run alike."""
+    """Adds up answers, of this process and of earlier ones."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, str], _Sum] = {}
 
     def add(self, event: Answered) -> None:
-        """Takes one answer; those from the cache count as hits alone."""
+        """Adds one answer; an answer from the cache counts only as a hit."""
         total = self._sums.setdefault((event.agent, event.purpose), _Sum())
         total.place = event.key.rpartition("-")[0]
         if event.source == "cache":
@@ -176,7 +176,7 @@ class Books:
 
 
 def books(events: Sequence[Event]) -> Books:
-    """Those of a journal, some of whose lines may be unreadable; open calls count nothing."""
+    """The figures of a journal, some of whose lines may be unreadable; open calls do not count."""
     processes = [event for event in events if isinstance(event, Opened)]
     opened = next(iter(processes), None)
     usage, balance = Usage(), replay(events, damaged=True)
@@ -184,7 +184,7 @@ def books(events: Sequence[Event]) -> Books:
         if isinstance(event, Answered):
             usage.add(event)
     evaluated = [event for event in events if isinstance(event, Evaluated)]
-    top = best(evaluated)
+    top = best_evaluation(evaluated)
     return Books(
         provider=opened.provider if opened else "",
         model=opened.model if opened else "",
@@ -193,17 +193,17 @@ def books(events: Sequence[Event]) -> Books:
         lost_usd=balance.lost / NANO,
         failed_calls=len(failures(events)),
         updates=sum(isinstance(event, Learned) for event in events),
-        dev_rewards=dev_rewards(evaluated),
+        dev_rewards=dev_summary(evaluated),
         best_update=top.update if top else None,
         seconds=seconds(events),
     )
 
 
-def summarise(
+def summarise_journal(
     folder: Path, config: Mapping[str, Any], books: Books, finished: Sequence[EpisodeRecord]
 ) -> Summary:
-    """All that journal and episodes tell, as of a run that was interrupted here. The process that
-    played it also knows its weights, its prompts and what the task calls solved."""
+    """The summary that journal and episodes allow, as if the run was interrupted here. The process
+    that played the run adds its weights, its prompts and the tag for solved."""
     records = [record for record in finished if not record.failed]
     top = max(records, key=lambda record: (record.reward, -record.episode), default=None)
     tags: Counter[str] = sum((record.tags() for record in records), Counter())
@@ -250,12 +250,12 @@ def summarise(
 def _by_use(usage: Sequence[UsageRecord]) -> dict[str, float]:
     dollars = dict.fromkeys(("search", "judge", "credit", "learning"), 0.0)
     for row in usage:
-        dollars[USES.get(row.purpose, "learning")] += row.usd
+        dollars[_USES.get(row.purpose, "learning")] += row.usd
     return dollars
 
 
 def provider_names(events: Iterable[Event]) -> dict[str, str]:
-    """Of all providers that the run's processes asked, by the first part of their answers' keys."""
+    """Names of all providers that were asked, by the first part of their answers' keys."""
     return {
         place: name
         for event in events
@@ -265,7 +265,7 @@ def provider_names(events: Iterable[Event]) -> dict[str, str]:
 
 
 def _by_provider(usage: Iterable[UsageRecord]) -> dict[str, list[UsageRecord]]:
-    """The rows of each provider; nothing where only one was asked."""
+    """The rows of each provider; empty if only one was asked."""
     found: dict[str, list[UsageRecord]] = {}
     for row in sorted(usage, key=lambda row: row.provider):
         found.setdefault(row.provider, []).append(row)
@@ -273,7 +273,7 @@ def _by_provider(usage: Iterable[UsageRecord]) -> dict[str, list[UsageRecord]]:
 
 
 def seconds(events: Iterable[Event]) -> float:
-    """Wall time of all the run's processes, each from its opening to its last event."""
+    """Wall-clock seconds of all processes, each from its opening to its last event."""
     found, opened, last = 0.0, None, 0.0
     for event in events:
         if isinstance(event, Opened):
@@ -285,6 +285,6 @@ def seconds(events: Iterable[Event]) -> float:
 
 
 def failures(events: Iterable[Event]) -> list[Answered]:
-    """The calls that failed for good, less those that were asked again and answered."""
+    """The calls that failed for good, without those that a later attempt answered."""
     last = {event.key: event for event in events if isinstance(event, Answered)}
     return [event for event in last.values() if event.source == "failed"]

@@ -1,9 +1,8 @@
-"""TensorBoard and W&B: mirrors of what a run writes, never sources.
+"""TensorBoard and W&B: copies of a run's figures; nothing reads them back.
 
-Each process of a run shows all of it from the first episode on, made from the same records as
-metrics.jsonl. So a resume doubles no step, episodes taken back leave no trace, and what a kill
-kept from a mirror comes back. A mirror is fed by a thread of its own: where it fails, the user is
-told once, and the run continues.
+Each process shows the whole run from the first episode on, from the same records as metrics.jsonl.
+So a resume repeats no step, discarded episodes disappear, and rows lost in a kill come back. Each
+mirror has its own thread; if it fails, the user is told once and the run continues.
 """
 
 from __future__ import annotations
@@ -20,34 +19,33 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from orchestry.core.config import RunConfig
+from orchestry.core.config import RunConfig, TrackersConfig
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, reason
 from orchestry.core.resolve import leaves
-from orchestry.core.track_config import TrackersConfig
 from orchestry.store.journal import Committed, Evaluated, Learned
 from orchestry.store.records import EpisodeRecord, Metrics
 from orchestry.store.run import Mirror, Store
 
 WAIT_S = 30.0
-"""How long the end of a run waits for a mirror that has not shown everything yet."""
+"""Seconds that the end of a run waits for a slow mirror."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Figures by name, at one place of the run."""
+class TrackerRow:
+    """Named figures at one point of the run."""
 
     episode: int
-    """The x of every curve: the episode, or the last one that an update learned from."""
+    """The x value: the episode, or the last episode that an update learned from."""
     at: float
     """Unix time in seconds."""
     figures: Mapping[str, float]
 
 
-Write = Callable[[Row], None]
+Write = Callable[[TrackerRow], None]
 
 
-def check(config: TrackersConfig, *, login: bool = True) -> None:
+def check_trackers(config: TrackersConfig, *, login: bool = True) -> None:
     """Raises ConfigError for a package that is missing, and with `login` for W&B's login."""
     for package, wanted in (("tensorboard", config.tensorboard), ("wandb", config.wandb != "off")):
         found = find_spec(package)
@@ -63,9 +61,9 @@ def check(config: TrackersConfig, *, login: bool = True) -> None:
 def open_trackers(
     config: RunConfig, store: Store, every: int | None, note: Callable[[str], None]
 ) -> list[Mirror]:
-    """The mirrors that a config asks for, shown all that the store holds so far.
+    """Opens the mirrors of a config and shows them everything in the store so far.
 
-    `every`: episodes per update; None: nothing is learned. The journal has its first event.
+    `every`: episodes per update; None: nothing is learned. The journal must have its first event.
     """
     shown, open_each = config.trackers, dict[str, Callable[[], AbstractContextManager[Write]]]()
     if shown.tensorboard:
@@ -88,10 +86,10 @@ def open_trackers(
 
 
 class Rows:
-    """What a mirror shows, in an order that no kill, resume or concurrency changes.
+    """The rows of a mirror, in an order that does not depend on kills, resumes or concurrency.
 
-    Episodes come by number, each update and then its evaluation after the last one that it learned
-    from; what arrives before its turn waits. So the n-th row of a run is the same in all its
+    Episodes come by number. Each update, and then its evaluation, comes after the last episode that
+    it learned from. A row that arrives early waits. So the n-th row of a run is the same in all its
     processes.
     """
 
@@ -104,22 +102,22 @@ class Rows:
         self._updates: dict[int, Learned] = {}
         self._evaluations: dict[int, Evaluated] = {}
 
-    def episode(self, record: EpisodeRecord, at: float) -> Iterator[Row]:
-        """The rows whose turn has come with this episode."""
+    def episode(self, record: EpisodeRecord, at: float) -> Iterator[TrackerRow]:
+        """The rows that can be shown after this episode."""
         self._episodes[record.episode] = record, at
         return self._ready()
 
-    def update(self, event: Learned) -> Iterator[Row]:
-        """The rows whose turn has come with this update."""
+    def update(self, event: Learned) -> Iterator[TrackerRow]:
+        """The rows that can be shown after this update."""
         self._updates[event.update] = event
         return self._ready()
 
-    def evaluation(self, event: Evaluated) -> Iterator[Row]:
-        """The rows whose turn has come with what an update's team earned on dev."""
+    def evaluation(self, event: Evaluated) -> Iterator[TrackerRow]:
+        """The rows that can be shown after this evaluation on dev."""
         self._evaluations[event.update] = event
         return self._ready()
 
-    def _ready(self) -> Iterator[Row]:
+    def _ready(self) -> Iterator[TrackerRow]:
         while True:
             if (row := self._due()) is not None:
                 yield row
@@ -127,20 +125,20 @@ class Rows:
                 record, at = self._episodes.pop(self._next)
                 self._next += 1
                 if not record.failed:
-                    yield Row(record.episode, at, self._figures(record))
+                    yield TrackerRow(record.episode, at, self._figures(record))
             else:
                 return
 
-    def _due(self) -> Row | None:
-        """The update that was made of the episodes so far, then its evaluation, each once."""
+    def _due(self) -> TrackerRow | None:
+        """The update from the episodes so far, then its evaluation, each once."""
         if self._every is None or self._next % self._every:
             return None
         number, last = self._next // self._every, max(0, self._next - 1)
         if (update := self._updates.pop(number, None)) is not None:
-            return Row(last, update.at, dict(_numbers("learn", update.state)))
+            return TrackerRow(last, update.at, dict(_numbers("learn", update.state)))
         if (dev := self._evaluations.pop(number, None)) is not None:
             rates = {f"dev/rate/{tag}": share for tag, share in dev.tags.items()}
-            return Row(last, dev.at, {"dev/reward": dev.reward, **rates})
+            return TrackerRow(last, dev.at, {"dev/reward": dev.reward, **rates})
         return None
 
     def _figures(self, record: EpisodeRecord) -> dict[str, float]:
@@ -153,7 +151,7 @@ class Rows:
 
 
 class Tracker:
-    """One mirror, fed by a thread of its own: no call of it waits or fails."""
+    """One mirror with its own thread; its methods never wait or raise."""
 
     def __init__(
         self,
@@ -164,7 +162,7 @@ class Tracker:
     ) -> None:
         self._name, self._open, self._note = name, open_, note
         self._rows = Rows(every)
-        self._queue = SimpleQueue[Row | None]()
+        self._queue = SimpleQueue[TrackerRow | None]()
         self._failure: Exception | None = None
         self._over = False
         self._thread = Thread(target=self._serve, name=name, daemon=True)
@@ -183,7 +181,7 @@ class Tracker:
         self._show(self._rows.evaluation(event))
 
     def close(self) -> None:
-        """See Mirror; waits for what is still to be shown, but not for ever."""
+        """See Mirror; waits for remaining rows, at most WAIT_S."""
         self._queue.put(None)
         self._thread.join(WAIT_S)
         if self._thread.is_alive():
@@ -191,14 +189,14 @@ class Tracker:
         elif self._failure:
             self._give_up(f"failed ({reason(self._failure)})")
 
-    def _show(self, rows: Iterator[Row]) -> None:
+    def _show(self, rows: Iterator[TrackerRow]) -> None:
         for row in rows:
             self._queue.put(row)
         if self._failure:
             self._give_up(f"failed ({reason(self._failure)})")
 
     def _give_up(self, why: str) -> None:
-        """Said once, and from the run's own thread."""
+        """Reported once, from the run's own thread."""
         if not self._over:
             self._over = True
             self._note(
@@ -228,14 +226,14 @@ def _tensorboard(folder: Path, config: RunConfig) -> Iterator[Write]:
         old.unlink()
     writer = EventFileWriter(str(place))
 
-    def write(row: Row) -> None:
+    def write(row: TrackerRow) -> None:
         values = [Summary.Value(tag=tag, simple_value=x) for tag, x in row.figures.items()]
         event = Event(wall_time=row.at, step=row.episode, summary=Summary(value=values))
         writer.add_event(event)
         writer.flush()
 
     try:
-        # a viewer that has read the old file forgets its steps
+        # a viewer that read the old file drops its steps
         writer.add_event(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
         settings = leaves(config.model_dump(mode="json", by_alias=True))
         hparams = {
@@ -251,10 +249,10 @@ def _tensorboard(folder: Path, config: RunConfig) -> Iterator[Write]:
 
 @contextmanager
 def _wandb(folder: Path, config: RunConfig) -> Iterator[Write]:
-    """One W&B run, whose id stays: rows that its server has are not sent again.
+    """One W&B run with a fixed id; rows that its server already has are not sent again.
 
-    Offline there is no server to ask, and `wandb sync` of a second part replaces the first one
-    (wandb issue 3841): the one part that is kept holds all rows.
+    Offline there is no server to ask, and `wandb sync` of a second part replaces the first (wandb
+    issue 3841). So one part is kept, with all rows.
     """
     import wandb
 
@@ -276,7 +274,7 @@ def _wandb(folder: Path, config: RunConfig) -> Iterator[Write]:
     )
     known = run.starting_step
 
-    def write(row: Row) -> None:
+    def write(row: TrackerRow) -> None:
         nonlocal known
         if known:
             known -= 1
@@ -291,15 +289,15 @@ def _wandb(folder: Path, config: RunConfig) -> Iterator[Write]:
 
 
 def run_id(folder: Path) -> str:
-    """A run's id at W&B, the same in all its processes and wherever it is moved to: a digest of
-    the journal's first line, which holds a time."""
+    """A run's id at W&B: a digest of the journal's first line, which holds a time. It is the same
+    in all processes, also after the run's folder was moved."""
     with (folder / "journal.jsonl").open("rb") as file:
         return hashlib.sha256(file.readline()).hexdigest()[:16]
 
 
 def _settings() -> Any:
-    """W&B gets figures, config, name, host and the machine's load: no terminal output, code, git
-    state, packages or command line."""
+    """W&B gets figures, config, name, host and machine load; no terminal output, code, git state,
+    packages or command line."""
     import wandb
 
     return wandb.Settings(
@@ -317,7 +315,7 @@ def _settings() -> Any:
 
 
 def _check_login() -> None:
-    """Raises ConfigError if wandb knows no key, and would ask for one; asks no server."""
+    """Raises ConfigError if wandb has no key; sends nothing."""
     import wandb
 
     wandb.setup(wandb.Settings(silent=True))

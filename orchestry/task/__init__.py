@@ -1,1 +1,1 @@
-"""What a user writes, and what banks and rewards share."""
+"""What users write, and helpers for problems and rewards."""

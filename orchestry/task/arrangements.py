@@ -1,7 +1,7 @@
-"""What a team is compared with: by name, a schedule of calls, or another way to play the task.
+"""Baselines, by name: a schedule of calls, or another way to play the task.
 
-A baseline is a schedule or a wrapped task over the same rollout, never a loop of its own. Wrapped
-ones are those of MAGRPO (arXiv 2508.04652, section 5); problems and reward stay.
+A baseline is a schedule or a wrapped task over the same rollout. The wrapped ones are those of
+MAGRPO (arXiv 2508.04652, section 5); problems and reward stay.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from orchestry.task.guard import Play, evaluated
 
 BASELINES: Mapping[str, str] = {
     "fixed": "one model alone, which writes every agent's part in one answer",
-    "best_of_n": "the untrained team's best of as many trajectories as the search's calls pay for",
-    "concat": "each agent answers once, in parallel; nobody sees what another wrote",
-    "sequential": "agents who would act at once act one after another, and read what came",
+    "best_of_n": "the untrained team's best of n trajectories, at as many calls as the search",
+    "concat": "each agent answers once, in parallel; no agent sees what another wrote",
+    "sequential": "agents that would act simultaneously act in order and read the earlier answers",
     "discussion": "each agent drafts, reads the others' drafts, and answers once more",
 }
 """By name, in a line."""
 ARRANGEMENTS: tuple[str, ...] = get_args(Arrangement)
 ALONE = "alone"
-"""The role of the one agent of `fixed`."""
+"""The role of the single agent of `fixed`."""
 NO_PARTS = "no_parts"
 """The tag of an answer without any heading."""
 SYSTEM = (
@@ -43,29 +43,29 @@ ASK = (
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The task's own state, and the answers that it has not been given yet, oldest first."""
+    """The task's own state, and the answers not yet passed to it, oldest first."""
 
     problem: Problem
     inner: Any
     answers: tuple[tuple[str, str], ...] = ()
 
     def by(self, agent: str) -> str:
-        """What the agent answered last, or '' if it has not."""
+        """The agent's last answer, or ''."""
         return next((text for who, text in reversed(self.answers) if who == agent), "")
 
     def shown(self, besides: str) -> str:
-        """The answers of all others, as one reads them."""
+        """The other agents' answers, as shown to an agent."""
         return "\n\n".join(f"{who} wrote:\n{text}" for who, text in self.answers if who != besides)
 
 
 class Wrapped(BaseTask[Gathered]):
-    """Plays a task through answers that are gathered first; the task scores them.
+    """Collects answers first, then plays the task with them; the task scores them.
 
-    Until the task is given something, a state has the score of the task's own state.
+    Until the task gets an answer, a state has the score of the task's first state.
     """
 
     def __init__(self, task: BaseTask[Any]) -> None:
-        # The task has resolved its options and weights; what a class sets, an instance may set too.
+        # The task has its options and weights already; they are copied to the instance.
         vars(self).update(
             task=task,
             name=task.name,
@@ -98,12 +98,12 @@ class Wrapped(BaseTask[Gathered]):
         return await evaluated(self.task, state.problem, state.inner, tools)
 
     def over(self, state: Gathered) -> bool:
-        """Whether nobody acts any more in the task's own state."""
+        """Whether the task's own state is final."""
         return not self.task.to_act(state.inner)
 
 
-def played(task: BaseTask[Any], state: Gathered, answers: Mapping[str, str]) -> Gathered:
-    """The task's state when each agent has given its one answer whenever its turn came.
+def _played(task: BaseTask[Any], state: Gathered, answers: Mapping[str, str]) -> Gathered:
+    """The task's state after each agent gave its one answer at all its turns.
 
     Raises as Play does.
     """
@@ -113,29 +113,29 @@ def played(task: BaseTask[Any], state: Gathered, answers: Mapping[str, str]) -> 
     return replace(state, inner=play.state)
 
 
-def roles(agents: Sequence[AgentSpec]) -> tuple[str, ...]:
+def _roles(agents: Sequence[AgentSpec]) -> tuple[str, ...]:
     """Their names, in order."""
     return tuple(spec.role for spec in agents)
 
 
 class Concat(Wrapped):
-    """All act at once in the first state; the task then plays their answers in its own order.
+    """All agents act simultaneously in the first state; the task then plays their answers in its
+    own order.
 
-    Nobody sees what another wrote, also where the task would show it, and nobody is told how a
-    turn went.
+    No agent sees another's text, even if the task would show it, and no agent is told a score.
     """
 
     def to_act(self, state: Gathered) -> tuple[str, ...]:
-        return () if self.over(state) else roles(self.agents)
+        return () if self.over(state) else _roles(self.agents)
 
     def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
-        return played(self.task, state, actions)
+        return _played(self.task, state, actions)
 
 
 class Sequential(Wrapped):
-    """Answers of one joint action are gathered one by one, then given to the task together.
+    """The answers of a joint action are collected one by one, then given to the task together.
 
-    A task whose agents act in order already is played as it is.
+    A task whose agents already act in order is played unchanged.
     """
 
     def to_act(self, state: Gathered) -> tuple[str, ...]:
@@ -156,16 +156,15 @@ class Sequential(Wrapped):
         return replace(state, inner=self.task.step(state.inner, dict(state.answers)), answers=())
 
     def told(self, state: Gathered, score: Score) -> Gathered:
-        """See BaseTask: between two joint actions only, as the task would tell it."""
+        """See BaseTask: only between two joint actions, as in the task."""
         return state if state.answers else replace(state, inner=self.task.told(state.inner, score))
 
 
 class Discussion(Wrapped):
-    """Two stages in which all act at once: drafts, which each agent reads, then the answers that
-    the task is given."""
+    """Two simultaneous stages: drafts, which all agents read, then the answers for the task."""
 
     def to_act(self, state: Gathered) -> tuple[str, ...]:
-        return () if self.over(state) else roles(self.agents)
+        return () if self.over(state) else _roles(self.agents)
 
     def observe(self, state: Gathered, agent: str) -> str:
         asked = self.task.observe(state.inner, agent)
@@ -176,19 +175,19 @@ class Discussion(Wrapped):
     def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
         if not state.answers:
             return replace(state, answers=tuple(actions.items()))
-        return played(self.task, state, actions)
+        return _played(self.task, state, actions)
 
 
 class Fixed(Wrapped):
-    """One agent acts once; its answer is shared out among the team by its headings.
+    """One agent acts once; its answer is divided among the roles by headings.
 
-    It is told all that the agents are, and may write as much as they may together.
+    It gets the prompts of all agents, and their token limits together.
     """
 
     def __init__(self, task: BaseTask[Any], prompts: Sequence[str]) -> None:
-        """`prompts`: the run's system prompts of the task's agents, in their order."""
+        """`prompts`: the run's system prompts of the task's agents, in order."""
         super().__init__(task)
-        team = roles(task.agents)
+        team = _roles(task.agents)
         parts = (f"{heading(who)}\n{text}" for who, text in zip(team, prompts, strict=True))
         prompt = SYSTEM.format(roles=", ".join(team), parts="\n\n".join(parts))
         vars(self).update(agents=(AgentSpec(role=ALONE, system_prompt=prompt),), team=team)
@@ -209,11 +208,12 @@ class Fixed(Wrapped):
 
     def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
         answers = shared_out(actions[ALONE], self.team)
-        ended = played(self.task, state, answers)
+        ended = _played(self.task, state, answers)
         return replace(ended, answers=tuple(actions.items()))
 
     async def evaluate(self, state: Gathered, tools: Tools) -> Score:
-        """As the task says; an answer without headings is counted, since it may be why."""
+        """As the task says; an answer without headings gets a tag, since it may explain the
+        score."""
         score = await super().evaluate(state, tools)
         if not state.answers or headings(self.team).search(state.by(ALONE)):
             return score
@@ -232,10 +232,10 @@ def headings(team: Sequence[str]) -> re.Pattern[str]:
 
 
 def shared_out(answer: str, team: Sequence[str]) -> dict[str, str]:
-    """Each agent's part: what stands under its heading, the last one where there are several.
+    """Each agent's part: the text under its heading (the last one, if there are several).
 
-    A heading is a line with the role alone, but for #, *, : and white space. An answer without any
-    heading is everyone's: what a role looks for, such as its function, may stand anywhere in it.
+    A heading is a line with only the role, besides #, *, : and white space. An answer without
+    headings goes to every role, because its part, such as a function, may be anywhere in it.
     """
     pieces = headings(team).split(answer)
     if len(pieces) == 1:
@@ -264,7 +264,7 @@ def arranged(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, BaseTas
     if len(task.agents) < 2:
         raise ConfigError(
             f"task {task.name} has one agent, and baseline {config.baseline} is of a team: leave "
-            "`baseline`"
+            "out `baseline`"
         )
     if config.baseline == "fixed":
         alone = Fixed(task, [config.system_prompt(spec) for spec in task.agents])
@@ -273,14 +273,14 @@ def arranged(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, BaseTas
 
 
 def check_first_state(config: RunConfig, task: BaseTask[Any], problem: Problem) -> None:
-    """Raises ConfigError if a baseline asks an agent in a state that the task can't show it."""
+    """Raises ConfigError if a baseline needs an observation that the task can't give."""
     if config.baseline is None:
         return
     state = task.reset(problem, 0)
     for agent in task.to_act(state):
         try:
             task.observe(state, agent)
-        except Exception as error:  # a task's own code may raise anything
+        except Exception as error:  # a task's code may raise anything
             raise ConfigError(
                 f"baseline {config.baseline} asks agents before anyone has answered, and observe "
                 f"of task {task.name} raises {type(error).__name__} there ({reason(error)}): let "
@@ -289,9 +289,9 @@ def check_first_state(config: RunConfig, task: BaseTask[Any], problem: Problem) 
 
 
 def _alone(config: RunConfig, task: Fixed) -> RunConfig:
-    """One agent, who may write as much as all of them together, and is asked as each of them is.
+    """The single agent: the team's settings, with its token limits added up.
 
-    Raises ConfigError for agents of several models or temperatures.
+    Raises ConfigError if the agents have different models or temperatures.
     """
     if set(config.agents) == {ALONE}:  # resolved by orchestry 0.1
         return config
@@ -315,7 +315,7 @@ def _own(config: RunConfig, team: Sequence[str], key: str, usual: Any) -> Any:
         named = ", ".join(sorted(map(_said, found)))
         raise ConfigError(
             f"baseline fixed is one model alone, and the agents have more than one {key} "
-            f"({named}): play the other baselines, or leave agents.*.{key}"
+            f"({named}): play the other baselines, or leave out agents.*.{key}"
         )
     return None if found == {usual} else found.pop()
 

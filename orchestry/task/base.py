@@ -1,7 +1,7 @@
-"""BaseTask and TeamTask: what a user writes. Pure: same arguments, same answer.
+"""BaseTask and TeamTask, the classes that users extend. Pure: same arguments, same result.
 
-A task is a Dec-POMDP in the field's terms: agents that each see their own observation of a state,
-act one after another or jointly, and share one reward.
+A task is a Dec-POMDP: each agent sees its own observation of a state, agents act one after another
+or jointly, and all share one reward.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class BaseTask(ABC, Generic[StateT]):
     weights: ClassVar[Mapping[str, float]] = {"quality": 1.0}
     options_type: ClassVar[type[Frozen]] = Frozen
     solved: ClassVar[str | None] = None
-    """The tag that says of a trajectory that it solved its problem, for pass@k; None if there is
-    no such thing."""
+    """The tag of a trajectory that solved its problem, for pass@k; None if the task has no clear
+    "solved"."""
     judged: ClassVar[bool] = True
-    """Whether a central judge is asked where the config does not say (`judge.enabled`)."""
+    """Whether the central judge is used by default (`judge.enabled` overrides this)."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class BaseTask(ABC, Generic[StateT]):
 
     @abstractmethod
     def to_act(self, state: StateT) -> tuple[str, ...]:
-        """Who moves now: nobody when done, several for a joint action."""
+        """The roles that move now: () when done, several for a joint action."""
 
     @abstractmethod
     def observe(self, state: StateT, agent: str) -> str:
-        """What that agent alone may see."""
+        """That agent's observation."""
 
     @abstractmethod
     def step(self, state: StateT, actions: Mapping[str, str]) -> StateT:
@@ -77,11 +77,11 @@ class BaseTask(ABC, Generic[StateT]):
         """Scores the work so far; defined for any reachable state, total in [0, 1]."""
 
     def told(self, state: StateT, score: Score) -> StateT:
-        """The state once its agents know how it was scored; unchanged if they are not to know.
+        """The state after its agents were told its score; unchanged if they may not know.
 
-        `score` is what evaluate gave for it, with at most 2,000 characters of feedback. It is told
-        before somebody acts in the state, so it shows in observe and step; who acts, and what the
-        state is worth, does not depend on it.
+        `score` is evaluate's result, with at most 2,000 characters of feedback. It is told before
+        agents act in the state, so observe and step may use it; to_act and evaluate must not depend
+        on it.
         """
         return state
 
@@ -92,8 +92,8 @@ class BaseTask(ABC, Generic[StateT]):
     def graded(self, problem: Problem) -> Sequence[Mapping[str, str]]:
         """Answers of different quality, each with a text for every agent, the best first.
 
-        `judge check` scores them by `evaluate` and has them judged. Without an override: the gold,
-        half of it, another problem's, and nothing; () if there is no gold.
+        `judge check` scores them by `evaluate` and asks the judge about them. Without an override:
+        the gold, half of it, another problem's, and nothing; () if there is no gold.
         """
         gold = self.gold(problem)
         if gold is None:
@@ -133,7 +133,7 @@ class BaseTask(ABC, Generic[StateT]):
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The state of a TeamTask: who said what so far, and how often each may speak."""
+    """The state of a TeamTask: the messages so far, and how often each agent may speak."""
 
     problem: Problem
     said: tuple[tuple[str, str], ...] = ()
@@ -143,7 +143,7 @@ class Transcript:
         return tuple(text for who, text in self.said if who == agent)
 
     def last(self, agent: str) -> str:
-        """What the agent said last, or '' if it has not spoken."""
+        """The agent's last message, or ''."""
         texts = self.by(agent)
         return texts[-1] if texts else ""
 
@@ -153,7 +153,7 @@ class TeamTask(BaseTask[Transcript]):
 
     rounds: ClassVar[int] = 1
     open_roles: ClassVar[bool] = False
-    """Whether a config's list of agents is the team, new roles included, in that order."""
+    """Whether a config's list of agents replaces the team, new roles included, in that order."""
 
     def reset(self, problem: Problem, seed: int) -> Transcript:
         return Transcript(problem)
@@ -175,8 +175,8 @@ class TeamTask(BaseTask[Transcript]):
 def read_problems(path: Path, split: Split) -> tuple[Problem, ...]:
     """The problems of one split from a JSON-lines file beside its task.
 
-    Blank lines are left out. Raises TaskError naming the file that can't be read, the line that is
-    no Problem, or the two lines of one id, whatever their splits.
+    Blank lines are skipped. Raises TaskError naming an unreadable file, an invalid line, or two
+    lines with the same id (in any splits).
     """
     problems, lines = [], dict[str, int]()
     for number, line in json_lines(_read(path)):

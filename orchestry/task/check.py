@@ -1,7 +1,7 @@
-"""Conformance of a task: what every backend relies on, played out with hostile answers.
+"""Checks the rules that every backend relies on, by playing a task with hostile answers.
 
-Shipped to users: `orchestry tasks check NAME` prints it, and a task's own tests may call
-`check_task`. It shows faults, it can't prove their absence: the answers are a seeded handful.
+`orchestry tasks check NAME` prints the findings, and a task's own tests may call `check_task`. It
+finds faults but can't prove their absence: it tries a few seeded answers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from orchestry.task.fuzz import fuzz
 from orchestry.task.guard import MAX_STAGES, Play, evaluated, said, tells
 
 FEW = 20
-"""Stages from the start of a game in which prompts are looked at; all of one that never ends."""
+"""Prompts are checked in this many first stages of a game; a game may never end."""
 MAX_GOLD = 200
 FUZZED = 6
 PLAYABLE = ("splits", "frozen state", "roles", "starts", "ends")
 EVALUATIONS_AT_ONCE = 4
 LONG_ENOUGH = 20
-"""Characters from which a gold answer seen in a prompt is no accident."""
+"""A gold answer of at least this many characters does not occur in a prompt by accident."""
 
-RULES = {
+CHECKED = {
     "splits": "train, dev and test have problems, and no problem is in two of them",
     "stable problems": "a second load gives the same problems in the same order",
     "pure": "reset, to_act, observe, step and told give equal answers to equal arguments",
@@ -60,31 +60,31 @@ HOSTILE = (
     '{"score": 1e999, "open": [',
     "word " * 5_000,
 )
-"""What models answer on a bad day."""
+"""Bad answers that models really give."""
 
-Answer = Callable[[str], str]
+_Answer = Callable[[str], str]
 """From an agent's role to its text."""
 
 Met = tuple[Problem, Any]
-"""A state that a game reached, and its problem."""
+"""A state reached in a game, and its problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One rule of the contract: what it asks, whether it holds, and the first case against it."""
+    """One rule: its text, whether it holds, and the first counterexample."""
 
     rule: str
     ok: bool
     detail: str
     cases: tuple[str, ...] = ()
-    """All cases against it, the first included."""
+    """All counterexamples, including the first."""
     trace: str = ""
-    """The traceback of the first, where something raised."""
+    """The first traceback, if something raised."""
 
 
 @dataclass(slots=True)
 class _Case:
-    """What is collected about one task."""
+    """The findings about one task."""
 
     task: BaseTask[Any]
     faults: dict[str, list[str]] = field(default_factory=dict)
@@ -97,10 +97,10 @@ class _Case:
 
     @contextmanager
     def blaming(self, rule: str, what: str) -> Iterator[None]:
-        """An exception of the task's own code is a fault of `rule`."""
+        """An exception in the task's code counts against `rule`."""
         try:
             yield
-        except SandboxError:  # not the task's fault, and no finding about it
+        except SandboxError:  # not the task's fault, so no finding
             raise
         except Exception as raised:
             cause = raised.__cause__ if isinstance(raised, TaskFault) else None
@@ -108,12 +108,12 @@ class _Case:
             self.fail(rule, f"{what} raised {type(error).__name__}: {reason(error)}", error)
 
     def findings(self) -> list[Finding]:
-        return [self._finding(rule) for rule in RULES]
+        return [self._finding(rule) for rule in CHECKED]
 
     def _finding(self, rule: str) -> Finding:
         cases = tuple(self.faults.get(rule, ()))
         if not cases:
-            return Finding(rule, True, RULES[rule])
+            return Finding(rule, True, CHECKED[rule])
         more = f" (and {len(cases) - 1} more)" if len(cases) > 1 else ""
         return Finding(rule, False, f"{cases[0]}{more}", cases, self.traces.get(rule, ""))
 
@@ -125,12 +125,13 @@ async def check_task(
     seeds: Sequence[int] = (0, 1, 2, 3, 4),
     problems_per_split: int = 1,
 ) -> list[Finding]:
-    """Plays the task with odd, empty and gold answers; one finding a rule, in a fixed order.
+    """Plays the task with odd, empty and gold answers; returns one finding per rule, in a fixed
+    order.
 
-    Every role gives every kind of odd answer (`fuzz`), on FUZZED problems in turn.
-    Each of `seeds` is one game of hostile answers for each of `problems_per_split` problems of a
-    split, spread evenly; their graded answers are played too. Gold is played on every problem, or
-    on 200 spread evenly. Raises SandboxError if the sandbox itself fails.
+    Every role gives every kind of odd answer (`fuzz`), on FUZZED problems in turn. Per seed, one
+    game of hostile answers is played on each of `problems_per_split` evenly spread problems of a
+    split; their graded answers are played too. Gold is played on every problem, or on 200 evenly
+    spread ones. Raises SandboxError if the sandbox itself fails.
     """
     case = _Case(task)
     splits = _check_problems(case)
@@ -154,7 +155,7 @@ async def check_task(
 
 
 def _check_problems(case: _Case) -> dict[Split, list[Problem]]:
-    """The problems by split, as far as they can be had."""
+    """The problems by split, as far as they can be loaded."""
     options = case.task.options.model_dump(exclude_unset=True)
     again = type(case.task)(case.task.part_weights, options)
     splits: dict[Split, list[Problem]] = {}
@@ -186,16 +187,16 @@ def _spread(problems: Sequence[Problem], count: int) -> list[Problem]:
 
 
 def _deal(seed: int) -> Iterator[str]:
-    """Hostile answers without end: every one of them once, in a new order each time round."""
+    """Endless hostile answers: all of them once, then again in a new order."""
     rng = random.Random(seed)
     while True:
         yield from rng.sample(HOSTILE, len(HOSTILE))
 
 
 async def _play(
-    case: _Case, tools: Tools, problem: Problem, seed: int, answer: Answer, rule: str = "pure"
+    case: _Case, tools: Tools, problem: Problem, seed: int, answer: _Answer, rule: str = "pure"
 ) -> list[Met]:
-    """One game; returns all states met, checking purity on the way. What raises breaks `rule`."""
+    """Plays one game, checking purity; returns all states. An exception counts against `rule`."""
     states: list[Met] = []
     with case.blaming(rule, f"playing problem '{problem.id}'"):
         task, most = case.task, FEW if "ends" in case.faults else MAX_STAGES
@@ -217,18 +218,18 @@ async def _play(
 
 @dataclass(slots=True)
 class _Watched(Play[Any]):
-    """A game that is looked at on the way."""
+    """A game whose steps are checked."""
 
     case: _Case = field(kw_only=True)
 
     def actors(self) -> tuple[str, ...]:
         found = _actors(self.case, self.state)
-        if self.stage < FEW:  # a prompt that quotes all that was said grows with every stage
+        if self.stage < FEW:  # a prompt that quotes all messages grows with every stage
             _look(self.case, self.state, found)
         return found
 
     def step(self, texts: Mapping[str, str]) -> Any:
-        """Twice, and the state that it is given must stay."""
+        """Steps twice; the given state must not change."""
         before = _hash(self.case, self.state)
         after = _twice(self.case, "step", lambda: self.task.step(self.state, dict(texts)))
         if _hash(self.case, self.state) != before:
@@ -237,7 +238,7 @@ class _Watched(Play[Any]):
 
 
 def _twice(case: _Case, what: str, call: Callable[[], Any]) -> Any:
-    """The answer of a call that must answer the same again."""
+    """The result of a call that must return the same again."""
     first = call()
     if first != call():
         case.fail("pure", f"{what} gives another answer the second time")
@@ -245,7 +246,7 @@ def _twice(case: _Case, what: str, call: Callable[[], Any]) -> Any:
 
 
 def _actors(case: _Case, state: Any) -> tuple[str, ...]:
-    """Who may move: as the task says, less what the team does not have."""
+    """The roles that move, without unknown ones."""
     task = case.task
     named = _twice(case, "to_act", lambda: task.to_act(state))
     team = {agent.role for agent in task.agents}
@@ -263,7 +264,7 @@ def _look(case: _Case, state: Any, actors: Sequence[str]) -> None:
 
 
 async def _tell(case: _Case, tools: Tools, problem: Problem, state: Any) -> Any:
-    """The state in which a rollout lets its agents act: they may know how it was scored."""
+    """The state in which a rollout's agents act; they may know its score."""
     if not tells(case.task) or not _actors(case, state):
         return state
     (score,) = await _evaluate(case, tools, [(problem, state)])
@@ -286,7 +287,8 @@ def _hash(case: _Case, state: Any) -> int:
 async def _evaluate(
     case: _Case, tools: Tools, states: Sequence[Met], rule: str = "total"
 ) -> list[Score | None]:
-    """The scores, None where evaluate raised or gave what no reward can be: that breaks `rule`."""
+    """The scores; None if evaluate raised or returned an invalid score, which counts against
+    `rule`."""
     slots = asyncio.Semaphore(EVALUATIONS_AT_ONCE)
 
     async def one(problem: Problem, state: Any) -> Score | None:
@@ -301,7 +303,7 @@ async def _evaluate(
 
 
 async def _check_totals(case: _Case, tools: Tools, games: Sequence[Sequence[Met]]) -> None:
-    """Every state met, and the last one of each game a second time."""
+    """Scores every state, and each game's last state twice."""
     await _evaluate(case, tools, [met for game in games for met in game[:-1]])
     ends = [game[-1] for game in games if game]
     scores = zip(
@@ -336,7 +338,7 @@ async def _check_gold(case: _Case, tools: Tools, problems: Sequence[Problem], se
 
 
 async def _check_graded(case: _Case, tools: Tools, problem: Problem, seed: int) -> None:
-    """`judge check` takes the scores of these answers for the truth, the first for the best."""
+    """`judge check` treats the scores of these answers as the truth, and the first as the best."""
     answers: list[Mapping[str, str]] = []
     with case.blaming("graded", f"graded of problem '{problem.id}'"):
         answers = list(case.task.graded(problem))
@@ -359,7 +361,7 @@ async def _check_graded(case: _Case, tools: Tools, problem: Problem, seed: int) 
 async def _check_any_answer(
     case: _Case, tools: Tools, problems: Sequence[Problem], seed: int
 ) -> None:
-    """Tried only on a task whose games can be played at all."""
+    """Tried only if the task's games can be played at all."""
     if broken := [rule for rule in PLAYABLE if rule in case.faults]:
         case.fail("any answer", f"not tried, since the task breaks '{broken[0]}'")
         return
@@ -369,7 +371,7 @@ async def _check_any_answer(
 
 
 def _unplayable(case: _Case, answer: object) -> str:
-    """Why a team can't say this; '' if it can."""
+    """Why this is no answer of the team; '' if it is."""
     if not isinstance(answer, Mapping):
         return f"is a {type(answer).__name__}, no mapping from role to text"
     for agent in case.task.agents:
@@ -381,7 +383,7 @@ def _unplayable(case: _Case, answer: object) -> str:
 async def _check_leak(
     case: _Case, tools: Tools, problem: Problem, gold: Mapping[str, str], seed: int
 ) -> None:
-    """In a game where nobody said anything, a gold answer in sight came from the task."""
+    """If no agent has said anything, a gold answer in a prompt came from the task."""
     for _, state in await _play(case, tools, problem, seed, lambda _: ""):
         for role in _actors(case, state):
             seen = case.task.observe(state, role)

@@ -1,6 +1,6 @@
-"""Code in answers, and the score of its tests: found, parsed, joined, compared, scored, shown.
+"""Code in answers: finds, parses and joins it; compares values, scores tests, and shows calls.
 
-An answer has its code in a fence, in a fence that was cut off, or bare between prose.
+Code may be in a fence, in a fence that was cut off, or bare between prose.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SETTING = re.compile(r"[A-Za-z_]\w*(?:\[.*\])?\s*=[^=]")
 _FUTURE = re.compile(r"^from __future__ import .*\n?", re.MULTILINE)
 _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 _GIVEN = frozenset({*dir(builtins), "__file__"})
-_ANY = "*"  # what `from module import *` binds: whatever is asked for
+_ANY = "*"  # what `from module import *` may bind: any name
 _SIZED = frozenset((list, tuple, dict, set, frozenset))
 MAX_SHOWN = 120
 """Characters of a value in a prompt or in feedback."""
@@ -34,10 +34,10 @@ MAX_SHOWN = 120
 def extract_code(text: str, entry_point: str) -> str:
     """The code of an answer, or '' if there is none.
 
-    Of several pieces those that define `entry_point` go first, then those that parse, then the
-    last. Names that this piece lacks bring the other pieces that define them along, all in the
-    order of the answer. A fence that the token limit cut off ends with the text; code before a
-    stray closing fence counts as bare.
+    If there are several pieces, one that defines `entry_point` wins, then one that parses, then the
+    last. Other pieces are added, in the answer's order, if they define names that this piece needs.
+    A fence that the token limit cut off ends with the text; code before a stray closing fence
+    counts as bare.
     """
     pieces = [
         _fenced_code(lines) if fenced else _bare_code(_unprompted(lines))
@@ -60,7 +60,7 @@ def extract_code(text: str, entry_point: str) -> str:
 
 
 def parse_code(code: str) -> ast.Module | None:
-    """The syntax tree, or None for what is no Python, however odd."""
+    """The syntax tree, or None if Python can't parse the text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -70,7 +70,7 @@ def parse_code(code: str) -> ast.Module | None:
 
 
 def dump_code(tree: ast.AST) -> str | None:
-    """`ast.dump`, or None for what it can't write: trees too deep, integers of too many digits."""
+    """`ast.dump`, or None if it fails: the tree is too deep, or an integer has too many digits."""
     try:
         return ast.dump(tree)
     except _UNPARSABLE:
@@ -78,7 +78,7 @@ def dump_code(tree: ast.AST) -> str | None:
 
 
 def unparse_code(tree: ast.AST) -> str | None:
-    """`ast.unparse`, or None for what it can't write, as `dump_code` has it."""
+    """`ast.unparse`, or None if it fails, as in `dump_code`."""
     try:
         return ast.unparse(tree)
     except _UNPARSABLE:
@@ -86,9 +86,9 @@ def unparse_code(tree: ast.AST) -> str | None:
 
 
 def join_code(pieces: Iterable[str]) -> str:
-    """The pieces in order as one module, a blank line between; '' where all are empty.
+    """The pieces in order as one module, separated by blank lines; '' if all are empty.
 
-    Python wants a module's `from __future__` imports first: each goes there, once.
+    `from __future__` imports are moved to the top, once each, because Python requires it.
     """
     codes = list(pieces)
     futures = dict.fromkeys(line.strip() for code in codes for line in _FUTURE.findall(code))
@@ -97,9 +97,9 @@ def join_code(pieces: Iterable[str]) -> str:
 
 
 def _completed(pieces: Sequence[str], best: int, entry_point: str) -> str:
-    """The piece at `best` with the pieces that define what it, or one of them, lacks.
+    """The piece at `best`, with the pieces that define names it needs, directly or indirectly.
 
-    Where several define a name, the last does, as it would if all were run in order.
+    If several pieces define a name, the last one is used, as when all run in order.
     """
     kept = {i: p if i == best else _supply(p, entry_point) for i, p in enumerate(pieces)}
     names = {i: _names(code) for i, code in kept.items()}
@@ -115,15 +115,15 @@ def _completed(pieces: Sequence[str], best: int, entry_point: str) -> str:
 
 
 def _suppliers(name: str, names: dict[int, tuple[set[str], set[str]]]) -> list[int]:
-    """The last piece that binds the name, else all that might by `import *`."""
+    """The last piece that binds the name, else all pieces with `import *`."""
     binding = [i for i, (bound, _) in names.items() if name in bound]
     return binding[-1:] or [i for i, (bound, _) in names.items() if _ANY in bound]
 
 
 def _supply(code: str, entry_point: str) -> str:
-    """A piece without other versions of `entry_point`, and without statements that call it.
+    """A piece without other versions of `entry_point` and without statements that call it.
 
-    Those are examples and assertions; run before the version that counts, they would fail.
+    Such calls are examples and assertions; they would fail before the right version is defined.
     """
     tree = parse_code(code)
     kept = [node for node in tree.body if not _concerns(node, entry_point)] if tree else []
@@ -147,7 +147,7 @@ def _source(statement: ast.stmt, code: str) -> str:
 
 
 def _names(code: str) -> tuple[set[str], set[str]]:
-    """The names that a module binds, and those that it uses and expects to be there."""
+    """The names that a module binds, and the names that it uses without binding them."""
     tree = parse_code(code)
     try:
         with warnings.catch_warnings():
@@ -173,7 +173,7 @@ def _is_star(statement: ast.stmt) -> bool:
 
 
 def _tables(module: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    """A scope and all within it."""
+    """A scope and everything inside it."""
     waiting = [module]
     while waiting:
         table = waiting.pop()
@@ -186,7 +186,7 @@ def _fenced_code(lines: Sequence[str]) -> str:
 
 
 def _unprompted(lines: Sequence[str]) -> Sequence[str]:
-    """A session at Python's prompt as what was typed there; other lines as they are."""
+    """The lines typed at Python's prompt, without the prompts; other lines unchanged."""
     if any(line.startswith(_PROMPT) and _OPENING.match(line[4:]) for line in lines):
         return [line[4:] for line in lines if f"{line} ".startswith((_PROMPT, "... "))]
     return lines
@@ -224,16 +224,16 @@ def _stretches(text: str) -> list[tuple[bool, list[str]]]:
 def compare(expected: Any, value: Any, tolerance: float = 1e-9) -> bool:
     """Equality of plain values with exact built-in types, recursively.
 
-    Floats agree within `tolerance`, relative or absolute, and NaN equals NaN. An int counts where
-    a float is expected, if the numbers agree; a float never counts where an int is expected, a
-    bool never as a number, a tuple never as a list. Inside sets and keys floats must be exact.
+    Floats agree within `tolerance`, relative or absolute, and NaN equals NaN. An int equals an
+    expected float of the same value. A float never equals an expected int, a bool never a number, a
+    tuple never a list. Inside sets and keys floats must be exact.
     """
     kind = type(expected)
     if kind is float:
         return type(value) in (float, int) and _close(expected, value, tolerance)
     if type(value) is not kind:
         return False
-    if kind in _SIZED and len(expected) != len(value):  # before all of a stranger's are looked at
+    if kind in _SIZED and len(expected) != len(value):  # before iterating over a candidate's values
         return False
     if kind in (list, tuple):
         pairs = zip(expected, value, strict=False)
@@ -258,7 +258,7 @@ def _close(expected: float, value: float, tolerance: float) -> bool:
 
 
 def _typed(item: Any) -> Any:
-    """A hashable value with its types, so that 1, 1.0 and True stay apart."""
+    """A hashable value with its types, so that 1, 1.0 and True are different."""
     if type(item) is tuple:
         return (tuple, tuple(_typed(inner) for inner in item))
     if type(item) is frozenset:
@@ -267,10 +267,11 @@ def _typed(item: Any) -> Any:
 
 
 def beyond_chance(passed: int, total: int, chance: int) -> float:
-    """Share of the tests passed beyond the `chance` ones that a constant answer passes; in [0, 1].
+    """The share of tests passed, corrected for the `chance` tests that a constant passes; in [0,
+    1].
 
-    Corrected for chance as in Cohen's kappa: (passed - chance) / (total - chance), at least 0.
-    Tests that a constant answer passes tell nothing else apart: then all of them, or 0.
+    As in Cohen's kappa: (passed - chance) / (total - chance), at least 0. If a constant passes all
+    tests, the score is 1 for all of them, else 0.
     """
     if chance >= total:
         return float(0 < total == passed)
@@ -278,23 +279,23 @@ def beyond_chance(passed: int, total: int, chance: int) -> float:
 
 
 def best_constant(wanted: Sequence[Any]) -> int:
-    """How many of the expected values the best constant answer equals; 0 of none."""
+    """How many expected values the best constant answer equals; 0 if there are none."""
     return max((sum(compare(value, answer) for value in wanted) for answer in wanted), default=0)
 
 
 def show_call(name: str, args: Sequence[Any]) -> str:
-    """A call as it would be written, long arguments cut."""
+    """A call as source text, with long arguments cut."""
     return f"{name}({', '.join(map(show_value, args))})"
 
 
 def show_value(value: Any, most: int = MAX_SHOWN) -> str:
-    """A value in Python's words, cut after `most` characters."""
+    """A value's repr, cut after `most` characters."""
     try:
         return shorten(repr(value), most)
-    except ValueError:  # an int of too many digits, on its own or in a container
+    except ValueError:  # an int of too many digits, alone or in a container
         return "a value with an integer too long to print"
 
 
 def shorten(text: str, most: int = MAX_SHOWN) -> str:
-    """At most so many characters of a text, and a mark where there were more."""
+    """The first characters of a text, with a mark if it was longer."""
     return text if len(text) <= most else f"{text[:most]}..."

@@ -1,5 +1,5 @@
-"""Banks of problems from elsewhere: a data set's rows, from its hub or a local copy, and the
-split of each. Nothing here knows what is in a row.
+"""Problems from data sets: rows from a hub or a local copy, and their splits. The content of a row
+does not matter here.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from orchestry.core.types import Problem, Split
 from orchestry.task.base import read_problems
 
 _UNREADABLE = (OSError, EOFError, zlib.error, UnicodeDecodeError)
-Row = tuple[str, Any]
-"""Where a row stands, for messages, and what stands there."""
+_Row = tuple[str, Any]
+"""A row's place, for messages, and its content."""
 
 
-def rows(hub: str, path: Path | None) -> Iterator[Row]:
+def rows(hub: str, path: Path | None) -> Iterator[_Row]:
     """The rows in order, all of the data set's own splits.
 
     `path` is a .jsonl, .json (both also .gz) or .parquet file, or a folder written by
-    `datasets.save_to_disk`; without it `hub` is asked, or the cache that `datasets` keeps. Raises
-    ConfigError where they can't be reached, TaskError where they can't be read.
+    `datasets.save_to_disk`. Without it, rows come from `hub`, or from the cache of `datasets`.
+    Raises ConfigError if they can't be reached, TaskError if they can't be read.
     """
     if path is None:
         return _numbered(hub, _fetched(hub))
@@ -54,15 +54,15 @@ def rows(hub: str, path: Path | None) -> Iterator[Row]:
 
 
 def own(path: Path, split: Split, banks: Iterable[str]) -> Sequence[Problem]:
-    """The problems of one split of a file of a task's own kind; `banks` are its data sets.
+    """The problems of one split of a file in the task's own format; `banks` are its data sets.
 
-    Raises ConfigError if there is no such file, TaskError if it is of another kind.
+    Raises ConfigError if the file does not exist, TaskError if it has another format.
     """
     path = path.expanduser()
     if not path.exists():
         raise errors.ConfigError(
-            f"options.path {path} does not exist: name a file of problems, or leave options.path "
-            "out for the task's own"
+            f"options.path {path} does not exist: name a file of problems, or leave out "
+            "options.path for the task's own"
         )
     try:
         return read_problems(path, split)
@@ -74,20 +74,20 @@ def own(path: Path, split: Split, banks: Iterable[str]) -> Sequence[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """A data set of which one field of a row is a problem, and all of it."""
+    """A data set in which one field of a row is the whole problem."""
 
     hub: str
     field: str
     prefix: str
-    """What the ids of its problems begin with; the rest is a hash of the text."""
+    """Prefix of its problems' ids; the rest is a hash of the text."""
     cleaned: Callable[[str], str] = str.strip
 
     def problems(self, path: Path | None, most: int, split: Split) -> Sequence[Problem]:
         """The problems of one split among the first `most` rows, in the data set's order.
 
-        A text that comes twice is one problem. The splits are ours, by a hash of the text. Raises
-        ConfigError where the data set can't be reached, TaskError naming file and row where its
-        content is not of the right shape.
+        A repeated text is one problem. We make the splits, by a hash of the text. Raises
+        ConfigError if the data set can't be reached, TaskError naming file and row if a row has the
+        wrong form.
         """
         whole = _texts_of(self, path.expanduser().absolute() if path else None, most)
         return tuple(problem for problem in whole if problem.split == split)
@@ -106,7 +106,7 @@ class Texts:
         return Problem(id=problem_id, prompt=text, split=split_of(problem_id))
 
 
-@lru_cache(maxsize=4)  # a run asks for its splits over and over
+@lru_cache(maxsize=4)  # a run asks for its splits repeatedly
 def _texts_of(source: Texts, path: Path | None, most: int) -> tuple[Problem, ...]:
     found: dict[str, Problem] = {}
     for where, row in islice(rows(source.hub, path), most):
@@ -120,17 +120,17 @@ def _texts_of(source: Texts, path: Path | None, most: int) -> tuple[Problem, ...
 
 
 def split_of(problem_id: str) -> Split:
-    """60 % train, 20 % dev, 20 % test; other rows have no say in it, so none ever moves."""
+    """60 % train, 20 % dev, 20 % test; independent of other rows, so no row ever moves."""
     place = int(hashlib.sha256(problem_id.encode()).hexdigest()[:8], 16) % 100
     return "train" if place < 60 else "dev" if place < 80 else "test"
 
 
-def _numbered(source: str, found: Iterable[Any]) -> Iterator[Row]:
+def _numbered(source: str, found: Iterable[Any]) -> Iterator[_Row]:
     return ((f"{source}, row {number}", row) for number, row in enumerate(found, start=1))
 
 
-def _texts(path: Path) -> Iterator[Row]:
-    """The rows of a JSON list, or of JSON lines, whichever the file holds."""
+def _texts(path: Path) -> Iterator[_Row]:
+    """The rows of a file with a JSON list or JSON lines."""
     try:
         content = path.read_bytes()
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
@@ -160,7 +160,7 @@ def _fetched(hub: str) -> Iterable[Any]:
     datasets = _need("datasets", f"to fetch {hub}")
     try:
         return _of_all_splits(datasets.load_dataset(hub))
-    except Exception as error:  # its HTTP client's own errors are no OSError
+    except Exception as error:  # its HTTP client's errors are not OSErrors
         raise errors.ConfigError(
             f"{hub} can't be fetched ({type(error).__name__}: {errors.reason(error)}): go "
             "online, or name a local copy in options.path"
@@ -183,12 +183,12 @@ def _saved(path: Path) -> Iterable[Any]:
 
 
 def _of_all_splits(loaded: Any) -> Iterable[Any]:
-    """Lazily: a caller that wants the first rows of many reads no more."""
+    """Lazy: only as many rows are read as the caller takes."""
     return chain.from_iterable(loaded.values() if isinstance(loaded, Mapping) else [loaded])
 
 
 def _columns(path: Path) -> list[Any]:
-    """Through pyarrow, which `datasets` brings: it leaves no copy in the user's cache."""
+    """Uses pyarrow (installed with `datasets`), which leaves no copy in the user's cache."""
     parquet = _need("pyarrow.parquet", f"to read {path}")
     try:
         found: list[Any] = parquet.read_table(str(path)).to_pylist()
@@ -202,7 +202,7 @@ def _columns(path: Path) -> list[Any]:
 def _need(module: str, purpose: str) -> Any:
     package = module.partition(".")[0]
     spec = find_spec(package)
-    if spec is None or spec.origin is None:  # the latter: a mere folder of that name
+    if spec is None or spec.origin is None:  # the latter: only a folder of that name
         raise errors.ConfigError(
             f"{package} is not installed, and is needed {purpose}: "
             f"{install('datasets')}, or name a .jsonl copy in options.path"

@@ -1,7 +1,7 @@
-"""Answers that no task foresees, played as a run plays them: which of them does a task raise on?
+"""Plays unexpected answers as a run would, to find those that a task raises on.
 
-Seeded, and few enough for seconds. A run scores what raises as 0, so that a fault found here costs
-trajectories, and teaches agents nothing; it is a bug of the task all the same.
+Seeded, and few enough to take seconds. In a run, such an answer scores 0, so a fault found here
+costs trajectories that teach nothing. It is a bug in the task.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from orchestry.task.guard import Play, evaluated, said, task_boundary, tells
 
 LONG = 200_000
 """Characters of a long answer."""
-AT_ONCE = 4
-"""Games at once."""
+_AT_ONCE = 4
+"""Games played at the same time."""
 ODD = {
     "control characters": "\0\x07\x08\x1b[31m\x1b]0;x\x07\x7f\x85",
     "invisible characters": "\u202e\u2066\ufeff\u2028\u2029\ufffe\U0010ffff",
@@ -46,15 +46,15 @@ FRAGMENTS = {
 """What stands somewhere in a good answer, by name."""
 
 Say = Callable[[str, str, random.Random], str]
-"""From a role's gold answer ('' if there is none) and its prompt to an odd answer."""
+"""Makes an odd answer from a role's gold answer ('' if there is none) and its prompt."""
 
-Answer = Callable[[str, str], str]
+_Answer = Callable[[str, str], str]
 """From a role and its prompt to its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """A fault, and the answer that led to it."""
+    """A fault, and the answer that caused it."""
 
     role: str
     kind: str
@@ -67,9 +67,9 @@ class Raised:
 async def fuzz(
     task: BaseTask[Any], tools: Tools, problems: Sequence[Problem], seed: int
 ) -> list[Raised]:
-    """Every kind of odd answer of every role, the others saying their gold, or nothing if there
-    is none; one game per problem in turn. Raises what is no fault of the task."""
-    slots = asyncio.Semaphore(AT_ONCE)
+    """Plays every kind of odd answer of every role, while the others give their gold (or nothing,
+    if there is none); one game per problem in turn. Raises errors that are not the task's fault."""
+    slots = asyncio.Semaphore(_AT_ONCE)
 
     async def one(number: int, role: str, kind: str, say: Say) -> Raised | None:
         problem, rng = problems[number % len(problems)], random.Random(seed + number)
@@ -90,9 +90,10 @@ async def fuzz(
 
 
 async def played(
-    task: BaseTask[Any], tools: Tools, problem: Problem, seed: int, answer: Answer
+    task: BaseTask[Any], tools: Tools, problem: Problem, seed: int, answer: _Answer
 ) -> TaskFault | None:
-    """What the task raises in one game in which every state is scored, and told where it may be."""
+    """The task's error in one game, in which every state is scored and, where allowed, told to the
+    agents."""
 
     def text(role: str) -> str:
         return answer(role, task.observe(play.state, role))
@@ -107,19 +108,19 @@ async def played(
                     play.state = task.told(play.state, score)
     except TaskFault as fault:
         return fault
-    except TaskError:  # a stranger, or no end: other rules'
+    except TaskError:  # an unknown role, or no end: other rules report these
         pass
     return None
 
 
 def kinds(task: BaseTask[Any], problems: Sequence[Problem], role: str) -> Iterator[tuple[str, Say]]:
     """The kinds of odd answers of a role, by name."""
-    yield from PLAIN.items()
+    yield from _PLAIN.items()
     for name, text in ODD.items():
-        yield name, partial(put, text * 20)
+        yield name, partial(in_place_of_a_word, text * 20)
     for name, text in FRAGMENTS.items():
         yield name, partial(_alone, text)
-        yield f"{name} in place of a word", partial(put, text)
+        yield f"{name} in place of a word", partial(in_place_of_a_word, text)
         yield f"{name} returned", partial(_returned, text)
         yield f"{name} by default", partial(_default, text)
     others: Mapping[str, str] = task.gold(problems[-1]) or {}
@@ -128,7 +129,7 @@ def kinds(task: BaseTask[Any], problems: Sequence[Problem], role: str) -> Iterat
         yield whose, partial(_alone, text)
 
 
-PLAIN: Mapping[str, Say] = {
+_PLAIN: Mapping[str, Say] = {
     "nothing": lambda *_: "",
     "white space": lambda *_: " \t\r\n\f\v\u00a0\u3000" * 50,
     "many words": lambda *_: ("word " * LONG)[:LONG],
@@ -159,8 +160,8 @@ def _alone(text: str, _gold: str, _prompt: str, _rng: random.Random) -> str:
     return text
 
 
-def put(text: str, gold: str, _prompt: str, rng: random.Random) -> str:
-    """The gold answer with a text in the place of one of its words."""
+def in_place_of_a_word(text: str, gold: str, _prompt: str, rng: random.Random) -> str:
+    """The gold answer with one word replaced by a text."""
     words = [*re.finditer(r"\w+", gold)]
     if not words:
         return f"{gold} {text}"

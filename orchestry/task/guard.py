@@ -1,5 +1,5 @@
-"""A task's own code, called: what it raises becomes one kind of error, a fault of the task, and
-what has answers already is played to its end."""
+"""Calls a task's own code and turns its exceptions into TaskFault; plays given answers to the
+end."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MAX_STAGES = 1000
 
 
 async def evaluated(task: BaseTask[Any], problem: Problem, state: Any, tools: Tools) -> Score:
-    """What the task's evaluate, a coroutine or not, says of a state. Raises TaskFault."""
+    """The task's score of a state; its evaluate may be a coroutine or not. Raises TaskFault."""
     with task_boundary(task, "evaluate", problem):
         found: Any = task.evaluate(state, tools)
         score = await found if isawaitable(found) else found
         if isinstance(score, Score):
-            "".join((score.feedback, *score.tags)).encode()  # a lone surrogate would reach no file
+            "".join((score.feedback, *score.tags)).encode()  # files refuse lone surrogates
     if not isinstance(score, Score):
         raise TaskFault(
             f"task {task.name}: evaluate gave a {type(score).__name__} on problem "
@@ -46,13 +46,13 @@ async def evaluated(task: BaseTask[Any], problem: Problem, state: Any, tools: To
 def task_boundary(
     task: BaseTask[Any], method: str, problem: Problem | None = None
 ) -> Iterator[None]:
-    """Turns what a task's own code raises into one TaskFault that names the place. What is no
-    fault of the task (the sandbox, a stop) passes, also out of a task group of its own."""
+    """Turns an exception of a task's own code into a TaskFault that names the place. Errors that
+    are not the task's fault (the sandbox, a stop) pass unchanged, also from its own task group."""
     try:
         yield
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    except BaseException as error:  # libraries panic in errors of their own, such as pyo3's
+    except BaseException as error:  # libraries have their own panics, such as pyo3's
         if isinstance(error, asyncio.CancelledError) and _stopped():
             raise
         ours = _ours(error)
@@ -73,7 +73,7 @@ def task_boundary(
 
 @dataclass(slots=True)
 class Play(Generic[StateT]):
-    """A game from a state on, in which each agent's answer is known; going through it plays it.
+    """A game from a state on with known answers; iterating over it plays it.
 
     Between two stages `state` may be replaced, by one whose agents were told its score. Raises
     TaskFault, TaskError for an agent that the team lacks, and Endless after `most` stages.
@@ -88,7 +88,7 @@ class Play(Generic[StateT]):
     """How many were played."""
 
     def __iter__(self) -> Iterator[dict[str, str]]:
-        """What is said in each stage; `state` is then the one after it."""
+        """The messages of each stage; `state` is then the state after it."""
         while agents := self.actors():
             if self.stage == self.most:
                 raise endless(self.task, self.problem)
@@ -119,7 +119,7 @@ def actors(task: BaseTask[StateT], problem: Problem, state: StateT) -> tuple[str
 
 
 def count_stages(task: BaseTask[Any], problem: Problem) -> int:
-    """Stages of an episode in which every agent answers with nothing. Raises as Play does."""
+    """Number of stages if every agent answers with nothing. Raises as Play does."""
     with task_boundary(task, "reset", problem):
         state = task.reset(problem, 0)
     count = sum(1 for _ in Play(task, problem, state, lambda agent: ""))
@@ -132,7 +132,7 @@ def count_stages(task: BaseTask[Any], problem: Problem) -> int:
 
 
 def endless(task: BaseTask[Any], problem: Problem) -> Endless:
-    """The error of a task that never ends."""
+    """The error for a task that never ends."""
     return Endless(
         f"task {task.name} does not end within {MAX_STAGES} stages on problem {problem.id}: "
         "let to_act return () once the work is over"
@@ -145,22 +145,22 @@ def tells(task: BaseTask[Any]) -> bool:
 
 
 def said(fault: TaskFault) -> str:
-    """The fault without the task's name and what to do about it, for a check of that task."""
+    """The fault's text without the task's name and the fix, for `tasks check`."""
     return str(fault).partition(": ")[2].partition(": `orchestry")[0]
 
 
 def _stopped() -> bool:
-    """Whether this piece of work was cancelled from outside; else what was cancelled is of the
-    task itself, and would end an episode without a word."""
+    """Whether this work was cancelled from outside; otherwise the task cancelled itself, which
+    would end an episode silently."""
     try:
         current = asyncio.current_task()
-    except RuntimeError:  # no loop runs, so nobody stops it
+    except RuntimeError:  # no event loop, so nothing was cancelled from outside
         return False
     return current is None or current.cancelling() > 0
 
 
 def _ours(error: BaseException) -> OrchestryError | None:
-    """The error of ours that it is, or that a group holds."""
+    """Our own error, if it is one or its group contains one."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for one in error.exceptions if (found := _ours(one))), None)
     return error if isinstance(error, OrchestryError) else None

@@ -1,8 +1,8 @@
-"""Finds tasks by name, and imports the one that is asked for.
+"""Finds tasks by name, and imports one on request.
 
-A task is a folder with a `task.py`, or an entry point of the group `orchestry.tasks`. Folders load
-below a package made at run time, `orchestry_tasks`, so that relative imports inside a task work,
-`sys.path` stays as it is, and no global package is called `tasks`. Listing imports nothing.
+A task is a folder with a `task.py`, or an entry point of the group `orchestry.tasks`. Folders are
+loaded into a package made at run time, `orchestry_tasks`. So relative imports inside a task work,
+`sys.path` stays unchanged, and no global package is called `tasks`. Listing imports nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from orchestry.core.errors import ConfigError, OrchestryError, TaskError, reason
 from orchestry.core.types import AgentSpec
 from orchestry.task.base import BaseTask
 
-PACKAGE = "orchestry_tasks"
+_PACKAGE = "orchestry_tasks"
 GROUP = "orchestry.tasks"
 _HERE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLocation:
-    """Where a task lies: in a folder, or behind an entry point."""
+    """A task's location: a folder, or an entry point."""
 
     name: str
     source: str
@@ -44,7 +44,7 @@ class TaskLocation:
     description: str = ""
     """First line of the task's README.md, else of the docstring of its task.py."""
     shadows: tuple[str, ...] = ()
-    """The places of tasks of the same name that this one hides, nearest first."""
+    """Places of hidden tasks of the same name, nearest first."""
 
     @property
     def place(self) -> str:
@@ -57,7 +57,7 @@ class TaskLocation:
 def bundled(kind: str) -> Path:
     """The folder `tasks`, `configs` or `behaviors` that came with the package.
 
-    In a wheel it lies inside the package; an editable install uses the repository's own.
+    In a wheel it is inside the package; an editable install uses the repository's folder.
     """
     inside = _HERE / "_bundled" / kind
     return inside if inside.is_dir() else _HERE.parent / kind
@@ -90,8 +90,8 @@ def load_task(
 ) -> BaseTask[Any]:
     """Imports the named task and makes one, with the run's reward weights and task options.
 
-    Raises ConfigError for an unknown name, reward part or option, TaskError where the task's code
-    raises or breaks the contract of BaseTask. `warn` hears when the task hides another of its name.
+    Raises ConfigError for an unknown name, reward part or option, TaskError if the task's code
+    raises or breaks BaseTask's contract. `warn` is told if the task hides another of its name.
     """
     cwd = cwd or Path.cwd()
     tasks = find_tasks(task_path, cwd)
@@ -111,9 +111,9 @@ def load_task(
 
 
 def folder_of(task: BaseTask[Any]) -> Path | None:
-    """Where the task was loaded from; None for one of an entry point."""
+    """The folder that the task was loaded from; None for an entry point."""
     module = type(task).__module__
-    if not module.startswith(f"{PACKAGE}."):
+    if not module.startswith(f"{_PACKAGE}."):
         return None
     return Path(sys.modules[module].__file__ or "").parent
 
@@ -122,7 +122,7 @@ def folder_of(task: BaseTask[Any]) -> Path | None:
 
 
 def _candidates(task_path: Sequence[Path], cwd: Path) -> Iterator[TaskLocation]:
-    """Every task there is, in order of precedence; shadowed ones come later."""
+    """Every task, in order of precedence; hidden ones come later."""
     folders = list(_folders(task_path, cwd))
     for source, parent in folders:
         if source != "bundled":
@@ -136,7 +136,7 @@ def _candidates(task_path: Sequence[Path], cwd: Path) -> Iterator[TaskLocation]:
 
 
 def _folders(task_path: Sequence[Path], cwd: Path) -> Iterator[tuple[str, Path]]:
-    """The folders that hold task folders, each once and absolute, with what to call them."""
+    """The folders that contain task folders, each once and absolute, with their labels."""
     explicit = [("--task-path", _checked_path(cwd / path)) for path in task_path]
     implicit = [("./tasks", cwd / "tasks"), ("bundled", bundled("tasks"))]
     seen: set[Path] = set()
@@ -162,7 +162,7 @@ def _in_folder(source: str, parent: Path) -> Iterator[TaskLocation]:
 
 
 def _same(one: TaskLocation, other: TaskLocation) -> bool:
-    """Whether two places hold one task: a checkout beside its own installed copy hides nothing."""
+    """Whether two places hold the same task; a checkout does not hide its own installed copy."""
     if one.folder is None or other.folder is None:
         return one.place == other.place
     return _files(one.folder) == _files(other.folder)
@@ -210,26 +210,26 @@ def _task_class(location: TaskLocation, path: Sequence[Path]) -> type[BaseTask[A
 
 
 def _import_folder(name: str, folder: Path, path: Sequence[Path]) -> ModuleType:
-    """`orchestry_tasks.<name>.task` out of this very folder."""
-    root = sys.modules.get(PACKAGE)
+    """`orchestry_tasks.<name>.task`, loaded from this folder only."""
+    root = sys.modules.get(_PACKAGE)
     if root is None:
-        root = sys.modules[PACKAGE] = module_from_spec(ModuleSpec(PACKAGE, None, is_package=True))
+        root = sys.modules[_PACKAGE] = module_from_spec(ModuleSpec(_PACKAGE, None, is_package=True))
     root.__path__ = [str(parent) for parent in path]
-    package = f"{PACKAGE}.{name}"
+    package = f"{_PACKAGE}.{name}"
     if getattr(sys.modules.get(package), "__path__", None) != [str(folder)]:
         _forget(package)
         importlib.invalidate_caches()
         _import_package(package, folder)
     try:
         return importlib.import_module(f"{package}.task")
-    except BaseException:  # half a task must not stay for the next try
+    except BaseException:  # a half-imported task must not stay for the next attempt
         _forget(package)
         raise
 
 
 def _import_package(package: str, folder: Path) -> None:
-    """The task's own package. Made by hand: found along `__path__`, a folder without `__init__.py`
-    would be a namespace package that mixes in the files of the tasks it hides."""
+    """The task's own package. Python's own search would make a folder without `__init__.py` a
+    namespace package, which mixes in files of hidden tasks; so it is made here."""
     init = folder / "__init__.py"
     if init.is_file():
         spec = spec_from_file_location(package, init, submodule_search_locations=[str(folder)])
@@ -257,7 +257,7 @@ def _forget(package: str) -> None:
 
 
 def _only_class(module: ModuleType, location: TaskLocation) -> type[BaseTask[Any]]:
-    """The task class that the module itself defines; imported ones don't count."""
+    """The task class defined in the module itself; imported classes don't count."""
     own = [
         item
         for item in vars(module).values()
@@ -278,7 +278,7 @@ def _only_class(module: ModuleType, location: TaskLocation) -> type[BaseTask[Any
 
 
 def _check_class(task: type[BaseTask[Any]], location: TaskLocation) -> None:
-    """The attributes that every layer relies on."""
+    """Checks the attributes that every layer relies on."""
     if fault := _fault(task, location.name):
         raise TaskError(f"{location.place}: {task.__name__} {fault}")
 
@@ -304,7 +304,7 @@ def _fault(task: type[BaseTask[Any]], name: str) -> str:
 
 
 def _raised(location: TaskLocation, error: BaseException) -> TaskError:
-    """A task's own exception, as one line with the place in its code."""
+    """A task's exception as one line, with the place in its code."""
     inside = str(location.folder) if location.folder else ""
     lines = [
         f"{frame.filename}, line {frame.lineno}"

@@ -2,7 +2,7 @@
 
 After the arXiv reward of MAGRPO (Liu et al. 2025, arXiv:2508.04652): lengths, length ratio,
 unique-word ratio, style, where a level that fails stops the sum. Here a level opens the next in
-proportion, all count as far as both texts are sound (`orchestry.task.prose`), and a fifth part asks
+proportion, all count as far as both texts are sound (`orchestry.prose`), and a fifth part asks
 whether each agent wrote of its own half of the abstract. README.md says why.
 """
 

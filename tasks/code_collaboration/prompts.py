@@ -42,7 +42,7 @@ def for_main(problem: Problem, helper: str | None = None) -> str:
 
 
 def with_history(task: str, codes: Sequence[str], results: Sequence[str]) -> str:
-    """The agent's own codes of the turns before, each with what came of it where that is told."""
+    """The task, then the agent's own code of each earlier turn with its result, if it is shown."""
     turns = []
     for index, code in enumerate(codes):
         told = f"\n{results[index]}" if index < len(results) else ""

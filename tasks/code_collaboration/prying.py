@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
-from orchestry import parse_code
-
-from .calls import called_name
-from .program import AUX
-from .usage import is_shadowed
+from .reading import Reading, called
 
 _MODULES = frozenset(("inspect", "gc", "dis", "ctypes", "traceback", "importlib"))
 _CALLS = frozenset(("globals", "locals", "eval", "exec", "__import__"))
@@ -20,22 +15,18 @@ _LOOKING = frozenset(
     ("repr", "str", "ascii", "bytes", "format", "format_map", "print", "id", "hash", "type")
 ) | frozenset(("dir", "vars", "getattr", "hasattr", "isinstance", "signature", "getsource"))
 """Functions that show something of a function that they are given."""
-_Holder = tuple[ast.AST, str]
-"""Where a name stands for aux: in the module, or in a function that was handed it."""
 
 
-def pries(main: str) -> bool:
+def pries(tree: ast.Module, reading: Reading) -> bool:
     """Whether a code could tell a stub from the helper by other means than calling it.
 
-    Aux may be called, and handed to a function that calls it; nothing else.
+    Aux may be called, handed to a function that calls it, and printed; nothing else.
     """
-    tree = parse_code(main)
-    if tree is None:
-        return False
-    if any(map(_pries, ast.walk(tree))):
-        return True
-    printed = not is_shadowed(tree, "print")
-    return any(_misused(scope, name, printed) for scope, name in _holders(tree))
+    nodes = [*ast.walk(tree)]
+    right = {id(part) for node in nodes for part in _rightly(node, "print" not in reading.bound)}
+    uses = (n for n in nodes if isinstance(n, ast.Name) and n.id in reading.aliases)
+    misused = any(id(use) not in right for use in uses if isinstance(use.ctx, ast.Load))
+    return misused or any(map(_pries, nodes))
 
 
 def _pries(node: ast.AST) -> bool:
@@ -59,48 +50,15 @@ def _pries(node: ast.AST) -> bool:
     return False
 
 
-def _misused(scope: ast.AST, name: str, printed: bool) -> bool:
-    """Whether a name is anything else there than called, handed on or only printed."""
-    nodes = [*ast.walk(scope)]
-    right = {id(part) for node in nodes for part in _rightly(node, printed)}
-    uses = (n for n in nodes if isinstance(n, ast.Name) and n.id == name)
-    return any(id(use) not in right for use in uses if isinstance(use.ctx, ast.Load))
-
-
 def _rightly(node: ast.AST, printed: bool) -> list[ast.expr]:
-    """What a call calls, is given, or only prints, and what gets a second name."""
+    """The parts of a statement or call that may be aux: what is called, passed to a function that
+    calls it, printed, given a second name, or only mentioned."""
     match node:
         case ast.Expr(ast.Call(ast.Name("print"), args, [])) if printed:
             return [arg.value if isinstance(arg, ast.Attribute) else arg for arg in args]
-        case ast.Assign([ast.Name()], value):
+        case ast.Assign([ast.Name()], value) | ast.Expr(ast.Name() as value):
             return [value]
         case ast.Call(func, args, keywords):
-            looks = called_name(node) in _LOOKING
+            looks = called(node) in _LOOKING
             return [func, *([] if looks else [*args, *(keyword.value for keyword in keywords)])]
     return []
-
-
-def _holders(tree: ast.Module) -> list[_Holder]:
-    """Every scope and name that aux may have, from call to call of main's own functions."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    found: list[_Holder] = [(tree, AUX)]
-    for scope, name in found:  # which grows meanwhile
-        more = dict.fromkeys(_passed_on(scope, name, functions))
-        found += [holder for holder in more if holder not in found]
-    return found
-
-
-def _passed_on(scope: ast.AST, name: str, functions: list[ast.FunctionDef]) -> Iterator[_Holder]:
-    """Where what has that name in a scope gets another one: a second name, or a parameter."""
-    for node in ast.walk(scope):
-        match node:
-            case ast.Assign([ast.Name(id=other)], ast.Name(id=first)) if first == name:
-                yield scope, other
-            case ast.Call(ast.Name(id=callee), args, keywords):
-                for function in (f for f in functions if f.name == callee):
-                    spec = function.args
-                    parameters = [arg.arg for arg in (*spec.posonlyargs, *spec.args)]
-                    given = [*zip(parameters, args, strict=False)]
-                    given += [(k.arg, k.value) for k in keywords if k.arg]
-                    same = (p for p, v in given if isinstance(v, ast.Name) and v.id == name)
-                    yield from ((function, parameter) for parameter in same)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from orchestry import parse_code, prose
 
 from .program import AUX, Program, defined
-from .prying import pries
 from .usage import Usage
 
 FULL_DROP = 0.4
@@ -83,6 +82,6 @@ def objection(program: Program, entry_point: str, usage: Usage) -> str:
         "main does not call aux": not usage.calls,
         "main uses nothing that aux returns, but for constants": not usage.used,
         "main is a thin wrapper around aux": usage.thin,
-        "main looks into aux instead of calling it": pries(program.main),
+        "main looks into aux instead of calling it": usage.pries,
     }
     return next((fault for fault, holds in faults.items() if holds), "")

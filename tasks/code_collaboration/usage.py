@@ -3,90 +3,98 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from orchestry import parse_code
 
-from .flow import follow
-from .values import Origin, Trace
+from .program import AUX
+from .prying import pries
+from .reading import Reading, called, named_by, returned
+from .schemes import Scheme, scheme_of
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How the entry point of main's code uses aux; all False where nothing can be said.
+    """How the entry point of main's code uses aux; all False if the code can't be read.
 
-    calls: it calls the real aux, in code that can be reached from it.
-    used: some result flows into what it returns or decides (condition, loop, raise); what aux
-    returned for constants does not count, since main could know that beforehand.
-    thin: it only hands its arguments on to aux and returns what comes.
-    shadowed: main's code binds the name of aux itself, anywhere (as a method does not count).
-    trace: all that was seen.
+    calls: it calls the helper's aux.
+    used: some result reaches what main returns or decides by (a condition, a loop, a raise). What
+    aux returned for constants does not count, since main could know it beforehand.
+    thin: it only passes its arguments to aux and returns the result.
+    shadowed: main's code binds the name aux, anywhere but as a method.
+    pries: it could tell a stub from the helper without calling it.
     """
 
     calls: bool = False
     used: bool = False
     thin: bool = False
     shadowed: bool = False
-    trace: Trace | None = field(default=None, compare=False, repr=False)
+    pries: bool = False
+    scheme: Scheme = "none"
 
 
-def usage_of(main_code: str, entry_point: str, aux: str = "aux") -> Usage:
+def usage_of(main: str, entry_point: str) -> Usage:
     """Reads any text, runs nothing and never raises."""
-    tree = parse_code(main_code)
+    tree = parse_code(main)
     if tree is None:
         return Usage()
-    if is_shadowed(tree, aux):
+    if _is_shadowed(tree):
         return Usage(shadowed=True)
     try:
-        trace = follow(tree, entry_point, aux)
+        reading = Reading(tree, entry_point)
+        calls = any(isinstance(n, ast.Call) and reading.asks(n) for n in reading.reached)
+        used = any(map(reading.carries, _sinks(reading)))
+        thin = used and _is_thin(reading)
+        scheme = scheme_of(reading) if used and not thin else "none"
+        return Usage(calls or used, used, thin, pries=pries(tree, reading), scheme=scheme)
     except (RecursionError, ValueError, MemoryError):  # too deep, or integers of too many digits
-        trace = None
-    if trace is None:
         return Usage()
-    used = bool(trace.used)
-    return Usage(bool(trace.calls) or used, used, used and is_thin(trace), trace=trace)
 
 
-def is_thin(trace: Trace) -> bool:
-    """Whether aux's untouched result is all that comes back, and there is nothing else to it.
+def _is_shadowed(tree: ast.Module) -> bool:
+    """Whether the code defines, assigns, imports, deletes or takes as a parameter the name aux.
 
-    A None instead of the result is nothing either, unless main chooses it by a condition of its
-    own. Guards that raise or return, and work on arguments or result, are more than handing on.
+    Attributes in a class body are no names of the module.
     """
-    origins = {origin for value in trace.returns for origin in value.origins}
-    silent = Origin.NOTHING not in origins or not trace.branched
-    echoes = Origin.ECHO in origins and origins <= {Origin.ECHO, Origin.NOTHING}
-    return echoes and silent and not trace.raised
+    inside = [
+        child for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for child in node.body
+    ]
+    members = {
+        id(part)
+        for n in inside
+        for part in (n, *getattr(n, "targets", ()), getattr(n, "target", n))
+    }
+    return any(named_by(node) == AUX for node in ast.walk(tree) if id(node) not in members)
 
 
-def is_shadowed(tree: ast.Module, aux: str) -> bool:
-    """Whether the code defines, assigns, imports, deletes or takes as a parameter that name."""
-    members = {id(child) for node in ast.walk(tree) for child in _members(node)}
-    return any(_bound(node) == aux for node in ast.walk(tree) if id(node) not in members)
+def _sinks(reading: Reading) -> list[ast.AST | None]:
+    """All that the entry point returns, and what it and the functions that it calls decide by."""
+    found: list[ast.AST | None] = [v for entry in reading.entries for v in returned(entry)]
+    for node in reading.reached:
+        match node:
+            case ast.If(test=sink) | ast.While(test=sink) | ast.IfExp(test=sink):
+                found.append(sink)
+            case ast.Assert(test=sink) | ast.For(iter=sink) | ast.Match(subject=sink):
+                found.append(sink)
+            case ast.Raise(exc=sink) | ast.Yield(value=sink) | ast.YieldFrom(value=sink):
+                found.append(sink)
+    return found
 
 
-def _members(node: ast.AST) -> Iterator[ast.AST]:
-    """The names in a class body: its attributes, not names of the module."""
-    for child in node.body if isinstance(node, ast.ClassDef) else ():
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield child
-        elif isinstance(child, ast.Assign | ast.AnnAssign):
-            targets = child.targets if isinstance(child, ast.Assign) else [child.target]
-            yield from targets
+def _is_thin(reading: Reading) -> bool:
+    """Whether main only passes its own arguments to aux and returns the result, both unchanged.
 
-
-def _bound(node: ast.AST) -> str | None:
-    """The name that one node binds or unbinds."""
-    match node:
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            return node.name
-        case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar():
-            return node.name
-        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
-            return name
-        case ast.alias(name=name, asname=other):
-            return other or name.split(".")[0]
-        case ast.MatchMapping(rest=rest):
-            return rest
-    return None
+    Main may also return None without being more than that, if only aux's result decides when. It
+    is more as soon as it changes an argument or the result, raises an error, yields, or returns
+    something else in some case.
+    """
+    values = [value for entry in reading.entries for value in returned(entry)]
+    echoes = [v for v in values if not (isinstance(v, ast.Constant) and v.value is None)]
+    chosen = (getattr(n, "test", getattr(n, "subject", None)) for n in reading.reached)
+    silent = len(echoes) == len(values) or all(map(reading.carries, filter(None, chosen)))
+    more = (ast.Yield, ast.YieldFrom)
+    busy = any(isinstance(n, more) or getattr(n, "exc", None) for n in reading.reached)
+    asked = [n for n in reading.reached if isinstance(n, ast.Call) and called(n) in reading.askers]
+    return (
+        silent and not busy and all(map(reading.raw, echoes)) and all(map(reading.untouched, asked))
+    )

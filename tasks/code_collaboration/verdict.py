@@ -10,7 +10,7 @@ from orchestry import Limits, Problem, Tools, beyond_chance
 from . import partners, reward
 from .outcome import Outcome, chance, run_tests
 from .program import AUX, Program, defined
-from .schemes import Scheme, scheme_of
+from .schemes import Scheme
 from .usage import usage_of
 
 Verdict = tuple[Mapping[str, float], str, list[str]]
@@ -41,7 +41,7 @@ async def judged(problem: Problem, program: Program, tools: Tools) -> Verdict:
         "cooperation": cooperation,
     }
     feedback = _feedback(program, name, outcome, objection)
-    way = scheme_of(usage) if cooperation or not passed else "none"
+    way = usage.scheme if cooperation or not passed else "none"
     return parts, feedback, _tags(program, name, outcome, cooperation, way, usage.shadowed)
 
 

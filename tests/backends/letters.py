@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestry.core.config import RunConfig, resolve
-from orchestry.core.learn_config import LearnConfig
+from orchestry.core.config import LearnConfig, RunConfig, resolve
 from orchestry.core.types import Member, Turn
 from orchestry.store.journal import Learned
 from orchestry.store.records import EpisodeRecord

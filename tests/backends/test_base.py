@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestry.backends.api import distil
-from orchestry.backends.base import CRITIC
 from orchestry.core.config import resolve
 from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare
-from orchestry.judge import judge
 
 KEYS = {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k"}
 SERVER = (
@@ -89,7 +86,3 @@ def test_settled_once_it_stays(provider: str) -> None:
     again = prepare(plan.config, notes.append, KEYS)
     assert again.config == plan.config
     assert not any(note.startswith("judge off") for note in notes)
-
-
-def test_the_judges_provider_is_asked_for_all_that_the_judge_and_the_learner_ask() -> None:
-    assert set(CRITIC) == {judge.PURPOSE, distil.PURPOSE}

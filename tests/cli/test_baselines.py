@@ -47,7 +47,7 @@ def test_json_is_one_object(cli: CommandLine) -> None:
     plain = json.loads(found.out)
     assert (plain["folder"], plain["split"], list(plain["baselines"])) == ("b", "test", ["concat"])
     one = plain["baselines"]["concat"]
-    assert (one["problems"], one["trajectories"], one["calls_a_problem"]) == (5, 10, 6.0)
+    assert (one["problems"], one["trajectories"], one["calls_per_problem"]) == (5, 10, 6.0)
     assert set(one["reward"]) == {"mean", "low", "high"}
 
 
@@ -62,8 +62,8 @@ def test_baselines_of_a_run_take_its_task_model_and_seed(cli: CommandLine) -> No
 def test_what_a_run_decides_is_no_flag(cli: CommandLine) -> None:
     assert cli("run", *FAKE, "--run-dir", "r").code == 0
     clash = cli("baselines", "run", "concat", "--of", "r", "--task", "tldr", "--seed", "3")
-    clash.failed(2, "leave --task, --seed")
-    cli("baselines", "run", "concat", "--of", "r", "--seed", "0").failed(2, "leave --seed")
+    clash.failed(2, "leave out --task, --seed")
+    cli("baselines", "run", "concat", "--of", "r", "--seed", "0").failed(2, "leave out --seed")
     other = cli("baselines", "run", "concat", "--of", "r", "--set", "seed=3")
     other.failed(2, "that run, which has seed=0, but 3 was given")
     cli("baselines", "run", "concat", "--of", "r", "--episodes", "0").failed(2, "give 1 or more")
@@ -97,6 +97,12 @@ def test_a_dry_run_tells_the_calls_that_are_then_made(cli: CommandLine) -> None:
     assert all(one["cost_usd"]["max"] >= real[name]["usd"] > 0 for name, one in dry.items())
     few = ("baselines", "run", "concat", *PLAIN, "--samples", "2", "--episodes", "3", "--dry-run")
     assert "concat      18 calls" in cli(*few).out
+
+
+def test_a_dry_run_has_no_noise_in_its_figures_last_digits(cli: CommandLine) -> None:
+    dry = cli("baselines", "run", "fixed", *PLAIN, "--samples", 5, "--dry-run", "--json")
+    (row,) = json.loads(dry.out)["fixed"]["usage"]
+    assert row["calls"] == 25
 
 
 def test_the_budget_ends_all_of_them_with_code_3(cli: CommandLine) -> None:

@@ -20,7 +20,6 @@ RULE = Behavior.model_validate(
         "status": "accepted",
         "born": 2,
         "evidence": EVIDENCE | {"level": 0.025, "episodes": [3, 4], "calls": 240, "usd": 0.12},
-        "screened": {"dev-1": 0.5},
     }
 )
 OTHER = Behavior(agent="reviewer", text="Praise " + "very " * 40 + "much.", status="rejected")
@@ -115,7 +114,6 @@ def test_show_has_the_whole_text_and_the_evidence(cli: CommandLine) -> None:
         "41.5; 40 accepts, at this trial's level of 0.025.",
         "240 calls, $0.1200",
         "3, 4",
-        "dev-1 0.50",
         "It rambled.",
     ):
         assert found in out

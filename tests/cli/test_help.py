@@ -111,7 +111,7 @@ def test_an_interruption_is_said_where_no_command_says_it(
     def examine() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("orchestry.cli.doctor.examine", examine)
+    monkeypatch.setattr("orchestry.cli.doctor._examine", examine)
     result = cli("doctor")
     assert (result.code, result.last) == (
         130,

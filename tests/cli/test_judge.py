@@ -77,10 +77,12 @@ def test_a_dry_run_asks_nothing_and_makes_nothing(
         result = cli(*asked, *server, "--set", "prices.m.output=8", "--json")
         found = json.loads(result.out)
         people = cli(*asked, *server, "--set", "prices.m.output=8")
-    assert (found["calls"], found["most_calls"], bench.bodies) == (12, 24, [])
-    assert 0 < found["worst_usd"] <= found["budget_usd"] == 5.0
-    assert "12 calls, 24 if every answer needs a repair" in people.out
-    assert f"at most ${found['worst_usd']:.4f}" in people.out
+    usd = found["cost_usd"]
+    assert (found["episodes"], bench.bodies) == (3, [])
+    assert 12 <= found["calls"] <= 14
+    assert 0 < usd["p5"] <= usd["expected"] <= usd["p95"] < usd["max"] < 5.0
+    assert "3 problems on" in people.out
+    assert f"hard maximum {usd['max']:.4f}" in people.out
     assert not Path("runs").exists()
 
 

@@ -42,6 +42,15 @@ def test_a_run_goes_on_and_keeps_its_methods(
         more.resume({"seed": 7})
 
 
+def test_a_config_that_is_none_is_named_as_one() -> None:
+    with pytest.raises(
+        orchestry.ConfigError, match="unknown config key 'tsk': did you mean 'task'"
+    ):
+        orchestry.train({"tsk": "tldr"})
+    with pytest.raises(orchestry.ConfigError, match="the config is no mapping"):
+        orchestry.train("configs/laptop.yaml")  # type: ignore[arg-type]
+
+
 def test_baselines_of_a_run_lie_in_it_and_are_compared_with_it(run: orchestry.Run) -> None:
     found = run.baselines(["concat", "fixed"], samples=2, episodes=2, observer=None)
     assert [*found] == ["concat", "fixed"]
@@ -54,7 +63,7 @@ def test_baselines_of_a_run_lie_in_it_and_are_compared_with_it(run: orchestry.Ru
     assert gain is not None
     assert gain.low <= gain.mean <= gain.high
     with pytest.raises(orchestry.ConfigError, match="did you mean 'concat'"):
-        run.baselines(["concta"])
+        run.baselines("concta")
 
 
 def test_the_cap_of_baselines_holds_over_all_of_them(run: orchestry.Run) -> None:
@@ -68,8 +77,8 @@ def test_a_report_is_what_the_command_writes(cli: CommandLine, run: orchestry.Ru
     written = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
     assert cli("report", "run").code == 0
     assert written == {name: (path.parent / name).read_bytes() for name in written}
-    other = orchestry.train(orchestry.RunConfig.model_validate(CONFIG), "other", None)
-    with pytest.raises(orchestry.ConfigError, match="--out DIR"):
+    other = orchestry.train(CONFIG, "other", None)
+    with pytest.raises(orchestry.ConfigError, match="in Python: out=DIR"):
         run.report(other)
     assert run.report(other, out="both").read_text().count("words") > 1
 

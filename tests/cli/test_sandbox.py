@@ -198,7 +198,7 @@ def test_limits_hold_and_a_line_may_change_its_time(cli: CommandLine, tmp_path: 
     flags = ("--wall-s", "0.3", "--output-kb", "2", "--memory-mb", "64")
     first = reports(cli(*RUN, *flags, path))
     assert [r["verdict"] for r in first] == ["timeout", "pass", "pass", "error", "memory"]
-    second = reports(cli(*RUN, "--cpu-s", "0.2", "--output-kb", "16", path))
+    second = reports(cli(*RUN, "--cpu-s", "0.2", "--wall-s", "30", "--output-kb", "16", path))
     assert [r["verdict"] for r in second] == ["pass", "pass", "timeout", "fail", "pass"]
 
 

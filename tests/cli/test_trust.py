@@ -16,7 +16,7 @@ from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError
 from orchestry.engine.evaluate import evaluate
 from orchestry.engine.run import resume
-from orchestry.engine.trust import check, remember
+from orchestry.engine.trust import check_trust, remember
 from orchestry.task.registry import _forget
 from tests.cli.support import FAKE, TASKS, CommandLine
 
@@ -170,8 +170,8 @@ def test_a_cap_is_ones_own_however_it_is_written(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
     config = validate({"provider": PAID, "budget": {"usd": 10}})
     with pytest.raises(ConfigError, match=r"budget\.usd 10\.0"):
-        check(config, tmp_path, environ=environ)
-    check(config, tmp_path, typed={"budget": {"usd": 10}}, environ=environ)
+        check_trust(config, tmp_path, environ=environ)
+    check_trust(config, tmp_path, typed={"budget": {"usd": 10}}, environ=environ)
 
 
 def test_the_config_of_ones_own_run_is_not_asked_about(tmp_path: Path) -> None:
@@ -180,16 +180,16 @@ def test_the_config_of_ones_own_run_is_not_asked_about(tmp_path: Path) -> None:
     run.mkdir()
     (run / "journal.jsonl").touch()
     remember(config, run, environ)
-    check(config, run / "config.yaml", environ=environ)
+    check_trust(config, run / "config.yaml", environ=environ)
     with pytest.raises(ConfigError, match="--trust"):
-        check(config, tmp_path / "config.yaml", environ=environ)
+        check_trust(config, tmp_path / "config.yaml", environ=environ)
 
 
 def test_a_model_may_have_a_space_in_its_name(tmp_path: Path) -> None:
     price = {"my model": {"input": 0, "output": 0}}
     config = validate({"provider": PAID, "prices": price})
     with pytest.raises(ConfigError, match=r"prices\.my model below"):
-        check(config, tmp_path, environ={"XDG_STATE_HOME": str(tmp_path / "state")})
+        check_trust(config, tmp_path, environ={"XDG_STATE_HOME": str(tmp_path / "state")})
 
 
 def test_from_python_it_takes_a_parameter(run: Path) -> None:
@@ -233,11 +233,11 @@ def test_no_address_of_others_passes_as_ones_own(
     config = validate({"provider": {"base_url": url}})
     where = Path("somewhere")
     with pytest.raises(ConfigError, match="would be sent there"):
-        check(config, where, environ=environ)
-    check(config, where, environ={**environ, "OPENAI_BASE_URL": url})
-    check(config, where, typed={"provider": {"base_url": url}}, environ=environ)
+        check_trust(config, where, environ=environ)
+    check_trust(config, where, environ={**environ, "OPENAI_BASE_URL": url})
+    check_trust(config, where, typed={"provider": {"base_url": url}}, environ=environ)
     remember(config, where, environ)
-    check(config, where, environ=environ)
+    check_trust(config, where, environ=environ)
 
 
 @pytest.mark.parametrize(
@@ -252,4 +252,4 @@ def test_no_address_of_others_passes_as_ones_own(
 )
 def test_this_machine_and_the_vendors_are_known(url: str, tmp_path: Path) -> None:
     config = validate({"provider": {"base_url": url}})
-    check(config, Path("run"), environ={"XDG_STATE_HOME": str(tmp_path)})
+    check_trust(config, Path("run"), environ={"XDG_STATE_HOME": str(tmp_path)})

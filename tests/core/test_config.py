@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry.core.config import RunConfig, merge, resolve, validate
+from orchestry.core.config import RunConfig, resolve, validate
 from orchestry.core.errors import ConfigError
+from orchestry.core.resolve import merge
 from orchestry.core.types import Call
 from orchestry.sandbox import open_sandbox
 

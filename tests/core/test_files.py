@@ -13,9 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestry.backends.api.library import read_library
-from orchestry.core.config import RunConfig, read_yaml, validate
+from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import cache, json_lines, new_folder, parse_yaml
+from orchestry.core.resolve import read_config_file
 from orchestry.store.run import read_config
 
 TAGS = ("bool", "int", "float", "timestamp", "binary", "null", "set", "omap", "pairs", "seq", "map")
@@ -35,7 +36,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 KEYS = ("version", "task", "model", "update", "behaviors")
-BEHAVIOR = ("id", "agent", "kind", "text", "why", "status", "born", "evidence", "screened", "note")
+BEHAVIOR = ("id", "agent", "kind", "text", "why", "status", "born", "evidence", "note")
 
 
 def fault(call: Callable[[], object], kind: type[Exception] = ConfigError) -> str:
@@ -108,14 +109,14 @@ def test_any_config_is_read_or_refused_in_words(
     folder = tmp_path_factory.mktemp("config")
     (folder / "config.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
     assert "pydantic" not in fault(lambda: validate(read_config(folder)))
-    assert "pydantic" not in fault(lambda: validate(read_yaml(folder / "config.yaml")))
+    assert "pydantic" not in fault(lambda: validate(read_config_file(folder / "config.yaml")))
 
 
 def test_the_files_of_a_run_take_no_tag_that_does_not_fit(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: !!bool maybe\n")
     for said in (
         fault(lambda: read_config(tmp_path)),
-        fault(lambda: read_yaml(tmp_path / "config.yaml")),
+        fault(lambda: read_config_file(tmp_path / "config.yaml")),
     ):
         assert "a tag such as !!bool does not fit its value" in said
 

@@ -94,5 +94,5 @@ def test_an_address_with_a_password_is_refused(key: str) -> None:
     raw: Any = "http://me:secret@host"
     for name in reversed(key.split(".")):
         raw = {name: raw}
-    with pytest.raises(ConfigError, match=f"'{key}' holds a user, password or query"):
+    with pytest.raises(ConfigError, match=f"'{key}' has a user, password or query"):
         validate(raw)

@@ -14,8 +14,9 @@ import orchestry
 from benchmarks.server.loopback import Loopback
 from orchestry.cli.show import figures
 from orchestry.cli.watch import who
-from orchestry.core.config import RunConfig, read_yaml, resolve, validate
+from orchestry.core.config import RunConfig, resolve, validate
 from orchestry.core.errors import ConfigError
+from orchestry.core.resolve import read_config_file
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import prepare, resume, run_plan
 from orchestry.engine.trust import of_run
@@ -136,10 +137,25 @@ def test_who_answered_is_shown(tmp_path: Path) -> None:
     assert (found["of them at anthropic"], found["of it at fake"]) == ("8", "0.0000 USD")
 
 
+def test_a_dry_run_has_a_row_for_each_provider() -> None:
+    nowhere = "http://127.0.0.1:1"
+    found = estimate(config(nowhere, nowhere))
+    rows = {(row.provider, row.model): row for row in found.by_provider}
+    assert [*rows] == [("anthropic", CLAUDE), ("fake", "fake-1"), ("openai", SERVED)]
+    assert [round(row.calls) for row in rows.values()] == [8, 8, 8]
+    assert rows["fake", "fake-1"].usd == 0.0
+    assert sum(row.usd for row in rows.values()) == pytest.approx(found.cost_usd.expected)
+    paid = {row.agent: row.usd for row in found.usage}
+    assert rows["anthropic", CLAUDE].usd == pytest.approx(paid["writer"])
+    judge = "judge={enabled: true, when: always, provider: {name: openai, model: wise}}"
+    judged = estimate(config(nowhere, nowhere, judge, "prices.wise={input: 1, output: 1}"))
+    assert [(row.provider, row.model) for row in judged.by_provider][-1] == ("openai", "wise")
+
+
 def test_a_run_of_several_providers_is_replayed_from_its_journal(tmp_path: Path) -> None:
     with serving() as (claude, _), serving() as (served, _):
         run, _ = begin(tmp_path / "run", claude, served)
-    plain = read_yaml(run.folder / "config.yaml")
+    plain = read_config_file(run.folder / "config.yaml")
     recorded = {"name": "recorded", "recording": str(run.folder)}
     for part in (plain, *plain["agents"].values()):
         part["provider"] = recorded | {"model": part["provider"]["model"]}
@@ -281,4 +297,4 @@ def test_an_embedded_reviewer_beside_a_scripted_team(tmp_path: Path) -> None:
 
 
 def run_config(run: Run) -> RunConfig:
-    return validate(read_yaml(run.folder / "config.yaml"))
+    return validate(read_config_file(run.folder / "config.yaml"))

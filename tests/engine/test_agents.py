@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import orchestry
-from orchestry.core.config import RunConfig, merge, read_yaml, resolve, validate
+from orchestry.core.config import RunConfig, resolve, validate
 from orchestry.core.errors import ConfigError
+from orchestry.core.resolve import merge, read_config_file
 from orchestry.engine.run import prepare, resume
 from orchestry.store.run import Run
 
@@ -94,7 +95,7 @@ def test_a_list_is_the_team_of_a_task_with_open_roles(
     run = orchestry.train(validate({**base, "agents": agents}), tmp_path / "run")
     assert speakers(run) == ["planner", "writer", "critic"]
     assert {row.agent for row in run.summary.usage} == {"planner", "writer", "critic"}
-    config = validate(read_yaml(tmp_path / "run" / "config.yaml"))
+    config = validate(read_config_file(tmp_path / "run" / "config.yaml"))
     assert config.team == ("planner", "writer", "critic")
     assert prompts(config) == {
         "planner": "You are the planner of a team. plan",
@@ -110,6 +111,18 @@ def test_a_list_is_the_team_of_a_task_with_open_roles(
 def test_a_mapping_leaves_the_team_of_open_roles_as_it_is(base: Mapping[str, Any]) -> None:
     config = validate({**base, "agents": {"writer": {"model": "fake-2"}}})
     assert list(prompts(config)) == ["writer", "reviewer"]
+    config = validate({**base, "agents": {"planner": {"goal": "plan"}}})
+    with pytest.raises(ConfigError, match=r"unknown agent .* 'planner'.* make agents a list"):
+        prepare(config)
+    with pytest.raises(ConfigError, match=r"unknown agent (?!.*list)"):
+        prepare(config.model_copy(update={"task": "closed"}))
+
+
+def test_an_empty_list_of_agents_is_refused(base: Mapping[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="'agents' is an empty list"):
+        validate({**base, "agents": []})
+    with pytest.raises(ConfigError, match="'agents' is an empty list"):
+        resolve(sets=["agents=[]"])
 
 
 def test_one_model_alone_plays_for_a_team_from_a_list(base: Mapping[str, Any]) -> None:

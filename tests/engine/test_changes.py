@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import orchestry
-from orchestry.core.config import RunConfig, merge, validate
+from orchestry.core.config import RunConfig, validate
 from orchestry.core.digests import text_digest
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import to_json
-from orchestry.core.resolve import Mark, marks
+from orchestry.core.resolve import Mark, marks, merge
 from orchestry.engine.changes import changed, check_changes, config_digests
 from orchestry.engine.evaluate import evaluate
 from orchestry.engine.run import prepare, resume

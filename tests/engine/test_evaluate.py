@@ -162,7 +162,7 @@ def test_measures_are_those_of_the_trajectories(tmp_path: Path) -> None:
     assert found.best.mean == pytest.approx(sum(map(max, leaves)) / 5)
     assert found.best_at[3].mean == pytest.approx(found.best.mean)
     assert found.best_at[1].mean == pytest.approx(found.reward.mean)
-    assert (found.problems, found.trajectories, found.calls_a_problem) == (5, 15, 9)
+    assert (found.problems, found.trajectories, found.calls_per_problem) == (5, 15, 9)
     assert (set(found.best_at), found.pass_at) == ({1, 3}, {})
     assert found.tokens_per_s is not None
     assert found.usd == run.summary.cost_usd > 0

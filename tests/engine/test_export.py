@@ -193,7 +193,9 @@ def test_a_shared_adapter_is_one_folder(model: str, tasks: Path, tmp_path: Path)
     assert "temperature 0.8" in text
     assert "temperature 0.5" in text
     assert names(tmp_path / "run" / "export") == ["update-1--merged"]
-    with pytest.raises(ConfigError, match=r"have one adapter \(learn\.shared\): leave --agent"):
+    with pytest.raises(
+        ConfigError, match=r"share one adapter \(learn\.shared\): leave out --agent"
+    ):
         export(made.folder, tmp_path / "out", agents=["left"])
 
 

@@ -21,7 +21,7 @@ from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import OrchestryError, ProviderError
 from orchestry.engine.run import prepare, resume, run_plan
 from orchestry.report.runs import Salvaged
-from orchestry.report.tables import faults
+from orchestry.report.tables import fault_counts
 from orchestry.store.journal import Answered, Event, Lost, Released, Reserved, read
 from orchestry.store.run import Run
 from tests.engine.test_run import Noted
@@ -101,7 +101,7 @@ def test_a_prompt_that_is_always_refused_fails_its_episode_alone(
     assert summary.mean_reward == pytest.approx(sum(run.rewards) / 4)
     assert len((run.folder / "rewards.csv").read_text().splitlines()) == 1 + 4
     assert sum("answered 400" in note for note in watch.notes) == 1
-    said = faults(run)
+    said = fault_counts(run)
     assert said["calls that failed for good, their samples left out"] == "2"
     assert said["episodes that failed, and are in no figure"] == "1"
     left = Salvaged(run.folder)
@@ -148,7 +148,7 @@ def test_learning_goes_on_without_what_failed(tmp_path: Path) -> None:
     shares = {"bad_request": 0.1, "malformed_billed": 0.1, "overloaded": 0.1}
     sets = ("episodes=6", "behaviors.enabled=true", "behaviors.every=3", "judge.enabled=true")
     with serving(seed=3, **shares) as (url, loopback):
-        run, _ = begin(tmp_path / "run", "openai", url, *sets, "behaviors.screen=2")
+        run, _ = begin(tmp_path / "run", "openai", url, *sets, "behaviors.share=1")
         assert loopback.bill.usd <= run.summary.cost_usd
     assert (run.summary.stopped, run.summary.updates) == ("done", 2)
     assert run.summary.failed_calls > 0

@@ -271,7 +271,7 @@ def trial_keys(folder: Path, agent: str) -> set[str]:
 
 
 def test_what_people_rated_is_contrasted_after_its_block_too(tmp_path: Path) -> None:
-    spare = ("behaviors.pairs=8", "behaviors.share=20")  # no trial is open when an update ends
+    spare = ("behaviors.share=1",)
     run = orchestry.train(config(*FAKE, *spare, "episodes=3"), tmp_path / "run")
     with Store(run.folder) as store:
         for leaf, rating in zip(run.episodes[0].leaves(), (1.0, 0.0), strict=False):

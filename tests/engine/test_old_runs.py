@@ -16,7 +16,7 @@ import orchestry
 from orchestry.core.types import Part, Score
 from orchestry.engine.run import resume
 from orchestry.report.document import trajectories
-from orchestry.report.page import write
+from orchestry.report.page import write_page
 from orchestry.report.runs import read_experiments
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -50,7 +50,7 @@ def test_it_is_reported(old: Path, tmp_path: Path) -> None:
     experiments = read_experiments([old])
     assert not experiments[0].missing
     assert "0.740" in trajectories(experiments[0])
-    assert "0.74" in write(experiments, tmp_path).read_text()
+    assert "0.74" in write_page(experiments, tmp_path).read_text()
 
 
 def test_it_is_evaluated(old: Path) -> None:

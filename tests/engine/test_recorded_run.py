@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import orchestry
-from orchestry.core.config import merge, validate
+from orchestry.core.config import validate
 from orchestry.core.errors import ProviderError
+from orchestry.core.resolve import merge
 from orchestry.store.journal import Answered, read
 from orchestry.store.run import read_config
 

@@ -1,88 +1,106 @@
-"""What stands in for models in a dry run: lengths of answers, and dev plays that nobody plays."""
+"""What stands in for models in a dry run: lengths of answers, their bill, and scores."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+from collections.abc import Sequence
 from statistics import fmean
 
-import pytest
-
+from orchestry.backends.api.backend import ApiBackend, Dev
 from orchestry.backends.api.library import Behavior, Library
-from orchestry.core.types import Problem, Request
+from orchestry.core.types import Completion, Request
 from orchestry.engine.lengths import Length, Measured
-from orchestry.engine.rehearsal import (
-    DevPlays,
-    Drawn,
-    Move,
-    Paid,
-    Rewards,
-    Talk,
-)
+from orchestry.engine.rehearsal import Standin, drawn_scores
 from orchestry.engine.run import prepare
 from tests.engine.test_estimate import CLAUDE, config
 
-ROLES = ("writer", "reviewer", "refactorer")
-DEV = Problem(id="d", prompt="Write.", split="dev")
+SCHEMA = {
+    "type": "object",
+    "properties": {"why": {"type": "string"}},
+    "required": ["why"],
+    "additionalProperties": False,
+}
 
 
-def library(*agents: str) -> Library:
-    """One accepted behaviour for each of the agents."""
-    learned = (Behavior(agent=a, text=f"Be a {a}.", why="", status="accepted") for a in agents)
-    return Library(task="t", model="m", behaviors=tuple(learned))
+def standin(*lengths: Length, kind: str = "act", sets: Sequence[str] = ()) -> Standin:
+    known = Measured()
+    known.lengths["fake-1", kind] += lengths * 5
+    return Standin(prepare(config(*sets), environ={}, need_key=False).backend, known, 0.0)
 
 
-def arena(seed: int = 0) -> DevPlays:
-    """Of one chain, in which the agents act in order."""
-    rng = random.Random(seed)
-    paid = [Paid(role, "trial", 10, 5, 0.25) for role in ROLES]
-    chain = [Move(one, ROLES[: place + 1]) for place, one in enumerate(paid)]
-    return DevPlays([chain], Rewards(rng, ROLES, []), rng)
+def asked(number: int, most: int, **changes: object) -> Request:
+    plain = Request(agent="writer", model="fake-1", messages=(), max_tokens=most, seed=number)
+    return plain.model_copy(update=changes)
 
 
-@pytest.mark.parametrize(
-    ("agent", "calls"), [("writer", (2, 2, 2)), ("reviewer", (1, 2, 2)), ("refactorer", (1, 1, 2))]
-)
-async def test_two_libraries_pay_once_up_to_where_their_prompts_differ(
-    agent: str, calls: tuple[int, ...]
-) -> None:
-    plays = arena()
-    base, other = [await plays.play(one, DEV, 7) for one in (library(), library(agent))]
-    assert Counter(one.agent for one in plays.paid) == dict(zip(ROLES, calls, strict=True))
-    alike = [a.messages == b.messages for a, b in zip(base.turns, other.turns, strict=True)]
-    assert alike == [number == 1 for number in calls]
-    await plays.play(library(agent), DEV, 8)  # another draw
-    assert len(plays.paid) == sum(calls) + 3
-
-
-async def test_a_play_repeats_and_a_behaviour_changes_some_of_them() -> None:
-    plays, again = arena(), arena()
-    base, other = library(), library("writer")
-    seeds = range(200)
-    values = [[(await plays.play(one, DEV, seed)).value for seed in seeds] for one in (base, other)]
-    assert values[0] == [(await again.play(base, DEV, seed)).value for seed in seeds]
-    alike = fmean(a == b for a, b in zip(*values, strict=True))
-    assert 0.0 < alike < 1.0
+def answers(policy: Standin, most: int, **changes: object) -> list[Completion]:
+    """To a hundred requests."""
+    requests = [asked(number, most, **changes) for number in range(100)]
+    return [one for (one,) in asyncio.run(policy.sample(requests, 1))]
 
 
 def test_answers_are_as_long_as_measured_and_longer_where_they_were_cut() -> None:
-    rng = random.Random(0)
-    whole = Talk([Length(100, 900, False)], 2.0)
-    assert whole.draw(rng, 1000) == (200, 1800.0)
-    assert whole.draw(rng, 150)[0] == 150
-    cut = Talk([Length(100, 400, True)], 1.0)
-    lengths = [cut.draw(rng, 1000)[0] for _ in range(100)]
-    assert min(lengths) >= 100
-    assert 200 < fmean(lengths) < 600
-    assert cut.draw(rng, 100)[0] == 100
+    whole = answers(standin(Length(100, 900, False)), 1000)
+    (tokens,) = {one.output_tokens for one in whole}
+    assert 40 < tokens < 250
+    assert len(whole[0].text) == 9 * tokens
+    cut = [one.output_tokens for one in answers(standin(Length(100, 400, True)), 1000)]
+    assert len(set(cut)) > 50
+    assert min(cut) >= 0.99 * tokens
+    assert max(cut) <= 1000
+    assert fmean(cut) > 2 * tokens
+    assert {one.output_tokens for one in answers(standin(Length(100, 400, True)), 30)} == {30}
 
 
-def test_the_samples_that_have_an_angle_are_priced_with_it() -> None:
-    plan = prepare(config(*CLAUDE), environ={}, need_key=False)
-    policy = Drawn(plan, Measured(), random.Random(0), 0.0)
-    member = plan.backend.team(plan.task)["writer"]
-    asked = Request(agent="writer", model=member.model, messages=(), max_tokens=50)
-    (answers,) = asyncio.run(policy.sample([asked], 3))
-    assert [one.input_tokens > 10 for one in answers] == [False, True, True]
-    assert [one.input_tokens for one in answers] == [paid.input_tokens for paid in policy.paid]
+def test_verdicts_and_rules_are_as_long_as_measured_for_each_object_in_them() -> None:
+    """Of the calls of their kind alone."""
+    how = {"purpose": "distil", "response_schema": SCHEMA}
+    long = [
+        one.output_tokens
+        for one in answers(standin(Length(900, 3, False), kind="distil"), 4000, **how)
+    ]
+    other = [one.output_tokens for one in answers(standin(Length(900, 3, False)), 4000, **how)]
+    assert 100 < fmean(long) < 900
+    assert fmean(other) < 60
+    texts = [one.text for one in answers(standin(Length(900, 3, False), kind="distil"), 10, **how)]
+    assert not any(text.endswith("}") for text in texts), "all of them were cut"
+
+
+def test_the_first_sample_writes_a_shared_prompt_and_the_others_read_it() -> None:
+    policy = standin(sets=CLAUDE)
+    told = [{"role": "user", "content": "rules " * 4000}]
+    model = {"model": "claude-sonnet-5", "messages": told}
+    request = Request.model_validate(asked(0, 50).model_dump() | model)
+    (drawn,) = asyncio.run(policy.sample([request], 3))
+    assert [one.cache_write_tokens > 0 for one in drawn] == [True, False, False]
+    assert [one.cached_tokens > 0 for one in drawn] == [False, True, True]
+    ((who, row),) = policy.bill.items()
+    assert who == ("writer", "act", "anthropic", "claude-sonnet-5")
+    assert row[:2] == [3, sum(one.input_tokens for one in drawn)]
+
+
+def test_two_libraries_pay_once_up_to_where_their_prompts_differ() -> None:
+    plan = prepare(config("behaviors.enabled=true"), environ={}, need_key=False)
+    assert isinstance(plan.backend, ApiBackend)
+    policy, problem = Standin(plan.backend, Measured(), 0.0), plan.task.problems("dev")[0]
+    arena = Dev(plan.backend, plan.task, policy, drawn_scores(random.Random(0)))
+    learned = Behavior(agent="reviewer", text="Be strict.", why="", status="accepted")
+    base, other = (Library(task="words", model="fake-1", behaviors=b) for b in ((), (learned,)))
+    plays = [asyncio.run(arena.play(library, problem, 7)) for library in (base, base, other)]
+    calls = {who[0]: row[0] for who, row in policy.bill.items()}
+    assert calls == {"writer": 1, "reviewer": 2, "refactorer": 2}
+    assert plays[0] == plays[1]
+    assert plays[0].value != plays[2].value
+
+
+async def test_siblings_tie_in_a_share_of_the_cases() -> None:
+    plan = prepare(config(), environ={}, need_key=False)
+    from orchestry.engine.rehearsal import rollout_of
+
+    for ties, distinct in ((0.0, 4), (1.0, 1)):
+        policy = Standin(plan.backend, Measured(), 0.0)
+        rate = drawn_scores(random.Random(0), ties={"writer": ties})
+        tree = await rollout_of(plan, policy, rate, 0).play(plan.problem(0), 0)
+        firsts = {node.total for node in tree.nodes.values() if node.id.stage == 1}
+        assert len(firsts) == distinct

@@ -15,9 +15,9 @@ from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import SandboxError, TaskFault
 from orchestry.core.types import TASK_ERROR
 from orchestry.engine.run import prepare, resume, run_plan
-from orchestry.engine.scores import FIRST, KEPT
+from orchestry.engine.scores import FIRST_FAULTS, KEPT
 from orchestry.engine.session import Silent
-from orchestry.report.tables import faults
+from orchestry.report.tables import fault_counts
 from orchestry.store.journal import HEAD, Answered, Committed, Scored, read
 from orchestry.store.run import Run, load_run
 from orchestry.task.guard import task_boundary
@@ -82,7 +82,9 @@ def test_an_answer_that_a_task_cant_digest_costs_its_trajectory_alone(
     scored = [event for event in run.events if isinstance(event, Scored)]
     odd = sum(TASK_ERROR in event.score.tags for event in scored)
     assert notes.warnings[1].startswith(f"warning: {odd} of ")
-    assert f"({odd} of {len({event.key for event in scored})})" in " ".join(faults(run).values())
+    assert f"({odd} of {len({event.key for event in scored})})" in " ".join(
+        fault_counts(run).values()
+    )
     whole = artefacts(tmp_path / "run")
     for seed in range(3):
         shutil.copytree(tmp_path / "run", tmp_path / f"killed {seed}")
@@ -101,7 +103,7 @@ def test_a_run_stops_at_once_where_its_first_evaluations_raise_and_goes_on_once_
         events = list(read(tmp_path / "run" / "journal.jsonl"))
         answers = [event for event in events if isinstance(event, Answered)]
         assert not any(isinstance(event, Scored) for event in events)
-        assert len({event.key for event in answers}) == len(answers) <= FIRST + 4
+        assert len({event.key for event in answers}) == len(answers) <= FIRST_FAULTS + 4
         assert not (tmp_path / "run" / KEPT).exists()
     mended = config("nowhere", "search.concurrency=1")
     (tmp_path / "run" / "config.yaml").write_text(mended.to_yaml())
@@ -111,7 +113,7 @@ def test_a_run_stops_at_once_where_its_first_evaluations_raise_and_goes_on_once_
 
 
 @pytest.mark.parametrize(
-    ("samples", "stopped_in"), [(1, FIRST - 1), (2, 0)], ids=["one answer", "an episode"]
+    ("samples", "stopped_in"), [(1, FIRST_FAULTS - 1), (2, 0)], ids=["one answer", "an episode"]
 )
 def test_a_first_episode_that_raises_whole_stops_the_run_but_one_answer_does_not(
     tmp_path: Path, samples: int, stopped_in: int

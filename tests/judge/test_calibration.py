@@ -24,8 +24,8 @@ from orchestry.judge.calibration import (
     judged_pairs,
     rated,
     read_rating,
-    reward,
     reward_pairs,
+    task_reward,
 )
 from orchestry.store.journal import last_words
 from orchestry.store.records import EpisodeRecord
@@ -192,7 +192,7 @@ def test_the_best_and_worst_leaves_one_of_each_a_problem(records: list[EpisodeRe
     highest, lowest = dict[str, float](), dict[str, float]()
     for record in records:
         for leaf in record.leaves():
-            number = reward(leaf)
+            number = task_reward(leaf)
             highest[record.problem] = max(highest.get(record.problem, 0.0), number)
             lowest[record.problem] = min(lowest.get(record.problem, 1.0), number)
     assert sorted(shown.reward for shown in best) == sorted(highest.values())[-3:]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestry.judge.measures import (
+    JudgeMeasures,
     Level,
-    Measures,
     Reading,
     Share,
     Sheet,
@@ -23,7 +23,7 @@ from orchestry.judge.measures import (
 from orchestry.judge.ranking import sign
 
 Groups = list[list[float]]
-NOTHING = Measures(
+NOTHING = JudgeMeasures(
     swap_consistency=None,
     repeat_flips=None,
     position_effect=None,
@@ -128,7 +128,7 @@ def test_dependence_and_few_problems_widen_it() -> None:
 
     mixed, apart = [[1.0, 0.0]] * 12, [[1.0, 1.0], [0.0, 0.0]] * 6
     assert width(mixed) < width(apart)
-    assert width([[1.0] * 6] * 12) < width([[1.0] * 6] * 2) < width([[1.0] * 6])
+    assert width([[1.0] * 6] * 12) < width([[1.0] * 6] * 3) < width([[1.0] * 6])
 
 
 # --- advice ---------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from orchestry.judge.structured import (
     closed,
     ends,
     fence_code,
-    fenced,
     head,
+    marked_off,
     outcome,
     room,
 )
@@ -117,7 +117,7 @@ def test_the_code_differs_between_questions() -> None:
 
 
 def test_a_fence_names_its_material_at_both_ends() -> None:
-    assert fenced("move", "x\ny", "c0de") == "[c0de begin move]\nx\ny\n[c0de end move]"
+    assert marked_off("move", "x\ny", "c0de") == "[c0de begin move]\nx\ny\n[c0de end move]"
 
 
 @given(st.text(max_size=40), st.integers(0, 40))

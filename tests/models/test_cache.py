@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestry.core.types import Completion, Message, Request, Tokens
-from orchestry.models.cache import BATCH, AnswerCache, default_folder
+from orchestry.models.cache import PER_TRANSACTION, AnswerCache, default_folder
 from orchestry.models.request_key import request_digest
 
 
@@ -29,7 +29,7 @@ def _open(folder: Path) -> tuple[AnswerCache, list[str]]:
 
 def test_answers_survive_the_process_and_the_batch(tmp_path: Path) -> None:
     cache, _ = _open(tmp_path)
-    count = 2 * BATCH + 3
+    count = 2 * PER_TRANSACTION + 3
     for j in range(count):
         cache.put(f"k{j}", _answer(f"answer {j}"))
     assert [cache.get(f"k{j}") for j in range(count)] == [
@@ -151,7 +151,7 @@ def test_a_full_disk_turns_the_cache_off_once(tmp_path: Path) -> None:
     """SQLite's own limit on pages answers as a full disk does."""
     cache, warnings = _open(tmp_path)
     cache._cache._sql("PRAGMA max_page_count = 1")
-    for j in range(4 * BATCH):
+    for j in range(4 * PER_TRANSACTION):
         cache.put(f"k{j}", _answer("x" * 4000))
     cache.close()
     assert len(warnings) == 1
@@ -161,7 +161,7 @@ def test_a_full_disk_turns_the_cache_off_once(tmp_path: Path) -> None:
 def test_two_processes_may_share_the_folder(tmp_path: Path) -> None:
     one, _ = _open(tmp_path)
     two, _ = _open(tmp_path)
-    for j in range(BATCH):
+    for j in range(PER_TRANSACTION):
         one.put(f"k{j}", _answer(str(j)))
     assert two.get("k0") == _answer("0")
     one.close()

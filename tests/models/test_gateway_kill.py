@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestry.core.types import MAX_CHARS, Completion, Request, clean
-from orchestry.models.ledger import Ledger
 from orchestry.models.request_key import request_digest
 from orchestry.store.journal import HEAD, Answered, Journal, Lost, Released, Reserved
 from orchestry.store.summary import nano
+from tests.journals import balance_of
 from tests.models.scripted import WORST, Run, Server, ask, fault, step
 
 
@@ -104,12 +104,12 @@ def test_killed_and_resumed_the_bill_stays_below_the_cap(
         image = asyncio.run(_batch(run, server, kill_after=kill_after))["image"]
         killed_bill = server.billed_usd
         write_image(run, image)
-        assert Ledger.fold(run.events, True).spent >= nano(killed_bill)
+        assert balance_of(run.events, True).spent >= nano(killed_bill)
         answered = {e.key for e in run.events if isinstance(e, Answered) and e.source != "failed"}
         before = len(server.asked)
         end = asyncio.run(_batch(run, server))
         assert nano(server.billed_usd) <= nano(cap)
-        assert Ledger.fold(run.events, True).spent == nano(end["spent"])
+        assert balance_of(run.events, True).spent == nano(end["spent"])
         again = {f"{request_digest(r)}" for r in server.asked[before:]}
         assert not {key.rpartition("-")[2] for key in answered} & again
 

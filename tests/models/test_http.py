@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestry.models.http import Endpoint, refused, retry_after, text_in
+from orchestry.models.http import Endpoint, refusal, retry_after, text_in
 from tests.models.conftest import KEY, at, failure, request
 from tests.models.loopback import reply, serving
 
@@ -56,8 +56,8 @@ async def test_each_status_has_its_meaning(
 def test_what_a_vendor_says_it_does_not_bill_costs_nothing(status: int, billed: bool) -> None:
     url = "https://generativelanguage.googleapis.com/v1beta/openai/"
     gemini = Endpoint("openai", url, "K_VAR", "U_VAR", 1.0, KEY)
-    assert refused(gemini, status, {}, b"").billed == billed
-    assert refused(ENDPOINT, status, {}, b"").billed == (status >= 500)
+    assert refusal(gemini, status, {}, b"").billed == billed
+    assert refusal(ENDPOINT, status, {}, b"").billed == (status >= 500)
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe\x00junk", b"<html><title>Oops</title></html>"])
@@ -197,7 +197,7 @@ def test_retry_after_in_all_its_forms(headers: dict[str, str], seconds: float | 
 
 def test_a_server_message_is_cut_and_scrubbed() -> None:
     body = f'{{"error": "{KEY} and sk-live-abcdef123 {"x" * 900}"}}'.encode()
-    error = refused(ENDPOINT, 400, {}, body)
+    error = refusal(ENDPOINT, 400, {}, body)
     assert KEY not in str(error)
     assert "abcdef123" not in str(error)
     assert len(str(error)) < 500
@@ -207,7 +207,7 @@ def test_a_server_message_is_cut_and_scrubbed() -> None:
 
 def test_a_used_up_quota_is_not_tried_again() -> None:
     body = b'{"error": {"code": "insufficient_quota", "message": "pay"}}'
-    error = refused(ENDPOINT, 429, {}, body)
+    error = refusal(ENDPOINT, 429, {}, body)
     assert not error.transient
     assert "credit" in str(error)
 

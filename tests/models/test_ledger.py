@@ -22,6 +22,7 @@ from orchestry.models.ledger import Ledger, Places
 from orchestry.store import journal
 from orchestry.store.journal import Answered, Event, Journal, Lost, Released, Reserved
 from orchestry.store.summary import NANO, nano, replay
+from tests.journals import balance_of
 
 
 def _answered(call: int, usd: float) -> Answered:
@@ -166,12 +167,12 @@ async def test_a_resume_ends_what_was_in_flight(tmp_path: Path, bills: bool, spe
     ledger.settle(_answered(await ledger.reserve("a", 0.1), 0.05))
     await ledger.reserve("b", 0.5)
     events = list(journal.read(tmp_path / "journal.jsonl"))
-    assert Ledger.fold(events, bills).spent == nano(spent)
+    assert balance_of(events, bills).spent == nano(spent)
     resumed = _open(tmp_path, 1.0)
     kinds = [type(e) for e in resumed.end_open(bills, "killed")]
     assert kinds == [Lost if bills else Released]
     assert (resumed.spent, resumed.reserved) == (spent, 0.0)
-    assert Ledger.fold(journal.read(tmp_path / "journal.jsonl"), bills).spent == nano(spent)
+    assert balance_of(journal.read(tmp_path / "journal.jsonl"), bills).spent == nano(spent)
     assert await resumed.reserve("c", 0.1) == 2
 
 
@@ -188,7 +189,7 @@ async def test_an_answer_counts_the_input_of_the_same_requests_lost_calls(tmp_pa
     resumed.settle(_answered(answered, 0.15), most=0.3)
     assert (resumed.lost, resumed.spent) == (0.4, 0.55)
     assert await waiter == answered + 1
-    assert Ledger.fold(journal.read(tmp_path / "journal.jsonl"), False).spent == nano(0.55)
+    assert balance_of(journal.read(tmp_path / "journal.jsonl"), False).spent == nano(0.55)
 
 
 def test_a_journal_with_a_line_taken_out_is_named() -> None:
@@ -274,7 +275,7 @@ async def _play(path: Path, cap: float, usds: list[float], seed: int) -> None:
     assert team.billed <= nano(cap)
     assert (nano(ledger.spent), ledger.reserved) == (team.billed, 0.0)
     for bills in (True, False):
-        assert Ledger.fold(journal.read(path), bills).spent == team.billed
+        assert balance_of(journal.read(path), bills).spent == team.billed
 
 
 @settings(max_examples=60, deadline=None)
@@ -318,7 +319,7 @@ def test_a_cut_at_any_byte_never_forgets_a_bill(
                 billed[event.call or 0] = nano(event.completion.usd)
             elif isinstance(event, Released):
                 billed[event.call] = 0
-        assert Ledger.fold(kept, bills_unanswered=True).spent == sum(billed.values())
+        assert balance_of(kept, bills_unanswered=True).spent == sum(billed.values())
 
 
 def test_nano_rounds_up_but_for_float_noise() -> None:

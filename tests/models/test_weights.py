@@ -13,7 +13,7 @@ import pytest
 
 from orchestry.core.errors import ConfigError, Interrupted, OrchestryError
 from orchestry.models import weights as models
-from orchestry.models.weights import FILE, SHA256, SIZE, fetch_weights, progress_bar, weights_path
+from orchestry.models.weights import FILE, SHA256, SIZE, fetch_weights, weights_bar, weights_path
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +97,10 @@ def test_progress_may_end_a_fetch(tmp_path: Path) -> None:
 
 
 def test_the_bar_shows_only_when_bytes_come(capfd: pytest.CaptureFixture[str]) -> None:
-    with progress_bar():
+    with weights_bar():
         pass
     assert capfd.readouterr().err == ""
-    with progress_bar() as show:
+    with weights_bar() as show:
         show(SIZE // 2, SIZE)
         show(SIZE, SIZE)
     out, err = capfd.readouterr()

@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from orchestry.core.config import RunConfig, merge, validate
+from orchestry.core.config import RunConfig, validate
+from orchestry.core.resolve import merge
 
 TASKS = Path(__file__).parents[1] / "fixtures" / "tasks"
 

@@ -10,17 +10,17 @@ import yaml
 
 from orchestry.report.curves import (
     OTHER,
-    Share,
+    Portion,
     axis,
-    common,
+    common_kinds,
     count,
     curve,
+    episode_reward,
     first_and_last,
     kind_of,
     part,
     part_names,
     points,
-    reward,
     shares,
     tag_names,
     tag_shares,
@@ -39,7 +39,7 @@ def edited(folder: Path, **changes: object) -> Salvaged:
 
 def test_a_search_is_worth_its_best_trajectory_episode_by_episode(folder: Path) -> None:
     run = Salvaged(folder)
-    found = curve([run], reward, 1)
+    found = curve([run], episode_reward, 1)
     assert axis(run) == "episodes"
     assert found is not None
     assert found.x == (1, 2, 3)
@@ -55,7 +55,7 @@ def test_a_search_is_worth_its_best_trajectory_episode_by_episode(folder: Path) 
 def test_weights_are_worth_all_trajectories_update_by_update(folder: Path) -> None:
     learn = {"enabled": True, "every": 2}
     run = edited(folder, backend="local", learn=learn, search={"strategy": "chains"})
-    found = curve([run], reward, 1)
+    found = curve([run], episode_reward, 1)
     rewards = [episode.mean_leaf_reward for episode in run.episodes]
     assert axis(run) == "updates"
     assert found is not None
@@ -68,11 +68,11 @@ def test_smoothing_means_over_the_last_points(folder: Path) -> None:
     (first, second) = points(run, 2)
     assert (first.x, second.x) == (2, 3)
     assert [e.episode for e in second.episodes] == [1, 2]
-    found = curve([run], reward, 3)
+    found = curve([run], episode_reward, 3)
     assert found is not None
     assert found.mean == pytest.approx((fmean(run.rewards),))
     assert 0 <= found.low[0] <= found.mean[0] <= found.high[0] <= 1
-    assert curve([run], reward, 4) is None
+    assert curve([run], episode_reward, 4) is None
 
 
 def test_seeds_are_one_arm_whose_band_is_lowest_to_highest(folder: Path, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_seeds_are_one_arm_whose_band_is_lowest_to_highest(folder: Path, tmp_pat
     (other / "episodes.jsonl").write_text("\n".join(lines[:2]) + "\n")  # it came less far
     (arm,) = arms(read_experiments([folder, other]))
     assert arm.label == "words"
-    found = curve(arm.runs, reward, 1)
+    found = curve(arm.runs, episode_reward, 1)
     assert found is not None
     assert found.x == (1, 2)
     assert len(found.seeds) == 2
@@ -112,7 +112,8 @@ RECORDED = Path(__file__).parents[1] / "fixtures" / "recorded" / "code_review"
 def reviewed(tmp_path: Path) -> Salvaged:
     """The recorded run of the embedded model, replayed: its trajectories carry tags."""
     import orchestry
-    from orchestry.core.config import merge, validate
+    from orchestry.core.config import validate
+    from orchestry.core.resolve import merge
     from orchestry.store.run import read_config
 
     replay = {"provider": {"name": "recorded", "recording": str(RECORDED)}}
@@ -121,7 +122,7 @@ def reviewed(tmp_path: Path) -> Salvaged:
 
 
 def test_shares_of_kinds_add_up_to_all_trajectories(reviewed: Salvaged) -> None:
-    kinds = common([reviewed])
+    kinds = common_kinds([reviewed])
     found = shares(reviewed.episodes, kinds, schemes=False)
     leaves = sum(len(list(episode.leaves())) for episode in reviewed.episodes)
     assert tag_names([reviewed])
@@ -131,7 +132,7 @@ def test_shares_of_kinds_add_up_to_all_trajectories(reviewed: Salvaged) -> None:
 
 
 def test_rare_kinds_are_other(reviewed: Salvaged) -> None:
-    first = common([reviewed])[0]
+    first = common_kinds([reviewed])[0]
     found = shares(reviewed.episodes, [first, OTHER], schemes=False)
     assert found[OTHER].count == found[OTHER].of - found[first].count
 
@@ -152,8 +153,8 @@ def test_a_scheme_is_named_by_its_tag() -> None:
 
 
 def test_a_share_says_of_how_many() -> None:
-    assert str(Share(1, 8)) == "12 % (1 of 8)"
-    assert str(Share(0, 0)) == "-"
+    assert str(Portion(1, 8)) == "12 % (1 of 8)"
+    assert str(Portion(0, 0)) == "-"
 
 
 def test_quarters_have_one_episode_at_least(reviewed: Salvaged) -> None:

@@ -14,7 +14,7 @@ from markdown_it.token import Token
 
 import orchestry
 from orchestry.core.errors import StoreError
-from orchestry.report.document import examples, results, write
+from orchestry.report.document import examples, results, write_report
 from orchestry.report.runs import Salvaged, read_experiments
 from orchestry.store.run import Run
 from tests.report.made import config, copied
@@ -61,8 +61,8 @@ def written(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_equal_runs_give_equal_bytes(folder: Path, tmp_path: Path) -> None:
-    first = write(read_experiments([folder]), tmp_path / "a", "orchestry report run")
-    write(read_experiments([folder]), tmp_path / "b", "orchestry report run")
+    first = write_report(read_experiments([folder]), tmp_path / "a", "orchestry report run")
+    write_report(read_experiments([folder]), tmp_path / "b", "orchestry report run")
     found = written(tmp_path / "a")
     assert found == written(tmp_path / "b")
     assert {str(path.relative_to(tmp_path / "a")) for path in first.files} == set(found)
@@ -115,7 +115,7 @@ def test_several_runs_stand_side_by_side(folder: Path, tmp_path: Path) -> None:
 
 def test_a_run_without_an_episode_is_reported(folder: Path, tmp_path: Path) -> None:
     (folder / "episodes.jsonl").write_bytes(b"")
-    report = write(read_experiments([folder]), tmp_path / "out", "orchestry report run")
+    report = write_report(read_experiments([folder]), tmp_path / "out", "orchestry report run")
     text = report.files[0].read_text()
     assert headings(READER.parse(text), "h2") == SECTIONS
     assert "Missing: episodes.jsonl lacks what the journal calls finished" in text
@@ -157,7 +157,7 @@ def test_a_disk_that_refuses_is_named(taken: str, folder: Path, tmp_path: Path) 
     else:
         (out / taken).mkdir()  # a folder where a file goes
     with pytest.raises(StoreError, match=rf"{taken}.* can't be written .* choose another --out"):
-        write(read_experiments([folder]), out, "orchestry report")
+        write_report(read_experiments([folder]), out, "orchestry report")
 
 
 def test_best_median_and_worst_are_what_they_say(searched: Run) -> None:

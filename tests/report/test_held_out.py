@@ -12,8 +12,8 @@ from orchestry.report.headline import headline, updated
 from orchestry.report.held_out import (
     ahead,
     baselines,
-    common,
-    evaluations,
+    common_problems,
+    held_evaluations,
     in_words,
     shows_gain,
     team_on,
@@ -42,7 +42,7 @@ def experiment(around: Path) -> Experiment:
 
 
 def test_names_splits_and_samples_come_from_the_folders(experiment: Experiment) -> None:
-    (team,) = evaluations(experiment)
+    (team,) = held_evaluations(experiment)
     assert (team.name, team.split, team.update, team.samples) == ("the team", "test", None, 2)
     found = [(one.name, one.split, one.samples) for one in baselines(experiment)]
     assert found == [("best_of_n", "test", None), ("fixed", "test", 2)]  # the former by its calls
@@ -60,10 +60,10 @@ def test_best_of_n_at_the_searchs_calls_is_compared_with_the_search(
 
 
 def test_a_baseline_is_compared_with_the_team_on_the_same_problems(experiment: Experiment) -> None:
-    (team,) = evaluations(experiment)
+    (team,) = held_evaluations(experiment)
     fixed = baselines(experiment)[1]
     assert team_on(experiment, fixed) == team
-    assert common(team, fixed) == 5
+    assert common_problems(team, fixed) == 5
     difference = ahead(team, fixed)
     assert difference is not None
     assert difference.mean == pytest.approx(team.measures.reward.mean - fixed.measures.reward.mean)
@@ -80,7 +80,7 @@ def test_an_update_is_compared_with_the_team_as_the_run_began(around: Path, tmp_
     copied(place / "test--samples-2", place / "test--update-3--samples-2")
     copied(place / "test--samples-2", place / "test--update-3")
     (experiment,) = read_experiments([folder])
-    found = evaluations(experiment)
+    found = held_evaluations(experiment)
     names = [(one.name, one.samples) for one in found]
     assert names == [
         ("after update 3", None),

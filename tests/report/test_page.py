@@ -17,7 +17,7 @@ import orchestry
 from orchestry.core.errors import StoreError
 from orchestry.report import page
 from orchestry.report.page.content import telling
-from orchestry.report.page.texts import TEXTS, Lines, embedded
+from orchestry.report.page.texts import TEXTS, LineTable, embedded
 from orchestry.report.runs import read_experiments
 from orchestry.store.journal import Evaluated, Learned, Opened, Rated, Stopped
 from orchestry.store.records import EpisodeRecord
@@ -75,7 +75,7 @@ def _joined(data: Any, lines: list[str]) -> Any:
 
 
 def written(*folders: Path, to: Path, **options: Any) -> Page:
-    return Page(page.write(read_experiments(folders), to, **options))
+    return Page(page.write_page(read_experiments(folders), to, **options))
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_behaviours_come_from_the_library_and_a_damaged_one_is_named(
 
 
 def test_lines_are_kept_once_and_forgotten_again() -> None:
-    lines = Lines()
+    lines = LineTable()
     assert lines.add("a\nb\na") == [0, 1, 0]
     lines.add("c\nb")
     lines.cut(2)

@@ -35,7 +35,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 
 def opened(tab: Tab, folder: Path, *runs: Run, width: int = 1400, **options: Any) -> Path:
     """Shows a page about the runs in a new document, and says where it lies."""
-    path = page.write(read_experiments([run.folder for run in runs]), folder, **options)
+    path = page.write_page(read_experiments([run.folder for run in runs]), folder, **options)
     tab.open("about:blank")
     size: dict[str, Any] = {"width": width, "height": 900, "deviceScaleFactor": 1}
     tab.call("Emulation.setDeviceMetricsOverride", **size, mobile=width < 600)

@@ -10,14 +10,14 @@ import pytest
 
 import orchestry
 from orchestry.report.runs import Salvaged
-from orchestry.report.tables import faults
+from orchestry.report.tables import fault_counts
 from orchestry.store.journal import Journal, Lost, Opened, Stopped
 from orchestry.store.run import Run
 from tests.report.made import config
 
 
 def test_a_clean_run_says_none(searched: Run) -> None:
-    found = faults(searched)
+    found = fault_counts(searched)
     answers = searched.summary.calls
     assert found["empty answers"] == f"0 % (0 of {answers})"
     assert found["attempts that failed and were tried again or given up"] == "0"
@@ -30,7 +30,7 @@ def test_failed_attempts_are_counted_with_their_reasons(tmp_path: Path) -> None:
     fake = {"name": "fake", "fake": {"fault_rate": 0.3, "faults": ["429"]}}
     plain = config(provider=fake, retry={"base_s": 0.0, "max_s": 0.0}, episodes=1)
     run = orchestry.train(plain, tmp_path / "run")
-    said = faults(run)["attempts that failed and were tried again or given up"]
+    said = fault_counts(run)["attempts that failed and were tried again or given up"]
     count = sum(event.kind == "released" for event in run.events)
     assert count
     assert said.startswith(f"{count} (")
@@ -42,7 +42,7 @@ def test_empty_answers_and_zero_advantages_are_counted(tmp_path: Path) -> None:
     script.write_text(json.dumps({"agent": "*", "text": " "}) + "\n")
     fake = {"name": "fake", "fake": {"script": str(script)}}
     run = orchestry.train(config(provider=fake, episodes=1), tmp_path / "run")
-    found = faults(run)
+    found = fault_counts(run)
     groups = len(run.episodes[0].groups)
     assert found["empty answers"].startswith("100 % ")
     assert found["sample groups whose advantages are all zero"] == (f"100 % ({groups} of {groups})")
@@ -55,7 +55,7 @@ def test_a_resume_and_a_lost_call_are_counted(folder: Path) -> None:
     journal.append(Stopped(reason="interrupted", at=time.time()))
     journal.append(Opened(at=time.time(), provider="fake", model="m"))
     journal.close()
-    found = faults(Salvaged(folder))
+    found = fault_counts(Salvaged(folder))
     assert found["processes after the first (resumes)"] == "2"
     assert found["calls lost, charged at their worst case"] == "1 (1: no answer)"
     assert found["how its processes ended"] == "done 1, interrupted 1, running or cut off 1"
@@ -69,7 +69,7 @@ def test_answers_that_did_not_end_are_told_apart(folder: Path, stop: str) -> Non
     journal = Journal(folder / "journal.jsonl")
     journal.append(first.model_copy(update={"completion": cut}))
     journal.close()
-    before, after = faults(run), faults(Salvaged(folder))
+    before, after = fault_counts(run), fault_counts(Salvaged(folder))
     row = (
         "answers cut off at the length limit"
         if stop == "length"

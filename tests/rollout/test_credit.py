@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from orchestry import Problem, Score
 from orchestry.core.types import ROOT, Group, NodeId, Part, Trajectory, Tree
-from orchestry.rollout.credit import Method, allocate, blame, credits, remaining_calls, student_95
+from orchestry.rollout.credit import Method, allocate, blame, credits, remaining_calls
 from orchestry.rollout.shapley import Mix, draws, shapley
 from orchestry.rollout.tree import back_up
-from orchestry.rollout.values import Estimates
+from orchestry.rollout.values import StateValues
 from orchestry.store.records import CreditRecord, EpisodeRecord
 
 PROBLEM = Problem(id="p", prompt="")
@@ -115,7 +115,7 @@ def test_credits_add_up_and_intervals_hold_them(
     tree = tree_of({"0": ("a",), "0.0": ("b",), "0.1": ("b",)}, scores, [*map(str, leaves)])
     for leaf in leaves:
         found = credits(tree, [leaf], ["a", "b"], returns)
-        root = Estimates(tree, returns).known(ROOT).mean
+        root = StateValues(tree, returns).known(ROOT).mean
         assert sum(record.credit for record in found) == pytest.approx(scores[str(leaf)] - root)
         for method in METHODS:
             for record in credits(tree, [leaf], ["a", "b"], returns, method):
@@ -190,19 +190,6 @@ def test_an_allocation_never_passes_its_calls(calls: int) -> None:
 
 def test_the_first_play_goes_to_a_sibling_without_a_return() -> None:
     assert allocate(pruned(), at("0.0.0"), 1) in (((2,),), ((3,),))
-
-
-@pytest.mark.parametrize(
-    ("freedom", "known"),
-    [(1, 12.706), (2, 4.3027), (3, 3.1824), (5, 2.5706), (10, 2.2281), (30, 2.0423), (100, 1.984)],
-)
-def test_student_is_that_of_the_tables(freedom: float, known: float) -> None:
-    assert student_95(freedom) == pytest.approx(known, abs=1e-3)
-
-
-@given(st.floats(1.0, 1e6), st.floats(1.0, 1e3))
-def test_student_falls_with_the_degrees_of_freedom(freedom: float, more: float) -> None:
-    assert 1.95996 < student_95(freedom * more) <= student_95(freedom) + 1e-9
 
 
 def episode(best: str, credit: dict[str, dict[str, float]]) -> EpisodeRecord:

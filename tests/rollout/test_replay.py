@@ -21,7 +21,7 @@ from orchestry.rollout.replay import Credited, Replays, give_credit
 from orchestry.rollout.rollout import Rollout, task_rater
 from orchestry.rollout.schedule import Beam, Chains, Schedule
 from orchestry.rollout.tree import episode_record
-from orchestry.rollout.values import Estimates
+from orchestry.rollout.values import StateValues
 from orchestry.sandbox import open_sandbox
 from tests.models.scripted import Run
 from tests.toys import Duo, Pair, Scripted, Words, team
@@ -183,7 +183,7 @@ async def test_unfinished_joint_stages_telescope() -> None:
     mixes = await replays.mix([NodeId.of(leaf)])
     assert len(mixes) == 2
     total = sum(record.credit for record in found.records if record.leaf == leaf)
-    root = Estimates(tree, {}).known(ROOT).mean
+    root = StateValues(tree, {}).known(ROOT).mean
     assert total == pytest.approx(tree.nodes[NodeId.of(leaf)].number - root, abs=0.25)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestry.cli.sandbox import Program, read
+from orchestry.cli.sandbox import Program, read_programs
 from orchestry.core.types import Limits
 
 FOLDER = Path(__file__).parent / "hostile"
@@ -75,7 +75,7 @@ class Targets:
             code = code.replace(f"{{{name}}}", str(value))
         line: dict[str, Any] = {"id": case.id, "code": code, "entry_point": case.entry_point}
         line |= {"tests": case.tests, "wall_s": case.wall_s}
-        (program,) = read([json.dumps(line).encode()], "bank", Limits(), cpu=False)
+        (program,) = read_programs([json.dumps(line).encode()], "bank", Limits(), cpu=False)
         return program
 
     def lay(self, bank: Sequence[Case]) -> None:

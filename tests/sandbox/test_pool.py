@@ -26,7 +26,7 @@ from orchestry.sandbox.inside import tagged
 from orchestry.sandbox.inside.candidate import answer_calls
 from orchestry.sandbox.inside.server import UNCONFINED
 from orchestry.sandbox.results import run_room
-from orchestry.sandbox.worker import Played, Worker
+from orchestry.sandbox.worker import Ended, Worker
 
 LIMITS = Limits(wall_s=4.0, cpu_s=0.5, memory_mb=256, output_kb=64)
 CALLS = [Call(args=(n,)) for n in range(4)]
@@ -103,7 +103,7 @@ def f(x):
 """
 
 
-async def said(level: int, code: str, calls: Sequence[Call], limits: Limits) -> Played:
+async def said(level: int, code: str, calls: Sequence[Call], limits: Limits) -> Ended:
     """What a server passes on of a run."""
     worker = await Worker.start(level)
     try:

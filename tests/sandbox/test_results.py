@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestry.core.secrets import Redactor
 from orchestry.core.types import CallResult, Limits
 from orchestry.sandbox.inside import tagged
 from orchestry.sandbox.inside.server import ENDED, FULL, LATE
-from orchestry.sandbox.redact import Redactor
 from orchestry.sandbox.results import run_room, verdicts
-from orchestry.sandbox.worker import Played
+from orchestry.sandbox.worker import Ended
 
 LIMITS = Limits(output_kb=64, cpu_s=1.0)
 RIGHT = tagged.dumps_record({"index": 0, "verdict": "value", "value": b"7"})
@@ -23,7 +23,7 @@ RIGHT = tagged.dumps_record({"index": 0, "verdict": "value", "value": b"7"})
 
 def read(*bodies: bytes, calls: int = 1, end: int = ENDED, status: int = 0) -> list[CallResult]:
     said = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
-    return verdicts(Played(end, status, said), calls, LIMITS, Redactor(os.environ))
+    return verdicts(Ended(end, status, said), calls, LIMITS, Redactor(os.environ))
 
 
 def test_an_honest_record() -> None:

@@ -109,7 +109,14 @@ async def test_there_is_no_environment_and_output_goes_nowhere(
 
 
 @pytest.mark.parametrize(
-    "body", ["while True: pass", "time.sleep(1e6)", "sum(iter(int, 1))", "time.sleep(1e300)"]
+    "body",
+    [
+        "while True: pass",
+        "while True: print('a' * 10**6)",
+        "time.sleep(1e6)",
+        "sum(iter(int, 1))",
+        "time.sleep(1e300)",
+    ],
 )
 async def test_the_clock_ends_a_run(sandbox: ForkServers, body: str) -> None:
     await one(sandbox, "return 1")  # the instance for the next run is on its way

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestry.core.types import SPLITS
-from orchestry.store.measurements import Measurement, evaluations, host_of
+from orchestry.store.measurements import Measurement, evaluation_folders, host_of
 
 NUMBERS = st.none() | st.integers(0, 10_000)
 
@@ -38,7 +38,7 @@ def test_other_names_say_nothing(name: str) -> None:
 def test_evaluations_are_found_and_know_their_run(tmp_path: Path) -> None:
     for name in ("test--update-4", "test--update-4--samples-10", "mine"):
         (tmp_path / "evaluations" / name).mkdir(parents=True)
-    found = dict(evaluations(tmp_path))
+    found = dict(evaluation_folders(tmp_path))
     assert [(path.name, stage.samples) for path, stage in found.items()] == [
         ("test--update-4", None),
         ("test--update-4--samples-10", 10),

@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 
 import orchestry
-from orchestry.core.config import resolve
+from orchestry.core.config import TrackersConfig, resolve
 from orchestry.core.errors import ConfigError
-from orchestry.core.track_config import TrackersConfig
 from orchestry.engine.evaluate import evaluate
 from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
 from orchestry.store import trackers
 from orchestry.store.journal import Evaluated, Learned
 from orchestry.store.run import Run
-from orchestry.store.trackers import Row, Rows, Tracker, check
+from orchestry.store.trackers import Rows, Tracker, TrackerRow, check_trackers
 from tests.engine.test_run import BASE, PRICED, config, kill_at
 
 Curves = dict[str, list[tuple[int, float]]]
@@ -112,7 +111,7 @@ def test_rows_come_in_order_whatever_arrives_first(shown: Run) -> None:
 
 
 def test_an_episode_that_failed_takes_its_turn_and_no_row(shown: Run) -> None:
-    rows, found = Rows(None), list[Row]()
+    rows, found = Rows(None), list[TrackerRow]()
     for number in (1, 0, 2):
         why = "no luck" if number == 0 else ""
         found += rows.episode(shown.episodes[number].model_copy(update={"failed": why}), 1.0)
@@ -195,7 +194,7 @@ def test_a_missing_package_is_named_before_anything_is_written(
     with pytest.raises(ConfigError, match=rf"orchestry-marl\[{package}\]"):
         orchestry.train(config(f"trackers.{package}={value}"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    check(TrackersConfig())
+    check_trackers(TrackersConfig())
 
 
 def test_yaml_s_off_is_off() -> None:

@@ -14,7 +14,7 @@ import pytest
 from orchestry.core.types import AgentSpec, Call, Limits, Problem, Score, Split, Tools
 from orchestry.sandbox import open_sandbox
 from orchestry.task.base import BaseTask, TeamTask, Transcript
-from orchestry.task.check import RULES, check_task
+from orchestry.task.check import CHECKED, check_task
 from orchestry.task.registry import load_task
 
 
@@ -81,7 +81,7 @@ async def broken_rules(task: BaseTask[Any]) -> dict[str, str]:
     """The rules that the task breaks, with the details."""
     async with open_sandbox(Limits()) as sandbox:
         findings = await check_task(task, sandbox)
-    assert [finding.rule for finding in findings] == [*RULES]
+    assert [finding.rule for finding in findings] == [*CHECKED]
     return {finding.rule: finding.detail for finding in findings if not finding.ok}
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from orchestry.core.types import SPLITS, Limits, Tools
 from orchestry.sandbox import open_sandbox
-from orchestry.task.fuzz import fuzz, kinds, played, put
+from orchestry.task.fuzz import fuzz, in_place_of_a_word, kinds, played
 from orchestry.task.registry import load_task
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def test_no_answers_make_a_bundled_task_raise(name: str) -> None:
                 good = gold.get(role, "")
                 if text is None:
                     return odd[role][kind](good, prompt, rng)
-                return text if kind == "any text" else put(text, good, prompt, rng)
+                return text if kind == "any text" else in_place_of_a_word(text, good, prompt, rng)
 
             assert runner.run(played(task, tools, problem, 0, answer)) is None
 

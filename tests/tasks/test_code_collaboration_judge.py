@@ -26,7 +26,7 @@ PROBLEMS = Path(__file__).parents[2] / "tasks" / "code_collaboration" / "problem
 BASE = (
     *("task=code_collaboration", "episodes=4", "search.k_samples=2", "cache.enabled=false"),
     *("provider.name=openai", "provider.model=m", "prices.m.input=1", "prices.m.output=5"),
-    *("behaviors.every=2", "behaviors.screen=1", "behaviors.pairs=8", "options.acting=sequential"),
+    *("behaviors.every=2", "behaviors.share=2", "options.acting=sequential"),
 )
 HELPERS = tuple(f"def aux(n):\n    return {code}" for code in ("n ** 3", "n", "n * n * n", "n * n"))
 """Which the reward can't tell apart before main has answered."""

@@ -7,9 +7,14 @@ from importlib import import_module
 from orchestry.task.registry import load_task
 
 load_task("code_collaboration")  # makes the package that its module is loaded from
-PRYING = import_module("orchestry_tasks.code_collaboration.prying")
+usage_of = import_module("orchestry_tasks.code_collaboration.usage").usage_of
 SUM = "def sum_of_cubes(numbers):\n    return sum(aux(n) for n in numbers)"
 HEAD = "def sum_of_cubes(numbers):\n    "
+
+
+def pries(main: str) -> bool:
+    return bool(usage_of(main, "sum_of_cubes").pries)
+
 
 LOOKS = [
     "repr(aux)",
@@ -45,13 +50,13 @@ LOOKS_FIRST = [
 
 def test_looking_into_aux_is_told_from_calling_it() -> None:
     for look in LOOKS:
-        assert PRYING.pries(f"{HEAD}x = {look}\n    return aux(x)"), look
+        assert pries(f"{HEAD}x = {look}\n    return aux(x)"), look
     for line in LOOKS_FIRST:
-        assert PRYING.pries(f"{line}\n{SUM}"), line
-    assert PRYING.pries(f"print = str\n{HEAD}print(aux)")
+        assert pries(f"{line}\n{SUM}"), line
+    assert pries(f"print = str\n{HEAD}print(aux)")
     handing = "def look(k, f):\n    return {}\n\ndef g(f):\n    return look(f=f, k=1)\n\n"
-    assert PRYING.pries(handing.format("repr(f)") + f"{HEAD}return g(aux)")
-    assert not PRYING.pries(handing.format("f(1) + len(repr(k))") + f"{HEAD}return g(aux)")
+    assert pries(handing.format("repr(f)") + f"{HEAD}return g(aux)")
+    assert not pries(handing.format("f(1) + len(repr(k))") + f"{HEAD}return g(aux)")
 
 
 HARMLESS = [
@@ -72,4 +77,4 @@ HARMLESS = [
 
 def test_what_shows_nothing_of_aux_costs_nothing() -> None:
     for line in HARMLESS:
-        assert not PRYING.pries(f"import builtins, sys\n{HEAD}{line}\n    return aux(1)"), line
+        assert not pries(f"import builtins, sys\n{HEAD}{line}\n    return aux(1)"), line

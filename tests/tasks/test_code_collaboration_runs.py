@@ -133,10 +133,10 @@ def test_a_run_on_humaneval(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_runs_on_the_embedded_model(tmp_path: Path) -> None:
-    sets = ("task=code_collaboration", "provider.name=embedded", "episodes=2", "options.turns=2")
-    small = ("search.k_samples=2", "sampling.max_tokens=120")
+    sets = ("task=code_collaboration", "provider.name=embedded", "episodes=1", "options.turns=2")
+    small = ("search.k_samples=2", "sampling.max_tokens=60")
     run = orchestry.train(resolve([], [*sets, *small]), tmp_path / "run")
     assert run.summary.stopped == "done"
-    assert run.summary.episodes == 2
+    assert run.summary.episodes == 1
     scores = [node.score.parts for record in run.episodes for node in record.nodes if node.parent]
     assert all({part.name for part in found} >= {"tests", "cooperation"} for found in scores)

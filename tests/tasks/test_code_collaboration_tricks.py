@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from importlib import import_module
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry import Tools
+from orchestry import Problem, Tools
 from orchestry.core.types import Limits
 from orchestry.sandbox import open_sandbox
-from tests.tasks.cubes import CUBE, HEAD, OWN, PROBLEMS, SUM, TRICKS, parts, scored
+from tests.tasks.cubes import CHECKED, CUBE, CUBES, HEAD, OWN, PROBLEMS, SUM, TRICKS, parts, scored
 
 REWARD = import_module("orchestry_tasks.code_collaboration.reward")
 
 
-async def test_tricks_are_no_cooperation(tools: Tools) -> None:
-    scores = await asyncio.gather(*(scored(tools, CUBE, main) for main in TRICKS.values()))
-    for trick, score in zip(TRICKS, scores, strict=True):
+@pytest.mark.parametrize("problem", [CUBES, CHECKED], ids=["own", "data set"])
+async def test_tricks_are_no_cooperation(tools: Tools, problem: Problem) -> None:
+    found = (scored(tools, CUBE, main, problem) for main in TRICKS.values())
+    for trick, score in zip(TRICKS, await asyncio.gather(*found), strict=True):
         assert parts(score)["cooperation"] == 0.0, trick
+        assert score.total <= 0.5, trick
         assert "cooperates" not in score.tags, trick
         assert "No cooperation: " in score.feedback, trick
+
+
+async def test_who_hands_on_in_another_order_is_no_partner(tools: Tools) -> None:
+    """Aux does all; in the place of main it fails, since main turns its arguments round."""
+    data = {"entry_point": "f", "check": "def check(candidate):\n    assert candidate(7, 2) == 5\n"}
+    problem = CUBES.model_copy(update={"data": {**CHECKED.data, **data}})
+    for hands_on in ("aux(b, a)", "aux(b=b, a=a) if a else aux(b=b, a=a)"):
+        main = f"def f(a, b):\n    return {hands_on}"
+        score = await scored(tools, "def aux(b, a):\n    return a - b", main, problem)
+        assert "solved" in score.tags
+        assert score.total == 0.5, hands_on
 
 
 async def test_tricks_count_for_no_scheme(tools: Tools) -> None:
@@ -77,13 +91,64 @@ RIGHT_MAINS = {
     "all_positive": "def all_positive(numbers):\n"
     "    return len([n for n in numbers if aux(n)]) == len(numbers)",
     "pig_latin": "def pig_latin(text):\n    return ' '.join(map(aux, text.split()))",
-    "armstrong_numbers": "def armstrong_numbers(limit):\n"
-    "    return [n for n in range(limit) if n > 0 and aux(n)]",
+    "armstrong_numbers": "from functools import lru_cache\n\ndef found(limit):\n"
+    "    return [n for n in range(limit) if n > 0 and aux(n)]\n\n"
+    "armstrong_numbers = lru_cache(found)\narmstrong_numbers = lru_cache(maxsize=9)(found)",
+    "count_primes_between": "PRIMES = {n for n in range(-9, 1000) if aux(n)}\n\n"
+    "def count_primes_between(low, high):\n"
+    "    return sum(n in PRIMES for n in range(low, high + 1))",
     "merge_bookings": "def merge_bookings(bookings):\n    out = []\n"
     "    for one in sorted(bookings, key=lambda pair: pair[0]):\n"
     "        both = out and aux(out[-1], one)\n        if both:\n            out.pop()\n"
     "        out.append(both or one)\n    return out",
 }
+
+
+_PARTS = (
+    "from functools import partial, wraps\n\n"
+    "def total(numbers, start=0):\n    return start + sum(aux(n) for n in numbers)\n\n"
+    "class Sum:\n    def solve(self, numbers):\n        return total(numbers)\n\n"
+    "def outer(of):\n    def inner(numbers):\n        return sum(of(n) for n in numbers)\n"
+    "    return inner\n\n"
+)
+BOUND = [
+    "total",
+    "partial(total, start=0)",
+    "outer(aux)",
+    "wraps(total)(lambda numbers: total(numbers))",
+    "Sum().solve",
+    "{'total': total}.get('total')",
+]
+"""How main may bind its entry point to a function that it defines under another name."""
+LATER = [
+    "sum(partial(aux, n)() for n in numbers)",
+    "sum(one() for one in [partial(aux, n) for n in numbers])",
+    "sum(map(partial(aux), numbers))",
+    "outer(aux)(numbers)",
+]
+
+
+@pytest.mark.parametrize("main", [f"sum_of_cubes = {one}" for one in BOUND])
+async def test_an_entry_point_under_another_name_cooperates_in_full(
+    tools: Tools, main: str
+) -> None:
+    score = await scored(tools, CUBE, f"{_PARTS}{main}")
+    assert score.total == 1.0, score.feedback
+
+
+@pytest.mark.parametrize("body", LATER)
+async def test_a_main_that_calls_aux_later_cooperates_in_full(tools: Tools, body: str) -> None:
+    score = await scored(tools, CUBE, f"{_PARTS}{HEAD}return {body}")
+    assert score.total == 1.0, score.feedback
+
+
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if PROBLEMS[name].data["grade"] == 2])
+async def test_a_gold_main_under_another_name_cooperates_in_full(tools: Tools, name: str) -> None:
+    problem = PROBLEMS[name]
+    main = problem.data["gold_main"].replace(f"def {name}(", "def _impl(")
+    main = re.sub(rf"\b{name}\(", "_impl(", main)
+    score = await scored(tools, problem.data["gold_aux"], f"{main}\n{name} = _impl", problem)
+    assert score.total == 1.0, score.feedback
 
 
 @pytest.mark.parametrize("name", RIGHT_MAINS)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from orchestry.core.config import RunConfig, read_yaml, validate
+from orchestry.core.config import AgentConfig, RunConfig, validate
+from orchestry.core.resolve import read_config_file
 from tools.defaults import COMMAND, PAGE, page
 from tools.keys import sections
 
@@ -19,12 +20,33 @@ def test_the_file_is_what_the_config_says_now() -> None:
 
 
 def test_it_sets_nothing_and_shows_the_defaults(tmp_path: Path) -> None:
-    assert read_yaml(PAGE) == {}
+    assert read_config_file(PAGE) == {}
     shown = tmp_path / "shown.yaml"
     shown.write_text(re.sub(r"^# ", "", page(), flags=re.MULTILINE))
-    data = read_yaml(shown)
-    assert data == yaml.safe_load(RunConfig().to_yaml())
-    assert validate(data) == RunConfig()
+    data = read_config_file(shown)
+    config = validate(data)
+    assert config.agents == {"ROLE": AgentConfig()}
+    assert (config.prices["MODEL"].input, config.prices["MODEL"].output) == (3.0, 15.0)
+    without = {**data, "agents": {}, "prices": {}}
+    assert without == yaml.safe_load(RunConfig().to_yaml())
+
+
+def test_a_key_can_be_set_as_the_head_says() -> None:
+    above: list[str] = []
+    for line in page().splitlines():
+        if line.startswith("# "):
+            key = line[2:]
+            del above[(len(key) - len(key.lstrip())) // 2 :]
+            above.append(key)
+            data = yaml.safe_load("\n".join(above))
+            for one in above:
+                data = data[one.split(":")[0].strip()]
+
+
+def test_no_sentence_ends_within_a_bracket() -> None:
+    words = re.sub(r"^##+ *", "", page(), flags=re.MULTILINE)
+    for block in re.split(r"^# .*$", words, flags=re.MULTILINE):
+        assert block.count("(") == block.count(")"), block
 
 
 def test_every_key_is_there_below_a_sentence() -> None:

@@ -8,19 +8,25 @@ import shlex
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 from typer.core import TyperGroup
 
-from orchestry.cli import COMMANDS, group, main
-from orchestry.core.config import settings_of, validate
+import orchestry
+from orchestry.cli import group, main
+from orchestry.core.config import validate
+from orchestry.core.resolve import settings_of
 from tools.reference import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [  # but for RESULTS.md, in which models speak
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "behaviors" / "README.md",
+    ROOT / "benchmarks" / "README.md",
     *sorted(page for page in ROOT.glob("docs/**/*.md") if page.name != "RESULTS.md"),
     *sorted(ROOT.glob("tasks/*/README.md")),
 ]
@@ -37,10 +43,10 @@ OTHERS = {
 }
 OTHERS |= {"ruff", "tensorboard", "vllm", "wandb"}
 """Programs that are not ours."""
-COMING: set[str] = set()
-"""Words of commands that docs/experiments.md shows and that are still being written."""
 BLOCK = re.compile(r"^```(?:bash|sh)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 BLOCKS = re.compile(r"^```.*?^```", flags=re.MULTILINE | re.DOTALL)
+ENTRY_POINTS = "orchestry.tasks"
+"""A group of entry points, not a module."""
 INLINE = re.compile(r"`orchestry ([a-z][^`]*)`")
 
 
@@ -52,7 +58,7 @@ def shown() -> Iterator[tuple[str, list[str]]]:
                 words = shlex.split(line, comments=True)
                 while words and re.match(r"\w+=", words[0]):  # a variable for this command alone
                     words = words[1:]
-                if words and words[0] not in ("export", ".", "source") and not COMING & {*words}:
+                if words and words[0] not in ("export", ".", "source"):
                     yield page.relative_to(ROOT).as_posix(), words
 
 
@@ -60,11 +66,21 @@ def named() -> Iterator[tuple[str, str]]:
     """Every command of ours that a sentence names, whole or in part, with its page."""
     for page in PAGES:
         for text in INLINE.findall(page.read_text(encoding="utf-8")):
-            if not COMING & {*text.split()}:
-                yield page.relative_to(ROOT).as_posix(), " ".join(text.split())
+            yield page.relative_to(ROOT).as_posix(), " ".join(text.split())
+
+
+def dotted() -> Iterator[tuple[str, str]]:
+    """Every name of ours that a sentence or an import of the pages has, with its page."""
+    for page in PAGES:
+        text, place = page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix()
+        for name in re.findall(r"`(orchestry(?:\.\w+)+)", text):
+            yield place, name
+        for module, names in re.findall(r"from (orchestry[\w.]*) import ([\w, ]+)", text):
+            yield from ((place, f"{module}.{name}") for name in names.replace(" ", "").split(","))
 
 
 SHOWN, NAMED = list(shown()), sorted(set(named()))
+DOTTED = sorted({(page, name) for page, name in dotted() if name != ENTRY_POINTS})
 
 
 def test_every_page_of_commands_was_read() -> None:
@@ -72,11 +88,18 @@ def test_every_page_of_commands_was_read() -> None:
     assert {"README.md", "docs/local.md", "docs/learning.md", "docs/write-a-task.md"} <= pages
     assert len(SHOWN) > 60
     assert len(NAMED) > 20
+    assert len(DOTTED) > 10
 
 
-def test_what_is_coming_has_not_come() -> None:
-    there = {word for command, _ in commands() for option in command.params for word in option.opts}
-    assert not COMING & {*COMMANDS, *there}, "take what landed out of COMING, so that it is checked"
+@pytest.mark.parametrize(("page", "name"), DOTTED)
+def test_a_name_in_a_sentence_exists(page: str, name: str) -> None:
+    resolve_name(name)
+
+
+def test_the_api_page_has_every_name_of_the_facade() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    there = {path.rpartition(".")[2] for path in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
+    assert not {*orchestry.__all__} - there - {"ConfigError", "OrchestryError"}  # of errors
 
 
 @pytest.mark.parametrize(("page", "words"), SHOWN, ids=lambda item: str(item)[:60])
@@ -101,6 +124,15 @@ def test_a_command_in_a_sentence_exists_with_its_options(page: str, text: str) -
     options = {option for param in known[path].params for option in param.opts}
     used = set(re.findall(r"--[a-z][\w-]*", text)) - {"--help"}
     assert used <= options, f"{page}: {path} has no {', '.join(used - options)}"
+
+
+def test_a_path_in_a_sentence_exists() -> None:
+    written = {"tasks/slogan/task.py", "tasks/regex/task.py"}  # by the reader, in an example
+    for page in PAGES:
+        paths = set(re.findall(r"`([\w.]+/[\w./]+\.py)`", page.read_text(encoding="utf-8")))
+        places = (ROOT, ROOT / "orchestry", page.parent)
+        missing = [p for p in paths - written if not any((at / p).exists() for at in places)]
+        assert not missing, page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

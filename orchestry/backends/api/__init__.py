@@ -1,1 +1,1 @@
-"""What a team learns at the prompt level: behaviours that had to earn their place."""
+"""Learning by prompts: behaviours that have passed a test."""

@@ -1,7 +1,7 @@
-"""The api backend: a team of prompts over a served model, asked through the gateway.
+"""The api backend: agents are prompts for served models, called through the gateway.
 
-It learns by rewriting the prompts: an update tries behaviours on dev, and those that help enter
-the agents' system prompts.
+It learns by changing the prompts: an update tests behaviours on dev, and those that help enter the
+agents' system prompts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orchestry.backends.api.learner import Arena, Learner, Played, State
 from orchestry.backends.api.library import (
     IN_RUN,
     Library,
-    empty,
+    empty_library,
     file_of,
     prompt_diff,
     read_library,
@@ -36,16 +36,16 @@ from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run, Store
 from orchestry.task.base import BaseTask
 
-START = "behaviors/from.yaml"
-"""Where a run keeps the library that it started from."""
+_START = "behaviors/from.yaml"
+"""The run's copy of its starting library."""
 
 
 class ApiBackend(Backend):
-    """Prompts over a provider, and the library of behaviours in them."""
+    """Prompts for a provider, and the library of behaviours in them."""
 
     learner: Learner | None = None
     library: Library
-    """Behaviours that the run began with in its prompts; empty if there are none."""
+    """Behaviours in the prompts at the run's start; may be empty."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class ApiBackend(Backend):
         need_key: bool,
         folder: Path | None,
     ) -> None:
-        if folder is not None and (folder / START).exists():  # wherever the run was moved to
-            config = _from(config, folder / START)
+        if folder is not None and (folder / _START).exists():  # also after the run was moved
+            config = _from(config, folder / _START)
         config, notes = _with_dev(_with_provider(config, task), task)
         name, note = resolve_name(config.provider, environ)
         named = config.provider.model_copy(update={"name": name})
@@ -87,16 +87,19 @@ class ApiBackend(Backend):
         async with super().open(store, task, rate, on_warn):
             if self.config.behaviors.enabled:
                 learned = [event for event in store.events if isinstance(event, journal.Learned)]
-                self.learner = self.new_learner(task, _Dev(self, task, rate), self._critic, learned)
+                self.learner = self.new_learner(
+                    task, Dev(self, task, self.gateway, rate), self._critic, learned
+                )
             yield
 
     def kept_config(self, store: Store) -> RunConfig:
-        """See Backend: nobody can change that library between two processes."""
-        source, kept = self.config.behaviors.source, store.folder.absolute() / START
+        """See Backend: includes the starting library, so that a change between processes is
+        found."""
+        source, kept = self.config.behaviors.source, store.folder.absolute() / _START
         if source is None:
             return self.config
         if source != kept:
-            store.write(START, file_of(source).read_text(encoding="utf-8"))
+            store.write(_START, file_of(source).read_text(encoding="utf-8"))
         return _from(self.config, kept)
 
     def team(self, task: BaseTask[Any], library: Library | None = None) -> dict[str, Member]:
@@ -137,14 +140,14 @@ class ApiBackend(Backend):
 
     @classmethod
     def as_left(cls, source: Run, learned: journal.Learned | None, folder: Path) -> dict[str, Any]:
-        """See Backend: the library of that update, or the one that the run began with."""
-        library: Path | None = folder / START
+        """See Backend: the library of that update, or the starting library."""
+        library: Path | None = folder / _START
         if learned is None:
             library = _began_with(source)
-        elif not (folder / START).exists():
-            (folder / START).parent.mkdir(parents=True, exist_ok=True)
-            text = to_yaml(State.model_validate(learned.state).library)
-            write_atomic(folder / START, text.encode("utf-8"))
+        elif not (folder / _START).exists():
+            (folder / _START).parent.mkdir(parents=True, exist_ok=True)
+            text = to_yaml(Library.model_validate(learned.state["library"]))
+            write_atomic(folder / _START, text.encode("utf-8"))
         return {"behaviors": {"enabled": False, "from": library and str(library)}}
 
     def files(self) -> dict[str, str]:
@@ -154,7 +157,7 @@ class ApiBackend(Backend):
         return {IN_RUN.as_posix(): to_yaml(self._latest)}
 
     def prompt_change(self, task: BaseTask[Any]) -> PromptChange:
-        """What stands in the prompts now, beside what the task itself says."""
+        """The learned part of the prompts."""
         library = self._latest
         bare = Library(task=library.task, model=library.model)
         accepted = sum(len(library.accepted(spec.role)) for spec in task.agents)
@@ -168,12 +171,12 @@ class ApiBackend(Backend):
         return {spec.role: self.config.system_prompt(spec) for spec in task.agents}
 
     def _first_library(self) -> Library:
-        """Empty, or the one of `behaviors.from`: of this task and model as it is, else all of it
-        to be tested first; raises ConfigError for one that would be used untested.
+        """Empty, or the library of `behaviors.from`. For this task and model it is used unchanged,
+        otherwise all of it is tested first. Raises ConfigError if it would be used untested.
         """
         task, model, source = self.config.task, self.provider.model, self.config.behaviors.source
         if source is None:
-            return empty(task, model)
+            return empty_library(task, model)
         library = read_library(source)
         self._check_size(library, source)
         if (library.task, library.model) == (task, model):
@@ -186,7 +189,7 @@ class ApiBackend(Backend):
         return library.transferred(task, model)
 
     def _check_size(self, library: Library, source: Path) -> None:
-        """Raises ConfigError for more behaviours than an agent's prompt takes."""
+        """Raises ConfigError for more behaviours than an agent's prompt may have."""
         most = self.config.behaviors.max_per_agent
         for agent in sorted({b.agent for b in library.behaviors}):
             if (count := len(library.accepted(agent))) > most:
@@ -197,7 +200,7 @@ class ApiBackend(Backend):
                 )
 
     def _keep_roles(self, task: BaseTask[Any]) -> None:
-        """Leaves out, with a note, what the library holds for agents that the task lacks."""
+        """Drops, with a note, behaviours for agents that the task lacks."""
         roles = {spec.role for spec in task.agents}
         strangers = sorted({b.agent for b in self.library.behaviors} - roles)
         if strangers:
@@ -213,17 +216,17 @@ class ApiBackend(Backend):
         arena: Arena,
         critic: Policy,
         learned: Sequence[journal.Learned] = (),
-        share: float | None = None,
+        times: float = 1.0,
     ) -> Learner:
-        """A learner that distils through `critic` and compares in `arena`, after these updates;
-        `share` is what it may spend on dev, where it is not as the config says.
+        """A learner that distils with `critic` and compares in `arena`, after these updates.
+        A rehearsal plays one part in `times` of an update's episodes.
 
-        Dev draws also depend on the library at the start: what was accepted on some draws is not
-        tested on them again.
+        Dev draws also depend on the starting library, so that a behaviour is not tested again on
+        the draws that accepted it.
         """
         settings = self.config.behaviors
         return Learner(
-            settings if share is None else settings.model_copy(update={"share": share}),
+            settings,
             derive(self.config.seed, *(b.id for b in self.library.behaviors)),
             task.agents,
             prompts=self._prompts(task),
@@ -232,23 +235,29 @@ class ApiBackend(Backend):
             policy=critic,
             model=self.bench.provider.model,
             max_tokens=self.config.judge.max_tokens,
-            states=[State(library=self.library), *(State.model_validate(e.state) for e in learned)],
+            updates=self.config.episodes // settings.every,
+            times=times,
+            states=[
+                State.first(self.library, settings.alpha),
+                *(State.read(event.state, settings.alpha) for event in learned),
+            ],
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Dev:
-    """Plays dev problems without search, so that a library is tested on what it does alone."""
+class Dev:
+    """Plays dev problems without search, so that only the library's effect is tested."""
 
     backend: ApiBackend
     task: BaseTask[Any]
+    policy: Policy
     rate: Rate
 
     async def play(self, library: Library, problem: Problem, seed: int) -> Played:
         rollout = Rollout(
             task=self.task,
             team=self.backend.team(self.task, library),
-            policy=self.backend.gateway,
+            policy=self.policy,
             rate=self.rate,
             schedule=Chains(1),
             purpose="trial",
@@ -261,7 +270,7 @@ class _Dev:
 
 
 def _with_dev(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, list[str]]:
-    """Switches learning off, where nobody asked for it, for a task that has nothing to test on."""
+    """Switches learning off for a task without dev problems, unless the user asked for it."""
     if config.behaviors.enabled is False or task.problems("dev"):
         return config, []
     lacks = f"task {config.task} has no dev problems, on which behaviours are tested"
@@ -272,8 +281,8 @@ def _with_dev(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, list[s
 
 
 def _with_provider(config: RunConfig, task: BaseTask[Any]) -> RunConfig:
-    """Where every agent has a provider of its own and nothing is said of the run's, that is the
-    first agent's: it is what the run is called by, and who judges."""
+    """If every agent has its own provider and `provider` is left out, the run's provider is the
+    first agent's: it names the run, and judges."""
     own = [config.agents.get(spec.role, AgentConfig()) for spec in task.agents]
     asked = [agent.provider for agent in own if agent.provider and agent.provider.name != "auto"]
     if config.provider != ProviderConfig() or len(asked) < len(own):
@@ -283,15 +292,15 @@ def _with_provider(config: RunConfig, task: BaseTask[Any]) -> RunConfig:
 
 
 def _from(config: RunConfig, library: Path) -> RunConfig:
-    """The config with its first library in that file."""
+    """The config with the starting library in that file."""
     learning = config.behaviors.model_copy(update={"source": library.absolute()})
     return config.model_copy(update={"behaviors": learning})
 
 
 def _began_with(run: Run) -> Path | None:
-    """The library in a run's prompts before its first update; that of another task or model was
-    to be tested first, and not in use."""
-    path = run.folder / START
+    """The library in a run's prompts before its first update; empty for a library of another task
+    or model, which must be tested first."""
+    path = run.folder / _START
     if not path.exists():
         return None
     library = read_library(path)

@@ -1,11 +1,11 @@
-"""Distils candidate behaviours from contrasts: rules by one structured call, an example without.
+"""Distils candidate behaviours from contrasts: rules by one structured call, examples without a
+call.
 
-Contrasting good with bad work in words, and proposing instructions from it, follows the textual
-gradients of ProTeGi (arXiv 2305.03495); that a proposal is worth nothing until a trial says so is
-what is added here.
+Comparing good with bad work in words, and proposing instructions from it, follows the textual
+gradients of ProTeGi (arXiv 2305.03495). New here: a proposal counts only after a trial.
 
-A contrast is a winner against a loser of the same problem: what an agent did where it went well,
-and badly. Contrasts are a function of committed episodes and of what people said about them.
+A contrast is a winner against a loser of the same problem: an agent's move in a good and in a bad
+trajectory. Contrasts depend only on committed episodes and people's ratings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from orchestry.backends.api.library import Behavior, Evidence, Library, Text
+from orchestry.backends.api.library import Behavior, Evidence, Library, PlainText
 from orchestry.core.errors import reason
 from orchestry.core.seeds import derive
 from orchestry.core.types import (
@@ -32,7 +32,7 @@ from orchestry.core.types import (
     Turn,
 )
 from orchestry.judge import structured
-from orchestry.judge.structured import Malformed, closed, ends, fence_code, fenced
+from orchestry.judge.structured import Malformed, closed, ends, fence_code, marked_off
 from orchestry.store.records import EpisodeRecord, NodeRecord
 
 NO_RATINGS: Mapping[tuple[int, str], float] = {}
@@ -40,7 +40,7 @@ NO_RATINGS: Mapping[tuple[int, str], float] = {}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One trajectory, and the one move of the agent that is looked at."""
+    """One trajectory, and one move of the agent in it."""
 
     episode: int
     leaf: str
@@ -50,10 +50,10 @@ class Side:
     """The last user message of the agent's turn."""
     answered: str
     feedback: str
-    """The task's on the whole work, and the judge's on the agent's move."""
+    """The task's feedback on the whole work, and the judge's on the agent's move."""
     tags: tuple[str, ...]
     credit: float | None
-    """The agent's part in the trajectory's return; None if none was recorded."""
+    """The agent's credit; None if none was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,12 @@ def contrasts(
     top: float,
     ratings: Mapping[tuple[int, str], float] = NO_RATINGS,
 ) -> tuple[Contrast, ...]:
-    """The agent's moves in the `top` share of all leaf trajectories, at least one, each against
+    """The agent's moves in the `top` share of all leaf trajectories (at least one), each against
     its move in the worst leaf of the same problem; widest gap first.
 
-    `ratings` has a person's number in [0, 1] by episode and leaf, in place of the value. Of leaves
-    that are worth the same, those with a worse one beside them win, for there is more to learn.
-    Pairs of equal value, pairs in which the agent did the same, and repetitions are left out.
+    `ratings` has a person's number in [0, 1] by episode and leaf, which replaces the value. Among
+    leaves of equal value, those with a worse leaf on the same problem come first, because they
+    teach more. Pairs of equal value or with equal moves, and repetitions, are skipped.
     """
     leaves = [leaf for record in records for leaf in _leaves(record, ratings)]
     worst = _worst(leaves)
@@ -109,7 +109,7 @@ def contrasts(
 
 
 def varied(found: Sequence[Contrast], count: int) -> tuple[Contrast, ...]:
-    """At most `count` of them: the first of every problem before the second of any."""
+    """At most `count` contrasts: the first of every problem, then the second, and so on."""
     seen = dict[str, int]()
     ranked = list[tuple[int, int]]()
     for place, contrast in enumerate(found):
@@ -128,7 +128,7 @@ def _leaves(record: EpisodeRecord, ratings: Mapping[tuple[int, str], float]) -> 
 
 
 def _worst(leaves: Sequence[_Leaf]) -> dict[str, _Leaf]:
-    """The leaf of least value by problem, over all its episodes; the first of equal ones."""
+    """The leaf with the lowest value per problem, over all its episodes; the first, if tied."""
     worst = dict[str, _Leaf]()
     for leaf in sorted(leaves, key=lambda leaf: (leaf.value, leaf.place)):
         worst.setdefault(leaf.record.problem, leaf)
@@ -136,7 +136,7 @@ def _worst(leaves: Sequence[_Leaf]) -> dict[str, _Leaf]:
 
 
 def _contrast(agent: str, winner: _Leaf, loser: _Leaf) -> Contrast | None:
-    """None if the two have the same value, or differ in another agent's part."""
+    """None if both have the same value, or differ only in another agent's part."""
     if winner.value <= loser.value:
         return None
     moves = zip_longest(_moves(winner, agent), _moves(loser, agent))
@@ -171,21 +171,20 @@ def _side(agent: str, leaf: _Leaf, node: NodeRecord, turn: Turn) -> Side:
     )
 
 
-PURPOSE = "distil"
 MAX_WORDS = 60
 MAX_RULE, MAX_WHY = 400, 160
-"""Longest rule and reason, in characters, where the provider can enforce it."""
+"""Longest rule and reason, in characters, if the provider can enforce it."""
 _TOKENS_EACH = MAX_RULE + MAX_WHY + 40
-"""Tokens that one rule takes in an answer, at most: the longest text and why, and their keys. A
-small model that rambles makes a token of each character."""
+"""The most tokens of one rule in an answer: text, reason and keys. In the worst case, a rambling
+small model has one token per character."""
 MAX_EXAMPLE = 1500
-"""Longest example: it is paid for in every prompt of its agent."""
+"""Longest example in characters; every prompt of its agent pays for it."""
 MAX_CONTRASTS = 3
 MAX_EARLIER = 12
 MAX_PIECE = 1200
-"""Characters that are shown of one piece of material: small models have small contexts."""
+"""Characters shown of one piece of material, because small models have small contexts."""
 MAX_PROMPT = 4000
-"""Characters that are shown of the present prompt, and of what was tried before."""
+"""Characters shown of the current prompt, and of earlier behaviours."""
 _SYSTEM = """\
 You improve the system prompts of a team of language-model agents. You are shown the team, the \
 prompt of one agent, and moves of that agent: some in trajectories that went well, some in \
@@ -207,7 +206,7 @@ The text is the instruction. The why is one sentence: what went wrong that it pu
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """What came of it. `outcome` is None if there was nothing to ask about."""
+    """The result of distilling. `outcome` is None if there was nothing to ask."""
 
     behaviors: tuple[Behavior, ...]
     """New ones: candidates, and near-duplicates with status `merged`, for the record."""
@@ -217,8 +216,8 @@ class Distilled:
 class _Rule(Frozen):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, str_strip_whitespace=True)
 
-    why: Text
-    text: Annotated[Text, Field(min_length=1)]
+    why: PlainText
+    text: Annotated[PlainText, Field(min_length=1)]
 
 
 class _Answer(Frozen):
@@ -240,22 +239,23 @@ async def distil(
     max_tokens: int,
     seed: int,
 ) -> Distilled:
-    """At most `count` rules and one example that would make the agent's bad moves like its good.
+    """At most `count` rules and one example that would make the agent's bad moves like its good
+    ones.
 
-    `prompt` is the agent's system prompt before anything was learned; `blame` is the loss that
-    each agent caused. The answer may take `max_tokens`, or more where so many rules need it. A
-    malformed one is repaired once, else there are no rules. Raises what the policy raises.
+    `prompt` is the agent's system prompt before learning; `blame` is the loss that each agent
+    caused. The answer may have `max_tokens`, or more if the rules need it. A malformed answer is
+    repaired once; if that fails, there are no rules. Raises what the policy raises.
     """
     if not contrasts:
         return Distilled((), None)
     shown = varied(contrasts, MAX_CONTRASTS)
     request = Request(
         agent=agent,
-        purpose=PURPOSE,
+        purpose="distil",
         model=model,
         messages=_question(agents, library, agent, shown, blame, prompt, count, seed),
         max_tokens=structured.room(max_tokens, count, _TOKENS_EACH),
-        seed=derive(seed, PURPOSE),
+        seed=derive(seed, "distil"),
         response_schema=_schema(count),
     )
     replies = await structured.ask(policy, [request], _read, noun="answer", clip=_clip)
@@ -279,7 +279,7 @@ def _read(answer: Completion) -> tuple[_Rule, ...]:
 
 
 def _novel(library: Library, proposed: Sequence[Behavior]) -> tuple[Behavior, ...]:
-    """Those that the library lacks; near-duplicates, also of each other, as merged ones."""
+    """The new ones; near-duplicates, also of each other, get the status `merged`."""
     fresh = list[Behavior]()
     for behavior in proposed:
         if library.find(behavior.id) is not None:
@@ -294,7 +294,7 @@ def _novel(library: Library, proposed: Sequence[Behavior]) -> tuple[Behavior, ..
 
 
 def _examples(contrasts: Sequence[Contrast], born: Mapping[str, Any]) -> list[Behavior]:
-    """The first good move that is short enough, as an example; none if there is none."""
+    """The first good move that is short enough, as an example."""
     for contrast in contrasts:
         side = contrast.winner
         text = f"Asked:\n{side.saw.strip()}\n\nAnswered:\n{side.answered.strip()}"
@@ -306,7 +306,7 @@ def _examples(contrasts: Sequence[Contrast], born: Mapping[str, Any]) -> list[Be
         try:
             made = {**born, "kind": "example", "text": text, "why": why, "evidence": evidence}
             return [Behavior.model_validate(made)]
-        except ValidationError:  # it holds what a library may not: control characters, a key
+        except ValidationError:  # a library refuses it: control characters, a key
             continue
     return []
 
@@ -353,7 +353,7 @@ def _question(
 
 
 def _earlier(library: Library, agent: str, code: str) -> list[str]:
-    """What was proposed before and stands in no prompt, the latest, with what came of it."""
+    """The latest earlier proposals that are in no prompt, with their results."""
     known = [b for b in library.behaviors if b.agent == agent and b.kind == "rule"]
     outside = [b for b in known if b.status not in ("accepted", "merged")]
     latest = sorted(outside, key=lambda b: -b.born)[:MAX_EARLIER]
@@ -376,7 +376,7 @@ def _pair(number: int, contrast: Contrast, code: str) -> str:
 
 
 def _move(name: str, side: Side, code: str, known: str | None = None) -> list[str]:
-    """A move and what was said of it; what it saw, unless that is `known`."""
+    """A move and its feedback; also its observation, unless that is `known`."""
     parts = [] if side.saw == known else [_shown(f"{name}: what it saw", side.saw, code)]
     parts.append(_shown(f"{name}: what it answered", side.answered, code))
     said = [side.feedback] if side.feedback else []
@@ -388,7 +388,7 @@ def _move(name: str, side: Side, code: str, known: str | None = None) -> list[st
 
 
 def _shown(name: str, text: str, code: str, most: int = MAX_PIECE) -> str:
-    return fenced(name, _clip(text, most), code)
+    return marked_off(name, _clip(text, most), code)
 
 
 def _clip(text: str, most: int = MAX_PIECE) -> str:

@@ -1,10 +1,10 @@
 """The learner: what an update makes of the episodes before it.
 
-An update contrasts winners with losers of the same problems, distils behaviours for the agents who
-caused the loss, screens them on dev, puts the best of the front on trial, and lets the trial's
-sequential test decide. A trial may need more pairs than one update may pay for; it then
-goes on in the next one, since its test is valid at any time. With nothing to try, the accepted
-behaviour whose evidence is the oldest is tested again, and retired where it no longer helps.
+An update contrasts winners with losers of the same problems, and distils behaviours for the agents
+who caused the loss. They enter a race (race.py): all candidates of all agents are tested at once,
+in pairs of teams on dev. Who wins enters the prompts, and those who have no chance left leave. The
+race goes on in the next update, since its test is valid at any time. One accepted behaviour is
+always in it too, and is retired where it does harm.
 
 What the next update depends on is a value (`State`): a function of the state before it, of the
 episodes and of the answers. A killed update is done again from the journal, at no cost, with the
@@ -14,14 +14,26 @@ same result.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Literal, Protocol
+from typing import Any, Protocol
 
 from orchestry.backends.api.distil import contrasts, distil
 from orchestry.backends.api.library import Behavior, Evidence, Library
-from orchestry.backends.api.trial import LOSS_LEVEL, Ruling, best, front, level, retire, rule
+from orchestry.backends.api.race import (
+    FIRST,
+    HOPELESS,
+    POWER,
+    TYPICAL_SD,
+    Entrant,
+    Race,
+    interval,
+    kept_for,
+    pairs_for,
+    shown,
+    spread,
+)
 from orchestry.core.concurrency import together
 from orchestry.core.config import BehaviorsConfig
 from orchestry.core.seeds import derive
@@ -30,18 +42,20 @@ from orchestry.rollout.credit import blame
 from orchestry.store.records import EpisodeRecord
 
 BATCH = 8
-"""Pairs played at once; the test looks after each of them."""
-DOUBT = 0.15
-"""A candidate that lost less than this in its screening may go on trial: a screening is short, and
-it is the trial that decides. A stricter gate, or a screening of fewer draws, loses too many gains
-of five points before their trial (docs/benchmarks.md, "Which prompt changes are accepted")."""
+"""Pairs played at once; the race looks after each batch."""
+TOGETHER = 4
+"""Rules of one agent that race at once: half of them stand in a prompt, on average."""
+GAIN = 0.05
+"""Mean gain that `behaviors.share: auto` spends to show."""
+MOST_SHARE = 3.0
+"""The most that it spends, as a multiple of the search's calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
     """One dev episode: its value in [0, 1], and the turns that led there.
 
-    None for one of which a call failed: it can't be compared.
+    None if one of its calls failed, so it can't be compared.
     """
 
     value: float | None
@@ -49,40 +63,47 @@ class Played:
 
 
 class Arena(Protocol):
-    """Where libraries are compared."""
+    """Compares libraries."""
 
     async def play(self, library: Library, problem: Problem, seed: int) -> Played:
-        """One episode, without search, of a team with that library."""
+        """Plays one episode, without search, with that library."""
         ...
 
 
-class Trial(Frozen):
-    """A comparison under way: reward with the behaviour less reward without it, pair by pair."""
-
-    behavior: str
-    kind: Literal["candidate", "retest"]
-    level: float
-    """Chance of a false acceptance, or of a false loss in a retest."""
-    most: int
-    """Most pairs. Like the level it stays what it was at the first pair."""
-    differences: tuple[float, ...] = ()
-    calls: int = 0
-    usd: float = 0.0
-
-
 class State(Frozen):
-    """All that the next update depends on."""
+    """Everything that the next update depends on."""
 
     library: Library
-    trial: Trial | None = None
-    rejections: int = 0
-    """Candidates that lost their trial so far: they set the next trial's level."""
+    race: Race = Race()
     draws: int = 0
     """Dev draws used so far: none is ever used twice."""
+    pairs: int = 0
+    calls: int = 0
+    """Of all pairs so far."""
+    spare: float = 0.0
+    """Calls that earlier updates might have spent, and had no use for."""
+
+    @classmethod
+    def first(cls, library: Library, alpha: float) -> State:
+        """Before the first update: all of alpha may be lent."""
+        return cls(library=library, race=Race(pool=alpha))
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any], alpha: float) -> State:
+        """A state from the journal.
+
+        Before there was a race, the trial after r rejected ones had the level
+        alpha / ((r + 1) (r + 2)), so alpha / (r + 1) is left of alpha. An open trial begins anew.
+        """
+        if "race" in written:
+            return cls.model_validate(written)
+        library = Library.model_validate(written["library"])
+        left = alpha / (1 + written["rejections"])
+        return cls(library=library.adopted(), race=Race(pool=left), draws=written["draws"])
 
 
 class Learner:
-    """Takes updates, one after another. `states[u]` is what was known after update u."""
+    """Makes updates, one after another. `states[u]` is the state after update u."""
 
     def __init__(
         self,
@@ -96,15 +117,20 @@ class Learner:
         policy: Policy,
         model: str,
         max_tokens: int,
+        updates: int,
+        times: float = 1.0,
         states: Sequence[State],
     ) -> None:
-        """`prompts` are the agents' own; `policy` and `model` distil."""
+        """`prompts` are the agents' own; `policy` and `model` distil. `updates`: how many the run
+        takes in all, for which the race plans. A rehearsal has only one part in `times` of each
+        update's episodes, and spends accordingly.
+        """
         self.states = list(states)
         self._config, self._seed, self._agents, self._prompts = config, seed, agents, prompts
         self._dev, self._arena, self._policy = dev, arena, policy
-        self._model, self._max_tokens = model, max_tokens
+        self._model, self._max_tokens, self._updates = model, max_tokens, updates
         self._state = self.states[-1]
-        self._left = 0.0
+        self._times, self._left, self._to_come = times, 0.0, 0.0
         self._notes: list[str] = []
 
     async def update(
@@ -116,27 +142,67 @@ class Learner:
         """Learns from the episodes of a block; returns lines for the user.
 
         Earlier episodes that people rated come `again`, for their word is rare and worth most.
-        Spends about `share` times the calls of the block on dev.
+        Spends about `share` times the calls of the block on dev, and what was spared before.
         """
-        self._left = self._config.share * sum(record.calls for record in block)
         self._notes = []
-        if self._state.trial is None:
-            await self._propose([*block, *again], ratings)
-            await self._race()
-            self._begin()
-        if self._state.trial is not None:
-            await self._go_on(self._state.trial)
-        self._set(library=self._state.library.model_copy(update={"update": len(self.states)}))
+        self._allow(sum(record.calls for record in block))
+        await self._propose([*block, *again], ratings)
+        self._enter()
+        await self._race()
+        library = self._state.library.model_copy(update={"update": len(self.states)})
+        self._set(library=library, spare=max(0.0, self._left))
         self.states.append(self._state)
         return self._notes
+
+    def _allow(self, calls: int) -> None:
+        """Sets what this update may spend on dev, and what later ones are likely to."""
+        updates, whole = max(self._updates, len(self.states)), self._times * calls
+        share = self._share(whole, updates)
+        self._left = share * calls + self._state.spare
+        self._to_come = share * (whole * (updates - len(self.states)) + whole - calls)
+        pairs = self._pairs_left
+        points = 100 * shown(self._sd, pairs, self._level)
+        self._notes.append(
+            f"about {pairs:.0f} pairs are left to play: they show a gain of {points:.0f} points "
+            f"with a chance of {POWER:.0%}"
+        )
+
+    def _share(self, calls: float, updates: int) -> float:
+        """What an update spends, as a multiple of its episodes' calls: see BehaviorsConfig."""
+        if self._config.share is not None:
+            return self._config.share
+        wanted = pairs_for(GAIN, self._sd, self._level) * self._pair_calls
+        return min(MOST_SHARE, wanted / max(1, calls * updates))
+
+    @property
+    def _level(self) -> float:
+        """What one of a first update's candidates borrows."""
+        return self._config.alpha * (1.0 - kept_for(1, self._updates)) / self._config.candidates
+
+    @property
+    def _sd(self) -> float:
+        """Of a pair's gain, as far as seen: over all that race."""
+        return max((spread(one.gains) for one in self._state.race.entrants), default=TYPICAL_SD)
+
+    @property
+    def _pair_calls(self) -> float:
+        """Calls that a pair takes: in the mean so far, else of two teams."""
+        if self._state.pairs:
+            return max(1.0, self._state.calls / self._state.pairs)
+        return 2.0 * len(self._agents)
+
+    @property
+    def _pairs_left(self) -> float:
+        """About as many as the run may still play."""
+        return (self._left + self._to_come) / self._pair_calls
 
     async def _propose(
         self, block: Sequence[EpisodeRecord], ratings: Mapping[tuple[int, str], float]
     ) -> None:
-        """Distils behaviours for the agents to blame."""
+        """Distils behaviours for the agents that caused the loss."""
         blamed = blame(block)
         found = {role: contrasts(block, role, self._config.top, ratings) for role in blamed}
-        counts = shares(
+        counts = _shares(
             {role: blamed[role] for role in blamed if found[role]}, self._config.candidates
         )
         for role, count in counts.items():
@@ -163,117 +229,124 @@ class Learner:
                 "nothing to contrast: no two trajectories of a problem differ in value"
             )
 
-    async def _race(self) -> None:
-        """Screens what is new, drops what is off the front, and looks at the front once more."""
-        await self._screen([b for b in self._candidates() if not b.screened])
-        gains = self._gains()
-        kept = front(gains)
-        for id in gains.keys() - set(kept):
-            changed = {"status": "rejected", "note": "off the front of its screening"}
-            self._put(self._get(id).model_copy(update=changed))
-        ranked = sorted(kept, key=lambda id: (-fmean(gains[id].values()), id))
-        if len(kept) > 1 and self._left > 0:
-            await self._screen([self._get(id) for id in ranked[: self._config.candidates]])
-
-    async def _screen(self, candidates: Sequence[Behavior]) -> None:
-        """Plays a few dev problems with each candidate and without, all on the same draws."""
-        if not candidates:
-            return
-        draws = self._draw(self._config.screen)
-        arms = [self._state.library, *(self._with(candidate) for candidate in candidates)]
-        bases, *others = await together(self._play(arm, draws) for arm in arms)
-        self._left -= cost([bases, *others])[0]
-        for candidate, arm in zip(candidates, others, strict=True):
-            found: dict[str, list[float]] = {id: [gain] for id, gain in candidate.screened.items()}
-            for (problem, _), base, own in zip(draws, bases, arm, strict=True):
-                for gain in differences([own], [base]):
-                    found.setdefault(problem.id, []).append(gain)
-            screened = {problem: fmean(gains) for problem, gains in found.items()}
-            self._put(candidate.model_copy(update={"screened": screened}))
-
-    def _begin(self) -> None:
-        """Opens the next trial: the best of the front where it may gain, else a retest."""
-        gains = self._gains()
-        chosen = best(gains, gains) if gains else None
-        if chosen is not None and fmean(gains[chosen].values()) > -DOUBT:
-            self._put(self._get(chosen).model_copy(update={"status": "trial"}))
-            granted = level(self._config.alpha, self._state.rejections + 1)
-            self._open(chosen, "candidate", granted)
-            return
-        accepted = [b for b in self._state.library.behaviors if b.status == "accepted"]
+    def _enter(self) -> None:
+        """All new candidates enter the race; and the accepted behaviour that was tested longest
+        ago, if no other one is tested again."""
+        race, library = self._state.race, self._state.library
+        waiting = [b.id for b in library.behaviors if b.status == "candidate"]
+        race = race.entered(waiting, self._kept)
+        for id in waiting:
+            self._put(self._get(id).model_copy(update={"status": "trial"}))
+        accepted = [b for b in library.behaviors if b.status == "accepted"]
         oldest = min(accepted, key=lambda b: (b.tested, b.id), default=None)
-        if oldest is not None:
-            self._open(oldest.id, "retest", LOSS_LEVEL)
+        if oldest is not None and all(one.kind == "candidate" for one in race.entrants):
+            race = race.retested(oldest.id)
+        self._set(race=race)
 
-    def _open(self, behavior: str, kind: Literal["candidate", "retest"], granted: float) -> None:
-        most = self._config.pairs
-        self._set(trial=Trial(behavior=behavior, kind=kind, level=granted, most=most))
+    async def _race(self) -> None:
+        """Plays pairs until nobody is left in the race or the update can't pay for another one."""
+        played = set[str]()
+        while self._state.race.entrants and self._left >= self._pair_calls:
+            race, library = self._state.race, self._state.library
+            entrants = together_now(race, library, self._pairs_left)
+            played |= {one.behavior for one in entrants}
+            await self._pairs(entrants)
+            for one in self._state.race.entrants:
+                self._decide(one)
+            self._set(race=self._state.race.backed(self._pairs_left, self._kept))
+        for one in self._state.race.entrants:
+            if one.behavior in played:
+                self._record(one, "continues")
 
-    async def _go_on(self, trial: Trial) -> None:
-        """Plays pairs until the trial is decided or the update's calls are used up."""
-        behavior = self._get(trial.behavior)
-        ruling = self._rule(trial)
-        while ruling.verdict == "open" and self._left > 0:
-            trial = await self._pairs(trial, behavior, min(BATCH, trial.most - ruling.pairs))
-            ruling = self._rule(trial)
-        self._set(trial=trial if ruling.verdict == "open" else None)
-        self._settle(trial, behavior, ruling)
+    @property
+    def _kept(self) -> float:
+        """The part of alpha that the candidates of later updates may borrow."""
+        return self._config.alpha * kept_for(len(self.states), self._updates)
 
-    async def _pairs(self, trial: Trial, behavior: Behavior, count: int) -> Trial:
-        """The trial with `count` more pairs, each a fresh draw played by both libraries."""
-        draws, library = self._draw(count), self._state.library
-        arms = library, library.put(behavior.model_copy(update={"status": "retired"}))
-        if trial.kind == "candidate":
-            arms = self._with(behavior), library
-        own, base = await together(self._play(arm, draws) for arm in arms)
-        calls, usd = cost([own, base])
-        self._left -= max(calls, count)  # a server that refuses all pairs ends the trial too
-        return trial.model_copy(
-            update={
-                "differences": (*trial.differences, *differences(own, base)),
-                "calls": trial.calls + calls,
-                "usd": trial.usd + usd,
-            }
+    async def _pairs(self, entrants: Sequence[Entrant]) -> None:
+        """Plays pairs of teams, each on a fresh draw, and tells every entrant its gains."""
+        count = min(BATCH, int(self._left / self._pair_calls))
+        draws = self._draw(count)
+        sides = [coins(seed, [one.behavior for one in entrants]) for _, seed in draws]
+        arms = [
+            [(self._team(entrants, side, arm), problem, seed) for arm in (1, -1)]
+            for side, (problem, seed) in zip(sides, draws, strict=True)
+        ]
+        plays = await together(self._arena.play(*one) for pair in arms for one in pair)
+        pairs = list(zip(plays[::2], plays[1::2], strict=True))
+        calls, usd = cost(pairs)
+        left = self._pairs_left
+        self._left -= max(calls, count)  # a server that refuses all pairs ends the race too
+        self._set(pairs=self._state.pairs + len(pairs), calls=self._state.calls + calls)
+        for one in entrants:
+            for side, (first, second) in zip(sides, pairs, strict=True):
+                if first.value is not None and second.value is not None:
+                    one = one.seen(side[one.behavior] * (first.value - second.value), left)
+            paid = {"calls": one.calls + calls, "usd": one.usd + usd}
+            self._set(race=self._state.race.put(one.model_copy(update=paid)))
+
+    def _team(self, entrants: Sequence[Entrant], side: Mapping[str, int], arm: int) -> Library:
+        """The library of one arm of a pair: with the candidates on its side, and without the
+        accepted behaviours on the other. In a full prompt they take the place of the weakest."""
+        library, most = self._state.library, dict[str, int]()
+        for one in entrants:
+            behavior, there = self._get(one.behavior), side[one.behavior] == arm
+            if one.kind == "retest" and not there:
+                library = library.put(behavior.model_copy(update={"status": "retired"}))
+            elif one.kind == "candidate" and there:
+                room = most.setdefault(behavior.agent, self._config.max_per_agent)
+                library = library.accept(behavior, room)
+                most[behavior.agent] = room + 1
+        return library
+
+    def _decide(self, one: Entrant) -> None:
+        """Takes one who has won, or has no chance left, out of the race."""
+        race = self._state.race
+        if one.kind == "retest" and self._get(one.behavior).status != "accepted":
+            self._set(race=race.without(one, 0.0))  # it gave way to a better one
+        elif one.worth >= 1.0:
+            if one.kind == "candidate":
+                tested = self._record(one, "accepted")
+                library = self._state.library.accept(tested, self._config.max_per_agent)
+                self._set(library=library, race=race.accepted(one))
+            else:
+                self._record(one, "retired", "clear loss")
+                self._set(race=race.without(one, 0.0))
+        elif len(one.gains) >= FIRST and one.chance(self._pairs_left, race.pool) < HOPELESS:
+            if one.kind == "candidate":
+                self._record(one, "rejected", f"no gain in {len(one.gains)} pairs")
+                self._set(race=race.left(one))
+            else:
+                self._record(one, "kept")
+                self._set(race=race.without(one, 0.0))
+
+    def _record(self, one: Entrant, outcome: str, why: str = "") -> Behavior:
+        """Writes what the race showed of a behaviour into the library, and tells the user."""
+        behavior = self._get(one.behavior)
+        low, high = interval(one.gains)
+        found = Evidence(
+            pairs=len(one.gains),
+            lift=one.lift,
+            low=low,
+            high=high,
+            e_value=one.e_value,
+            level=one.borrowed,
+            update=len(self.states),
+            calls=one.calls,
+            usd=one.usd,
         )
-
-    def _settle(self, trial: Trial, behavior: Behavior, ruling: Ruling) -> None:
-        """Writes what a trial showed so far into the library, and acts on its end."""
-        if not ruling.pairs:
-            return
-        tested, evidence = self._tested(trial, behavior, ruling)
-        candidate = trial.kind == "candidate"
-        kept, lost = ("accepted", "rejected") if candidate else ("kept", "retired")
-        if ruling.verdict == "reject":
-            self._put(tested.model_copy(update={"status": lost, "note": ruling.why}))
-            self._set(rejections=self._state.rejections + candidate)
-        elif ruling.verdict == "accept" and candidate:
-            self._set(library=self._state.library.accept(tested, self._config.max_per_agent))
+        if one.kind == "retest":
+            changes: dict[str, object] = {"retest": found}
         else:
-            self._put(tested)
-        verdict = {"accept": kept, "reject": lost}.get(ruling.verdict, "continues")
-        self._notes.append(
-            f"{trial.kind} {behavior.id} for {behavior.agent}: {evidence}, {verdict}"
-        )
-
-    def _tested(
-        self, trial: Trial, behavior: Behavior, ruling: Ruling
-    ) -> tuple[Behavior, Evidence]:
-        """The behaviour with what its trial showed so far; a retest leaves what it was accepted
-        for on record.
-        """
-        shown = ruling.model_dump(include={"pairs", "lift", "low", "high", "e_value"})
-        shown |= {"level": trial.level, "calls": trial.calls, "usd": trial.usd}
-        shown["update"] = len(self.states)
-        if trial.kind == "retest":
-            evidence = Evidence(**shown)
-            return behavior.model_copy(update={"retest": evidence}), evidence
-        evidence = (behavior.evidence or Evidence()).model_copy(update=shown)
-        return behavior.model_copy(update={"evidence": evidence}), evidence
-
-    def _rule(self, trial: Trial) -> Ruling:
-        if trial.kind == "retest":
-            return retire(trial.differences, trial.most)
-        return rule(trial.differences, trial.level, trial.most)
+            episodes = behavior.evidence.episodes if behavior.evidence else ()
+            changes = {"evidence": found.model_copy(update={"episodes": episodes})}
+        if outcome in ("rejected", "retired"):
+            changes |= {"status": outcome, "note": why}
+        tested = behavior.model_copy(update=changes)
+        self._put(tested)
+        kind = "retest" if one.kind == "retest" else "candidate"
+        self._notes.append(f"{kind} {behavior.id} for {behavior.agent}: {found}, {outcome}")
+        return tested
 
     def _draw(self, count: int) -> list[tuple[Problem, int]]:
         """Fresh dev problems, drawn evenly with replacement, each with its episode's seed."""
@@ -282,19 +355,6 @@ class Learner:
         numbers = range(first, first + count)
         seeds = [derive(self._seed, "dev", number) for number in numbers]
         return [(random.Random(seed).choice(self._dev), seed) for seed in seeds]
-
-    async def _play(self, library: Library, draws: Sequence[tuple[Problem, int]]) -> list[Played]:
-        return await together(self._arena.play(library, problem, seed) for problem, seed in draws)
-
-    def _with(self, behavior: Behavior) -> Library:
-        return self._state.library.accept(behavior, self._config.max_per_agent)
-
-    def _candidates(self) -> list[Behavior]:
-        return [b for b in self._state.library.behaviors if b.status == "candidate"]
-
-    def _gains(self) -> dict[str, Mapping[str, float]]:
-        """By candidate that was screened: its mean gain on each dev problem."""
-        return {b.id: b.screened for b in self._candidates() if b.screened}
 
     def _get(self, id: str) -> Behavior:
         found = self._state.library.find(id)
@@ -311,13 +371,14 @@ class Learner:
         self._state = self._state.model_copy(update=changes)
 
 
-def shares(blamed: Mapping[str, float], count: int) -> dict[str, int]:
-    """How many of `count` candidates each agent gets: in proportion to its blame, at least one in
-    all (largest remainders). A blame is an estimate from few episodes, so the second gets a chance.
+def _shares(blamed: Mapping[str, float], count: int) -> dict[str, int]:
+    """How many of `count` candidates each agent gets: in proportion to its blame (largest
+    remainders), at least one in total. Blame is estimated from few episodes, so the second agent
+    gets a chance too.
     """
     weights = {role: max(0.0, blame) for role, blame in blamed.items()}
     total = sum(weights.values())
-    if not total:  # all moves were worth the same: nobody is to blame more than another
+    if not total:  # all moves had the same value, so blame is equal
         weights, total = dict.fromkeys(weights, 1.0), float(len(weights))
     parts = {role: count * weight / total for role, weight in weights.items()}
     given = {role: int(part) for role, part in parts.items()}
@@ -327,22 +388,39 @@ def shares(blamed: Mapping[str, float], count: int) -> dict[str, int]:
     return {role: number for role, number in given.items() if number}
 
 
-def differences(own: Sequence[Played], base: Sequence[Played]) -> list[float]:
-    """What one arm earned more than the other, draw by draw; one that failed makes no pair."""
-    pairs = zip(own, base, strict=True)
-    return [a.value - b.value for a, b in pairs if a.value is not None and b.value is not None]
+def coins(seed: int, behaviors: Sequence[str]) -> dict[str, int]:
+    """By behaviour the team that has it in a pair, 1 or -1: fair and independent."""
+    return {id: random.Random(derive(seed, "side", id)).choice((1, -1)) for id in behaviors}
 
 
-def cost(arms: Sequence[Sequence[Played]]) -> tuple[int, float]:
-    """Calls and dollars of arms that play the same draws.
+def together_now(race: Race, library: Library, left: float) -> list[Entrant]:
+    """Who plays the next pairs: the retest, and of each agent TOGETHER rules and one example, those
+    first who have played least, then the likeliest winners."""
+    ranked = sorted(
+        race.candidates,
+        key=lambda one: (len(one.gains) >= FIRST, -one.chance(left), one.behavior),
+    )
+    chosen, counts = [one for one in race.entrants if one.kind == "retest"], Counter[str]()
+    for one in ranked:
+        behavior = library.find(one.behavior)
+        assert behavior is not None, f"{one.behavior} races and is not in the library"
+        place = f"{behavior.kind} {behavior.agent}"
+        if counts[place] < (TOGETHER if behavior.kind == "rule" else 1):
+            counts[place] += 1
+            chosen.append(one)
+    return chosen
 
-    Up to the first agent whose prompt differs, the arms of a draw ask the same, and share the
+
+def cost(pairs: Sequence[Sequence[Played]]) -> tuple[int, float]:
+    """Calls and dollars of pairs of plays.
+
+    Up to the first agent whose prompt differs, the two of a pair ask the same, and share the
     answer: it is counted once, as it is paid once.
     """
     paid = {
-        (draw, place, turn.agent, turn.messages): turn.completion.usd
-        for arm in arms
-        for draw, played in enumerate(arm)
+        (number, place, turn.agent, turn.messages): turn.completion.usd
+        for number, pair in enumerate(pairs)
+        for played in pair
         for place, turn in enumerate(played.turns)
     }
     return len(paid), sum(paid.values())

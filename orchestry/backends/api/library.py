@@ -1,15 +1,15 @@
-"""The library: what a team has learned, as a value and as a readable YAML file.
+"""The library of behaviours, as a value and as a readable YAML file.
 
-A behaviour is a short text for one agent's system prompt. Its status says where it stands:
+A behaviour is a short text for one agent's system prompt. Its status is one of:
 
-- `candidate`: distilled and perhaps screened, but not tried yet; also each one of another run.
-- `trial`: its paired trial against the prompts of the day is under way.
-- `accepted`: it won its trial, and stands in the prompt.
-- `rejected`: it lost its trial, or showed no gain in the pairs that a trial may take.
+- `candidate`: distilled, but not tried yet; also each one of another run.
+- `trial`: it is in the race, and undecided.
+- `accepted`: it won its race, and is in the prompt.
+- `rejected`: it left the race without a shown gain.
 - `retired`: it was accepted once, then stopped helping or gave way to a better one.
 - `merged`: it says what another one says, which its note names; it is never tried.
 
-Only `accepted` ones are ever in a prompt. A library is changed by making another.
+Only `accepted` behaviours are in prompts. A library is immutable; changes make a new one.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_v
 
 from orchestry.core.errors import ConfigError, reason, too_long
 from orchestry.core.files import read_yaml
-from orchestry.core.resolve import looks_like_key
+from orchestry.core.secrets import looks_like_key
 from orchestry.core.types import Frozen
 from orchestry.task.registry import bundled
 
-Kind = Literal["rule", "example"]
+_Kind = Literal["rule", "example"]
 Status = Literal["accepted", "trial", "candidate", "rejected", "retired", "merged"]
 STATUSES: tuple[str, ...] = get_args(Status)
 MAX_TEXT = 2000
-"""Characters of one behaviour, or of a note on it."""
+"""Maximum characters of a behaviour or its note."""
 MAX_BEHAVIORS = 5000
 MAX_FILE = 16 << 20
-"""Bytes of a library's file."""
+"""Maximum bytes of a library's file."""
 NEAR = 0.6
-"""Jaccard index from which two texts are near-duplicates. In pairs of rules written for code
-review, rewordings had 0.68 to 0.86, and different rules on one subject 0.09 to 0.45."""
+"""Jaccard index from which two texts are near-duplicates. For pairs of code-review rules,
+rewordings had 0.68 to 0.86, and different rules on one subject 0.09 to 0.45."""
 IN_RUN = Path("behaviors", "library.yaml")
-"""Where a run keeps its library."""
+"""The library's path in a run."""
 _STEERING = ("Cc", "Cf")
-"""Unicode categories that may steer a terminal, or hide what a text says: controls, formats."""
+"""Unicode categories that may control a terminal or hide text: controls, formats."""
 _HARMLESS = "\n\t\u200c\u200d"
-"""Of these also the joiners, without which some scripts and emoji can't be written."""
+"""Allowed exceptions: joiners, which some scripts and emoji need."""
 HEADING = "## Learned from earlier episodes"
 _NEGATIONS = {
     *("no", "not", "never", "none", "nothing", "neither", "nor", "without", "avoid", "cannot")
@@ -57,7 +57,7 @@ _NEGATIONS = {
 
 
 def _plain(text: str) -> str:
-    """Refuses what may neither reach a terminal nor a file."""
+    """Refuses text that must not reach a terminal or a file."""
     if looks_like_key(text):
         raise ValueError("holds what looks like an API key: remove it")
     if any(unicodedata.category(char) in _STEERING for char in text if char not in _HARMLESS):
@@ -65,28 +65,28 @@ def _plain(text: str) -> str:
     return text
 
 
-Text = Annotated[str, Field(max_length=MAX_TEXT), AfterValidator(_plain)]
+PlainText = Annotated[str, Field(max_length=MAX_TEXT), AfterValidator(_plain)]
 Name = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_plain)]
 Reward = Annotated[float, Field(ge=-1.0, le=1.0, allow_inf_nan=False)]
 
 
 class Evidence(Frozen):
-    """What a paired trial on dev showed so far; rewards are in [0, 1], so lifts in [-1, 1]."""
+    """The evidence of a paired trial on dev so far; rewards are in [0, 1], so lifts in [-1, 1]."""
 
     pairs: int = Field(0, ge=0)
     """Dev episodes played with and without the behaviour under common seeds."""
     lift: Reward = 0.0
-    """Mean reward with it less mean reward without it."""
+    """Mean reward with it minus mean reward without it."""
     low: Reward = -1.0
     """Lower end of the lift's interval."""
     high: Reward = 1.0
     e_value: float = Field(1.0, ge=0.0, allow_inf_nan=False)
-    """Evidence against `no gain`: at least 1/level accepts. In a retest, against `no harm`, where
-    1/level retires."""
+    """Evidence against `no gain`; from 1/level it accepts. In a retest: against `no harm`; from
+    1/level it retires."""
     level: float = Field(0.0, ge=0.0, le=1.0)
-    """Chance of a false acceptance that this trial was given; 0 before it began."""
+    """This trial's level (chance of a false acceptance); 0 before it began."""
     update: int = Field(0, ge=0)
-    """The update at which the trial last went on."""
+    """The update at which the trial last continued."""
     episodes: tuple[int, ...] = ()
     """Train episodes that it was distilled from."""
     calls: int = Field(0, ge=0)
@@ -94,10 +94,10 @@ class Evidence(Frozen):
     usd: float = Field(0.0, ge=0.0, allow_inf_nan=False)
 
     def __str__(self) -> str:
-        """In points, hundredths of the reward.
+        """As text, in points (hundredths of the reward).
 
-        The interval is two-sided and holds wherever the trial stops, so it is wider than what the
-        verdict needs: the e-value decides, and stands beside the one that does.
+        The interval is two-sided and valid whenever the trial stops, so it is wider than the
+        decision needs. The e-value decides, and is shown beside its threshold.
         """
         if not self.pairs:
             return "not tried yet"
@@ -120,20 +120,18 @@ class Behavior(Frozen):
 
     id: str = ""
     agent: Name
-    kind: Kind = "rule"
-    text: Annotated[Text, Field(min_length=1)]
-    why: Text = ""
-    """What it is meant to put right, in the words of whoever wrote it."""
+    kind: _Kind = "rule"
+    text: Annotated[PlainText, Field(min_length=1)]
+    why: PlainText = ""
+    """What it should correct, in its author's words."""
     status: Status = "candidate"
     born: int = Field(0, ge=0)
     """Number of the update that made it."""
     evidence: Evidence | None = None
     retest: Evidence | None = None
-    """What was found when it was tested again, once accepted."""
-    screened: Mapping[str, Reward] = Field(default_factory=dict)
-    """Mean gain by dev problem when it was screened."""
-    note: Text = ""
-    """Why it has its status, where that needs saying."""
+    """Evidence of its last retest after acceptance."""
+    note: PlainText = ""
+    """The reason for its status, if needed."""
 
     @model_validator(mode="before")
     @classmethod
@@ -146,7 +144,8 @@ class Behavior(Frozen):
                 f"id {str(raw['id'])[:20]!r} belongs to another text (this one's is {id}): an "
                 "edited behaviour is a new one, so remove its id, evidence and status"
             )
-        return {**raw, "id": id}
+        known = {key: value for key, value in raw.items() if key != "screened"}  # before races
+        return {**known, "id": id}
 
     @property
     def tested(self) -> int:
@@ -155,7 +154,7 @@ class Behavior(Frozen):
 
 
 def behavior_id(agent: str, kind: str, text: str) -> str:
-    """8 hex digits over what a behaviour says to whom."""
+    """8 hex digits over a behaviour's agent, kind and text."""
     whole = "\x1f".join((agent, kind, text)).encode("utf-8", "replace")
     return blake2b(whole, digest_size=4).hexdigest()
 
@@ -176,11 +175,11 @@ class Library(Frozen):
     ] = ()
 
     def accepted(self, agent: str) -> tuple[Behavior, ...]:
-        """What stands in the agent's prompt, in its order there."""
+        """The behaviours in the agent's prompt, in order."""
         return tuple(b for b in self.behaviors if b.agent == agent and b.status == "accepted")
 
     def prompt(self, agent: str, base: str) -> str:
-        """The agent's system prompt: `base`, then what was learned; `base` where nothing was."""
+        """The agent's system prompt: `base`, then what was learned, if anything."""
         learned = self.accepted(agent)
         if not learned:
             return base
@@ -193,7 +192,8 @@ class Library(Frozen):
         return next((b for b in self.behaviors if b.id == id), None)
 
     def put(self, behavior: Behavior) -> Library:
-        """With this behaviour in the place of the one of its id, else as the last."""
+        """A library in which this behaviour replaces the one with its id, or is added at the
+        end."""
         if self.find(behavior.id) is None:
             return self._with((*self.behaviors, behavior))
         return self._with(tuple(behavior if b.id == behavior.id else b for b in self.behaviors))
@@ -201,7 +201,7 @@ class Library(Frozen):
     def near(self, agent: str, text: str) -> Behavior | None:
         """The agent's behaviour that says nearly the same, the nearest of several.
 
-        Merged ones don't count: what is near to them is compared with what they stand for.
+        Merged ones don't count; a text is compared with the behaviours they were merged into.
         """
         scored = [
             (similarity(b.text, text), -place, b)
@@ -212,7 +212,8 @@ class Library(Frozen):
         return best[2] if best and best[0] >= NEAR else None
 
     def accept(self, behavior: Behavior, max_per_agent: int) -> Library:
-        """With this behaviour in the prompt; in a full prompt the least lift gives way to it."""
+        """A library with this behaviour in the prompt; if the prompt is full, the one with the
+        least lift leaves."""
         others = [b for b in self.accepted(behavior.agent) if b.id != behavior.id]
         by_lift = sorted(others, key=_lift)
         library = self
@@ -224,13 +225,13 @@ class Library(Frozen):
     def adopted(self) -> Library:
         """The start of another run of the same task and model: accepted ones stay accepted.
 
-        Numbers of updates are the new run's own, and a trial that was open begins anew.
+        Update numbers start again, and an open trial restarts.
         """
         kept = []
         for b in self.behaviors:
             changes: dict[str, Any] = {"born": 0}
             if b.status == "trial":
-                changes |= {"status": "candidate", "evidence": None, "screened": {}}
+                changes |= {"status": "candidate", "evidence": None}
             elif b.evidence:
                 changes["evidence"] = b.evidence.model_copy(update={"update": 0})
             if b.retest:
@@ -239,13 +240,13 @@ class Library(Frozen):
         return Library(task=self.task, model=self.model, behaviors=tuple(kept))
 
     def of(self, agents: Collection[str]) -> Library:
-        """Only what is for these agents."""
+        """The library restricted to these agents."""
         return self._with(tuple(b for b in self.behaviors if b.agent in agents))
 
     def transferred(self, task: str, model: str) -> Library:
-        """What was accepted here, as candidates of a run on another task, or with another model.
+        """Accepted behaviours as candidates for a run on another task or with another model.
 
-        Evidence stays behind: it says nothing about that run.
+        Their evidence is dropped, because it says nothing about that run.
         """
         moved = tuple(
             Behavior(
@@ -264,8 +265,8 @@ class Library(Frozen):
         return Library(task=self.task, model=self.model, update=self.update, behaviors=behaviors)
 
 
-def empty(task: str, model: str) -> Library:
-    """A library of nothing; raises ConfigError for a name that no library can have."""
+def empty_library(task: str, model: str) -> Library:
+    """An empty library; raises ConfigError for an invalid name."""
     try:
         return Library(task=task, model=model)
     except ValidationError as error:
@@ -291,7 +292,7 @@ def _bullet(text: str) -> str:
 
 
 def _example(text: str) -> str:
-    """In tags that the text can't end: its own ones of that name are no tags any more."""
+    """Wraps the text in tags that it can't close: its own tags of that name are broken up."""
     inside = re.sub(r"<(?=[\s/]*example\b)", "&lt;", text.strip(), flags=re.IGNORECASE)
     return f"An example of good work, on another problem:\n<example>\n{inside}\n</example>"
 
@@ -299,7 +300,7 @@ def _example(text: str) -> str:
 def similarity(one: str, other: str) -> float:
     """Jaccard index of two texts' words and word pairs, in [0, 1]; symmetric.
 
-    0 where only one of them says no: a rule and its opposite differ by hardly a word.
+    0 if only one of them has a negation, because a rule and its opposite differ by one word.
     """
     words, others = _words(one), _words(other)
     if _negated(words) != _negated(others):
@@ -323,7 +324,7 @@ def _shingles(words: list[str]) -> set[tuple[str, ...]]:
 
 
 def prompt_diff(before: Library, after: Library, prompts: Mapping[str, str]) -> str:
-    """What one library's system prompts are to another's: a unified diff, '' for no change.
+    """A unified diff of two libraries' system prompts; '' for no change.
 
     `prompts` has each agent's own prompt, by role.
     """
@@ -340,11 +341,11 @@ def prompt_diff(before: Library, after: Library, prompts: Mapping[str, str]) -> 
 
 
 class _Dumper(yaml.SafeDumper):
-    """Multi-line texts as blocks, which a person can read."""
+    """Writes multi-line texts as readable blocks."""
 
 
 def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # A block that ends in empty lines would end the document as well.
+    # A block that ends in empty lines would also end the document.
     style = "|" if "\n" in text.strip() and not text.endswith("\n\n") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -353,7 +354,7 @@ _Dumper.add_representer(str, _block)
 
 
 def to_yaml(library: Library) -> str:
-    """A file that `read_library` takes back and a person can read, accepted behaviours first."""
+    """A readable file for `read_library`, accepted behaviours first."""
     head = "# What the team learned; `orchestry behaviors show ID` shows one, and\n"
     head += "# `orchestry run --set behaviors.from=THIS_FILE` starts a run from it.\n"
     plain = library.model_dump(mode="json", exclude={"behaviors"})
@@ -377,7 +378,7 @@ def shipped() -> list[Path]:
 
 
 def file_of(place: Path) -> Path:
-    """The library's file. `place` may also be a run directory, or the name of one that ships."""
+    """The library's file. `place` may also be a run directory, or the name of a bundled library."""
     if place.is_dir():
         return place / IN_RUN
     named = [path for path in shipped() if path.stem == str(place)]
@@ -387,7 +388,7 @@ def file_of(place: Path) -> Path:
 def read_library(path: Path) -> Library:
     """The library in a file, or of a run directory.
 
-    Raises ConfigError that names the file and what is wrong with it.
+    Raises ConfigError naming the file and its fault.
     """
     fix = "correct the file"
     try:

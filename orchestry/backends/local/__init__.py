@@ -1,1 +1,1 @@
-"""The local regime: LoRA agents on one base, MAGRPO gradients. Nothing else imports torch."""
+"""Backend local: LoRA agents on one base, MAGRPO gradients. Only this package imports torch."""

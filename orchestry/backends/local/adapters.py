@@ -1,11 +1,11 @@
-"""N LoRA adapters on one frozen base; each row of a batch says which of them it uses.
+"""N LoRA adapters on one frozen base; each row of a batch names the adapter it uses.
 
-LoRA as in arXiv 2106.09685, eq. 3: h = W x + (alpha / r) B A x, with A drawn and B zero at first.
-The base keeps its modules and its parameters: the low-rank part joins in forward hooks, so that
-one copy of the weights serves all agents, and row -1 is the bare base bit for bit.
+LoRA as in arXiv 2106.09685, eq. 3: h = W x + (alpha / r) B A x, with A random and B zero at first.
+The base's modules and parameters stay unchanged: forward hooks add the low-rank part. So one copy
+of the weights serves all agents, and row -1 is exactly the bare base.
 
-On disk an adapter is as peft has it. A third file says which base it was trained on and what its
-weights are, by content: so a base that was moved is the same one, and a flipped bit is found.
+On disk an adapter has peft's format. A third file has digests of its base and its weights: so a
+moved base is recognised, and a changed bit is found.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from orchestry.core.seeds import derive
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 SHARED = "shared"
-"""The folder of the one adapter that all agents share."""
+"""The folder of the adapter that all agents share."""
 _PREFIX = "base_model.model."
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _FACTS = "adapter_digests.json"
@@ -51,17 +51,17 @@ _PLAIN: dict[str, Any] = {
     "modules_to_save": None,
     "layers_to_transform": None,
 }
-"""What peft may do otherwise, and these adapters do not."""
+"""peft features that these adapters do not support."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What all adapters of a team have in common."""
+    """Settings that all adapters of a team share."""
 
     base: str
     """Its name."""
     paths: frozenset[str]
-    """Other names that it has."""
+    """Other names of the base."""
     rank: int
     alpha: int
     dropout: float
@@ -70,7 +70,7 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """One linear layer of the base, (in) to (out), with a low-rank part per adapter."""
+    """One linear layer of the base, (in) to (out), with one low-rank part per adapter."""
 
     name: str
     linear: nn.Linear
@@ -82,22 +82,23 @@ class _Site:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Which rows of a batch use which adapter."""
+    """The adapter of each row of a batch."""
 
     spans: tuple[tuple[int, int, int | None], ...]
     """(adapter, first row, row after the last) in the order of the sorted batch."""
     rows: int | None
     """Rows of the batch; None: any number."""
     order: Tensor | None
-    """(R,): sorts the rows by adapter; None: each adapter's rows are neighbours already."""
+    """(R,): sorts the rows by adapter; None: they are sorted already."""
     inverse: Tensor | None
     seed: int
-    """Of the dropout masks, so that a recomputation in the backward pass draws the same ones."""
+    """Seed of the dropout masks, so that a recomputation in the backward pass draws the same
+    ones."""
     cast: dict[tuple[str, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Pairs in the base's precision, made once for all tokens that this plan draws."""
+    """Pairs in the base's precision, made once for all tokens of this plan."""
 
     def pair(self, site: _Site, adapter: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """A and B of an adapter as the base computes; where they learn, by way of the gradient."""
+        """A and B of an adapter in the base's precision, with a gradient if they learn."""
         if torch.is_grad_enabled() or site.down[adapter].dtype == dtype:
             return site.down[adapter].to(dtype), site.up[adapter].to(dtype)
         key = site.name, adapter
@@ -109,9 +110,9 @@ class _Plan:
 class Adapters:
     """One LoRA adapter per agent, or one for all, on every target linear of a frozen base.
 
-    Weights are trained in float32 at least, and used in the base's precision. The adapters follow
-    the base's mode: dropout on their input acts after `model.train()` only. The model runs inside
-    `rows` only: outside it raises RuntimeError, since which adapter is meant is not known.
+    Weights are trained in at least float32, and used in the base's precision. Dropout on their
+    input acts only after `model.train()`. The model runs only inside `rows`; outside it raises
+    RuntimeError, because the adapter would be unknown.
     """
 
     def __init__(
@@ -126,10 +127,10 @@ class Adapters:
         seed: int = 0,
         shared: bool = False,
     ) -> None:
-        """Draws A kaiming-uniform as peft does, a function of `seed` and the agent's name.
+        """Draws A kaiming-uniform as peft does, from `seed` and the agent's name.
 
         `targets` are last parts of module names. `shared`: all agents train one adapter. Raises
-        ConfigError where the base has no such linear layer, or wears adapters already.
+        ConfigError if the base has no such linear layer, or has adapters already.
         """
         if getattr(base.model, "_orchestry_adapters", False):
             raise ConfigError(f"the base {base.name} wears adapters already: load it a second time")
@@ -146,7 +147,7 @@ class Adapters:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Each agent's folder in a checkpoint; the same one for all where they share an adapter."""
+        """Each agent's folder in a checkpoint; the same one if they share an adapter."""
         return self._folders * len(self.agents) if self.shared else self._folders
 
     @property
@@ -166,9 +167,10 @@ class Adapters:
         return self.alpha / self.rank
 
     def parameters(self, agent: int | None = None) -> list[nn.Parameter]:
-        """A and B of one agent, a pair per target in the order of the modules; None: of all agents.
+        """A and B of one agent, one pair per target in the order of the modules; None: of all
+        agents.
 
-        Where agents share an adapter each has the same ones, and all together have them once.
+        If agents share an adapter, each has the same pairs, and None gives them once.
         """
         numbers = range(len(self._folders)) if agent is None else [self._number(agent)]
         return [
@@ -181,15 +183,15 @@ class Adapters:
     def rows(self, index_R: int | Sequence[int] | Tensor) -> AbstractContextManager[None]:
         """In this context the model's batch row i uses the adapter of agent `index_R[i]`.
 
-        -1 is the bare base; a plain int holds for a batch of any size. Gradient checkpointing of
-        the model is made to remember the rows: its recomputation may run after the context.
+        -1 is the bare base; a plain int is for a batch of any size. Gradient checkpointing
+        remembers the rows, because its recomputation may run after the context.
         """
         if torch.is_grad_enabled() and self.base.model.training:
             self._remember_rows()
         return _Using(self, self._planned(index_R))
 
     def reseed(self, seed: int) -> None:
-        """From here on dropout masks are a function of `seed` and the count of `rows` calls."""
+        """From now on dropout masks depend only on `seed` and the number of `rows` calls."""
         self._seed, self._draws = seed, 0
 
     def save(self, folder: Path) -> None:
@@ -199,11 +201,10 @@ class Adapters:
             _write(folder / name, self._kind, weights)
 
     def load(self, folder: Path, any_base: bool = False) -> None:
-        """Reads what `save` or peft wrote; on an error no adapter is changed.
+        """Reads files of `save` or peft; after an error no adapter is changed.
 
-        Raises StoreError where a folder can't be read or is damaged, and ConfigError where an
-        adapter was made for another base (compared by content, and not at all with `any_base`), or
-        with other settings than these.
+        Raises StoreError if a folder can't be read or is damaged, and ConfigError if an adapter has
+        another base (compared by content; not compared with `any_base`) or other settings.
         """
         found = []
         for number, name in enumerate(self._folders):
@@ -215,9 +216,9 @@ class Adapters:
                     weight.copy_(tensors[key])
 
     def merged(self, agent: int) -> dict[str, Tensor]:
-        """The base's state with the agent's adapter added to its weights; the base stays as it is.
+        """The base's state with the agent's adapter added; the base itself is unchanged.
 
-        Raises ConfigError where the base is quantized: sums of its codes mean nothing.
+        Raises ConfigError if the base is quantized, because quantized codes can't be added.
         """
         number = self._number(agent)
         state: dict[str, Tensor] = self.base.model.state_dict()
@@ -266,7 +267,9 @@ class Adapters:
             "dtype": torch.promote_types(self.base.model.dtype, torch.float32),
         }
         downs, ups = [], []
-        for generator in generators:  # drawn on the CPU, so that every device starts the same
+        for (
+            generator
+        ) in generators:  # drawn on the CPU, so that every device starts with the same weights
             drawn = torch.empty(self.rank, linear.in_features)
             nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator)
             downs.append(nn.Parameter(drawn.to(**place)))
@@ -299,7 +302,7 @@ class Adapters:
     def _join(
         self, number: int, linear: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
     ) -> Tensor | None:
-        """The forward hook of one site: adds the low-rank part to what the base's layer gave."""
+        """The forward hook of one site: adds the low-rank part to the layer's output."""
         plan, x = self._plan, inputs[0]
         if plan is None:
             raise RuntimeError("the model ran outside Adapters.rows: rows(-1) is the bare base")
@@ -313,7 +316,7 @@ class Adapters:
         return torch.add(output, delta, alpha=self.scaling)
 
     def _delta(self, site: _Site, plan: _Plan, x: Tensor) -> Tensor:
-        """B A x, (R, ..., out), of each row's own adapter; zeros where it has none."""
+        """B A x, (R, ..., out), of each row's adapter; zeros for rows without one."""
         if plan.order is not None:
             x = x.index_select(0, plan.order)
         parts = []
@@ -333,18 +336,18 @@ class Adapters:
         return x * kept.div_(1 - self.dropout)
 
     def _remember_rows(self) -> None:
-        """Has checkpointed layers recompute with the plan of their forward pass."""
+        """Makes checkpointed layers recompute with the plan of their forward pass."""
         for module in self.base.model.modules():
             if getattr(module, "gradient_checkpointing", False):
                 wrapped: Any = partial(checkpoint, use_reentrant=False, context_fn=self._contexts)
                 module._gradient_checkpointing_func = wrapped
 
     def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Of a checkpointed layer's forward pass, and of its recomputation."""
+        """Contexts for a checkpointed layer's forward pass and its recomputation."""
         return nullcontext(), _Using(self, self._plan)
 
     def _named(self, number: int) -> list[tuple[str, nn.Parameter]]:
-        """The weights of an adapter under the names that peft gives them."""
+        """The weights of an adapter under peft's names."""
         return [
             (f"{_PREFIX}{site.name}.lora_{letter}.weight", weight)
             for site in self._sites
@@ -353,7 +356,7 @@ class Adapters:
 
 
 class _Using(AbstractContextManager[None]):
-    """Adapters with a plan; may be entered again, as each recomputation does."""
+    """Adapters with a plan; each recomputation enters it again."""
 
     def __init__(self, adapters: Adapters, plan: _Plan | None) -> None:
         self._adapters, self._inner = adapters, plan
@@ -378,12 +381,12 @@ def _spans(numbers: list[int]) -> tuple[tuple[int, int, int | None], ...]:
 
 
 def _folder(agent: str) -> str:
-    """An agent's name as one folder's name, on any file system."""
+    """An agent's name as a folder name that any file system accepts."""
     return quote(agent, safe=" ").replace(".", "%2E")
 
 
 def _write(folder: Path, kind: _Kind, tensors: Mapping[str, Tensor]) -> None:
-    """Saves one adapter in a new folder, so that peft's `from_pretrained` loads it."""
+    """Saves one adapter in a new folder that peft's `from_pretrained` loads."""
     from peft import LoraConfig
     from safetensors.torch import save_file
 
@@ -406,10 +409,10 @@ def _write(folder: Path, kind: _Kind, tensors: Mapping[str, Tensor]) -> None:
 def _read(
     folder: Path, kind: _Kind, shapes: Mapping[str, tuple[int, ...]], any_base: bool = False
 ) -> dict[str, Tensor]:
-    """The tensors of an adapter that fits; `any_base` accepts one that was trained on another base.
+    """The tensors of an adapter; `any_base` accepts one that was trained on another base.
 
-    Raises StoreError for files that are damaged or not there, and ConfigError for an adapter that
-    was trained on another base or with other settings.
+    Raises StoreError for damaged or missing files, and ConfigError for an adapter with another base
+    or other settings.
     """
     if not (folder / _CONFIG).is_file():
         raise StoreError(_absent(folder))
@@ -429,7 +432,7 @@ def _read(
 
 
 def _settle(file: Path) -> None:
-    """Sorts what peft writes as a set, whose order differs in each process."""
+    """Sorts what peft writes as a set, whose order differs per process."""
     config = json.loads(file.read_text(encoding="utf-8"))
     config["target_modules"] = sorted(config["target_modules"])
     file.write_text(to_json(config), encoding="utf-8")
@@ -472,7 +475,7 @@ def _damaged(file: Path, why: str) -> StoreError:
 
 
 def _absent(folder: Path) -> str:
-    """The message for an adapter that is missing: which agents have one there, and the fix."""
+    """The message for a missing adapter: which agents have one there, and the fix."""
     there = sorted(path.parent.name for path in folder.parent.glob(f"*/{_CONFIG}"))
     if not there:
         fix = "name a folder that holds one folder per agent, as a checkpoint has it"
@@ -485,7 +488,7 @@ def _absent(folder: Path) -> str:
 
 
 def _check_base(folder: Path, config: Mapping[str, Any], kind: _Kind) -> None:
-    """Compares the bases by content where both are known; else the adapter must name this one."""
+    """Compares the bases by content if both are known; else the adapter must name this base."""
     named, ours = str(config.get(_BASE)), base_digest(kind.base)
     theirs = _facts(folder).get("base") or (base_digest(named) if Path(named).is_dir() else None)
     if ours and theirs:

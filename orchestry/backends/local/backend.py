@@ -1,7 +1,8 @@
 """The local backend: LoRA agents on weights of this machine, trained by MAGRPO gradients.
 
-Task, reward, rollout and journal are those of every run. What differs: the team's own weights
-answer, all episodes of an update in step, and an update is one step down the policy gradient.
+Task, reward, rollout and journal are the same as in every run. Two things differ: the team's own
+weights answer, with all episodes of an update in lockstep, and an update is one policy-gradient
+step.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestry.backends.base import NO_KEYS, Backend, Evaluation, Update
 from orchestry.backends.local.credit import Counterfactuals, counterfactuals
-from orchestry.backends.local.dev import Dev, chosen, empty, leftover
+from orchestry.backends.local.dev import DevEvaluations, dev_problems, empty_updates, leftover
 from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.model import EMBEDDED, device_of, require_installed, source_of
 from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig, SearchConfig
@@ -40,26 +41,26 @@ if TYPE_CHECKING:
     from orchestry.backends.local.trainer import Learnt, Trainer
 
 
-START = "start"
-"""In the run: the adapters of `learn.from`."""
+_START = "start"
+"""The run's copy of the adapters of `learn.from`."""
 ON_GPU = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
-TEMPERATURE = 0.8
-"""The paper's, for a config that names no temperature."""
+_TEMPERATURE = 0.8
+"""The paper's temperature, if the config names none."""
 _FIXED = {"strategy": "chains", "beam_width": SearchConfig().beam_width}
-"""What a config may say of the search, since it would be no other."""
-_TEMPLATE_TOKENS = 64  # what a chat template puts around a message, at most
+"""Search settings that a config may repeat, because they are fixed here."""
+_TEMPLATE_TOKENS = 64  # upper bound on what a chat template adds per message
 
 
 class Weights:
-    """Their answers come through Lockstep, one batch for all requests of a moment."""
+    """A provider that is never called: answers come through Lockstep, one batch at a time."""
 
     name, base_url = "local", ""
     cacheable, bills_unanswered = False, False
     slots: int | None = None
     device: str | None = None
-    """What they lie on, once they are loaded."""
+    """Their device, once they are loaded."""
     sha256: str | None = None
-    """Of the file that they come from, where it is known."""
+    """Digest of their file, if known."""
 
     def __init__(self, model: str, deterministic: bool) -> None:
         self.model, self.deterministic = model, deterministic
@@ -67,7 +68,7 @@ class Weights:
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
     ) -> Completion:
-        """Never asked: moves are drawn in step, and who judges is another provider."""
+        """Never called: moves are drawn in lockstep, and another provider judges."""
         raise AssertionError(f"the agents' weights were asked for {request.purpose}")
 
     def input_bound(self, request: Request) -> int:
@@ -86,7 +87,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning(InStep):
-    """A rollout that is learned from: its tree is kept, with the replays that give credit."""
+    """A rollout for learning: keeps the tree, with the counterfactual replays for credit."""
 
     keep: Callable[[Tree[Any], Counterfactuals | None], None]
     replays: bool
@@ -100,7 +101,8 @@ class Learning(InStep):
 
 
 class LocalBackend(Backend):
-    """A team of adapters on one base. Built: checked, nothing loaded. `open`: it can play."""
+    """A team of adapters on one base. When built it is checked, with nothing loaded; after `open`
+    it can play."""
 
     provider: Weights
     in_step = True
@@ -117,8 +119,8 @@ class LocalBackend(Backend):
         refuse(config)
         if not need_key:
             environ = {**NO_KEYS, **environ}
-        # What else is in a batch of vLLM's changes the last bits.
-        provider = Weights(model_of(config), deterministic=config.learn.vllm_url is None)
+        # The other requests in vLLM's batch change the last bits.
+        provider = Weights(_model_of(config), deterministic=config.learn.vllm_url is None)
         super().__init__(as_chains(config), task, provider, environ)
         if self.config.judge.enabled and self.bench.provider is self.provider:
             raise ConfigError(
@@ -128,23 +130,23 @@ class LocalBackend(Backend):
         if self.every is not None:
             self.notes += leftover(config.episodes, self.every)
         self._played: dict[int, tuple[Tree[Any], Counterfactuals | None]] = {}
-        """Of the episodes since the last update."""
+        """Trees of the episodes since the last update."""
         self._samples = list[int]()
         """Actions learned from, per update."""
         self._models = {role: member.model for role, member in self.team(task).items()}
         learn = self.config.learn
-        held_out = chosen(task.problems("dev"), learn.evaluate_problems, self.config.seed)
-        self._dev = Dev(held_out, self.config.seed, learn.evaluate_every)
+        held_out = dev_problems(task.problems("dev"), learn.evaluate_problems, self.config.seed)
+        self._dev = DevEvaluations(held_out, self.config.seed, learn.evaluate_every)
         self._check(task)
         self._check_source(folder)
 
     def _check(self, task: BaseTask[Any]) -> None:
-        """Raises ConfigError where the task has no dev problems to evaluate on, or an agent's
-        answers would all be alike."""
+        """Raises ConfigError if the task has no dev problems for evaluations, or an agent's answers
+        would all be equal."""
         if self.config.learn.evaluate_every and not self._dev.problems:
             raise ConfigError(
                 f"task {task.name} has no dev problems to evaluate on: add some, or leave "
-                "learn.evaluate_every"
+                "out learn.evaluate_every"
             )
         cold = [role for role, member in self.team(task).items() if member.temperature == 0]
         if cold and self.every is not None:
@@ -154,10 +156,10 @@ class LocalBackend(Backend):
             )
 
     def _check_source(self, folder: Path | None) -> None:
-        """Raises ConfigError where the adapters to start from are not there. A run that is gone on
-        with has its own copy of them."""
+        """Raises ConfigError if the adapters to start from do not exist. A continued run has its
+        own copy."""
         source, file = self.config.learn.source, "adapter_config.json"
-        if folder is not None and (folder / START).is_dir():
+        if folder is not None and (folder / _START).is_dir():
             return
         if source is None or any(source.glob(f"*/{file}")):
             return
@@ -170,8 +172,8 @@ class LocalBackend(Backend):
         )
 
     def digests(self) -> dict[str, str]:
-        """See Backend: the base, or each agent's where they differ; a hub's model that is not
-        fetched yet has no digest."""
+        """See Backend: the base, or each agent's if they differ. A hub model that is not downloaded
+        yet has no digest."""
         from orchestry.backends.local.model import base_digest
 
         found = {f"base of {role}": base_digest(model) for role, model in self._models.items()}
@@ -216,10 +218,10 @@ class LocalBackend(Backend):
     async def open(
         self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
     ) -> AsyncIterator[None]:
-        """Loads the weights, and the adapters as the last update left them.
+        """Loads the weights, and the adapters of the last update.
 
-        Episodes since that update are played again, all together: what a batch holds is then what
-        it would have been without the stop, to the last bit.
+        Episodes since that update are played again, all together, so that every batch is bit for
+        bit what it would have been without the stop.
         """
         learned = [event for event in store.events if isinstance(event, Learned)]
         self._samples, self._store = [one.state["samples"] for one in learned], store
@@ -235,11 +237,11 @@ class LocalBackend(Backend):
     def _begin(
         self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
     ) -> None:
-        """What is known only once the weights are loaded."""
+        """Facts that are known only after the weights are loaded."""
         self._keep_start(store)
         base = self._trainer.crews[0].base
         self.provider.device, self.provider.sha256 = str(base.device), base.sha256
-        self.provider.deterministic &= base.device.type == "cpu"  # a GPU's sums have no order
+        self.provider.deterministic &= base.device.type == "cpu"  # a GPU's sums have no fixed order
         self._lockstep = Lockstep(self._draw)
         self._dev.go_on(event for event in store.events if isinstance(event, Evaluated))
         self._dev_rollout = self._unjudged(task, rate)
@@ -247,7 +249,7 @@ class LocalBackend(Backend):
             self._take_back(self.updates * self.every, on_warn)
 
     def _last(self, learned: Sequence[Learned]) -> Path | None:
-        """The checkpoint to go on from; raises StoreError where it is damaged."""
+        """The checkpoint to continue from; raises StoreError if it is damaged."""
         if not learned:
             return None
         folder = self._store.folder
@@ -258,9 +260,9 @@ class LocalBackend(Backend):
         return folder / str(learned[-1].state["checkpoint"])
 
     def _take_back(self, first: int, on_warn: Callable[[str], None]) -> None:
-        """Rolls back the episodes since the last update, so that they are played again together.
+        """Discards the episodes since the last update, so that they are played again together.
 
-        Those at the run's end that are too few for an update stay."""
+        Episodes at the run's end that are too few for an update stay."""
         store, asked = self._store, self.config.episodes
         if lost := [episode for episode in store.lost if episode < first]:
             raise StoreError(
@@ -286,24 +288,25 @@ class LocalBackend(Backend):
         if last is not None:
             trainer.resume(last)
         elif settings.source is not None:
-            kept = self._store.folder / START
+            kept = self._store.folder / _START
             own = bool(self._store.events) and kept.is_dir()
             trainer.start_from(kept if own else settings.source, any_base=own)
         return trainer
 
     def _beat(self, tokens: int) -> None:
-        """Called in the thread that computes, after so many tokens; raises at an interrupt."""
+        """Called in the computing thread with the number of new tokens; raises at an interrupt."""
         self.gateway.pulse.tokens += tokens
         self.gateway.check_door()
 
     def _keep_start(self, store: Store) -> None:
-        """Saves what a run starts from in the run: another run's checkpoints may be pruned."""
-        source, kept = self.config.learn.source, store.folder / START
+        """Copies the starting adapters into the run, because another run may delete its
+        checkpoints."""
+        source, kept = self.config.learn.source, store.folder / _START
         if source is None or store.events or self.every is None:
             return
         part = kept.with_name(kept.name + ".part")
         try:
-            for old in (part, kept):  # of a process that ended before its first event
+            for old in (part, kept):  # left by a process that ended before its first event
                 shutil.rmtree(old, ignore_errors=True)
             for crew in self._trainer.crews:
                 crew.adapters.save(part)
@@ -313,18 +316,18 @@ class LocalBackend(Backend):
 
     @classmethod
     def as_left(cls, source: Run, learned: Learned | None, folder: Path) -> dict[str, Any]:
-        """See Backend: the adapters of that update, or those that the run began with."""
+        """See Backend: the adapters of that update, or the starting ones."""
         changes: dict[str, Any] = {"enabled": False}
         if learned is not None:
             changes["from"] = str(checkpoint(source, learned).absolute())
-        elif (source.folder / START).is_dir():
-            changes["from"] = str((source.folder / START).absolute())
+        elif (source.folder / _START).is_dir():
+            changes["from"] = str((source.folder / _START).absolute())
         return {"learn": changes}
 
     def rollout(
         self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
     ) -> Rollout[Any]:
-        """How that episode is played: by the weights that the updates before it left."""
+        """The policy of that episode: the weights after the previous updates."""
         how: dict[str, Any] = {
             "task": task,
             "team": self.team(task),
@@ -351,7 +354,7 @@ class LocalBackend(Backend):
         self._played[episode] = tree, credits
 
     async def _draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        """Draws one batch from the weights, and notes it in journal and ledger."""
+        """Draws one batch from the weights, and records it in journal and ledger."""
         self.gateway.check_door()
         self.gateway.pulse.doing = "drawing"
         began = time.monotonic()
@@ -383,17 +386,17 @@ class LocalBackend(Backend):
         state = {"checkpoint": name.as_posix(), "files": files, "reward": reward, **done.figures()}
         note = f"update {self.updates}: mean reward {reward:.3f}, {done.line()}"
         last = self.updates == self.config.episodes // len(block)
-        more = empty(self._samples, reward, self.config.learn.group_size, last)
+        more = empty_updates(self._samples, reward, self.config.learn.group_size, last)
         return Update(state, {}, [note, *more])
 
     async def evaluate(self) -> Evaluation | None:
-        """See Backend; a run that learns nothing, such as an evaluation, is not evaluated."""
+        """See Backend; a run that does not learn, such as an evaluation, is not evaluated."""
         if self.every is None:
             return None
         return await self._dev.evaluate(self._dev_rollout, self.updates)
 
     async def _learn(self, played: Sequence[tuple[Tree[Any], Counterfactuals | None]]) -> Learnt:
-        """The step itself; the batch is saved for the user where it gives non-finite numbers."""
+        """The step itself; if it gives non-finite numbers, the batch is saved for the user."""
         from orchestry.backends.local.batch import gather
 
         settings = self.config.learn
@@ -417,7 +420,7 @@ class LocalBackend(Backend):
             raise LearnError(f"{error}; the batch is {self._store.folder / name}") from error
 
     def _unjudged(self, task: BaseTask[Any], rate: Rate) -> InStep:
-        """Dev problems are played as episodes are, without judge; their trees are forgotten."""
+        """Plays dev problems like episodes, without judge; their trees are not kept."""
         return InStep(
             task=task,
             team=self.team(task),
@@ -430,34 +433,34 @@ class LocalBackend(Backend):
 
 
 def _checkpoint(episodes: int) -> Path:
-    """The folder, in the run directory, of the team that learned from so many episodes."""
+    """The checkpoint's folder in the run, named by the number of episodes learned from."""
     return Path("checkpoints", f"{episodes:06d}")
 
 
 def refuse(config: RunConfig) -> None:
-    """Raises ConfigError for settings that other backends have and this one would not read."""
+    """Raises ConfigError for settings that this backend would ignore."""
     judge = config.judge.provider
     reasons = {
-        f"its own weights answer for every agent: leave agents.{role}.provider, and name a base of "
-        f"the agent's own in agents.{role}.model": True
+        f"its own weights answer for every agent: leave out agents.{role}.provider, and name a "
+        f"base of the agent's own in agents.{role}.model": True
         for role, own in config.agents.items()
         if own.provider is not None and own.provider.name not in ("auto", EMBEDDED)
     }
     reasons |= {
-        f"it has no provider {config.provider.name}: leave provider.name, and name the base in "
+        f"it has no provider {config.provider.name}: leave out provider.name, and name the base in "
         "provider.model": config.provider.name not in ("auto", EMBEDDED),
         "it learns by gradients: behaviors.enabled=true is for backend api": bool(
             config.behaviors.enabled
         ),
         "its weights can't judge: name another provider in judge.provider.name": judge is not None
         and judge.name == "auto",
-        "its replays are learn.credit=replay: leave credit.share": bool(config.credit.share),
-        "learn.credit=replay is of aligned joint actions: leave search.joint": (
+        "its replays are learn.credit=replay: leave out credit.share": bool(config.credit.share),
+        "learn.credit=replay needs aligned joint actions: leave out search.joint": (
             config.learn.credit == "replay" and config.search.joint != "aligned"
         ),
     }
     reasons |= {
-        f"it draws independent chains, learn.group_size of each problem: leave search.{name}": (
+        f"it draws independent chains, learn.group_size of each problem: leave out search.{name}": (
             name in config.search.model_fields_set and getattr(config.search, name) != fits
         )
         for name, fits in {**_FIXED, "k_samples": config.learn.group_size}.items()
@@ -468,15 +471,15 @@ def refuse(config: RunConfig) -> None:
 
 
 def as_chains(config: RunConfig) -> RunConfig:
-    """Independent trajectories, a group per problem, all episodes of an update at once; all that a
-    resume must find again is settled."""
+    """Independent trajectories, one group per problem, all episodes of an update at once;
+    everything that a resume needs is resolved."""
     learn, sampling = config.learn, config.sampling
     search = {
         "strategy": "chains",
         "k_samples": learn.group_size,
         "episodes_in_flight": learn.every,
     }
-    temperature = TEMPERATURE if sampling.temperature is None else sampling.temperature
+    temperature = _TEMPERATURE if sampling.temperature is None else sampling.temperature
     own = {
         "threads": learn.threads or cores(),
         "source": learn.source.expanduser().absolute() if learn.source else None,
@@ -494,15 +497,15 @@ def as_chains(config: RunConfig) -> RunConfig:
 
 
 def _with_source(agent: AgentConfig) -> AgentConfig:
-    """With its base as a source; `provider: embedded` names that one."""
+    """With the base resolved; `provider: embedded` names the embedded one."""
     asked = agent.provider or ProviderConfig()
     base = agent.model or asked.model or (EMBEDDED if asked.name == EMBEDDED else None)
     return agent.model_copy(update={"model": base and source_of(base), "provider": None})
 
 
-def model_of(config: RunConfig) -> str:
-    """The base that the config names; else one that can code where there is a GPU to train it, and
-    the embedded one elsewhere. Raises ConfigError for a folder that is not there.
+def _model_of(config: RunConfig) -> str:
+    """The config's base; by default one that can code if there is a GPU, else the embedded one.
+    Raises ConfigError for a folder that does not exist.
     """
     if config.provider.model is not None:
         return source_of(config.provider.model)

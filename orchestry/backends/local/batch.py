@@ -1,12 +1,12 @@
-"""From finished episodes to what an update learns from: actions, their groups and advantages.
+"""Turns finished episodes into an update's data: actions, their groups and advantages.
 
-A group is the actions that are compared with each other. `turn` (the default, MAGRPO) compares what
-one agent did in one stage of all chains of a problem. `history` compares only actions drawn in the
-very same history: the agent-and-turn-wise groups of AT-GRPO (arXiv 2510.11062), whose samples share
-their prompt. Independent chains seldom meet in a later stage, and an action alone in its group
-learns nothing; AT-GRPO draws k samples in every state, which is a beam of width 1, and rates them
-at once (`discount=0`). `agent` compares all that one agent did in a problem, in whatever stage:
-with `rewards="final"` and `normalise=True` it is the agent-wise normalisation of Dr. MAS (arXiv
+A group is a set of actions that are compared. `turn` (the default, MAGRPO) compares one agent's
+actions in one stage over all chains of a problem. `history` compares only actions with the same
+history: the agent-and-turn-wise groups of AT-GRPO (arXiv 2510.11062), whose samples share their
+prompt. Independent chains rarely share a later history, and an action alone in its group teaches
+nothing; AT-GRPO draws k samples in every state, which is a beam of width 1, and rates them at once
+(`discount=0`). `agent` compares all actions of one agent in a problem, in any stage: with
+`rewards="final"` and `normalise=True` it is the agent-wise normalisation of Dr. MAS (arXiv
 2602.08847, section 4.2: mean and standard deviation of R over all steps at which the agent acts).
 """
 
@@ -20,12 +20,12 @@ from math import fsum, isfinite
 from typing import Any, Literal
 
 from orchestry.backends.local.credit import Counterfactuals
-from orchestry.backends.local.magrpo import Baseline, action_returns, advantages, returns
+from orchestry.backends.local.magrpo import Baseline, action_returns, group_advantages, returns
 from orchestry.core.errors import LearnError
 from orchestry.core.types import Group, NodeId, Tokens, Trajectory, Tree, Turn
 from orchestry.rollout.schedule import Joint
 
-Rewards = Literal["turns", "final"]
+_Rewards = Literal["turns", "final"]
 Grouping = Literal["turn", "history", "agent"]
 History = tuple[str, tuple[int, ...]]
 """An agent and the prompt it saw."""
@@ -34,17 +34,17 @@ COMLRL_TEMPERATURE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One agent's action in one history, and its advantage over the others of its group."""
+    """One agent's action, its history, and its advantage within its group."""
 
     agent: str
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
-    """The EOS included where the answer ended by itself."""
+    """Includes the EOS if the answer ended by itself."""
     logprobs: tuple[float, ...]
-    """Nats, one per token of `ids`: of the policy that drew it, at the sampling temperature."""
+    """Nats, one per token of `ids`, of the drawing policy at the sampling temperature."""
     advantage: float
     group: int
-    """Samples of one group share a history: their prompt is computed once."""
+    """Samples of one group share a history, so their prompt is computed once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,36 +54,37 @@ class Packed:
     agent_index: int
     prompt_ids: tuple[int, ...]
     completions: tuple[tuple[int, ...], ...]
-    """The ids of each answer, none empty, with its end token where it has one."""
+    """The ids of each answer (never empty), with its end token if it has one."""
 
     @property
     def tokens(self) -> int:
-        """Tokens computed: an answer's last one is predicted but never read."""
+        """Number of computed tokens: an answer's last token is predicted but never read."""
         return len(self.prompt_ids) + sum(len(ids) - 1 for ids in self.completions)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The actions of some episodes that move a weight, and how many there were in all."""
+    """The actions that change weights, and the number of all actions."""
 
     samples: tuple[Sample, ...]
     actions: Mapping[str, int]
-    """All actions by agent: what the mean of equation 2 is taken over, those left out included."""
+    """Number of all actions per agent, including skipped ones: the denominator of equation 2's
+    mean."""
 
     @property
     def skipped(self) -> int:
-        """Actions whose advantage is exactly zero, so that they need no forward pass."""
+        """Actions with advantage exactly zero, which need no forward pass."""
         return sum(self.actions.values()) - len(self.samples)
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What one agent did in one state, and its return: over all joint actions it is part of."""
+    """One agent's action in one state, and its return over all joint actions with it."""
 
     agent: str
     stage: int
     state: NodeId
-    """Which it led to; under `cross` the first of those."""
+    """The next state; under `cross` the first of several."""
     tokens: Tokens
     return_: float
 
@@ -92,7 +93,7 @@ def gather(
     trees: Sequence[Tree[Any]],
     *,
     joint: Joint = "aligned",
-    rewards: Rewards = "turns",
+    rewards: _Rewards = "turns",
     discount: float = 1.0,
     grouping: Grouping = "turn",
     baseline: Baseline = "mean",
@@ -117,8 +118,8 @@ def gather(
     action's return is the mean over the joint actions of its stage that it is part of, taken before
     the baseline, so that leave-one-out leaves out all that holds the action.
 
-    Raises LearnError where an answer has no tokens, a score is missing or not finite, siblings
-    were collapsed, joint actions are not as `joint` says, or a pruned tree's returns are unknown.
+    Raises LearnError if an answer has no tokens, a score is missing or not finite, siblings were
+    merged, joint actions do not match `joint`, or returns are unknown because of pruning.
     """
     samples, numbers = list[Sample](), dict[History, int]()
     actions: Counter[str] = Counter()
@@ -162,7 +163,7 @@ def _compared(
     found = [0.0] * len(drawn)
     for indices in groups.values():
         returns_G = [drawn[index].return_ for index in indices]
-        advantages_G = advantages(returns_G, baseline=baseline, normalise=normalise)
+        advantages_G = group_advantages(returns_G, baseline=baseline, normalise=normalise)
         for index, advantage in zip(indices, advantages_G, strict=True):
             found[index] = advantage
     return list(zip(drawn, found, strict=True))
@@ -171,8 +172,8 @@ def _compared(
 def _credited(
     drawn: Sequence[Action], counterfactuals: Counterfactuals
 ) -> list[tuple[Action, float]]:
-    """The actions of one episode with their advantages: the mean difference to the scores of their
-    counterfactuals, exactly 0.0 where all are equal."""
+    """The actions of one episode with their advantages: the mean difference to their
+    counterfactuals' scores, exactly 0.0 if all are equal."""
     found = list[tuple[Action, float]]()
     for action in drawn:
         others = counterfactuals[action.state, action.agent]
@@ -180,8 +181,8 @@ def _credited(
     return found
 
 
-def _returns(tree: Tree[Any], rewards: Rewards, discount: float) -> dict[NodeId, float]:
-    """The return of each state that was reached: the mean over the chains through it."""
+def _returns(tree: Tree[Any], rewards: _Rewards, discount: float) -> dict[NodeId, float]:
+    """The return of each reached state: the mean over the chains through it."""
     found: defaultdict[NodeId, list[float]] = defaultdict(list)
     parents = {group.parent for group in tree.groups}
     for node in tree.nodes.values():
@@ -217,7 +218,7 @@ def _score(node: Trajectory[Any]) -> float:
 def _actions(
     tree: Tree[Any], joint: Joint, returns_by_state: Mapping[NodeId, float]
 ) -> list[Action]:
-    """Every action that was drawn, once, in the order of play."""
+    """Every drawn action, once, in the order of play."""
     found = list[Action]()
     for group in tree.groups:
         children = [node.trajectory for node in tree.siblings(group)]
@@ -298,7 +299,7 @@ def packed(index: int, samples: Sequence[Sample]) -> tuple[list[Packed], list[fl
 def as_comlrl(
     groups: Sequence[Packed], advantages: Sequence[float], pad_id: int
 ) -> tuple[list[Packed], list[float]]:
-    """What CoMLRL 1.4.3 takes its loss of: to compare with it on equal gradients, not to learn by.
+    """The rows and advantages of CoMLRL 1.4.3's loss, for comparing gradients, not for learning.
 
     `MAGRPOTrainer._compute_loss_with_gradients` there sums, at COMLRL_TEMPERATURE whatever the
     answers were drawn at, the log-probabilities of rows that are padded to the longest answer of

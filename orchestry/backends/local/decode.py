@@ -12,12 +12,12 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from orchestry.core.errors import ConfigError, NotFiniteError
 
-HEAD = 256
+LIKELIEST = 256
 """Tokens looked at first. Sorting a whole vocabulary costs 20 times as much, and is needed only
 where these do not reach top-p."""
 
 
-ROOM = 64
+_ROOM = 64
 """Tokens by which a layer grows at a time."""
 _Layer: Any = DynamicLayer  # the library's methods have no types
 Ending = Literal["end", "stop", "length"]
@@ -47,7 +47,7 @@ def pick(
     total_R = scaled_RV.logsumexp(-1)
     top_p_R = top_p_R.masked_fill(greedy_R, 1.0)
     uniform_R = uniform_R.masked_fill(greedy_R, 0.0)
-    head = scaled_RV.topk(min(HEAD, scaled_RV.shape[-1]))
+    head = scaled_RV.topk(min(LIKELIEST, scaled_RV.shape[-1]))
     ids_R, reached_R = _invert(head.values, head.indices, total_R, top_p_R, uniform_R)
     # `reached` is false for NaN too, so that finite logits cost no check of their own.
     short = (~reached_R).nonzero().squeeze(-1)
@@ -87,7 +87,7 @@ class RoomyLayer(_Layer):  # type: ignore[misc]
     """One layer's keys and values, (R, heads, tokens, dim): views of tensors with room behind.
 
     The library's layer concatenates, which copies everything at every token; this one copies once
-    in ROOM tokens.
+    in _ROOM tokens.
     """
 
     keys: Any
@@ -107,7 +107,7 @@ class RoomyLayer(_Layer):  # type: ignore[misc]
             return self.keys, self.values
         end = start + key_states.shape[-2]
         if self._rooms is None or end > self._rooms[0].shape[-2]:
-            self._rooms = _roomy(self.keys, end + ROOM), _roomy(self.values, end + ROOM)
+            self._rooms = _roomy(self.keys, end + _ROOM), _roomy(self.values, end + _ROOM)
         keys, values = self._rooms
         keys[:, :, start:end] = key_states
         values[:, :, start:end] = value_states

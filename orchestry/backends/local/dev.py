@@ -1,5 +1,5 @@
-"""How well a run learns: what its team earns on dev problems, and what it says where its episodes
-teach nothing.
+"""How well a run learns: its team's reward on dev problems, and notes on updates that teach
+nothing.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from orchestry.core.seeds import derive, shuffled
 from orchestry.core.types import Problem
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.tree import episode_record
-from orchestry.store.checkpoints import best, dev_rewards
+from orchestry.store.checkpoints import best_evaluation, dev_summary
 from orchestry.store.journal import Evaluated
 
 IN_A_ROW = 3
-"""Updates without a lesson after which the line becomes a warning."""
+"""After this many updates in a row without learning, the note becomes a warning."""
 
 
-class Dev:
-    """The dev evaluations of one run: the same problems and seeds each time, so that what differs
-    between two of them is the team.
+class DevEvaluations:
+    """The dev evaluations of one run, always with the same problems and seeds, so that only the
+    team differs.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int, every: int | None) -> None:
-        """`every`: updates between two evaluations; None: there are none."""
+        """`every`: updates between two evaluations; None: no evaluations."""
         self.problems = problems
         self._seed, self._every = seed, every
         self._found: dict[int, Evaluated] = {}
 
     def go_on(self, found: Iterable[Evaluated]) -> None:
-        """Takes over the evaluations that the run's earlier processes made."""
+        """Takes over the evaluations of the run's earlier processes."""
         self._found = {event.update: event for event in found}
 
     @property
     def best(self) -> Evaluated | None:
         """The evaluation with the highest reward so far, after an update."""
-        return best(self._found.values())
+        return best_evaluation(self._found.values())
 
     @property
     def rewards(self) -> dict[str, float]:
         """Mean rewards before the first update, at the last evaluation and at the best."""
-        return dev_rewards(self._found.values())
+        return dev_summary(self._found.values())
 
     async def evaluate(self, rollout: Rollout[Any], update: int) -> Evaluation | None:
-        """See Backend: the team stands as that update left it."""
+        """See Backend: evaluates the team after that update."""
         if not self._every or update % self._every or update in self._found:
             return None
         event = self._found[update] = await self._play(rollout, update)
@@ -82,13 +82,13 @@ class Dev:
         return f"{text}{since}; best {top.reward:.3f}, after update {top.update}"
 
 
-def chosen(problems: Sequence[Problem], most: int, seed: int) -> list[Problem]:
+def dev_problems(problems: Sequence[Problem], most: int, seed: int) -> list[Problem]:
     """The dev problems that a run is evaluated on."""
     return [problems[place] for place in shuffled(len(problems), seed, "dev")[:most]]
 
 
 def leftover(episodes: int, every: int) -> list[str]:
-    """Before a run: the episodes that no update is made from."""
+    """Before a run: a note on episodes that belong to no update."""
     left = episodes % every
     if not left:
         return []
@@ -101,11 +101,11 @@ def leftover(episodes: int, every: int) -> list[str]:
     ]
 
 
-def empty(samples: Sequence[int], reward: float, group: int, last: bool) -> list[str]:
-    """After an update; `samples`: actions learned from in each so far, `reward`: the block's mean.
+def empty_updates(samples: Sequence[int], reward: float, group: int, last: bool) -> list[str]:
+    """After an update. `samples`: actions used in each update so far; `reward`: the block's mean.
 
-    The first update without a lesson gets a line, IN_A_ROW in a row a warning, and after the `last`
-    update comes their count.
+    The first update without learning gets a note, IN_A_ROW in a row a warning, and after the `last`
+    update their number is shown.
     """
     notes, idle = list[str](), len(list(takewhile(lambda n: not n, reversed(samples))))
     if idle and idle == samples.count(0) == 1:

@@ -1,12 +1,12 @@
-"""A trainer whose work is dealt to the processes of a launch: `accelerate launch`, torchrun.
+"""A trainer whose work is divided among the processes of a launch (`accelerate launch`, torchrun).
 
-Process 0 is the run: it alone has journal, rewards, books and terminal, and saves. The others hold
-the same team and follow: each draws and learns from its share, and all take the same step. What is
-drawn and learned is what one process alone would draw and learn, up to rounding.
+Process 0 is the run: only it has journal, rewards, ledger and terminal, and saves. The others hold
+the same team: each draws and learns from its share, and all take the same step. The result equals
+that of a single process, up to rounding.
 
-They talk through torch.distributed by gloo, beside GPUs too. What they exchange is small (ids of
-tokens, gradients of adapters); a process that died is an error at once; and waiting costs nothing,
-however long process 0 waits for a reward, where NCCL would spin and give up.
+They communicate through torch.distributed with gloo, also with GPUs. Messages are small (token ids,
+gradients of adapters), a dead process is an error at once, and waiting for a reward costs nothing,
+while NCCL would spin and give up.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from orchestry.backends.local.batch import Batch
 from orchestry.backends.local.optimizer import Step
 from orchestry.backends.local.sampler import Beat, Drawn, Prompt, still
 from orchestry.backends.local.trainer import Learnt, Trainer
+from orchestry.core.config import LearnConfig
 from orchestry.core.errors import ConfigError, LearnError, OrchestryError, reason
-from orchestry.core.learn_config import LearnConfig
 from orchestry.core.machine import Launch, launched
 from orchestry.core.seeds import derive
 from orchestry.core.types import Member
 
 FoundT = TypeVar("FoundT")
-Command = tuple[str, tuple[Any, ...]]
+_Command = tuple[str, tuple[Any, ...]]
 _JOIN = timedelta(minutes=30)
 _WAIT = timedelta(days=365)
-"""For a command, or another process's part: how long that takes is for rewards and weights to say,
-and a process that is gone is noticed without it."""
+"""Timeout for commands and other processes' parts; rewards and loading may take long, and a dead
+process is noticed anyway."""
 _LOAD, _CLOSE = "load", "close"
 
 
 class ParallelTrainer(Trainer):
-    """A Trainer in each process. Called in process 0, a method runs in all of them at once."""
+    """A Trainer in each process. A method called in process 0 runs in all of them."""
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class ParallelTrainer(Trainer):
         updates: int,
         seed: int,
     ) -> None:
-        """`settings.threads` are those of a machine, for all of its processes together."""
+        """`settings.threads` are for all processes of a machine together."""
         threads = max(1, (settings.threads or 1) // processes.local_count)
         own = settings.model_copy(update={"threads": threads})
         super().__init__(team, own, updates, seed, processes.warn, processes.beat)
         self._processes = processes
-        if processes.rank:  # adapters are the same everywhere, dropout is not
+        if processes.rank:  # adapters are equal in all processes, dropout is not
             self._seed = derive(seed, "process", processes.rank)
 
     def answer(self, crew: int, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
         """See Trainer; each process draws its share."""
-        if self._settings.vllm_url:  # a server has GPUs of its own: process 0 asks it
+        if self._settings.vllm_url:  # a vLLM server has its own GPUs; only process 0 calls it
             return super().answer(crew, prompts, n)
         self._processes.tell("answer", crew, prompts, n)
         owners = dealt(
@@ -91,7 +91,7 @@ class ParallelTrainer(Trainer):
     def _backward(
         self, batch: Batch, olds: Sequence[torch.Tensor] | None
     ) -> tuple[float, list[torch.Tensor]]:
-        """The gradient and loss of the whole batch; of its own share the log-probabilities."""
+        """The gradient and loss of the whole batch, and the log-probabilities of its own share."""
         share, logprobs = self._share(batch), list[torch.Tensor]()
 
         def part() -> float:
@@ -108,11 +108,11 @@ class ParallelTrainer(Trainer):
         return sum(losses), logprobs
 
     def _step(self) -> Step:
-        """See Trainer; taken by every process, or all end."""
+        """See Trainer; every process takes the step, or all end."""
         return self._processes.together(super()._step)[0]
 
     def _share(self, batch: Batch) -> Batch:
-        """What this process learns from; the mean is over the actions of all."""
+        """This process's share; the mean is over all processes' actions."""
         owners = dealt(
             [sample.group for sample in batch.samples],
             [len(sample.prompt_ids) for sample in batch.samples],
@@ -136,9 +136,10 @@ class ParallelTrainer(Trainer):
         self._processes.together(lambda: super(ParallelTrainer, self).start_from(folder, any_base))
 
     def close(self) -> None:
-        """The others let go of the weights; raises OrchestryError where one of them has died.
+        """The other processes release the weights; raises OrchestryError if one of them has died.
 
-        Its launcher will have asked this process to stop then, which looks like the user's wish.
+        Its launcher then asked this process to stop, which would look like an interrupt by the
+        user.
         """
         self._processes.tell(_CLOSE)
 
@@ -151,7 +152,7 @@ def load_trainer(
     warn: Callable[[str], None],
     beat: Beat = still,
 ) -> Trainer:
-    """The run's team, in all processes of the launch where there are several; see Trainer."""
+    """The run's team, in all processes of the launch; see Trainer."""
     if launched().processes == 1:
         return Trainer(team, settings, updates, seed, warn, beat)
     processes = _joined()
@@ -163,7 +164,7 @@ def load_trainer(
 
 
 def follow() -> None:
-    """The work of every process after the first: it writes no file, has no terminal and does not
+    """The work of every process except the first: it writes no file, has no terminal and does not
     return."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # waiting for the others can be interrupted
     processes, trainer = _joined(), None
@@ -179,12 +180,12 @@ def follow() -> None:
 
 @cache
 def _joined() -> Processes:
-    """Once per process: they part when process 0 ends."""
+    """Called once per process; the link lasts until process 0 ends."""
     return Processes(launched())
 
 
 def _loaded(processes: Processes, *arguments: Any) -> ParallelTrainer:
-    """The trainer of this process, once all processes have loaded theirs; else all raise."""
+    """This process's trainer, after all processes have loaded theirs; if one fails, all raise."""
     made = list[ParallelTrainer]()
     processes.together(lambda: made.append(ParallelTrainer(processes, *arguments)))
     return made[0]
@@ -193,11 +194,11 @@ def _loaded(processes: Processes, *arguments: Any) -> ParallelTrainer:
 def dealt(
     keys: Sequence[Hashable], prompts: Iterable[int], answers: Iterable[int], processes: int
 ) -> list[int]:
-    """Which process takes each item, so that their tokens are about as many.
+    """The process of each item, so that all have about the same number of tokens.
 
-    Items of one key stay together: they share a prompt, of `prompts` tokens, which is computed
-    once; `answers` is the tokens of each item behind it. The heaviest key goes first, each to
-    whoever has least.
+    Items of one key stay together, because they share a prompt of `prompts` tokens, which is
+    computed once; `answers` has each item's further tokens. The largest key goes first, each to the
+    process with the fewest tokens.
     """
     tokens = dict(zip(keys, prompts, strict=True))
     for key, answer in zip(keys, answers, strict=True):
@@ -211,7 +212,7 @@ def dealt(
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What became of one process's part."""
+    """The result of one process's part."""
 
     found: Any
     error: str | None
@@ -220,17 +221,17 @@ class _Done:
 
 
 class Processes:
-    """All processes of this launch, seen from one of them."""
+    """The link of this process to all others of the launch."""
 
     def __init__(self, here: Launch) -> None:
-        """Waits until all have joined. Raises ConfigError where they can't meet."""
+        """Waits until all have joined. Raises ConfigError if they can't connect."""
         self.rank, self.count = here.rank, here.processes
         self.local_count = here.local_processes
         self.warn: Callable[[str], None] = self._remember
-        """Where this process's notes go; those of the others follow at the end of their part."""
-        self.beat: Callable[[int], None] = lambda tokens: None  # process 0 alone is watched
+        """Where notes go; other processes' notes are shown at the end of their part."""
+        self.beat: Callable[[int], None] = lambda tokens: None  # only process 0 is watched
         self._notes = list[str]()
-        if here.local_processes == here.processes:  # then nothing needs to listen to a network
+        if here.local_processes == here.processes:  # then no port has to listen on a network
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         try:
             dist.init_process_group("gloo", timeout=_JOIN)
@@ -246,26 +247,27 @@ class Processes:
         self._notes.append(note)
 
     def tell(self, name: str, *arguments: Any) -> None:
-        """Process 0 has the others do what it is about to do; in the others it does nothing."""
+        """Process 0 tells the others to do what it does next; in other processes this does
+        nothing."""
         if self.rank == 0:
             with self._linked():
-                command: Command = (name, arguments)
+                command: _Command = (name, arguments)
                 dist.broadcast_object_list([command], src=0, group=self._commands)
 
-    def commands(self) -> Iterator[Command]:
-        """The commands of process 0. When it ends, this process ends too, whatever it is doing.
+    def commands(self) -> Iterator[_Command]:
+        """Yields the commands of process 0. When process 0 ends, this process ends too.
 
-        This process ignores SIGTERM and Ctrl-C: process 0 answers them, and may need the others
-        to the end of an update.
+        This process ignores SIGTERM and Ctrl-C: process 0 handles them, and may need the others
+        until the end of an update.
         """
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        heard = SimpleQueue[Command]()
+        heard = SimpleQueue[_Command]()
         Thread(target=self._listen, args=(heard,), daemon=True).start()
         while True:
             yield heard.get()
 
-    def _listen(self, heard: SimpleQueue[Command]) -> None:
+    def _listen(self, heard: SimpleQueue[_Command]) -> None:
         while True:
             with self._linked():
                 told: list[Any] = [None]
@@ -273,9 +275,9 @@ class Processes:
             heard.put(told[0])
 
     def together(self, work: Callable[[], FoundT]) -> list[FoundT]:
-        """Every process's part, by rank; all of them must call it at the same place.
+        """Every process's part, by rank; all must call it at the same place.
 
-        Where one failed, all raise: process 0 its own error, or LearnError with that of another.
+        If one failed, all raise: process 0 its own error, or LearnError with another's.
         """
         mine, failure = self._done(work)
         parts = cast(list[_Done], [None] * self.count)
@@ -308,7 +310,7 @@ class Processes:
                 self.warn(f"process {rank}: {note}")
 
     def add_up(self, parameters: Sequence[Parameter]) -> None:
-        """Each gradient becomes the sum over all processes, the same to the last bit in all."""
+        """Sums each gradient over all processes; the result is bit-identical in all."""
         flat = torch.cat([_gradient(parameter).flatten().cpu() for parameter in parameters])
         with self._linked():
             dist.all_reduce(flat, group=self._parts)
@@ -318,12 +320,12 @@ class Processes:
 
     @contextmanager
     def _linked(self) -> Iterator[None]:
-        """Where the link to another process breaks, process 0 raises and the others end."""
+        """If the link to another process breaks, process 0 raises and the others end."""
         try:
             yield
         except RuntimeError as error:
             if self.rank:
-                os._exit(0)  # from any thread, in the middle of whatever the others do
+                os._exit(0)  # from any thread, at any moment
             raise OrchestryError(
                 f"another process of this launch has ended ({_short(error)}): its launcher says "
                 "how; `orchestry resume`, launched in the same way, continues the run"
@@ -335,7 +337,7 @@ def _gradient(parameter: Parameter) -> torch.Tensor:
 
 
 def _short(error: RuntimeError) -> str:
-    """What gloo says, without the place in its source and the advice."""
+    """Gloo's message, without its source line and advice."""
     return reason(error).rpartition(".cc:")[2].partition("] ")[2].partition(". ")[0] or reason(
         error
     )

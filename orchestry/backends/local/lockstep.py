@@ -1,7 +1,7 @@
-"""A policy that waits until every episode in play has asked, and answers all of them in one batch.
+"""A policy that waits until every episode has sent its requests, and answers them in one batch.
 
-So a stage of all episodes of an update is drawn at once, and what is in a batch depends on the
-episodes alone, not on how long their rewards took: a run that goes on after a kill draws the same.
+So one stage of all episodes of an update is one batch. A batch depends only on the episodes, not on
+how long their rewards took: a resumed run draws the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Asked:
 
 
 class Lockstep:
-    """A Policy over `draw`; every episode plays inside `playing()`."""
+    """A Policy that uses `draw`; every episode plays inside `playing()`."""
 
     def __init__(self, draw: Draw) -> None:
         self._draw = draw
@@ -37,7 +37,7 @@ class Lockstep:
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """An episode, from its first request to its end: until then the others wait for it."""
+        """Wraps an episode; until it ends, the others wait for its requests."""
         self._playing += 1
         try:
             yield
@@ -50,11 +50,12 @@ class Lockstep:
         loop = asyncio.get_running_loop()
         mine = _Asked(requests, n, loop.create_future())
         self._asked.append(mine)
-        loop.call_soon(self._check)  # episodes that begin in this very moment come first
+        loop.call_soon(self._check)  # episodes that start right now come first
         return await mine.answer
 
     def _check(self) -> None:
-        self._asked = [one for one in self._asked if not one.answer.done()]  # less those given up
+        # Cancelled ones are left out.
+        self._asked = [one for one in self._asked if not one.answer.done()]
         if self._asked and len(self._asked) >= self._playing:
             asked, self._asked = self._asked, []
             self._batch = asyncio.get_running_loop().create_task(self._answer(asked))
@@ -77,7 +78,7 @@ class Lockstep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InStep(Rollout[Any]):
-    """A rollout in step with the others of its update."""
+    """A rollout in lockstep with the others of its update."""
 
     lockstep: Lockstep
 

@@ -1,9 +1,9 @@
-"""Log-probabilities of answers, with gradients: what a policy gradient is taken of.
+"""Log-probabilities of answers, with gradients, for the policy gradient.
 
-A row holds one prompt and, packed behind it, all its answers, each of which attends to the prompt
-and to itself only; so the prompt is computed once for G answers in training too. Only the hidden
-states that predict an answer's token meet the vocabulary, in chunks whose logits are computed again
-for the gradient and never kept.
+A row holds one prompt followed by all its answers; each answer attends only to the prompt and
+itself. So training too computes the prompt once for G answers. Logits are computed only for hidden
+states that predict an answer's token, in chunks that are recomputed for the gradient and never
+kept.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ _Function: Any = torch.autograd.Function  # its methods have no types
 def completion_logprobs(
     base: Base, adapters: Adapters, groups: Sequence[Packed], temperature: float
 ) -> list[torch.Tensor]:
-    """One tensor (T,) per answer, group after group: nats of its T tokens, its end token included.
+    """One tensor (T,) per answer, group by group: nats of its T tokens, including its end token.
 
-    They are of softmax(logits / temperature), the policy that drew the answers where the sampler
-    had the same temperature and no top-p. All groups go through the model as one batch, padded to
-    the longest: `micro_batches` bounds it. Gradients reach the adapters only.
+    They are of softmax(logits / temperature): the drawing policy, if the sampler had the same
+    temperature and no top-p. All groups go through the model as one batch, padded to the longest:
+    `micro_batches` bounds it. Gradients reach the adapters only.
 
-    Raises ConfigError for a temperature of 0 (such a policy has no gradient) and for models that
-    attend otherwise than in full or change their logits after the last layer; ValueError for an
-    empty prompt or answer.
+    Raises ConfigError for a temperature of 0 (no gradient), and for models without full attention
+    or with changes to the logits after the last layer; ValueError for an empty prompt or answer.
     """
     if temperature <= 0:
         raise ConfigError(
@@ -72,9 +71,8 @@ def completion_logprobs(
 def micro_batches(groups: Sequence[Packed], max_tokens: int) -> Iterator[list[Packed]]:
     """The groups in batches of at most `max_tokens`, padding included: rows x longest row.
 
-    A group too long for a batch is split, so that its prompt is computed again for the rest of its
-    answers; one prompt and answer longer than `max_tokens` come alone. The answers keep their
-    order, so the log-probabilities of the batches follow each other as those of `groups` would.
+    A group that is too long is split, and its prompt is computed again for the other answers. A
+    prompt and answer longer than `max_tokens` get their own batch. Answers keep their order.
     """
     batch: list[Packed] = []
     longest = 0
@@ -90,7 +88,7 @@ def micro_batches(groups: Sequence[Packed], max_tokens: int) -> Iterator[list[Pa
 
 
 def _parts(group: Packed, max_tokens: int) -> Iterator[Packed]:
-    """The group with as many answers at a time as fit."""
+    """Splits the group into parts with as many answers as fit."""
     part: tuple[tuple[int, ...], ...] = ()
     for ids in group.completions:
         if part and replace(group, completions=(*part, ids)).tokens > max_tokens:
@@ -103,14 +101,14 @@ def _parts(group: Packed, max_tokens: int) -> Iterator[Packed]:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The groups as tensors: B rows, right-padded to L; P predicted tokens in all."""
+    """The groups as tensors: B rows, right-padded to L; P predicted tokens in total."""
 
     ids_BL: torch.Tensor
     positions_BL: torch.Tensor
     parts_BL: torch.Tensor
     """0: the prompt; 1 to G: that answer; -1: padding."""
     sources_P: torch.Tensor
-    """Where in (B x L) the state is that predicts each token."""
+    """Index in (B x L) of the state that predicts each token."""
     targets_P: torch.Tensor
 
     @classmethod
@@ -140,9 +138,9 @@ class _Rows:
         return cls(*tensors, *(torch.tensor(x, device=device) for x in (sources, targets)))
 
     def mask(self, dtype: torch.dtype) -> torch.Tensor:
-        """(B, 1, L, L), additive: each token sees what is before it in the prompt and its part.
+        """(B, 1, L, L), additive: each token sees the prompt and its own answer, up to itself.
 
-        Padding sees padding, so that no row of scores is empty; nothing sees it.
+        Padding sees padding, so that no row of scores is empty; nothing else sees padding.
         """
         width = self.ids_BL.shape[1]
         queries, keys = self.parts_BL[:, :, None], self.parts_BL[:, None, :]
@@ -161,8 +159,8 @@ def token_logprobs(
 ) -> torch.Tensor:
     """log softmax((hidden @ weight.T + bias) / temperature) at `ids`, shape (P,), in nats.
 
-    Holds at most `chunk` logits at a time, in forward and backward. The gradient is of the hidden
-    states only: weight and bias must be frozen. At least float32 after the product.
+    Holds at most `chunk` logits at a time, in forward and backward. Only the hidden states get a
+    gradient; weight and bias must be frozen. At least float32 after the product.
     """
     if weight_VH.requires_grad or (bias_V is not None and bias_V.requires_grad):
         raise ValueError("the output layer must be frozen: no gradient of it is computed")
@@ -220,7 +218,7 @@ def _logits(
 
 
 def _head(model: Any) -> Any:
-    """The model's last layer, tied to its embeddings or not, where nothing follows it."""
+    """The model's last layer, tied to its embeddings or not; nothing may follow it."""
     after = [name for name in RESCALED if getattr(model.config, name, None) not in (None, 1.0)]
     head = model.get_output_embeddings()
     if after or not isinstance(head, torch.nn.Linear):

@@ -1,8 +1,7 @@
 """MAGRPO (arXiv 2508.04652): returns, group-relative advantages, and the policy gradient's loss.
 
-What the paper does is the default. What it does not do (division by the standard deviation, a
-leave-one-out baseline, the mean over tokens, clipping, a KL term) is an option named for what it
-is, and off.
+The defaults are the paper's. Other variants (division by the standard deviation, a leave-one-out
+baseline, the mean over tokens, clipping, a KL term) are options, off by default.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
 Baseline = Literal["mean", "leave_one_out"]
 Reduce = Literal["sum", "mean"]
 EPSILON = 1e-6
-"""The least standard deviation divided by: returns equal but for rounding are not blown up."""
+"""Minimum standard deviation to divide by, so that rounding errors are not amplified."""
 
 
 def returns(rewards_T: Sequence[float], discount: float = 1.0) -> tuple[float, ...]:
-    """What is still to come at each turn: R_t = r_t + discount * R_(t+1); shape (T,) to (T,).
+    """The return from each turn on: R_t = r_t + discount * R_(t+1); shape (T,) to (T,).
 
     At discount 1, the paper's, the sum of the rewards from turn t on; at 0 the turn's own.
     """
@@ -38,15 +37,15 @@ def action_returns(
     returns_J: Sequence[float],
     agents: int,
 ) -> tuple[tuple[float, ...], ...]:
-    """The return of each agent's actions where all of them are combined (`cross`).
+    """The return of each agent's actions, if all are combined (`cross`).
 
     `returns_J` has one return per joint action, J = G**agents, in the order of itertools.product;
     the answer has shape (agents, G). An action's return is the mean over the joint actions it is
     part of, and so is then its advantage: the mean over all J of A_J * sum_i log pi_i(a_i) has, in
     agent i, the gradient of the mean over its own G actions.
 
-    Sums are rounded once, so actions with the same returns in another order are exactly equal.
-    Raises ValueError where J is no such power.
+    Sums are rounded once, so the order of returns does not matter. Raises ValueError if J is not
+    G**agents.
     """
     size = round(len(returns_J) ** (1 / agents))
     if size**agents != len(returns_J):
@@ -62,20 +61,20 @@ def action_returns(
     )
 
 
-def advantages(
+def group_advantages(
     returns_G: Sequence[float],
     *,
     baseline: Baseline = "mean",
     normalise: bool = False,
 ) -> tuple[float, ...]:
-    """Each return less its group's baseline; shape (G,) to (G,).
+    """Each return minus its group's baseline; shape (G,) to (G,).
 
     `mean` is equation 1: A_g = R_g - mean(R). `leave_one_out` takes the mean of the others, which
     is G / (G - 1) times that (RLOO, arXiv 2402.14740). `normalise` divides by the group's standard
     deviation (over G, EPSILON at least), as GRPO does (arXiv 2402.03300) and MAGRPO does not.
 
-    A group without variance, so any of one action, has advantages of exactly 0.0: it moves no
-    weight, and its forward pass can be skipped.
+    A group without variance, such as a single action, has advantages of exactly 0.0, so its forward
+    pass can be skipped.
     """
     size, centred_G = len(returns_G), centred(returns_G)
     if not any(centred_G):
@@ -135,7 +134,7 @@ def policy_loss(
 def _beside(
     logprobs: Sequence[Tensor], given: Sequence[Tensor] | None, wanted: bool, names: str
 ) -> Sequence[Tensor | None]:
-    """Another policy's log-probabilities of the same tokens, or None per action."""
+    """Another policy's log-probabilities of the same tokens, or None, per action."""
     if wanted != (given is not None):
         raise ValueError(f"{names} go together: give both or neither")
     if given is None:
@@ -152,7 +151,7 @@ def _gain(
     clip: float | None,
     old_T: Tensor | None,
 ) -> Tensor:
-    """What the policy gains by each token; shape (T,)."""
+    """The clipped objective per token; shape (T,)."""
     if clip is None or old_T is None:
         return advantage * new_T
     ratio_T = (new_T - old_T).exp()

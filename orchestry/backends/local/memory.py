@@ -1,4 +1,4 @@
-"""Memory that runs out: how the device says so, and giving back what is held in reserve."""
+"""Out of memory: recognises the errors, and frees reserved memory."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _TEXTS = (
 
 
 SMALLEST = 64
-"""Tokens of a micro-batch that is halved no more."""
+"""A micro-batch of this many tokens is not halved further."""
 
 
 class MicroBatches:
-    """How many tokens go into one pass; they are halved where memory runs out."""
+    """Tokens per pass; halved when memory runs out."""
 
     def __init__(self, tokens: int, warn: Callable[[str], None]) -> None:
         self.tokens, self._warn = tokens, warn
@@ -37,8 +37,8 @@ class MicroBatches:
     def run(
         self, work: Callable[[int], ResultT], undo: Callable[[], None] = lambda: None
     ) -> ResultT:
-        """The result of `work` with so many tokens per pass; where they don't fit, it is undone
-        and begun again. Raises LearnError where one answer is too many already."""
+        """The result of `work` with that many tokens per pass; if they don't fit, it is undone and
+        repeated with half. Raises LearnError if even one answer does not fit."""
         while True:
             try:
                 return work(self.tokens)
@@ -47,7 +47,8 @@ class MicroBatches:
                 if not out_of_memory(error):
                     raise
                 why = reason(error)
-            self._halve(why)  # out here, since the error holds on to all that was computed
+            # Outside the except, because the error keeps all computed tensors alive.
+            self._halve(why)
 
     def _halve(self, why: str) -> None:
         release()
@@ -62,8 +63,8 @@ class MicroBatches:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether less at a time may succeed: CUDA has an error for it, the CPU and cuBLAS a
-    RuntimeError, and files that are mapped the system's word."""
+    """Whether an error means out of memory: CUDA has its own error, the CPU and cuBLAS a
+    RuntimeError, mapped files the system's error."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     told = isinstance(error, RuntimeError | OSError | SafetensorError)
@@ -72,7 +73,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def fitting(what: str) -> Iterator[None]:
-    """Raises ConfigError with advice where memory runs out within; `what` is loaded there."""
+    """Raises ConfigError with advice if memory runs out while `what` is loaded."""
     try:
         yield
     except Exception as error:
@@ -85,7 +86,7 @@ def fitting(what: str) -> Iterator[None]:
 
 
 def release() -> None:
-    """Gives back what failed computations held, so that the next one finds room."""
+    """Frees the memory of failed computations."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,8 +1,8 @@
-"""A base model, frozen, with its tokenizer: what the agents' adapters sit on.
+"""A frozen base model with its tokenizer, for the agents' adapters.
 
-Which files it has, where its weights go (CPU, this process's GPU, 4 or 8 bits), and what tells it
-from another base. torch and transformers are imported when a base is loaded, so that an
-installation without them gets one clear error.
+Its files, its device and precision (CPU, this process's GPU, 4 or 8 bits), and its digest. torch
+and transformers are imported when a base is loaded, so that a missing package gives one clear
+error.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ Quantize = Literal["nf4", "int8"]
 _NEEDS = ("torch", "transformers", "peft", "safetensors", "gguf")
 _FIX = install("local")
 _FORMAT = 2
-"""Of the converted folder: raised when a new version must not read an old one's."""
+"""Version of the converted folder; raised when older folders must not be used."""
 _SUMS = "checksums.json"
 _READ = (
     *("*.safetensors", "config.json", "generation_config.json", "adapter_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "*.model", "chat_template.jinja"),
 )
-"""What transformers reads of a model's folder: weights, config and tokenizer."""
+"""The files of a model's folder that transformers reads: weights, config and tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A causal language model whose weights no longer change, in evaluation mode."""
+    """A frozen causal language model in evaluation mode."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     """With an EOS, a padding token and left padding."""
     name: str
-    """As adapters trained on it name it."""
+    """Its name in adapters trained on it."""
     sha256: str | None = None
-    """Of the file that the weights come from, where it is known."""
+    """Digest of the weights' file, if known."""
 
     @property
     def device(self) -> torch.device:
@@ -84,10 +84,10 @@ class Base:
     def render(self, messages: Sequence[Message], max_tokens: int = 0) -> tuple[int, ...]:
         """Token ids of a chat by the model's template, up to where its answer begins.
 
-        Thinking is off where the template knows it. A control token's name in a message is taken
-        apart, so that no agent can end its turn in another agent's prompt. Raises PromptTooLong
-        where the prompt and an answer of `max_tokens` tokens pass the context, and ConfigError
-        where the template refuses the messages, for instance a system message.
+        Thinking is off if the template supports that. A control token's name in a message is broken
+        up, so that no agent can forge the end of a turn. Raises PromptTooLong if the prompt plus
+        `max_tokens` exceeds the context, and ConfigError if the template refuses the messages, such
+        as a system message.
         """
         from jinja2 import TemplateError
 
@@ -126,13 +126,13 @@ def load_base(
     progress: Progress | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Base:
-    """A base by name: "embedded", the folder of a model, or a model hub's id.
+    """Loads a base by name: "embedded", the folder of a model, or a model hub's id.
 
-    `device` auto is CUDA where there is one; `dtype` auto is bfloat16 there and float32 on a CPU.
-    `quantize` is by bitsandbytes. Only safetensors are read, since other files may run
-    code. The embedded model is fetched and converted at its first use, which `progress` follows.
-    Raises ConfigError where something is missing or the model can't serve, and OrchestryError
-    where the embedded model can't be had.
+    `device` auto is CUDA if available; `dtype` auto is bfloat16 there and float32 on a CPU.
+    `quantize` uses bitsandbytes. Only safetensors are read, because other files may run code. The
+    embedded model is downloaded and converted at its first use, reported to `progress`. Raises
+    ConfigError if something is missing or the model is unsuitable, and OrchestryError if the
+    embedded model can't be fetched.
     """
     hush()
     require_local()
@@ -162,7 +162,7 @@ def load_base(
 
 
 def require_installed() -> None:
-    """Raises ConfigError where a package of the extra `local` is missing; imports none of them."""
+    """Raises ConfigError if a package of the extra `local` is missing; imports nothing."""
     missing = [name for name in _NEEDS if find_spec(name) is None]
     if missing:
         raise ConfigError(
@@ -171,8 +171,8 @@ def require_installed() -> None:
 
 
 def _never_drops(model: Any) -> None:
-    """The base's own dropout would make the policy that learns another one than the one that drew,
-    and its masks come from no seed of ours."""
+    """Switches off the base's own dropout: it would make the learning policy differ from the
+    drawing one, with masks from an unknown seed."""
     from torch import nn
 
     for module in model.modules():
@@ -185,9 +185,9 @@ def _never_drops(model: Any) -> None:
 def loadable(
     name: str, progress: Progress | None = None, environ: Mapping[str, str] = os.environ
 ) -> str:
-    """What transformers loads as the base of that name: a folder's full path or a hub's id.
+    """The base's source for transformers: a folder's full path or a hub's id.
 
-    Raises as load_base does; the embedded model is converted where it has not been yet.
+    Raises as load_base does; the embedded model is converted first if needed.
     """
     if name != EMBEDDED:
         return source_of(name)
@@ -196,7 +196,7 @@ def loadable(
 
 
 def require_local() -> None:
-    """Raises ConfigError where a package of the extra `local` can't be imported."""
+    """Raises ConfigError if a package of the extra `local` can't be imported."""
     require_installed()
     for package in _NEEDS:
         try:
@@ -211,9 +211,9 @@ def require_local() -> None:
 def converted(folder: Path, fetch: Callable[[], Path]) -> Path:
     """`folder` with the GGUF's model as transformers saves it, made at the first call.
 
-    In float32: of SmolLM2's Q4_1 weights 79 % are not exact in bfloat16, and the embedded provider
-    serves the exact ones. Whole or not there at all; processes that come at the same time wait
-    for the one that converts. Raises OrchestryError where it can't be written or is damaged.
+    In float32, because 79 % of SmolLM2's Q4_1 weights are not exact in bfloat16 and the embedded
+    provider uses the exact ones. Written whole or not at all; other processes wait for the one that
+    converts. Raises OrchestryError if it can't be written or is damaged.
     """
     if not folder.is_dir():
         require_local()
@@ -297,7 +297,8 @@ def _dtype(dtype: Dtype, place: torch.device) -> torch.dtype:
 
 
 def source_of(name: str) -> str:
-    """A folder's full path, or any other name as it is; raises ConfigError for no folder."""
+    """A folder's full path, or any other name unchanged; raises ConfigError for a missing
+    folder."""
     if name == EMBEDDED:
         return name
     path = Path(name).expanduser()
@@ -312,7 +313,7 @@ def source_of(name: str) -> str:
 
 
 def _check_found(name: str, source: str) -> None:
-    """Asks for the smallest file first, so that a hub that is out of reach is waited for once."""
+    """Requests the smallest file first, so that an unreachable hub is waited for only once."""
     from transformers import AutoConfig
 
     loader: Any = AutoConfig
@@ -337,7 +338,7 @@ def _tokenizer(name: str, source: str) -> PreTrainedTokenizerBase:
             "eos_token in its tokenizer_config.json"
         )
     if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token does
+        tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token is fine
     tokenizer.padding_side = "left"
     # A prompt that is too long is our own error, in `render`.
     tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
@@ -357,7 +358,7 @@ def _model(name: str, source: str, options: dict[str, Any]) -> PreTrainedModel:
             output_loading_info=True,
             **options,
         )
-    if missing := sorted(info["missing_keys"]):  # transformers would leave them random
+    if missing := sorted(info["missing_keys"]):  # transformers would leave missing weights random
         raise ConfigError(
             f"the files of {name} lack {len(missing)} of its weights, {missing[0]} the first: "
             "fetch it again"
@@ -367,7 +368,7 @@ def _model(name: str, source: str, options: dict[str, Any]) -> PreTrainedModel:
 
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
-    """Shows no progress bars, and turns what transformers raises into one line of ours."""
+    """Hides progress bars, and turns transformers' errors into one line."""
     from safetensors import SafetensorError
 
     from orchestry.backends.local.memory import fitting
@@ -384,8 +385,8 @@ def _loading(name: str) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' progress bars, which it draws even where no terminal is, and without
-    the lines of a hub that is asked again and again: the error says that it was not reached."""
+    """Hides transformers' progress bars, which it draws even without a terminal, and its retry
+    notes for an unreachable hub; the error says that it was not reached."""
     from transformers.utils import logging as untyped
 
     progress: Any = untyped
@@ -402,14 +403,14 @@ def quiet() -> Iterator[None]:
 
 
 def quantized(kind: Quantize, place: torch.device, precision: torch.dtype) -> dict[str, Any]:
-    """Options of transformers' from_pretrained; raises ConfigError where a package is missing."""
+    """Options for transformers' from_pretrained; raises ConfigError if a package is missing."""
     for package in ("bitsandbytes", "accelerate"):
         try:
             import_module(package)
         except ImportError as error:
             raise ConfigError(
                 f"learn.quantize={kind} needs {package}, which can't be imported here "
-                f"({reason(error)}): {install('quantize')}, or leave learn.quantize"
+                f"({reason(error)}): {install('quantize')}, or leave out learn.quantize"
             ) from None
     from transformers import BitsAndBytesConfig
 
@@ -430,10 +431,10 @@ def hush() -> None:
 
 
 def keep_gradients(model: Any) -> None:
-    """Has a base on a CPU stay in a form that gradients pass through.
+    """Keeps a base on a CPU in a form that gradients pass through.
 
-    On CPUs with AVX512-BF16, bitsandbytes 0.50 packs 4-bit weights anew when answers are drawn; the
-    product of the packed ones has no gradient, and training goes on with wrong ones.
+    On CPUs with AVX512-BF16, bitsandbytes 0.50 repacks 4-bit weights when answers are drawn. The
+    product with packed weights has no gradient, so training would continue with wrong ones.
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
@@ -441,9 +442,9 @@ def keep_gradients(model: Any) -> None:
 
 
 def device_of(device: str = "auto") -> torch.device:
-    """`auto`: CUDA where there is one; `cuda`: this process's own among those of a launch.
+    """`auto`: CUDA if available; `cuda`: this process's own GPU in a launch.
 
-    Raises ConfigError for a device that is not there.
+    Raises ConfigError for a missing device.
     """
     import torch
 
@@ -461,10 +462,10 @@ def device_of(device: str = "auto") -> torch.device:
 
 
 def plain_attention() -> None:
-    """Leaves attention to the flash and memory-efficient kernels, in all threads.
+    """Uses only the flash and memory-efficient attention kernels, in all threads.
 
-    cuDNN's, which torch prefers on Hopper, builds a plan for every new shape, so for every token
-    drawn, and gives gradients that are NaN for some shapes with a mask (pytorch/pytorch#196678).
+    cuDNN's kernel, torch's default on Hopper, builds a plan for every new shape, so for every drawn
+    token, and gives NaN gradients for some shapes with a mask (pytorch/pytorch#196678).
     """
     import torch
 
@@ -472,7 +473,7 @@ def plain_attention() -> None:
 
 
 def _own_gpu(here: Launch) -> torch.device:
-    """One GPU per process of this machine; for a single process the one that CUDA chooses."""
+    """One GPU per process on this machine; a single process uses CUDA's default."""
     import torch
 
     if here.processes == 1:
@@ -486,10 +487,10 @@ def _own_gpu(here: Launch) -> torch.device:
 
 
 def base_digest(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The digest of a base: "embedded", a folder, or a hub's id as it lies in the hub's cache.
+    """The digest of a base: "embedded", a folder, or a hub's id in the hub's cache.
 
-    Equal for the same files at another place. None for a hub's id that was not fetched yet. Raises
-    ConfigError for a folder that is not there or can't be read.
+    Equal for equal files in another place. None for a hub's id that is not downloaded yet. Raises
+    ConfigError for a folder that is missing or can't be read.
     """
     if name == EMBEDDED:  # converted from pinned weights, by way of libraries that leave traces
         return text_digest(models.SHA256)
@@ -511,11 +512,11 @@ def base_digest(name: str, environ: Mapping[str, str] = os.environ) -> str | Non
 
 
 def _fetched(name: str) -> Path | None:
-    """Where a hub's model lies on this disk."""
+    """The path of a hub's model on this disk."""
     from huggingface_hub import try_to_load_from_cache
 
     try:
         found = try_to_load_from_cache(name, "config.json")
-    except ValueError:  # no hub's name: who loads it says so
+    except ValueError:  # not a hub's name: loading it raises the error
         return None
     return Path(found).parent if isinstance(found, str) else None

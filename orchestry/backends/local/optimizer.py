@@ -1,8 +1,8 @@
-"""One AdamW for a team: warm-up, clipping, accumulation; non-finite numbers move no weight.
+"""One AdamW for a team: warm-up, clipping, accumulation; non-finite numbers change no weight.
 
-Each agent is a policy of its own, as in MAGRPO, so gradients are clipped per agent: by their
-overall norm, one agent's spike would shrink the other agents' steps, and the step of an agent would
-depend on how many others there are. Agents that share all their parameters are one.
+Gradients are clipped per agent, because each agent is a separate policy, as in MAGRPO. With a
+common norm, one agent's spike would shrink the others' steps, and a step would depend on the size
+of the team. Agents that share all their parameters count as one.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ MAX_WARM_UP = 100
 
 
 def warm_up(updates: int) -> int:
-    """Updates of warm-up in a run of so many: 10 % of them, at most MAX_WARM_UP."""
+    """Warm-up updates of a run: 10 % of its updates, at most MAX_WARM_UP."""
     return min(MAX_WARM_UP, updates // 10)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one update did."""
+    """The figures of one update."""
 
     update: int
     """Counted from 1."""
     rate: float
-    """The learning rate it was made at."""
+    """Its learning rate."""
     norms: Mapping[str, float]
-    """Each agent's gradient norm before clipping; 0.0 where it had nothing to learn."""
+    """Each agent's gradient norm before clipping; 0.0 if it had nothing to learn."""
 
 
 class TeamOptimizer:
     """AdamW over the parameters of N agents.
 
     `backward` once per micro-batch, `step` once per update. The learning rate rises linearly over
-    the warm-up, from rate / warm_up in the first update to `rate`, and stays. An agent whose
-    gradient is missing or zero is left as it is, its moments too: momentum alone moves no agent.
+    the warm-up, from rate / warm_up in the first update to `rate`, and stays. An agent without a
+    gradient, or with a zero gradient, stays unchanged, moments included; momentum alone does not
+    move it.
     """
 
     def __init__(
@@ -56,10 +57,10 @@ class TeamOptimizer:
         max_norm: float = 1.0,
         weight_decay: float = 0.0,
     ) -> None:
-        """`parameters` by agent: leaf tensors, which no two agents share, or all of them.
+        """`parameters` by agent: leaf tensors. Two agents share all of them or none.
 
-        `updates` is how many the whole run will make. Raises ValueError where two agents share
-        some parameters and not others.
+        `updates`: number of updates of the whole run. Raises ValueError if two agents share only
+        some parameters.
         """
         self.rate, self.warm_up, self.max_norm = rate, warm_up(updates), max_norm
         self.update = 0
@@ -74,7 +75,7 @@ class TeamOptimizer:
 
     @property
     def size(self) -> int:
-        """How many numbers are learned."""
+        """Number of trained numbers."""
         groups = self._adamw.param_groups
         return sum(each.numel() for group in groups for each in group["params"])
 
@@ -86,8 +87,8 @@ class TeamOptimizer:
     def backward(self, loss: Tensor) -> None:
         """Adds a micro-batch's gradient; `loss` is its part of the update's whole loss.
 
-        Parts that `policy_loss` was told the whole number of `actions` for add up to the gradient
-        of one big batch. Raises NotFiniteError for a loss that is not finite; no weight has moved.
+        If `policy_loss` got the total number of `actions`, the parts add up to the gradient of one
+        large batch. Raises NotFiniteError for a non-finite loss; no weight has changed.
         """
         value = loss.item()
         if not math.isfinite(value):
@@ -99,9 +100,9 @@ class TeamOptimizer:
         self._pending += 1
 
     def step(self) -> Step:
-        """Clips and applies what was added, and forgets it.
+        """Clips and applies the accumulated gradient, then clears it.
 
-        Raises NotFiniteError for a gradient that is not finite, before any weight moves.
+        Raises NotFiniteError for a non-finite gradient, before any weight changes.
         """
         norms = {
             agents: float(clip_grad_norm_(mine, self.max_norm))
@@ -126,12 +127,12 @@ class TeamOptimizer:
         return Step(update=self.update, rate=rate, norms=by_agent)
 
     def drop(self) -> None:
-        """Forgets what was added since the last step."""
+        """Clears the gradient accumulated since the last step."""
         self._adamw.zero_grad(set_to_none=True)
         self._pending = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run needs to go on exactly as if it had not stopped, beside the parameters.
+        """The state, besides the parameters, that a resumed run needs to continue exactly.
 
         Raises ValueError between `backward` and `step`: gradients are not saved.
         """
@@ -145,10 +146,10 @@ class TeamOptimizer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a saved state, with its warm-up, so that a run which is made longer does not
-        begin to warm up again; rate and clipping stay those of this object.
+        """Continues from a saved state with its warm-up, so that an extended run does not warm up
+        again. Learning rate and clipping stay this object's.
 
-        Raises LearnError where it is the state of another team, or of parameters of other shapes.
+        Raises LearnError for the state of another team or of parameters with other shapes.
         """
         if state["agents"] != self._agents():
             names = "; ".join(name for name, _ in state["agents"])
@@ -162,7 +163,7 @@ class TeamOptimizer:
         self.update, self.warm_up = int(state["update"]), int(state["warm_up"])
 
     def _agents(self) -> list[tuple[str, list[list[int]]]]:
-        """Who owns what: names, and the shapes of the parameters in order."""
+        """Agents' names, and the shapes of their parameters in order."""
         return [
             (", ".join(agents), [list(p.shape) for p in mine])
             for agents, mine in self._policies.items()
@@ -172,7 +173,7 @@ class TeamOptimizer:
 def _policies(
     parameters: Mapping[str, Sequence[Parameter]],
 ) -> dict[tuple[str, ...], list[Parameter]]:
-    """Parameters by the agents that own them, agents with the same ones taken together."""
+    """Parameters by their agents; agents with the same parameters are one entry."""
     owners: dict[tuple[int, ...], list[str]] = {}
     for agent, mine in parameters.items():
         owners.setdefault(tuple(id(parameter) for parameter in mine), []).append(agent)
@@ -183,6 +184,7 @@ def _policies(
 
 
 def _drop(parameters: Sequence[Parameter]) -> None:
-    """AdamW passes over parameters without a gradient, where zeros would move them by momentum."""
+    """Sets zero gradients to None: AdamW skips these, while zeros would move parameters by
+    momentum."""
     for parameter in parameters:
         parameter.grad = None

@@ -1,8 +1,8 @@
 """Draws answers from the base with its adapters: many prompts, agents and samples in one batch.
 
-A loop of its own instead of transformers' generate: each distinct prompt is computed once for all
-its samples, rows of different adapters, temperatures and lengths share a batch and leave it as
-they end, and every sample has its own seed.
+It replaces transformers' generate: each distinct prompt is computed once for all its samples; rows
+with different adapters, temperatures and lengths share a batch and leave it when they end; every
+sample has its own seed.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ if TYPE_CHECKING:
 
 
 MAX_ROWS = 256
-"""Rows decoded at once. Keys and values take rows x tokens x layers x 4 x KV width bytes (bf16)."""
+"""Rows decoded together. Keys and values take rows x tokens x layers x 4 x KV width bytes
+(bf16)."""
 PREFILL_TOKENS = 4096
-"""Of one pass over prompts: its masks are at most PREFILL_TOKENS ** 2 / 2 numbers, and a prompt
-alone needs none (python -m benchmarks.guarantees.prefill)."""
+"""Tokens of one pass over prompts. Its masks have at most PREFILL_TOKENS ** 2 / 2 numbers; a single
+prompt needs none (python -m benchmarks.guarantees.prefill)."""
 WASTE = 8
 """Ended rows are dropped as soon as one row in this many has ended."""
 
 
 Beat = Callable[[int], None]
-"""Told of so many tokens more, between two computations; what it raises ends the work."""
+"""Called between two computations with the number of new tokens; an exception ends the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What one agent is asked, and how to draw its answers."""
+    """One agent's prompt, and how to draw its answers."""
 
     agent_index: int
     """The row's adapter; -1: the bare base."""
@@ -94,9 +95,9 @@ class Sampler:
         beat: Beat = still,
         prefill_tokens: int = PREFILL_TOKENS,
     ) -> None:
-        """`warn` hears of it when memory runs out, and fewer rows are decoded from then on.
-        `prefill_tokens`: of a pass over several prompts, padding included; a longer prompt has a
-        pass of its own."""
+        """`warn` is told when memory runs out; fewer rows are decoded from then on.
+        `prefill_tokens`: most tokens of a pass over several prompts, padding included; a longer
+        prompt gets its own pass."""
         self._warn, self._beat = warn, beat
         self._prefill_tokens = prefill_tokens
         self._model: Any = base.model
@@ -107,10 +108,9 @@ class Sampler:
     def draw(self, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
         """`n` answers per prompt, in order; sample j is drawn by `seeds[j]`.
 
-        An answer is a function of its prompt, adapter and seed, not of the batch around it, up to
-        the rounding of the arithmetic. Dropout is off while it draws. Raises ConfigError for a
-        model that attends otherwise than in full, NotFiniteError for logits that aren't finite,
-        ValueError where a prompt has not n seeds or no tokens.
+        An answer depends on its prompt, adapter and seed, not on the rest of the batch, up to
+        rounding. Dropout is off. Raises ConfigError for a model without full attention,
+        NotFiniteError for non-finite logits, ValueError if a prompt has no tokens or not n seeds.
         """
         rows = [[_row(prompt, seed) for seed in prompt.seeds] for prompt in prompts]
         if any(len(prompt.seeds) != n or not prompt.prompt_ids for prompt in prompts):
@@ -123,7 +123,7 @@ class Sampler:
         return [[self._drawn(row) for row in group] for group in rows]
 
     def _decoded(self, flat: list[_Row]) -> int:
-        """How many of the first rows are drawn now: as many as fit."""
+        """How many of the first rows fit now."""
         rows = flat[: self._max_rows]
         try:
             self._decode(rows)
@@ -139,7 +139,7 @@ class Sampler:
         return 0
 
     def _halve(self, rows: int, why: str) -> None:
-        """Raises LearnError where one row is too many already."""
+        """Raises LearnError if even one row does not fit."""
         if rows == 1:
             raise LearnError(
                 f"one answer does not fit into memory ({why}): free some and resume, or begin "
@@ -185,7 +185,7 @@ class _Row:
         return len(self.prompt.prompt_ids)
 
     def restart(self) -> None:
-        """Forgets what was drawn; the same uniforms draw it again."""
+        """Discards the drawn tokens; the same random numbers draw them again."""
         self.ids, self.logprobs, self.ending = [], [], None
 
 
@@ -196,7 +196,7 @@ def _row(prompt: Prompt, seed: int) -> _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """The B distinct prompts of a batch, and which of them each row has."""
+    """The B distinct prompts of a batch, and each row's prompt."""
 
     lengths_B: torch.Tensor
     owner_R: torch.Tensor
@@ -209,7 +209,8 @@ class _Prefix:
 
     @classmethod
     def of(cls, rows: list[_Row], model: Any, adapters: Adapters, most: int) -> _Prefix:
-        """Computed in passes of at most `most` tokens, padding included, or of one prompt."""
+        """Computes the prompts in passes of at most `most` tokens (padding included), or of one
+        prompt."""
         keys = [(row.prompt.agent_index, row.prompt.prompt_ids) for row in rows]
         distinct = {key: place for place, key in enumerate(dict.fromkeys(keys))}
         prompts, width = list(distinct), max(len(ids) for _, ids in distinct)
@@ -271,7 +272,7 @@ def _causal(real_BP: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Batch:
-    """The rows still decoded together, with one line per row in every tensor."""
+    """The rows that are still decoded, with one line per row in every tensor."""
 
     def __init__(self, rows: list[_Row], prefix: _Prefix, model: Any) -> None:
         self.rows = rows
@@ -296,7 +297,7 @@ class _Batch:
         return torch.tensor(numbers, dtype=self._dtype, device=self._model.device)
 
     def record(self, logits_RV: torch.Tensor, endings: Endings) -> torch.Tensor:
-        """Draws and keeps one token per row; their ids (R,), of ended rows without meaning."""
+        """Draws and keeps one token per row; returns their ids (R,), meaningless for ended rows."""
         uniform_R = self._uniform_RT[:, self._step]
         ids_R, logprobs_R = pick(
             logits_RV.to(self._dtype), self._temperature_R, self._top_p_R, uniform_R
@@ -329,7 +330,7 @@ class _Batch:
         return logits
 
     def wasteful(self) -> bool:
-        """Whether dropping the ended rows pays for the copy of the others' keys and values."""
+        """Whether dropping ended rows is worth copying the others' keys and values."""
         return self._ended * WASTE >= len(self.rows)
 
     def compact(self) -> torch.Tensor | None:

@@ -1,7 +1,7 @@
-"""A team on the weights of this machine: draws its moves, takes MAGRPO steps, saves and goes on.
+"""A team on local weights: draws moves, takes MAGRPO steps, saves and resumes.
 
-Agents of one base are a crew: they draw with one copy of its weights, on which each has an adapter
-of its own.
+Agents with the same base are a crew: they share one copy of its weights, and each has its own
+adapter.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from orchestry.backends.local.model import Base, load_base
 from orchestry.backends.local.optimizer import Step, TeamOptimizer
 from orchestry.backends.local.sampler import Beat, Drawn, Prompt, Sampler, still
 from orchestry.backends.local.vllm import VllmSampler
+from orchestry.core.config import LearnConfig
 from orchestry.core.errors import (
     ConfigError,
     LearnError,
@@ -36,14 +37,13 @@ from orchestry.core.errors import (
     reason,
 )
 from orchestry.core.files import sync
-from orchestry.core.learn_config import LearnConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Member, Request, Tokens
 from orchestry.store.checkpoints import OPTIMIZER
 
 BARE = -1
-"""The row of a batch that wears no adapter: the reference policy."""
-Answer = Callable[[Sequence[Prompt], int], list[list[Drawn]]]
+"""The row index without adapter: the reference policy."""
+_Draw = Callable[[Sequence[Prompt], int], list[list[Drawn]]]
 """Draws `n` answers per prompt, in order; see Sampler.draw."""
 _PART = ".part"
 _AGAIN = "begin another run from an earlier checkpoint (learn.from)"
@@ -55,16 +55,16 @@ class Learnt:
 
     step: Step
     loss: float
-    """Of all agents together; its gradient is the point, its size says little."""
+    """The loss of all agents together; its size says little, only its gradient matters."""
     samples: int
     """Actions learned from."""
     skipped: int
-    """Actions of zero advantage, which cost nothing."""
+    """Actions with zero advantage, which are skipped."""
     tokens: int
     """Answers' tokens learned from."""
 
     def figures(self) -> dict[str, Any]:
-        """What the journal keeps of it."""
+        """The part for the journal."""
         return {
             "loss": self.loss,
             "rate": self.step.rate,
@@ -75,7 +75,7 @@ class Learnt:
         }
 
     def line(self) -> str:
-        """What the user reads of it."""
+        """The line for the user."""
         norms = ", ".join(f"{agent} {norm:.2g}" for agent, norm in self.step.norms.items())
         return (
             f"{self.samples} actions used, {self.skipped} skipped (equal rewards), "
@@ -84,7 +84,7 @@ class Learnt:
 
 
 class Trainer:
-    """A crew per base model, and one optimizer. Not safe to use from two threads at once."""
+    """One crew per base model, and one optimizer. Not thread-safe."""
 
     def __init__(
         self,
@@ -95,7 +95,8 @@ class Trainer:
         warn: Callable[[str], None],
         beat: Beat = still,
     ) -> None:
-        """`updates`: how many the whole run makes. Raises ConfigError for what can't be loaded."""
+        """`updates`: number of updates of the whole run. Raises ConfigError if something can't be
+        loaded."""
         torch.set_num_threads(settings.threads or 1)
         self._beat = beat
         self.crews = _crews(team, settings, seed, warn, beat)
@@ -127,9 +128,9 @@ class Trainer:
         return self.crews[crew].sampler.draw(prompts, n)
 
     def learn(self, batch: Batch) -> Learnt:
-        """`learn.epochs` steps up the gradient of equation 2, each agent's mean over its actions.
+        """Takes `learn.epochs` gradient steps of equation 2, each agent's mean over its actions.
 
-        Raises LearnError, before that step moves a weight, for non-finite numbers.
+        Raises LearnError for non-finite numbers, before the step changes a weight.
         """
         olds = list[torch.Tensor]()
         for epoch in range(self._settings.epochs):
@@ -145,7 +146,7 @@ class Trainer:
         )
 
     def _step(self) -> Step:
-        """Raises LearnError where memory runs out; the last checkpoint is untouched by it."""
+        """Raises LearnError if memory runs out; the last checkpoint stays intact."""
         try:
             with explained(self.crews):
                 return self.optimizer.step()
@@ -162,9 +163,9 @@ class Trainer:
     def _backward(
         self, batch: Batch, olds: Sequence[torch.Tensor] | None
     ) -> tuple[float, list[torch.Tensor]]:
-        """Adds up the gradient; the loss, and the actions' log-probabilities.
+        """Accumulates the gradient; returns the loss and the actions' log-probabilities.
 
-        Smaller micro-batches, where memory runs out, add up to the same.
+        If memory runs out, smaller micro-batches give the same sum.
         """
         with explained(self.crews), self._training():
             return self._micro.run(
@@ -186,7 +187,7 @@ class Trainer:
         return total, logprobs
 
     def _reseed(self) -> None:
-        """Dropout's masks are a function of the run's seed and the step."""
+        """Makes dropout masks depend only on the run's seed and the step."""
         for number, crew in enumerate(self.crews):
             crew.adapters.reseed(derive(self._seed, "dropout", self.optimizer.update, number))
 
@@ -202,11 +203,11 @@ class Trainer:
                 crew.base.model.train(False)
 
     def save(self, folder: Path, keep: int, spared: Collection[str] = ()) -> None:
-        """Saves all that a run needs to go on, whole or not at all; then deletes older checkpoints,
-        except the last `keep` and those whose names are `spared`.
+        """Saves everything that a resume needs, whole or not at all; then deletes older
+        checkpoints, except the last `keep` and those named in `spared`.
 
-        The one before stays even at `keep=1`: until the journal names the new one, a run that is
-        killed goes on from there.
+        The previous one stays even with `keep=1`: until the journal names the new one, a killed run
+        resumes from it.
         """
         part = folder.with_name(folder.name + _PART)
         try:
@@ -217,7 +218,7 @@ class Trainer:
             torch.save(self.optimizer.state_dict(), part / OPTIMIZER)
             for file in part.rglob("*"):
                 sync(file)
-            if folder.exists():  # left by a process that was killed before it counted
+            if folder.exists():  # left by a process that was killed before the journal named it
                 shutil.rmtree(folder)
             part.replace(folder)
             sync(folder.parent)
@@ -225,7 +226,11 @@ class Trainer:
             for old in sorted(ours, key=lambda path: int(path.name))[: -max(2, keep)]:
                 if old.name not in spared:
                     shutil.rmtree(old)
-        except (OSError, RuntimeError, SafetensorError) as error:  # the latter two: of a full disk
+        except (
+            OSError,
+            RuntimeError,
+            SafetensorError,
+        ) as error:  # the latter two: raised for a full disk
             shutil.rmtree(part, ignore_errors=True)
             raise StoreError(
                 f"the checkpoint {folder} can't be written ({reason(error)}): free space there, "
@@ -235,7 +240,7 @@ class Trainer:
             crew.publish(folder)
 
     def resume(self, folder: Path) -> None:
-        """Goes on exactly where the checkpoint was saved, on a base that the caller compared."""
+        """Continues exactly from the checkpoint; the caller has compared the base."""
         self._take_over(folder, any_base=True)
         try:
             state = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
@@ -255,7 +260,7 @@ class Trainer:
             crew.publish(folder)
 
     def close(self) -> None:
-        """The run is over. A single process has no others to tell; see ParallelTrainer."""
+        """The run is over. A single process does nothing here; see ParallelTrainer."""
 
 
 def _crews(
@@ -275,7 +280,7 @@ def _crews(
     if settings.vllm_url and len(models) > 1:
         raise ConfigError(
             f"learn.vllm_url names one server, which serves one base, found {', '.join(models)}: "
-            "name one base for all agents, or leave learn.vllm_url"
+            "name one base for all agents, or leave out learn.vllm_url"
         )
     return tuple(
         Crew(
@@ -299,7 +304,7 @@ ON_A_GPU, ON_A_CPU = 4096, 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class _Part:
     """One micro-batch of one agent: its share of the loss, and its actions' log-probabilities."""
 
     loss: torch.Tensor
@@ -348,19 +353,19 @@ class Crew:
             else Sampler(self.base, self.adapters, warn=warn, beat=beat)
         )
         self._fitted = False
-        """Whether any prompt left room for its answer so far: else something is set wrong."""
+        """Whether any prompt so far left room for its answer; if not, a setting is wrong."""
         self._temperatures, self._settings, self._warn = temperatures, settings, warn
 
     def publish(self, folder: Path) -> None:
-        """Says where the adapters that draw from now on are saved: a server reads them there."""
+        """Names the folder of the current adapters, for a server that reads them."""
         if isinstance(self.sampler, VllmSampler):
             self.sampler.publish(folder)
 
-    def draw(self, requests: Sequence[Request], n: int, answer: Answer) -> list[list[Completion]]:
+    def draw(self, requests: Sequence[Request], n: int, answer: _Draw) -> list[list[Completion]]:
         """`n` answers per request in one batch; sample j of a request by its own seed.
 
         A prompt that leaves no room for its answer gets an empty answer and a warning; raises
-        PromptTooLong where none has fitted yet.
+        PromptTooLong if no prompt has fitted yet.
         """
         prompts = self._prompts(requests, n)
         with explained([self]):
@@ -412,11 +417,11 @@ class Crew:
 
     def parts(
         self, batch: Batch, micro_tokens: int, olds: Iterator[torch.Tensor] | None
-    ) -> Iterator[Part]:
+    ) -> Iterator[_Part]:
         """The batch in micro-batches, whose losses add up to the loss of equation 2.
 
-        `olds`: what an earlier pass over this batch gave, action after action; with them the loss
-        is clipped (`learn.clip`).
+        `olds`: the log-probabilities of an earlier pass, action by action; with them the loss is
+        clipped (`learn.clip`).
         """
         for index, role in enumerate(self.roles):
             groups, advantages = packed(index, [s for s in batch.samples if s.agent == role])
@@ -436,7 +441,7 @@ class Crew:
                     kl=self._settings.kl,
                     reference_logprobs=self._reference(micro, role) if self._settings.kl else None,
                 )
-                yield Part(loss, tuple(each.detach() for each in logprobs))
+                yield _Part(loss, tuple(each.detach() for each in logprobs))
 
     def _logprobs(self, micro: Sequence[Packed], role: str) -> list[torch.Tensor]:
         compat = self._settings.comlrl_compat
@@ -445,7 +450,7 @@ class Crew:
 
     @torch.no_grad()
     def _reference(self, micro: Sequence[Packed], role: str) -> list[torch.Tensor]:
-        """The log-probabilities of the base without adapter, from which the team set out."""
+        """The log-probabilities of the base without adapter, where the team started."""
         return self._logprobs([replace(group, agent_index=BARE) for group in micro], role)
 
 
@@ -461,8 +466,8 @@ def _checkpoint_layers(base: Base) -> None:
 
 @contextmanager
 def explained(crews: Sequence[Crew]) -> Iterator[None]:
-    """Says which weights are at fault. A resume would compute the same numbers from the same
-    batch, so the advice is to begin another run."""
+    """Finds the weights at fault. A resume would compute the same numbers again, so the advice is
+    to start another run."""
     try:
         yield
     except NotFiniteError as error:

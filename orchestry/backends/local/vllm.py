@@ -1,15 +1,15 @@
 """Draws answers from a running vLLM server instead of from the weights of this process.
 
-One request per sample, since vLLM seeds the samples of one request by consecutive numbers; its
-prefix cache computes a prompt once all the same. Prompts go and answers come as token ids, end
-token included, so no text is tokenized twice. A repeated run draws the same as far as vLLM does:
-only with its batch invariance, on the same GPU and version (its docs/usage/reproducibility.md).
+One request per sample, because vLLM seeds the samples of one request with consecutive numbers; its
+prefix cache still computes a prompt only once. Prompts and answers are sent as token ids, end token
+included, so no text is tokenized twice. A repeated run draws the same only with vLLM's batch
+invariance, on the same GPU and version (its docs/usage/reproducibility.md).
 
-Adapters are loaded under names made of their contents, before each draw where the server lacks one
-(it was started anew, say): vLLM keeps prompts' keys and values by the adapter's name, and goes on
-using stale ones where a name is loaded again (vllm-project/vllm#42125).
+Adapter names are made from their contents. Before each draw, missing ones are loaded, for instance
+after the server restarted. New contents need a new name, because vLLM caches keys and values by
+adapter name and would use stale ones (vllm-project/vllm#42125).
 
-The protocol is known from vLLM 0.33.0's sources; no real server was met yet.
+The protocol follows vLLM 0.33.0's sources; it was not tested with a real server yet.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.memory import MicroBatches
 from orchestry.backends.local.sampler import MAX_ROWS, Drawn, Prompt, evaluating
 from orchestry.core.errors import ConfigError, LearnError, ProviderError, StoreError, reason
+from orchestry.models.http import LOOPBACK, server_says
 
 if TYPE_CHECKING:
     from orchestry.backends.local.adapters import Adapters
@@ -46,17 +47,16 @@ if TYPE_CHECKING:
 
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""That vLLM's --max-lora-rank takes."""
+"""Ranks that vLLM's --max-lora-rank accepts."""
 TOLERANCE = 0.2
-"""Nats per token, on average, that the server's log-probabilities may be off: bfloat16 costs about
-a tenth of it, a base that is quantized here and not there more."""
+"""Allowed mean difference of the server's log-probabilities, in nats per token. bfloat16 causes
+about a tenth of it; a base that is quantized only here causes more."""
 ATTEMPTS = 5
 """With 0.5, 1, 2 and 4 seconds between them."""
 PATIENCE_S = 600.0
-"""The longest silence: a request may wait behind all others of its batch."""
+"""The longest wait for one request, which may queue behind its whole batch."""
 KEY = "VLLM_API_KEY"
 """The environment variable that vLLM itself reads its key from."""
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _NO_SUCH_PATH = "Not Found"
 """FastAPI's words for an address that isn't there; of an adapter or model vLLM says more."""
 _TRANSIENT = {408, 425, 429, 502, 503, 504}
@@ -64,7 +64,7 @@ T = TypeVar("T", bound=BaseModel)
 
 
 class VllmSampler:
-    """A Sampler whose answers a server draws, from the base with the adapters last published."""
+    """A Sampler whose answers a server draws, with the last published adapters."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class VllmSampler:
         environ: Mapping[str, str] = os.environ,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Greets the server; errors name the command that starts one.
+        """Connects to the server; errors name the command that starts one.
 
-        `in_flight`: requests at a time. `micro_tokens`: most tokens in one forward pass here;
-        where memory runs out there are fewer, and `warn` hears of it.
-        Raises ProviderError where no server answers, ConfigError where it takes no adapters.
+        `in_flight`: requests at a time. `micro_tokens`: most tokens in one forward pass here; if
+        memory runs out, fewer are used and `warn` is told. Raises ProviderError if no server
+        answers, ConfigError if it accepts no adapters.
         """
         self._base, self._adapters = base, adapters
         self._endings = Endings(base.tokenizer, base.eos_ids)
@@ -91,17 +91,17 @@ class VllmSampler:
         self._folders: dict[str, Path] = {}
         """The adapters to draw with, by name at the server."""
         self._names: list[str] = []
-        """Each agent's adapter; empty while all are fresh, when they change nothing."""
+        """Each agent's adapter; empty while all are untrained and change nothing."""
         self._stale = set[str]()
         """Adapters of ours that the server may still hold."""
         self._server.served()
-        self._server.unload("orchestry-is-here")  # which tells whether it takes adapters at all
+        self._server.unload("orchestry-is-here")  # this shows whether it accepts adapters
 
     def publish(self, folder: Path) -> None:
-        """From now on the adapters saved in `folder` draw; before, fresh ones, so the bare base.
+        """From now on the adapters saved in `folder` are used; before, the bare base.
 
-        The next draw loads them, and takes those before off the server, which must see the folder
-        under the same path. Raises StoreError where it can't be read here.
+        The next draw loads them and unloads the previous ones. The server must see the folder under
+        the same path. Raises StoreError if it can't be read here.
         """
         paths = [folder.absolute() / name for name in self._adapters.folders]
         self._stale |= set(self._folders)
@@ -112,10 +112,10 @@ class VllmSampler:
     def draw(self, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
         """See Sampler.draw. Log-probabilities are this process's own, not the server's.
 
-        Those must fit them, or LearnError is raised: another base, other adapters or a server that
-        cuts the distribution would teach the team what it did not do. Raises ProviderError where
-        the server is gone, can't load the adapters, takes fewer tokens than a prompt and its answer
-        may have, or answers what can't be.
+        Raises LearnError if the two differ, because another base, other adapters or a truncated
+        distribution would make the team learn from actions that it did not take. Raises
+        ProviderError if the server is gone, can't load the adapters, has too short a context, or
+        gives an invalid answer.
         """
         if any(len(prompt.seeds) != n or not prompt.prompt_ids for prompt in prompts):
             raise ValueError(f"every prompt needs tokens, and a seed for each of its {n} samples")
@@ -136,7 +136,7 @@ class VllmSampler:
         return [[next(drawn) for _ in prompt.seeds] for prompt in prompts]
 
     def _ready(self) -> Served:
-        """What the server serves, once it has all adapters that are to draw and no older ones."""
+        """The server's model, after loading the needed adapters and unloading older ones."""
         served = self._server.served()
         for name in sorted(self._stale & served.adapters):
             self._server.unload(name)
@@ -146,7 +146,7 @@ class VllmSampler:
         return served
 
     def _check_room(self, prompts: Sequence[Prompt], served: Served) -> None:
-        """Raises where prompt and answer don't fit: vLLM would shorten the answer silently."""
+        """Raises if prompt and answer don't fit, because vLLM would shorten the answer silently."""
         longest = max(len(prompt.prompt_ids) + prompt.max_tokens for prompt in prompts)
         if served.context is not None and longest > served.context:
             raise ProviderError(
@@ -158,7 +158,8 @@ class VllmSampler:
             )
 
     def _body(self, prompt: Prompt, seed: int, served: Served) -> dict[str, Any]:
-        """Sets all that shapes the distribution: defaults may come from the model's authors."""
+        """Sets everything that shapes the distribution, because defaults may come from the model's
+        authors."""
         agent = prompt.agent_index
         return {
             "model": self._names[agent] if self._names and agent >= 0 else served.base,
@@ -188,11 +189,10 @@ class VllmSampler:
             pool.shutdown(cancel_futures=True)
 
     def _ended(self, prompt: Prompt, choice: Choice) -> tuple[tuple[int, ...], Ending]:
-        """The answer up to where it ends by this backend's own rules, and how.
+        """The answer up to its end by this backend's rules, and why it ends there.
 
-        Both sides find the same endings, except where bytes of half a character are decoded: there
-        the server may have gone on past a stop string. What is cut off changes nothing before
-        it.
+        Both sides find the same end, except after incomplete characters: there the server may
+        continue past a stop string. The text before the cut is not affected.
         """
         if choice.prompt_token_ids != prompt.prompt_ids:
             raise self._server.odd("it read other prompt tokens than it was sent")
@@ -374,7 +374,7 @@ class VllmServer:
         self._key = environ.get(KEY, "")
         self._sleep = sleep
         # A proxy can't reach this machine's own loopback.
-        local = urlsplit(url).hostname in _LOOPBACK
+        local = urlsplit(url).hostname in LOOPBACK
         self._opener: OpenerDirector = build_opener(*([ProxyHandler({})] if local else []))
 
     def served(self) -> Served:
@@ -388,10 +388,11 @@ class VllmServer:
         return Served(base.id, base.root or base.id, base.max_model_len, adapters)
 
     def load(self, name: str, folder: Path) -> None:
-        """Has it read an adapter in peft's format; names stand for contents, so twice is once.
+        """Loads an adapter in peft's format; loading a name twice is harmless, because names stand
+        for contents.
 
-        Raises ProviderError where it can't: LoRA is off, its rank is too small, or it doesn't see
-        the folder.
+        Raises ProviderError if LoRA is off, its rank is too small, or the server does not see the
+        folder.
         """
         try:
             self._send("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
@@ -409,9 +410,9 @@ class VllmServer:
             ) from None
 
     def unload(self, name: str) -> None:
-        """Has it forget an adapter; one that it doesn't know is no error.
+        """Unloads an adapter; an unknown one is no error.
 
-        Raises ConfigError where it takes no adapters while it runs.
+        Raises ConfigError if the server does not allow changing adapters while it runs.
         """
         try:
             self._send("/v1/unload_lora_adapter", {"lora_name": name})
@@ -432,7 +433,7 @@ class VllmServer:
         return choices[0]
 
     def odd(self, found: str) -> ProviderError:
-        """For an answer that arrived and can't be one."""
+        """The error for an invalid answer."""
         return ProviderError(
             f"the vLLM server at {self.url} answered what can't be ({found}): check that it is "
             f"vLLM 0.11 or newer, started with `{self.command}`; then resume the run",
@@ -447,7 +448,7 @@ class VllmServer:
             raise self.odd(reason(error)) from None
 
     def _send(self, path: str, body: Mapping[str, Any] | None = None) -> bytes:
-        """GET, or POST where there is a body; attempts again what may pass."""
+        """GET, or POST if there is a body; retries temporary failures."""
         policy = Retrying(
             sleep=self._sleep,
             stop=stop_after_attempt(ATTEMPTS),
@@ -469,7 +470,7 @@ class VllmServer:
                 return found
         except HTTPError as error:
             with error:
-                says = _says(error.read())
+                says = " ".join(server_says(error.read())[0].split())[:300]
             raise self._refused(error.code, says) from None
         except (OSError, HTTPException) as error:
             raise ProviderError(
@@ -491,22 +492,8 @@ class VllmServer:
 
 
 def _why(error: Exception) -> str:
-    """What the network did, without urllib's wrapping and the error's number."""
+    """The network's error, without urllib's wrapper and the error number."""
     cause = error.reason if isinstance(error, URLError) else error
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror
     return reason(cause) if isinstance(cause, BaseException) else cause
-
-
-def _says(body: bytes) -> str:
-    """The message in an error, of vLLM's shape or FastAPI's, on one line."""
-    text = body.decode("utf-8", "replace")
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        answer = None
-    if isinstance(answer, dict):
-        error = answer.get("error", answer)
-        found = error.get("message") or error.get("detail") if isinstance(error, dict) else error
-        text = str(found or text)
-    return " ".join(text.split())[:300] or "no message"

@@ -1,8 +1,8 @@
-"""One HTML page about runs, with a browser for their episodes. It needs nothing but itself.
+"""One self-contained HTML page about runs, with a browser for their episodes.
 
 The page is assembled from the files beside this one; its data are JSON in script elements that no
-browser executes. A content security policy names by hash the one script and the one style sheet
-that count, and forbids every request: what a model wrote can do nothing there.
+browser executes. A content security policy allows one script and one style sheet, by hash, and
+forbids every request, so a model's text can't do anything there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from orchestry.core.files import write_atomic
-from orchestry.report.page.content import CAP, content
+from orchestry.report.page.content import CAP, page_data
 from orchestry.report.runs import Experiment
 
 SCRIPTS = (
@@ -25,15 +25,15 @@ SCRIPTS = (
 """One script, in this order."""
 
 
-def write(experiments: Sequence[Experiment], folder: Path, cap: int = CAP) -> Path:
+def write_page(experiments: Sequence[Experiment], folder: Path, cap: int = CAP) -> Path:
     """Writes index.html into the folder; the same runs give the same bytes.
 
-    `cap`: bytes of the episodes' trees that the page may hold. Trees beyond it are left out, and
-    the page says so. Raises OSError if the disk refuses, StoreError if a run can't be read.
+    `cap`: maximum bytes of the episodes' trees. Further trees are left out, and the page says so.
+    Raises OSError if the disk refuses, StoreError if a run can't be read.
     """
     path = folder / "index.html"
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, assemble(content(experiments, cap)))
+    write_atomic(path, assemble(page_data(experiments, cap)))
     return path
 
 

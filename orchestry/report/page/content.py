@@ -1,4 +1,4 @@
-"""What a page holds: an index of its runs, their episodes' trees, and the lines of all texts."""
+"""A page's data: an index of its runs, their episodes' trees, and the lines of all texts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestry.report.held_out import in_words
-from orchestry.report.page.entry import Kind, Source, entry
-from orchestry.report.page.texts import Lines, embedded, numbered
+from orchestry.report.page.entry import Kind, PageRun, entry
+from orchestry.report.page.texts import LineTable, embedded, numbered
 from orchestry.report.runs import Experiment
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run
@@ -16,12 +16,11 @@ CAP = 40_000_000
 """Bytes of trees and texts."""
 
 
-def content(experiments: Sequence[Experiment], cap: int = CAP) -> dict[str, str]:
-    """All runs' figures, and as many episodes' trees as `cap` allows: JSON by the id of the element
-    that holds it."""
+def page_data(experiments: Sequence[Experiment], cap: int = CAP) -> dict[str, str]:
+    """All runs' figures, and as many episodes' trees as `cap` allows: JSON by element id."""
     sources = list(_sources(experiments))
     entries = [entry(source) for source in sources]
-    lines, trees, left = Lines(), dict[str, str](), cap
+    lines, trees, left = LineTable(), dict[str, str](), cap
     for number, record in _in_turn(sources):
         tree, cost = _tree(record, lines, left)
         if tree:
@@ -34,12 +33,12 @@ def content(experiments: Sequence[Experiment], cap: int = CAP) -> dict[str, str]
     return blocks | dict(sorted(trees.items()))
 
 
-def _sources(experiments: Sequence[Experiment]) -> Iterator[Source]:
+def _sources(experiments: Sequence[Experiment]) -> Iterator[PageRun]:
     """Each run, then its evaluations and its baselines."""
     number = 0
     for experiment in experiments:
         beside = bool(experiment.evaluations or experiment.baselines)
-        yield Source(experiment.label, experiment.run, beside, missing=experiment.missing)
+        yield PageRun(experiment.label, experiment.run, beside, missing=experiment.missing)
         of, number = number, number + 1
         kinds: dict[Kind, Mapping[str, Run]] = {
             "evaluation": experiment.evaluations,
@@ -47,12 +46,12 @@ def _sources(experiments: Sequence[Experiment]) -> Iterator[Source]:
         }
         for kind, runs in kinds.items():
             for name, run in runs.items():
-                yield Source(in_words(name, run), run, True, kind, of)
+                yield PageRun(in_words(name, run), run, True, kind, of)
                 number += 1
 
 
-def _in_turn(sources: Sequence[Source]) -> Iterator[tuple[int, EpisodeRecord]]:
-    """Episodes by weight: the runs take turns, and each begins with its most telling ones."""
+def _in_turn(sources: Sequence[PageRun]) -> Iterator[tuple[int, EpisodeRecord]]:
+    """Episodes by priority: the runs take turns, each starting with its most informative ones."""
     ranked = [
         (rank, number, record)
         for number, source in enumerate(sources)
@@ -63,7 +62,7 @@ def _in_turn(sources: Sequence[Source]) -> Iterator[tuple[int, EpisodeRecord]]:
 
 
 def telling(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
-    """The best episode, the first and the last, then such as lie evenly between them."""
+    """The best episode, the first and the last, then evenly spread ones."""
     if not records:
         return []
     best = max(records, key=lambda record: (record.reward, -record.episode))
@@ -73,14 +72,15 @@ def telling(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
     return list({record.episode: record for record in order}.values())
 
 
-def _tree(record: EpisodeRecord, lines: Lines, left: int) -> tuple[str, int]:
+def _tree(record: EpisodeRecord, lines: LineTable, left: int) -> tuple[str, int]:
     """An episode's JSON and its bytes, new lines included; '' if they are more than `left`."""
     before = len(lines.all)
     plain: dict[str, Any] = record.model_dump(mode="json", exclude_defaults=True)
-    plain["seed"] = str(record.seed)  # beyond what a number of JavaScript holds
+    plain["seed"] = str(record.seed)  # too large for a JavaScript number
     for node in plain["nodes"]:
         for turn in node["turns"]:
-            turn["completion"].pop("tokens", None)  # ids and log-probabilities: nobody reads them
+            # Token ids and log-probabilities are not shown.
+            turn["completion"].pop("tokens", None)
     tree = embedded(numbered(plain, lines))
     cost = len(tree.encode("utf-8")) + len(embedded(lines.all[before:]).encode("utf-8"))
     if cost > left:

@@ -1,4 +1,4 @@
-"""One run in the page's index: its figures, one row per episode, and what was learned when."""
+"""One run in the page's index: its figures, one row per episode, and its updates."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ Kind = Literal["run", "evaluation", "baseline"]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A run of the page. Evaluations and baselines name the place of the run they belong to."""
+class PageRun:
+    """A run of the page. Evaluations and baselines name their run's position."""
 
     label: str
     run: Run
     beside: bool
-    """Whether it is compared with others on the page, so that its means want intervals."""
+    """Whether it is compared with others on the page, so that its means need intervals."""
     kind: Kind = "run"
     of: int | None = None
     missing: tuple[str, ...] = ()
 
 
-def entry(source: Source) -> dict[str, Any]:
-    """Plain data; places of this machine are left out, so that a page may be shown to others."""
+def entry(source: PageRun) -> dict[str, Any]:
+    """Plain data without paths of this machine, so that a page may be shared."""
     run, events = source.run, source.run.events
     manifest = _manifest(run.folder)
     return {
@@ -97,7 +97,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _row(record: EpisodeRecord) -> dict[str, Any]:
-    """What the list of episodes and the curves show."""
+    """Data for the list of episodes and the curves."""
     values = [leaf.value for leaf in record.leaves() if leaf.value is not None]
     return {
         "episode": record.episode,
@@ -116,7 +116,7 @@ def _row(record: EpisodeRecord) -> dict[str, Any]:
 
 
 def _updates(events: Sequence[Event], folder: Path) -> list[dict[str, Any]]:
-    """Each update's own figures, and how many episodes came before it."""
+    """Each update's figures, and the number of earlier episodes."""
     found = []
     played = set[int]()
     for event in events:
@@ -141,7 +141,7 @@ def _updates(events: Sequence[Event], folder: Path) -> list[dict[str, Any]]:
 
 
 def _dev(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """What the team earned on dev, an update each; 0 is the team as the run began."""
+    """The team's reward on dev per update; 0 is the untrained team."""
     return [
         event.model_dump(mode="json", exclude={"kind", "at"})
         for event in events
@@ -150,7 +150,7 @@ def _dev(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def _behaviors(folder: Path) -> list[dict[str, Any]]:
-    """The run's library as it stands on disk; none where it learned none."""
+    """The run's library on disk; empty if it learned nothing."""
     path = folder / "behaviors" / "library.yaml"
     try:
         return list(read_yaml(path).get("behaviors") or [])

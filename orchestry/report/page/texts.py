@@ -1,4 +1,4 @@
-"""Texts and data as they stand in the page: each line of text once, and JSON that stays data."""
+"""Texts and data in the page: each line of text once, and JSON that can't become code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 _UNSAFE = re.compile("[<\u2028\u2029\ud800-\udfff]")
 """`<` could end or nest the element; half a surrogate pair can't be written as UTF-8."""
 TEXTS = ("content", "text", "feedback", "judge_feedback")
-"""Fields of a record that hold what models and tasks wrote."""
+"""Fields of a record with texts of models and tasks."""
 
 
-class Lines:
-    """Every line once. What an agent saw repeats what others said, so pages halve by it."""
+class LineTable:
+    """Stores every line once. Observations repeat other agents' messages, so this halves pages."""
 
     def __init__(self) -> None:
         self.all: list[str] = []
@@ -24,7 +24,7 @@ class Lines:
         return [self._number(line) for line in text.split("\n")]
 
     def cut(self, length: int) -> None:
-        """Forgets all lines but the first `length` ones."""
+        """Drops all lines after the first `length`."""
         for line in self.all[length:]:
             del self._numbers[line]
         del self.all[length:]
@@ -36,7 +36,7 @@ class Lines:
         return number
 
 
-def numbered(data: Any, lines: Lines) -> Any:
+def numbered(data: Any, lines: LineTable) -> Any:
     """Plain data of a record, with line numbers in place of each text."""
     if isinstance(data, dict):
         return {
@@ -49,6 +49,6 @@ def numbered(data: Any, lines: Lines) -> Any:
 
 
 def embedded(data: Any) -> str:
-    """JSON that may stand in a script element, whatever its texts say."""
+    """JSON that is safe in a script element, whatever its texts contain."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return _UNSAFE.sub(lambda char: f"\\u{ord(char[0]):04x}", text)

@@ -1,1 +1,1 @@
-"""What runs in the sandbox's own processes: standard library only, sent there as compiled code."""
+"""Code for the sandbox's own processes: standard library only, sent there compiled."""

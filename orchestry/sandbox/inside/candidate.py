@@ -1,7 +1,7 @@
 """Runs one candidate's calls in a forked child and sends one record per call.
 
-Nothing in here knows what the calls should return. The candidate runs in this very process and can
-reach all of it, so whoever reads the records takes them as answers of the candidate, no more.
+Nothing here knows what the calls should return. The candidate runs in this process and can reach
+all of it, so its records are treated as the candidate's own words.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 from orchestry.sandbox.inside.tagged import Untaggable, dumps, dumps_record, loads
 
-NAME = "<candidate>"
+_NAME = "<candidate>"
 MAX_WHY = 4096  # the host shows less
 MAX_FRAMES = 8
 REARM_S = 0.05
 FRAME = 128
-"""Bytes of each record that do not count: its index, its verdict and a short why."""
+"""Bytes of each record that do not count: index, outcome and a short reason."""
 
 Record = dict[str, Any]
 Send = Callable[[bytes], None]
@@ -34,29 +34,29 @@ class OutOfTime(BaseException):
 
 
 def answer_calls(job: dict[str, Any], send: Send) -> None:
-    """Every call of the job in order, each with arguments of its own."""
+    """Runs every call of the job in order, each with its own arguments."""
     call_s, output_kb = job["call_s"], job["output_kb"]
-    function, failure = load(job["code"], job["entry_point"], call_s)
-    room = output_kb << 10  # for all calls together: the host reads what they say
+    function, failure = _load(job["code"], job["entry_point"], call_s)
+    room = output_kb << 10  # for all calls together, because the host reads their output
     for index, args in enumerate(job["calls"]):
         record = failure or attempt(function, marshal.loads(args), call_s)
-        data = fitted({"index": index, **record}, room, output_kb)
+        data = _fitted({"index": index, **record}, room, output_kb)
         room -= max(0, len(data) - FRAME)
         send(data)
 
 
 def answer_test(job: dict[str, Any], receive: Callable[[], bytes], send: Send) -> None:
-    """Calls as a test in another process asks for them, until it is gone."""
+    """Serves calls of a test in another process, until the test ends."""
     call_s, output_kb = job["call_s"], job["output_kb"]
-    function, failure = load(job["code"], job["entry_point"], call_s)
+    function, failure = _load(job["code"], job["entry_point"], call_s)
     while True:
         args, named = loads(receive())
         record = failure or attempt(partial(function, **named), args, call_s, kin=True)
-        send(fitted(record, output_kb << 10, output_kb))
+        send(_fitted(record, output_kb << 10, output_kb))
 
 
-def fitted(record: Record, room: int, output_kb: int) -> bytes:
-    """A record as it is sent; one that needs more than `room` says only that."""
+def _fitted(record: Record, room: int, output_kb: int) -> bytes:
+    """A record for sending; if it needs more than `room`, a short one that says so."""
     if len(record.get("value", b"")) <= room:
         data = dumps_record(record)
         if len(data) <= room + FRAME:
@@ -66,14 +66,14 @@ def fitted(record: Record, room: int, output_kb: int) -> bytes:
     return dumps_record(short | ({"index": record["index"]} if "index" in record else {}))
 
 
-def load(code: str, entry_point: str, call_s: float) -> tuple[Callable[..., Any], Record | None]:
-    """The candidate's function, or the record that every call gets because there is none."""
-    module = sys.modules["candidate"] = ModuleType("candidate")  # as pickle and others expect
+def _load(code: str, entry_point: str, call_s: float) -> tuple[Callable[..., Any], Record | None]:
+    """The candidate's function; if there is none, the record for every call."""
+    module = sys.modules["candidate"] = ModuleType("candidate")  # pickle and others expect this
     names = vars(module)
-    linecache.cache[NAME] = (len(code), None, code.splitlines(keepends=True), NAME)
+    linecache.cache[_NAME] = (len(code), None, code.splitlines(keepends=True), _NAME)
 
     def define() -> Record:
-        exec(compile(code, NAME, "exec", dont_inherit=True), names)  # noqa: S102
+        exec(compile(code, _NAME, "exec", dont_inherit=True), names)  # noqa: S102
         if not callable(names.get(entry_point)):
             return {"verdict": "error", "why": f"no function '{entry_point}' is defined"}
         return {}
@@ -84,7 +84,7 @@ def load(code: str, entry_point: str, call_s: float) -> tuple[Callable[..., Any]
 
 
 def attempt(function: Callable[..., Any], args: Any, call_s: float, *, kin: bool = False) -> Record:
-    """One call: its value as tagged JSON, or why there is none."""
+    """Runs one call: its value as tagged JSON, or why there is none."""
 
     def answer() -> Record:
         value = function(*args)
@@ -98,7 +98,7 @@ def attempt(function: Callable[..., Any], args: Any, call_s: float, *, kin: bool
 
 
 def timed(work: Callable[[], Record], call_s: float) -> Record:
-    """Runs candidate code under the CPU timer; whatever it raises becomes a record."""
+    """Runs candidate code under the CPU timer; an exception becomes a record."""
     try:
         _arm(call_s, REARM_S)
         try:
@@ -108,18 +108,18 @@ def timed(work: Callable[[], Record], call_s: float) -> Record:
     except OutOfTime:
         return {"verdict": "timeout", "why": f"no answer after {call_s:g} s of CPU time"}
     except MemoryError as error:
-        return {"verdict": "memory", **explain(error)}
+        return {"verdict": "memory", **_explain(error)}
     except BaseException as error:
-        return {"verdict": "error", **explain(error)}
+        return {"verdict": "error", **_explain(error)}
 
 
 def heed_timer() -> None:
-    """From here on the CPU timer's end is an OutOfTime, in this process and its forks."""
+    """From now on the CPU timer raises OutOfTime, in this process and its forks."""
     signal.signal(signal.SIGPROF, out_of_time)
 
 
 def _arm(call_s: float, again_s: float = 0) -> None:
-    """Starts the CPU timer, or ends it (0). WASI has none: there only the run as a whole ends."""
+    """Starts the CPU timer, or stops it (0). WASI has none; there only the whole run is limited."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, call_s, again_s)
 
@@ -129,8 +129,8 @@ def out_of_time(*_: object) -> None:
     raise OutOfTime
 
 
-def explain(error: BaseException) -> Record:
-    """What was raised, the line inside the candidate, and its own part of the traceback."""
+def _explain(error: BaseException) -> Record:
+    """The exception, its line in the candidate, and the candidate's part of the traceback."""
     try:
         text = str(error.msg if isinstance(error, SyntaxError) else error)
     except BaseException:  # the candidate's own __str__
@@ -142,15 +142,15 @@ def explain(error: BaseException) -> Record:
 
 
 def _frames(error: BaseException) -> tuple[int | None, str]:
-    """The candidate's own line that raised, and its frames, one per line."""
+    """The candidate's line that raised, and its frames, one per line."""
     if isinstance(error, SyntaxError):
         return error.lineno, ""
     try:
-        frames = [f for f in _extract(error.__traceback__) if f.filename == NAME]
+        frames = [f for f in _extract(error.__traceback__) if f.filename == _NAME]
         shown = [f"line {f.lineno}, in {f.name}: {f.line}" for f in frames]
-    except BaseException:  # the candidate may have patched what this stands on
+    except BaseException:  # the candidate may have patched what this uses
         return None, ""
-    if len(shown) > MAX_FRAMES:  # the first ones and the last ones tell
+    if len(shown) > MAX_FRAMES:  # the first and the last frames are informative
         half = MAX_FRAMES // 2
         shown = [*shown[:half], f"({len(shown) - 2 * half} more)", *shown[-half:]]
     return (frames[-1].lineno if frames else None), "\n".join(shown)

@@ -1,7 +1,7 @@
-"""Takes from the server's process all that its candidates must not have (Linux).
+"""Confines the server's process, and so its candidates (Linux).
 
-Level 1: namespaces of its own (no process, network, host name or mount of the machine), an empty
-root, no capabilities, Landlock, and in each child seccomp. Level 2, where a container forbids new
+Level 1: its own namespaces (no process, network, host name or mount of the machine), an empty root,
+no capabilities, Landlock, and seccomp in each child. Level 2, if a container forbids new
 namespaces: the same without them. Sources: unshare(2), pivot_root(2), landlock(7), capset(2).
 """
 
@@ -24,16 +24,16 @@ _DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_NO_NEW_PRIVS = 1, 4, 38
 _CAPABILITY_V3 = 0x20080522
 _NOBODY = 0x70000000
-"""From here on user ids are taken that no machine gives to anybody: with one to itself, a server
-owns no file, may signal nobody, and its threads can be counted."""
+"""User ids from here on are unused on any machine. With its own id, a server owns no file, can
+signal no other process, and its threads can be counted."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def namespaces(machine: str) -> None:
-    """Puts this process's further life into a child that is alone. Raises OSError if forbidden.
+    """Continues in a child with new namespaces. Raises OSError if this is forbidden.
 
-    The calling process stays behind as the child's guard and ends with it.
+    The calling process stays as the child's guard and ends with it.
     """
     root = os.geteuid() == 0
     user, group = os.geteuid(), os.getegid()
@@ -51,7 +51,8 @@ def namespaces(machine: str) -> None:
 
 
 def nobody() -> bool:
-    """Root becomes a user that owns nothing; whether this process now has a user id to itself."""
+    """Root becomes a user that owns nothing; returns whether this process now has its own user
+    id."""
     if os.geteuid():
         return False
     number = _NOBODY + int.from_bytes(os.urandom(3), "big")
@@ -59,7 +60,7 @@ def nobody() -> bool:
         os.setgroups([])
         os.setresgid(number, number, number)
         os.setresuid(number, number, number)
-    except OSError:  # a container's root that may not: Landlock and seccomp hold it all the same
+    except OSError:  # a container's root may not switch; Landlock and seccomp still confine it
         return False
     return True
 
@@ -70,13 +71,14 @@ def powerless(machine: str) -> None:
     header = struct.pack("=Ii", _CAPABILITY_V3, 0)
     _call("capset", _syscall(_CAPSET[machine], header, bytes(24)))
     prctl(_PR_SET_DUMPABLE, 0)
-    die_with_parent()  # a change of user would have cleared it
+    die_with_parent()  # a change of user would clear it
 
 
 def landlock() -> int:
-    """Denies all files, TCP, and signals to others, as far as this kernel knows how: its ABI.
+    """Denies files, TCP, and signals to others, as far as the kernel supports it; returns
+    Landlock's ABI.
 
-    Raises OSError if it has none.
+    Raises OSError if there is no Landlock.
     """
     abi = _call("landlock", _syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1))
     newest = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}.get(abi, 16)
@@ -102,7 +104,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def _empty_root(machine: str) -> None:
-    """An empty folder in memory, which can't be written to, is all there is."""
+    """Makes an empty read-only folder in memory the root."""
     place = tempfile.gettempdir().encode()
     _call("mount", _libc.mount(None, b"/", None, ctypes.c_ulong(_PRIVATE), None))
     kind, flags = b"tmpfs", ctypes.c_ulong(_HARMLESS)
@@ -116,7 +118,7 @@ def _empty_root(machine: str) -> None:
 
 
 def _guard(child: int) -> None:
-    """Ends as the child does. Without it here the child would have no parent to die with."""
+    """Waits and ends like the child; the child dies with this parent."""
     os.closerange(0, 64)
     status = os.waitpid(child, 0)[1]
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)

@@ -1,8 +1,8 @@
 """The candidate's side inside CPython for WASI: an interpreter that serves one run and ends.
 
-It has the standard streams and nothing else, and they lead nowhere: the host answers pread and
-pwrite alone, where the offset is a channel. No signal, thread or process exists here, so nothing
-but the end of the whole run stops a call.
+It has only the standard streams, which are not connected: the host implements only pread and
+pwrite, with the offset as a channel. There are no signals, threads or processes, so only the end of
+the whole run stops a call.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import sys
 from orchestry.sandbox.inside.candidate import answer_calls, answer_test
 from orchestry.sandbox.inside.tagged import loads
 from orchestry.sandbox.inside.tester import run_test
-from orchestry.sandbox.inside.wire import HEAD, framed
+from orchestry.sandbox.inside.wire import PREFIX, framed
 
 INBOX, RECORDS, PEER = 1, 3, 4
-"""Channels: what comes in, what is said to the host, what is said to the instance beside."""
+"""Channels: input, output to the host, output to the other instance."""
 _IN, _OUT = 0, 1  # descriptors
 _MOST = 1 << 16
 
@@ -25,11 +25,11 @@ _MOST = 1 << 16
 def main() -> None:
     """Reads one job and answers it."""
     os.environ.clear()
-    random.seed(0)  # verdicts repeat
-    read, write = os.pread, os.pwrite  # a candidate can't swap what is kept here
+    random.seed(0)  # outcomes repeat
+    read, write = os.pread, os.pwrite  # so that a candidate can't replace it
 
     def receive() -> bytes:
-        return _exactly(int.from_bytes(_exactly(HEAD), "big"))
+        return _exactly(int.from_bytes(_exactly(PREFIX), "big"))
 
     def _exactly(size: int) -> bytes:
         parts = []
@@ -54,7 +54,7 @@ def main() -> None:
         send(PEER if peer else RECORDS, record)
 
     for name in [name for name in sys.modules if name.startswith("orchestry")]:
-        del sys.modules[name]  # a candidate has no business with them
+        del sys.modules[name]  # not for candidates
     job = loads(receive())
     peer = "calls" not in job and "test" not in job
     sys.setrecursionlimit(job["recursion"])

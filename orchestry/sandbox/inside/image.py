@@ -1,8 +1,8 @@
-"""The standard library in memory, so that confined code needs no file to import it.
+"""The standard library in memory, so that confined code can import it without files.
 
-Modules in C are loaded before anything is confined; the rest is kept as compiled code and run when
-a candidate first imports it. What only serves networks, windows, databases or raw memory is left
-out; what merely fails when it is used is not, since programs import more than they need.
+C modules are loaded before confinement; others are kept compiled and executed at their first
+import. Modules for networks, windows, databases or raw memory are left out. Modules that only fail
+when used are kept, because programs import more than they need.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEFT_OUT = frozenset(
     "telnetlib test tkinter turtle turtledemo venv webbrowser wsgiref xmlrpc zipapp".split()
 )
 TWINS = frozenset(("_asyncio", "_zoneinfo"))
-"""In C, and the library does without: they import so much that each fork would take longer."""
+"""Optional C modules that import so much that each fork would be slower."""
 WARM = (
     "abc ast base64 bisect calendar cmath collections.abc contextlib copy dataclasses datetime "
     "decimal enum fractions functools hashlib heapq inspect io itertools json math numbers "
@@ -37,15 +37,15 @@ WARM = (
     "unicodedata encodings.ascii encodings.latin_1 encodings.utf_16 encodings.utf_32 "
     "_strptime"
 ).split()
-"""What candidates import most: loaded once, before the first run."""
+"""The most imported modules, loaded once before the first run."""
 
 
 class Image(MetaPathFinder, Loader):
-    """A finder over compiled modules that lie in memory."""
+    """A finder for compiled modules in memory."""
 
     def __init__(self, library: str) -> None:
         self._places: dict[str, slice] = {}
-        """Module: where in the memory its code lies, or its source if there is none."""
+        """Per module: the position of its code in memory, or its source."""
         self._packages: set[str] = set()
         end = 0
         with _unnamed() as file:
@@ -81,7 +81,7 @@ class Image(MetaPathFinder, Loader):
 _COMPILED = b"\0"  # no source begins with it
 
 
-def install() -> None:
+def serve_imports() -> None:
     """From here on imports are served from memory alone."""
     library = os.path.dirname(os.__file__)
     image = Image(library)
@@ -101,14 +101,14 @@ def install() -> None:
 
 
 def _unnamed() -> BinaryIO:
-    """A file that nobody else can open: in memory where the system has that."""
+    """A file that no other process can open; in memory if the system supports it."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("library"), "w+b")
     return cast(BinaryIO, tempfile.TemporaryFile())
 
 
 def _modules(library: str) -> Iterator[tuple[str, str, bool]]:
-    """Name, source file and whether it is a package, of all that is not left out."""
+    """Name, source file and whether it is a package, for all included modules."""
     for folder, folders, files in os.walk(library):
         package = os.path.relpath(folder, library).replace(os.sep, ".")
         inside = package != "."
@@ -131,7 +131,7 @@ def _modules(library: str) -> Iterator[tuple[str, str, bool]]:
 
 
 def _read(path: str) -> bytes:
-    """The module's compiled code where this interpreter left it, else its source."""
+    """The module's compiled code from the interpreter's cache, else its source."""
     with contextlib.suppress(OSError), open(importlib.util.cache_from_source(path), "rb") as file:
         data = file.read()
         if data.startswith(importlib.util.MAGIC_NUMBER):
@@ -141,7 +141,7 @@ def _read(path: str) -> bytes:
 
 
 def _load_extensions(library: str) -> None:
-    """Modules in C can't be loaded later: that takes a file, and memory that may be run."""
+    """Loads C modules now; later this would need a file and executable memory."""
     folder = os.path.join(library, "lib-dynload")
     for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         name = file.partition(".")[0]

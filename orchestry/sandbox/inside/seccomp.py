@@ -28,19 +28,19 @@ _X32 = 0x40000000  # x86_64 answers these numbers as another machine
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _LOW = (1 << 32) - 1
 
-Step = tuple[int, int, int, int]
+Instruction = tuple[int, int, int, int]
 """code, jump if true, jump if false, constant."""
-_DENY: Step = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
+_DENY: Instruction = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
 
 
-def for_server(machine: str) -> list[Step]:
-    """What a server and its children may do. Raises KeyError for a machine without a table.
+def for_server(machine: str) -> list[Instruction]:
+    """The filter for a server and its children. Raises KeyError for a machine without a table.
 
-    What is not allowed fails with EPERM, so that Python raises PermissionError and an honest
-    candidate goes on; a call in another machine's numbers kills.
+    A forbidden call fails with EPERM, so that Python raises PermissionError and an honest candidate
+    can continue. A call with another machine's numbers kills the process.
     """
     column = [*MACHINES].index(machine)
-    steps: list[Step] = [
+    steps: list[Instruction] = [
         (_LOAD, 0, 0, _MACHINE),
         (_EQUAL, 1, 0, MACHINES[machine]),
         (_RETURN, 0, 0, _KILL),
@@ -59,13 +59,13 @@ def for_server(machine: str) -> list[Step]:
     return [*steps, (_EQUAL, 0, 1, CLONE3[column]), missing, _DENY]
 
 
-def for_child(machine: str) -> list[Step]:
-    """What a child gives up besides: of two filters the stricter one decides.
+def for_child(machine: str) -> list[Instruction]:
+    """The additional filter for a child; of two filters the stricter one decides.
 
-    Its own is short, since the kernel works for each step whenever one is installed.
+    It is short, because installing a filter costs time per step.
     """
     column = [*MACHINES].index(machine)
-    steps: list[Step] = [(_LOAD, 0, 0, _NUMBER)]
+    steps: list[Instruction] = [(_LOAD, 0, 0, _NUMBER)]
     numbers = [pair[column] for pair in SERVER.values()]
     numbers += [FORK] if machine == "x86_64" else []
     for number in numbers:
@@ -75,14 +75,14 @@ def for_child(machine: str) -> list[Step]:
     return [*steps, (_RETURN, 0, 0, _ALLOW)]
 
 
-def _rule(rule: Rule, column: int) -> list[Step]:
+def _rule(rule: Rule, column: int) -> list[Instruction]:
     body = [step for check in rule.checks for step in _body(check)]
     body.append((_RETURN, 0, 0, _ALLOW))
     return [(_EQUAL, 0, len(body), rule.numbers[column]), *body]
 
 
-def _body(check: Check) -> list[Step]:
-    """Steps that deny where the check fails and else fall through."""
+def _body(check: Check) -> list[Instruction]:
+    """Steps that deny if the check fails, and otherwise fall through."""
     low = _ARGUMENTS + 8 * check.argument
     load_low, load_high = (_LOAD, 0, 0, low), (_LOAD, 0, 0, low + 4)
     if check.some:
@@ -97,9 +97,9 @@ def _body(check: Check) -> list[Step]:
 
 
 class Filter:
-    """A program as the kernel takes it; made once, installed as often as one likes."""
+    """A program in the kernel's format; made once, installed many times."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Instruction]) -> None:
         code = b"".join(struct.pack("=HBBI", *step) for step in steps)
         self._code = ctypes.create_string_buffer(code, len(code))
         address = ctypes.addressof(self._code)
@@ -109,6 +109,6 @@ class Filter:
         self._install = partial(prctl, *map(ctypes.c_ulong, given))
 
     def install(self) -> None:
-        """From here on this process is held by it, for good. Raises OSError if it can't be."""
+        """Installs the filter for this process permanently. Raises OSError if this fails."""
         if self._install():
             raise OSError(ctypes.get_errno(), "seccomp")

@@ -1,8 +1,8 @@
 """The fork server: a warm interpreter that is confined once and forked for every run.
 
-It never reads a job: the child does, so that nothing of one candidate, or of a test, lies in the
-memory of the next. It watches the clock, holds what the child says up to a bound, kills what is
-left and passes on how the child ended; what was said is the host's to read.
+The child reads its job, never the server, so that no candidate's or test's data is in the memory of
+the next. The server watches the clock, buffers the child's output up to a limit, kills what is
+left, and reports how the child ended. Only the host interprets the output.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from orchestry.sandbox.inside import image, wire
 from orchestry.sandbox.inside.candidate import Send, answer_calls, answer_test, heed_timer
 from orchestry.sandbox.inside.tagged import dumps
 from orchestry.sandbox.inside.tester import run_test
-from orchestry.sandbox.inside.trial import holes, rehearse
+from orchestry.sandbox.inside.trial import holes, warm_up
 
 ORDER = struct.Struct("!dQB")
-"""Seconds on the wall clock, bytes that may be said, and how many processes: 1, or 2 for a test."""
+"""Wall-clock seconds, maximum bytes of output, and number of processes: 1, or 2 for a test."""
 REPLY = struct.Struct("!BidI")
-"""Which end, the wait status, seconds of CPU time, how many bytes follow."""
+"""How it ended, the wait status, CPU seconds, and the number of following bytes."""
 ENDED, LATE, FULL, MUTE = range(4)
-"""It ended; the clock ran out; it said more than it may; it lives on but can say no more."""
+"""It ended; time ran out; too much output; it is alive but closed its output."""
 _LAST_WORD = wire.framed(b"")
-"""Who has said it is not waited for: how it ends tells nothing more."""
+"""The last message; after it the child's end is not waited for."""
 RECORDS, PEER = 3, 4
-"""Descriptors in a child."""
+"""File descriptors in a child."""
 _OPEN_FILES = 64
 _FIXED = {
     resource.RLIMIT_FSIZE: 0,
@@ -53,7 +53,7 @@ _FIXED = {
 _THREAD_STACK = 1 << 20
 _MOST = 1 << 16
 _QUIET_MS = 10
-_LAST_S = 0.1  # beyond the run's own time, for a process that is on its way out
+_LAST_S = 0.1  # in addition to the run's time, for a process that is ending
 _LOOK_S = 0.0002
 _BROKEN = 70  # EX_SOFTWARE
 UNCONFINED = 4
@@ -65,34 +65,35 @@ class Cell:
 
     level: int
     base: int
-    """Bytes of address space that the interpreter has by itself; 0 if it can't be limited."""
+    """Bytes of address space of the interpreter itself; 0 if it can't be limited."""
     counted: int
-    """How many other processes have this server's user id; 0 where others may have it too, so that
-    threads can't be counted."""
+    """Number of processes with this server's user id; 0 if others may have it too, so that threads
+    can't be counted."""
     lock: Callable[[], None]
-    """The last step: from here on the child is held."""
+    """The last step: from now on the child is confined."""
     cpu_s: int = field(default_factory=lambda: _hard(resource.RLIMIT_CPU))
     memory: int = field(default_factory=lambda: _hard(resource.RLIMIT_AS))
     processes: int = field(default_factory=lambda: _hard(resource.RLIMIT_NPROC))
-    """The limits of this process, of those that each run lowers."""
+    """This process's limits, for those that each run lowers."""
 
 
 def main(level: int) -> NoReturn:
-    """Confines this process, says how far, then serves orders until the host is gone."""
+    """Confines this process, reports how, then serves orders until the host is gone."""
     control = fcntl.fcntl(0, fcntl.F_DUPFD, PEER + 1)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(PEER + 1):
         os.dup2(null, fd)
-    if null > PEER:  # else it is one of those places itself
+    if null > PEER:  # otherwise it is one of those descriptors itself
         os.close(null)
     os.environ.clear()
     threading.stack_size(_THREAD_STACK)
-    random.seed(0)  # verdicts repeat
+    random.seed(0)  # outcomes repeat
     heed_timer()
     try:
-        image.install()
-        os.register_at_fork = posix.register_at_fork  # what this program was started without
-        rehearse()
+        image.serve_imports()
+        # Until here none of this program's modules could register a hook.
+        os.register_at_fork = posix.register_at_fork
+        warm_up()
         cell, said = enter(level)
         for which, cap in _FIXED.items():
             most = min(cap, _hard(which))
@@ -112,7 +113,7 @@ def main(level: int) -> NoReturn:
 
 
 def enter(level: int) -> tuple[Cell, dict[str, Any]]:
-    """Confines this process as the level says. Raises OSError for what the system forbids."""
+    """Confines this process at that level. Raises OSError if the system forbids it."""
     base = _address_space()
     if level == UNCONFINED:
         return Cell(level, base, counted=0, lock=lambda: None), {"level": level}
@@ -135,7 +136,7 @@ def enter(level: int) -> tuple[Cell, dict[str, Any]]:
         confine.namespaces(machine)
     alone = confine.nobody()
     counted = 1 if alone else 2 if level == 1 else 0  # the server, and without root its guard
-    confine.powerless(machine)  # first, for only then may anybody use Landlock
+    confine.powerless(machine)  # first, because Landlock needs it
     abi = confine.landlock()
     filters[0].install()
     # At level 1 the server is the first process, with which all others end.
@@ -144,19 +145,19 @@ def enter(level: int) -> tuple[Cell, dict[str, Any]]:
 
 
 def serve(control: int, cell: Cell, wall_s: float, room: int, processes: int) -> None:
-    """One run from start to end: nothing of it is left, whatever happens.
+    """One run from start to end; nothing of it is left, whatever happens.
 
-    Little is done while a child lives: each page that this process then writes to is copied.
+    Little is done while a child lives, because each page that this process writes then is copied.
     """
     mine, theirs = os.pipe()
     deadline = time.monotonic() + wall_s
     poll = select.poll()
-    poll.register(control, 0)  # 0: nothing but that the other end is closed
+    poll.register(control, 0)  # 0: only watches whether the other end is closed
     poll.register(mine, 0)
     if processes == 1:
         child, ready = _fork(control, cell, {RECORDS: theirs})
         children = [child]
-    else:  # only the test can say what came of it
+    else:  # only the test reports the result
         one, other = (end.detach() for end in socket.socketpair())
         first, ready = _fork(control, cell, {PEER: one})
         _wait_for(ready)
@@ -187,13 +188,13 @@ def serve(control: int, cell: Cell, wall_s: float, room: int, processes: int) ->
 
 
 def _reply(control: int, end: int, said: bytes, status: int = 0, cpu_s: float = 0.0) -> None:
-    wire.put(control, REPLY.pack(end, status, cpu_s, len(said)) + said)
+    wire.write(control, REPLY.pack(end, status, cpu_s, len(said)) + said)
 
 
 def _fork(control: int, cell: Cell, kept: dict[int, int]) -> tuple[int, int]:
-    """A child, and what ends as soon as it has read its part of the order.
+    """A child, and a pipe that closes when the child has read its part of the order.
 
-    Nobody else may read on before.
+    No other process may read before that.
     """
     ready, done = os.pipe()
     pid = os.fork()
@@ -213,14 +214,14 @@ def _wait_for(ready: int) -> None:
 
 
 def _child(cell: Cell, job: dict[str, Any], kept: dict[int, int]) -> None:
-    """What is done in a child; it leaves as soon as its work is done."""
+    """The work of a child; it exits when the work is done."""
     os.setsid()
     _keep(kept)
     _restrict(cell, job)
     sys.setrecursionlimit(job["recursion"])
     gc.enable()
-    put, close = wire.put, os.close  # a candidate can't swap what is kept here
-    leave = os._exit  # nor can a thread or an exit handler of its own hold this up
+    put, close = wire.write, os.close  # so that a candidate can't replace it
+    leave = os._exit  # nor can its threads or exit handlers delay this
     say = _sayer(RECORDS if RECORDS in kept else PEER)
     cell.lock()
     if "test" in job:
@@ -241,12 +242,12 @@ def _ask(args: bytes) -> bytes:
 
 
 def _sayer(fd: int) -> Send:
-    """Sends records by what a candidate can't swap by patching `os`."""
+    """Sends records with functions that a candidate can't replace by patching `os`."""
     send, getpid, leave = wire.send, os.getpid, os._exit
     pid = getpid()
 
     def say(record: bytes) -> None:
-        if getpid() != pid:  # a fork, which only the unconfined level allows
+        if getpid() != pid:  # a forked process, possible only at the unconfined level
             leave(0)
         send(fd, record)
 
@@ -254,20 +255,21 @@ def _sayer(fd: int) -> Send:
 
 
 def _keep(kept: dict[int, int]) -> None:
-    """Moves what is kept to its place and closes the rest; what has no use leads nowhere."""
+    """Moves the needed descriptors to their places and closes the rest; unused ones become the null
+    device."""
     for place in (RECORDS, PEER):
         os.dup2(kept.get(place, 0), place)  # 0 is the null device
     os.closerange(PEER + 1, _OPEN_FILES)
 
 
 def _restrict(cell: Cell, job: dict[str, Any]) -> None:
-    """The limits of this run; one of this process that is lower stays.
+    """Sets the limits of this run; a lower limit of this process stays.
 
-    In as few steps as can be: each child copies every page that they touch.
+    In as few steps as possible, because each child copies every page that they touch.
     """
     limit = resource.setrlimit
     cpu_s, most = job["cpu_s"], cell.cpu_s
-    # At the hard limit the kernel kills without a name for it, so the soft one comes first.
+    # At the hard limit the kernel kills without a reason, so the soft limit is lower.
     limit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1) if cpu_s < most else (most, most))
     if cell.base:
         size = cell.base + (job["memory_mb"] << 20)
@@ -280,7 +282,7 @@ def _restrict(cell: Cell, job: dict[str, Any]) -> None:
 
 
 def _hard(which: int) -> int:
-    """This process's limit, that nobody may raise."""
+    """This process's limit, which can't be raised."""
     hard = resource.getrlimit(which)[1]
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
@@ -288,9 +290,10 @@ def _hard(which: int) -> int:
 def _listen(
     poll: select.poll, control: int, mine: int, deadline: float, room: int
 ) -> tuple[int, bytes]:
-    """What is said until it ends, and how it ended. Raises EOFError if the host is gone.
+    """The output until the child ends, and how it ended. Raises EOFError if the host is gone.
 
-    At first only an end is waited for: most runs are short, and each word would wake this process.
+    At first only the end is waited for: most runs are short, and each output would wake this
+    process.
     """
     found = poll.poll(_QUIET_MS)
     over = [(mine, select.POLLHUP)] == found
@@ -308,7 +311,7 @@ def _listen(
 
 
 def _ready(poll: select.poll, control: int, deadline: float) -> bool:
-    """Whether something came of the run before the deadline. Raises EOFError: the host is gone."""
+    """Whether the run had output before the deadline. Raises EOFError if the host is gone."""
     left = math.ceil((deadline - time.monotonic()) * 1000)
     found = poll.poll(left) if left > 0 else []
     for fd, _ in found:
@@ -318,9 +321,9 @@ def _ready(poll: select.poll, control: int, deadline: float) -> bool:
 
 
 def _wait(pid: int, deadline: float) -> tuple[int, float] | None:
-    """Status and CPU seconds of a child that said its last word; None if it lives on.
+    """Status and CPU seconds of a child that sent its last message; None if it is alive.
 
-    The end comes a moment after the last word.
+    The child ends a moment after its last message.
     """
     deadline = max(deadline, time.monotonic() + _LAST_S)
     while True:
@@ -333,14 +336,14 @@ def _wait(pid: int, deadline: float) -> tuple[int, float] | None:
 
 
 def _clear(cell: Cell, children: list[int]) -> tuple[int, float]:
-    """Kills what is left of a run; wait status and CPU seconds of the last one."""
-    if cell.level == 1:  # all there is besides this process
+    """Kills what is left of a run; returns wait status and CPU seconds of the last process."""
+    if cell.level == 1:  # all processes except this one
         _kill(os.kill, -1)
     else:
         for pid in children:
             _kill(os.killpg, pid)
             _kill(os.kill, pid)  # before it had a group
-    fcntl.fcntl(0, fcntl.F_SETFL, os.O_RDWR)  # runs share it, and may have set its flags
+    fcntl.fcntl(0, fcntl.F_SETFL, os.O_RDWR)  # shared by runs, which may have set its flags
     status, cpu_s = 0, 0.0
     for pid in children:
         _, status, used = os.wait4(pid, 0)
@@ -356,18 +359,18 @@ def _kill(how: Callable[[int, int], None], pid: int) -> None:
 
 
 def _forget() -> None:
-    """Takes out of reach what only the server needs; what is left is shared, not copied."""
+    """Removes what only the server needs; the rest is shared, not copied."""
     ours = ("orchestry", "ctypes", "_ctypes")
     for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
         del sys.modules[name]
-    sys.executable, sys.orig_argv = "", []  # the names of this machine's folders
+    sys.executable, sys.orig_argv = "", []  # names of this machine's folders
     gc.disable()
     gc.collect()
     gc.freeze()
 
 
 def _address_space() -> int:
-    """Bytes that this process has mapped; 0 on macOS, which knows no limit on them."""
+    """Bytes that this process has mapped; 0 on macOS, which has no such limit."""
     if sys.platform == "darwin":
         return 0
     with open("/proc/self/statm", "rb") as file:

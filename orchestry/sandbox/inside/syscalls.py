@@ -1,7 +1,7 @@
 """System calls that confined code may make, with their numbers by machine.
 
-Whatever opens, names or changes something outside of the process is missing: no path, no socket
-but a pair, no other process, no signal, no exec. Numbers are those of the Linux headers
+Calls that open, name or change anything outside the process are missing: no path, no socket except
+a pair, no other process, no signal, no exec. Numbers are those of the Linux headers
 (arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h).
 """
 
@@ -67,12 +67,12 @@ ALWAYS = {
 """Name: number on x86_64, number on aarch64."""
 
 OLD = {"poll": 7, "pipe": 22, "select": 23, "dup2": 33, "pause": 34, "alarm": 37, "epoll_wait": 232}
-"""Of x86_64 alone; aarch64 never had them."""
+"""Only on x86_64; aarch64 never had them."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What one argument has to be."""
+    """A condition on one argument."""
 
     argument: int
     one_of: tuple[int, ...] = ()
@@ -84,7 +84,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Rule:
-    """A call that is allowed where all checks of its arguments hold."""
+    """A call that is allowed if all checks of its arguments hold."""
 
     numbers: tuple[int, int]
     checks: tuple[Check, ...]
@@ -103,9 +103,9 @@ RULES = {
     "sendto": Rule((44, 206), (Check(4, zero=_ALL),)),  # only to the other end of a pair
     "socketpair": Rule((53, 199), (Check(0, one_of=(1,)),)),  # AF_UNIX
     "clone": Rule((56, 220), (Check(0, some=_THREAD),)),
-    # Not F_SETOWN: its owner would be sent signals.
+    # Not F_SETOWN, which would send signals to its owner.
     "fcntl": Rule((72, 25), (Check(1, one_of=(0, 1, 2, 3, 4, 1030)),)),
-    # One's own, and only to read them.
+    # Only its own limits, and only reading.
     "prlimit64": Rule((302, 261), (Check(0, one_of=(0,)), Check(2, zero=_ALL))),
     "sched_getaffinity": Rule((204, 123), (Check(0, one_of=(0,)),)),
     "clock_gettime": Rule((228, 113), (_CLOCKS,)),
@@ -113,7 +113,7 @@ RULES = {
     "clock_nanosleep": Rule((230, 115), (_CLOCKS,)),
 }
 CLONE3 = (435, 435)
-"""Its flags lie in memory, which no filter sees; `not implemented` makes libc use clone."""
+"""A filter can't see its flags, which are in memory; `not implemented` makes libc use clone."""
 
 SERVER = {
     "kill": (62, 129),
@@ -121,11 +121,11 @@ SERVER = {
     "prctl": (157, 167),
     "wait4": (61, 260),
 }
-"""What a server starts, limits and ends its children by: a child gives these up."""
+"""Calls with which a server starts, limits and ends children; a child gives these up."""
 FORK = 57
-"""What some libraries fork by on x86_64; aarch64 has clone alone."""
+"""Other fork calls on x86_64; aarch64 has only clone."""
 SERVER_RULES = ("clone", "prlimit64")
-"""Rules that hold for children alone."""
+"""Rules for children only."""
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """Machine: its AUDIT_ARCH number; in the order of the numbers above."""

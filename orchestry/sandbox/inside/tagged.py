@@ -1,7 +1,7 @@
-"""Tagged JSON: plain Python values across a pipe, with their exact built-in types.
+"""Tagged JSON: plain Python values over a pipe, with their exact built-in types.
 
-JSON scalars stand for themselves; everything else is a list of a tag and its content, so list,
-tuple, set, frozenset, dict with any keys, bytes and huge integers stay apart.
+JSON scalars stay unchanged; everything else is a list of a tag and its content, so that list,
+tuple, set, frozenset, dict with any keys, bytes and huge integers stay different.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 MAX_DEPTH = 100
 MAX_ALIKE = 16
-"""Items of one hash in a set or a dict: each is compared with all of them, so that a stranger's
-set of many would take hours to build."""
+"""Maximum items with equal hash in a set or dict. Each is compared with all others, so a hostile
+set with many would take hours to build."""
 _BIG = 1 << 53
 _NO_REFERENCES = 2  # marshal's version that every Python reads, and that keeps no object twice
 PLAIN = b'{"index":%d,"verdict":"value","value":%b}'
@@ -23,13 +23,13 @@ PLAIN = b'{"index":%d,"verdict":"value","value":%b}'
 _NAMES = {"index", "verdict", "value"}
 _SCALARS = frozenset((int, float, str, bool, type(None)))
 _KIN: dict[type, type] = {Counter: dict, OrderedDict: dict, defaultdict: dict}
-"""Types of the standard library that equal a plain dict."""
+"""Standard-library types that equal a plain dict."""
 _SEQUENCES: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "z"}
 _MAKERS: dict[str, Any] = {tag: kind for kind, tag in _SEQUENCES.items()}
 
 
 class Untaggable(ValueError):
-    """A value that is no plain data, or text that is no tagged JSON."""
+    """A value that is not plain data, or text that is not tagged JSON."""
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -39,7 +39,7 @@ _decode = json.JSONDecoder().decode
 def dumps(value: Any, *, kin: bool = False) -> bytes:
     """One value as ASCII JSON. Raises Untaggable for other types, subclasses and deep nesting.
 
-    With `kin` the standard library's own kinds of dict pass as dicts.
+    With `kin`, the standard library's dict types count as dicts.
     """
     if type(value) is int and -_BIG < value < _BIG:  # the most frequent value of all
         return b"%d" % value
@@ -47,7 +47,7 @@ def dumps(value: Any, *, kin: bool = False) -> bytes:
 
 
 def pack(value: Any) -> bytes:
-    """What `marshal.loads` reads in a process that trusts the writer: faster than `loads`.
+    """Data for `marshal.loads` in a process that trusts the writer; faster than `loads`.
 
     Raises Untaggable if `dumps` does.
     """
@@ -57,12 +57,12 @@ def pack(value: Any) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """The value that `dumps` wrote. Raises Untaggable for anything else, however hostile."""
+    """Reads a value of `dumps`. Raises Untaggable for anything else, also hostile input."""
     return untag(_parsed(data))
 
 
 def dumps_record(record: dict[str, Any]) -> bytes:
-    """What is said of a call, as ASCII JSON: plain texts and numbers; `value` is tagged already."""
+    """A call's record as ASCII JSON: plain texts and numbers; `value` is already tagged."""
     value: bytes | None = record.get("value")
     if record.keys() == _NAMES and record["verdict"] == "value":
         return PLAIN % (record["index"], value)
@@ -73,9 +73,9 @@ def dumps_record(record: dict[str, Any]) -> bytes:
 
 
 def loads_record(data: bytes) -> dict[str, Any]:
-    """A record as it came, whatever its fields hold; `untag` reads its `value`.
+    """An unchecked record; `untag` reads its `value`.
 
-    Raises Untaggable for all but a JSON object.
+    Raises Untaggable for anything except a JSON object.
     """
     record = _parsed(data)
     if type(record) is not dict:
@@ -84,7 +84,7 @@ def loads_record(data: bytes) -> dict[str, Any]:
 
 
 def untag(raw: Any) -> Any:
-    """The value that tagged JSON, once parsed, stands for. Raises Untaggable, however hostile."""
+    """The value of parsed tagged JSON. Raises Untaggable for anything else, also hostile input."""
     try:
         return _untag(raw, MAX_DEPTH)
     except Untaggable:

@@ -1,9 +1,8 @@
 """Runs a test of HumanEval's shape in a process that the candidate never sees.
 
-`check(candidate)` gets a stand-in that asks the candidate's process for each call and gives back
-plain values of exact built-in types: an object that equals everything can't come through. Each
-assert counts for itself, so that a test tells more than yes or no; and once, however often it is
-run, as the candidate may have a say in that.
+`check(candidate)` gets a stand-in that sends each call to the candidate's process and returns plain
+values of exact built-in types, so an object that equals everything can't come through. Each written
+assert counts once, however often it runs, because the candidate may influence that.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 from orchestry.sandbox.inside.candidate import MAX_WHY, Record, Send, timed
 from orchestry.sandbox.inside.tagged import dumps, dumps_record, loads_record, untag
 
-NAME = "<test>"
+_NAME = "<test>"
 _TALLY = "__orchestry_tally__"
 
 Ask = Callable[[bytes], bytes]
@@ -30,7 +29,7 @@ class CandidateError(Exception):
 
 
 class Tally:
-    """Which of the written asserts held whenever they were run, and the first that did not."""
+    """Which written asserts always held, and the first that did not."""
 
     def __init__(self) -> None:
         self.held: dict[int, bool] = {}
@@ -38,16 +37,16 @@ class Tally:
         self.failed = ""
 
     def one(self, number: int, text: str) -> _One:
-        """Around an assert: what it raises is a failure, and the test goes on."""
+        """Wraps an assert: an exception counts as a failure, and the test continues."""
         return _One(self, number, text)
 
     def round(self, first: int, end: int) -> _Round:
-        """Around a round of a loop with the asserts from `first` to before `end`: those that a call
-        without a value skips did not hold."""
+        """Wraps one round of a loop with the asserts from `first` to before `end`; asserts that a
+        failed call skips count as failed."""
         return _Round(self, range(first, end))
 
     def note(self, number: int, held: bool, why: str) -> None:
-        """What came of one assert."""
+        """The result of one assert."""
         self.held[number] = held and self.held.get(number, True)
         if not held:
             self.failed = self.failed or why
@@ -64,7 +63,7 @@ class _One:
         self._tally.note(self._number, bool(value), f"not so: {self._text}")
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> bool:
-        if isinstance(error, Exception):  # the value may not fit what is done with it
+        if isinstance(error, Exception):  # the value may have the wrong type for the test
             self._tally.note(self._number, False, f"{self._text}: {error}")
         return kind is None or isinstance(error, Exception)
 
@@ -82,7 +81,7 @@ class _Round:
         if not isinstance(error, CandidateError):
             return False
         self._tally.failed = self._tally.failed or str(error)
-        for number in self._asserts:  # this round's own are among them, and did not all come
+        for number in self._asserts:  # includes this round's asserts, and not all of them ran
             self._tally.note(number, False, str(error))
         return True
 
@@ -93,7 +92,7 @@ class _Counted(ast.NodeTransformer):
     def __init__(self) -> None:
         self.written = 0
         self.never: set[int] = set()
-        """Asserts that are not to be reached, such as `assert False`."""
+        """Asserts that should not be reached, such as `assert False`."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         """`assert x` becomes `with tally.one(1, "assert x") as holds: holds(x)`."""
@@ -133,10 +132,9 @@ def _around(
 
 
 def run_test(job: dict[str, Any], ask: Ask, send: Send) -> None:
-    """One record: how many written asserts held whenever they were run, of how many, and which one
-    failed first.
+    """One record: how many written asserts always held, of how many, and which failed first.
 
-    An assert that was not reached counts as failed, unless it is there not to be reached.
+    An unreached assert counts as failed, unless it should not be reached.
     """
     tally, counted = Tally(), _Counted()
     ended = timed(lambda: _play(job["test"], tally, counted, ask), job["call_s"])
@@ -147,7 +145,7 @@ def run_test(job: dict[str, Any], ask: Ask, send: Send) -> None:
         total, passed = 1, int(not why)
     elif ended and passed == total:  # after its last assert
         total += 1
-    elif not tally.held and not why:  # a loop over nothing, as a rule: the candidate's doing
+    elif not tally.held and not why:  # usually an empty loop, caused by the candidate
         why = "the test reached none of its asserts"
     value = dumps((passed, total))
     record = {"index": 0, "verdict": "value", "value": value, "why": why[:MAX_WHY]}
@@ -157,13 +155,13 @@ def run_test(job: dict[str, Any], ask: Ask, send: Send) -> None:
 def _play(test: str, tally: Tally, counted: _Counted, ask: Ask) -> Record:
     names: dict[str, Any] = {"__name__": "test", _TALLY: tally}
     tree = counted.visit(ast.parse(test))
-    exec(compile(tree, NAME, "exec", dont_inherit=True), names)  # noqa: S102
+    exec(compile(tree, _NAME, "exec", dont_inherit=True), names)  # noqa: S102
     names["check"](partial(_call, ask))
     return {}
 
 
 def _call(ask: Ask, *args: Any, **named: Any) -> Any:
-    """What stands in for the candidate."""
+    """The stand-in for the candidate."""
     record = loads_record(ask(dumps((args, named))))
     if record.get("verdict") != "value":
         raise _error(str(record.get("why")))
@@ -171,9 +169,9 @@ def _call(ask: Ask, *args: Any, **named: Any) -> Any:
 
 
 def _error(why: str) -> CandidateError:
-    """Also of the built-in class that the candidate raised, for tests that expect one.
+    """Also an instance of the built-in class that the candidate raised, for tests that expect one.
 
-    Not of the classes that end an iteration: in a test's `map` or `zip` they would be no error.
+    Except classes that end an iteration: in a test's `map` or `zip` they would be no error.
     """
     text = f"the candidate gave no value: {why}"
     kind = getattr(builtins, why.partition(":")[0], None)

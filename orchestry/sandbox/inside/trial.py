@@ -1,4 +1,4 @@
-"""What a fork server tries before it serves: a run of our own, and whether a child is held."""
+"""A fork server's self-test: one warm-up run, and whether a child is confined."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from orchestry.sandbox.inside.tagged import dumps, dumps_record, pack
 from orchestry.sandbox.inside.tester import run_test
 
 _BROKEN = 70  # EX_SOFTWARE
-_REHEARSALS = 16  # an interpreter adapts to what it does often
+_REHEARSALS = 16  # the interpreter optimises frequent code
 
 
 def holes(lock: Callable[[], None]) -> str:
-    """What a child can do that it must not, as tried; '' where `lock` confines it as it should."""
+    """What a child could do although it must not; '' if `lock` confines it."""
     pid = os.fork()
     if not pid:
         try:
@@ -28,13 +28,13 @@ def holes(lock: Callable[[], None]) -> str:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code == 1:
         return ""
-    names = [name for n, name in enumerate(ATTEMPTS) if 0 < code < _BROKEN and (code - 1) >> n & 1]
+    names = [name for n, name in enumerate(_ATTEMPTS) if 0 < code < _BROKEN and (code - 1) >> n & 1]
     return f"confined code could {', '.join(names) or f'not be started (status {code})'}"
 
 
 def _reached() -> int:
-    """A bit for each attempt that was not refused."""
-    return sum(1 << n for n, attempt in enumerate(ATTEMPTS.values()) if _works(attempt))
+    """One bit per attempt that was not refused."""
+    return sum(1 << n for n, attempt in enumerate(_ATTEMPTS.values()) if _works(attempt))
 
 
 def _works(attempt: Callable[[], object]) -> bool:
@@ -45,7 +45,7 @@ def _works(attempt: Callable[[], object]) -> bool:
     return True
 
 
-ATTEMPTS: dict[str, Callable[[], object]] = {
+_ATTEMPTS: dict[str, Callable[[], object]] = {
     "open a file": lambda: os.open("/", os.O_RDONLY),
     "look for a file": lambda: os.stat("/"),
     "open a socket": lambda: socket.socket(),
@@ -54,11 +54,11 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
 }
 
 
-def rehearse() -> None:
-    """Runs a program of our own as a child does, so that no child has to warm up this code.
+def warm_up() -> None:
+    """Runs a program as a child does, so that no child has to warm up this code.
 
-    What a child writes to is a page that it copies first, and an interpreter writes to its code
-    and its tables as it comes to know them.
+    A child copies each page before it writes to it, and the interpreter writes to code and tables
+    when it first runs them.
     """
 
     def say(record: bytes) -> None:

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import os
 
-HEAD = 4
+PREFIX = 4
 _AT_ONCE = 1 << 16
-_read, _write = os.read, os.write  # a candidate that patches `os` changes nothing here
+_read, _write = os.read, os.write  # so that a candidate that patches `os` changes nothing here
 
 
 def framed(content: bytes) -> bytes:
-    """A message as it goes over."""
-    return len(content).to_bytes(HEAD, "big") + content
+    """A message in its sent form."""
+    return len(content).to_bytes(PREFIX, "big") + content
 
 
 def send(fd: int, content: bytes) -> None:
     """One message."""
-    put(fd, framed(content))
+    write(fd, framed(content))
 
 
-def put(fd: int, data: bytes) -> None:
-    """All of it, however the kernel cuts it."""
+def write(fd: int, data: bytes) -> None:
+    """Writes all of it, in as many writes as needed."""
     while data:
         data = data[_write(fd, data) :]
 
 
 def receive(fd: int) -> bytes:
     """One message. Raises EOFError if the other end is closed."""
-    return read(fd, int.from_bytes(read(fd, HEAD), "big"))
+    return read(fd, int.from_bytes(read(fd, PREFIX), "big"))
 
 
 def read(fd: int, size: int) -> bytes:

@@ -1,5 +1,5 @@
-"""What the rewards of writing tasks share: a text's words, fluency, grounding and copying, by
-counting alone. No model, no tokenizer; English only.
+"""Measures for the rewards of writing tasks: words, fluency, grounding and copying, by counting
+alone. No model, no tokenizer; English only.
 
 A task imports it as `from orchestry import prose`.
 """

@@ -1,10 +1,9 @@
 """Whether a text reads like English, from counts alone: no model, no tokenizer. Pure.
 
-Words are mapped to classes: the closed ones of `words.FUNCTION`, and for all others one by their
-ending. `bonds` asks how much likelier the classes' order is than chance, after a table of counts
-over ordinary prose (`bonds.json`, the train posts and golds of the task tldr, written by
-`python -m benchmarks.quality.prose_bonds`); it is what tells sentences from their words in another
-order.
+Words are mapped to classes: the closed classes of `words.FUNCTION`; other words by their ending.
+`bonds` measures how much likelier the order of classes is than chance, by a table of counts over
+ordinary prose (`bonds.json`, from the train posts and golds of the task tldr, written by `python -m
+benchmarks.quality.prose_bonds`). It distinguishes sentences from shuffled words.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from .score import Span, ramp
 from .words import CLASS_OF, grams, sentences, words
 
 COUNTS = Path(__file__).with_name("bonds.json")
-"""Pairs of neighbouring classes in one string, and how often they come."""
+"""Pairs of neighbouring classes as strings, with their counts."""
 SMOOTHING = 2.0
-"""Bigrams of classes added in proportion to chance, so that one never seen has a finite bond."""
+"""Pseudo-counts in proportion to chance, so that an unseen pair has a finite bond."""
 EDGE = "."
 SHORT, LONG = 3, 45
-"""Words of a sentence that is neither a fragment nor a run-on."""
+"""Word limits of an ordinary sentence, neither fragment nor run-on."""
 FUNCTION_LOW: Span = (0.15, 0.3)
 FUNCTION_HIGH: Span = (0.8, 0.65)
 BONDS: Span = (-0.15, 0.08)
-PRIOR_PAIRS = 6
-"""Pairs of no bond that are added to a text's own, as few words prove little either way."""
+_PRIOR_PAIRS = 6
+"""Neutral pairs added to a text's own, because few words prove little."""
 REPEATS: Span = (0.55, 0.9)
-SHAPE: Span = (-1.0, 0.8)
+_SHAPE: Span = (-1.0, 0.8)
 
 
 def fluency(text: str, tokens: list[str]) -> float:
@@ -45,20 +44,20 @@ def fluency(text: str, tokens: list[str]) -> float:
         * ramp(share, FUNCTION_HIGH)
         * ramp(bonds(text), BONDS)
         * ramp(novelty(tokens), REPEATS)
-        * ramp(shape(text), SHAPE)
+        * ramp(shape(text), _SHAPE)
     )
 
 
 def bonds(text: str) -> float:
-    """Mean pointwise mutual information of neighbouring classes, in nats, shrunk to 0 where words
-    are few; about 0 by chance, below it where words that repel each other are neighbours."""
+    """Mean pointwise mutual information of neighbouring classes, in nats, shrunk to 0 for short
+    texts. About 0 for random order, below 0 if unlikely neighbours occur."""
     table = _table()
     pairs = [pair for sentence in sentences(text) for pair in grams(classes(sentence), 2)]
-    return sum(table.get(pair, 0.0) for pair in pairs) / (len(pairs) + PRIOR_PAIRS)
+    return sum(table.get(pair, 0.0) for pair in pairs) / (len(pairs) + _PRIOR_PAIRS)
 
 
 def novelty(tokens: list[str]) -> float:
-    """The share of distinct ones among the runs of three words; 1 for shorter texts."""
+    """The share of distinct three-word runs; 1 for shorter texts."""
     runs = grams(tokens, 3)
     return len(set(runs)) / len(runs) if runs else 1.0
 
@@ -82,7 +81,7 @@ def classes(sentence: str) -> list[str]:
 
 
 def word_class(word: str) -> str:
-    """The closed class that a word belongs to, else one by its ending."""
+    """A word's closed class, else a class by its ending."""
     if word in CLASS_OF:
         return CLASS_OF[word]
     if word[0].isdigit():

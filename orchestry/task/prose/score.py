@@ -1,5 +1,5 @@
-"""Numbers in [0, 1] without cliffs: ramps, plateaus, levels that open one another, the kinds of
-transitions; and what a run may set about two texts that are measured together. English; pure.
+"""Scores in [0, 1] without cliffs: ramps, plateaus, levels that open the next, transitions; and the
+options of tasks with two texts. English; pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Plateau = tuple[float, float, float, float]
 OPEN_AT = 0.5
 """The value of a level from which the levels after it count in full."""
 FOOT = 0.1
-"""What the ends of a plateau's slopes are worth, so that a gentler slope leads up to them."""
+"""The value at the ends of a plateau's slopes; a gentler slope leads up to them."""
 
 
 def ramp(value: float, span: Span) -> float:
@@ -38,8 +38,8 @@ def plateau(value: float, spans: Plateau) -> float:
 
 
 def opened(levels: Mapping[str, float], counts: float) -> dict[str, float]:
-    """The levels in order, scaled by `counts` and each by those before it: a level opens the next
-    in proportion, and in full from `OPEN_AT` on."""
+    """The levels in order, scaled by `counts` and by the levels before them: each level opens the
+    next in proportion, fully from `OPEN_AT` on."""
     found = {}
     for name, value in levels.items():
         found[name] = counts * value
@@ -55,20 +55,21 @@ Share = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
 class PairBounds(Frozen):
-    """Lengths, and slopes of what one text has for each of the other's; a task gives the numbers.
+    """Limits of length, and slopes of ratios between two texts; a task gives the numbers.
 
     Raises ValueError if a slope's numbers do not rise, or no length is allowed.
     """
 
     min_words: Words
     max_words: Words
-    """Words that each text may have."""
+    """Allowed number of words of each text."""
     ratio: Four
-    """Characters of the second text for one of the first."""
+    """Characters of the second text per character of the first."""
     unique: tuple[Positive, ...]
-    """Distinct content words likewise; two numbers are a slope up without an end."""
+    """The same ratio for distinct content words; two numbers are a slope up without an upper
+    end."""
     jaccard: Share
-    """Share of content words in common from which there is no more to gain."""
+    """Jaccard similarity of content words that earns full marks."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -94,15 +95,14 @@ TRANSITIONS: Kinds = {
     "example": ("for example", "for instance", "such as", "in particular", "especially"),
     "summary": ("overall", "in short", "in conclusion", "in summary", "to sum up"),
 }
-"""Phrases by what they say; matched whole."""
+"""Phrases by kind; matched as whole words."""
 KINDS_WANTED = 2
 CROWDED: Span = (0.24, 0.15)
-"""Share of a text's words that are transitions: ordinary at the second number, stuffed at the
-first."""
+"""Share of transitions among a text's words: 1 up to the second number, 0 from the first."""
 
 
 def transitions(tokens: Sequence[str], kinds: Kinds = TRANSITIONS) -> float:
-    """Kinds of transitions of the two wanted; less where they crowd the text."""
+    """The share of KINDS_WANTED kinds of transitions found; less if they crowd the text."""
     plain = f" {' '.join(tokens)} "
     counts = [sum(plain.count(f" {phrase} ") for phrase in kinds[kind]) for kind in kinds]
     met = sum(count > 0 for count in counts)

@@ -1,8 +1,8 @@
-"""What a text says of its source, beyond having its words: whether content words stand together as
-they do there, whether anything is done in it, how much of it is idle. From counts alone. Pure.
+"""What a text says about its source: whether content words stand together as in the source, whether
+anything is done in it, how many words are idle. By counting alone. Pure.
 
-Closed-class words and endings are left out, so that `within one kitchen` is `in the kitchen`, and
-`was never cold` is `was cold`: what is measured is the order of content words alone.
+Closed-class words and endings are ignored, so that `within one kitchen` equals `in the kitchen`,
+and `was never cold` equals `was cold`: only the order of content words is measured.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from .score import Span, ramp
 from .words import CLASS_OF, grams, sentences, stem, words
 
 REACH = 3
-"""Content words of a source among which two of them stand together."""
+"""Two content words of a source stand together if they are at most this far apart."""
 STEP = 2
-"""The same of a text, which may put a word of its own between them."""
-PRIOR_PAIRS = 1
-"""Pairs that stand apart, added to a text's own, as few prove little."""
-COPIED: Span = (0.85, 0.65)
+"""The same for a text, which may put a new word between them."""
+_PRIOR_PAIRS = 1
+"""Pairs that stand apart, added to a text's own, because few pairs prove little."""
+_COPIED: Span = (0.85, 0.65)
 FOREIGN: Span = (0.0, 0.12)
-"""What a single sentence may have of the source: copied at one end, about another thing at the
+"""Limits for a single sentence: copied from the source at one end, on another subject at the
 other."""
 HELD: Span = (0.15, 0.4)
-"""Share of a sentence's content words that the source has, for its other words to be said of it."""
-ROOT = 4
-"""Letters of a word that is the source's with another ending; one less where its stem is cut."""
+"""Share of source words in a sentence, from which its other words count as about the source."""
+_ROOT = 4
+"""Common first letters of two words that differ only in their endings; one less if the stem is
+cut."""
 STRAYED = 0.5
-"""What a text is worth at most that strays from its source."""
+"""The highest soundness of a text that strays from its source."""
 SAYING: Span = (0.0, 0.15)
-"""Share of content words, deeds and its own, from which a text says something."""
+"""Share of deeds and new words, from which a text says something."""
 SKELETON = 4
-"""Words of a run of closed-class words and gaps, by which a form letter is known again."""
+"""Length of the runs of closed-class words and gaps that identify a form letter."""
 GAP = "*"
 NOMINAL = frozenset({"det", "poss", "of", "prep"})
-"""Classes behind which a noun begins."""
+"""Classes after which a noun begins."""
 VERBAL = frozenset({"subj", "modal", "to", "have", "do", "not", "obj"})
-"""Classes behind which a verb comes."""
+"""Classes after which a verb comes."""
 OBJECTS = frozenset({"det", "poss", "obj", "to"})
 """Classes before which a verb comes."""
 OPEN = frozenset({"other", "-s", "-ing"})
@@ -69,12 +70,12 @@ well alway upon toward thus hence plus whilst amid per via
 writer author authors note notes source sources text story post account book words word
 """
 IDLE = frozenset(map(stem, _IDLE.split()))
-"""Stems of general nouns, light verbs and words about texts: all that a form letter needs."""
+"""Stems of general nouns, light verbs and words about texts: enough for a form letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a source has: stems, pairs of them that stand together, and those that are verbs."""
+    """A source's stems, pairs of stems that stand together, and stems that are verbs."""
 
     stems: frozenset[str]
     pairs: frozenset[tuple[str, str]]
@@ -111,15 +112,15 @@ def _source(text: str) -> _Source:
 
 def tracing(text: str, source: str) -> float:
     """The share of neighbouring content words that stand together in the source, in any order, also
-    with a word of its own between them. Idle words of its own are passed over."""
+    with one new word between them. New idle words are skipped."""
     known = _source(source)
     counts = [_traced(said, known) for said in _read(text)]
     hits, pairs = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
-    return hits / (pairs + PRIOR_PAIRS)
+    return hits / (pairs + _PRIOR_PAIRS)
 
 
 def _traced(sentence: _Sentence, known: _Source) -> tuple[int, int]:
-    """Pairs of one sentence that stand together in the source, and all of them."""
+    """The number of pairs in a sentence that stand together in the source, and of all pairs."""
     said = [w for w in sentence.stems if w in known.stems or w not in IDLE]
     places = [i for i, word in enumerate(said) if word in known.stems]
     hits = sum(j - i <= STEP and (said[i], said[j]) in known.pairs for i, j in pairwise(places))
@@ -131,7 +132,7 @@ def _stems(text: str) -> list[str]:
 
 
 def _rooted(said: _Sentence, known: _Source) -> list[bool]:
-    """Whether each content word stands beside one that it stands together with in the source."""
+    """Per content word: whether it has a neighbour with which it stands together in the source."""
     words = said.stems
     return [
         any((word, other) in known.pairs for other in words[max(0, i - STEP) : i + STEP + 1])
@@ -140,13 +141,13 @@ def _rooted(said: _Sentence, known: _Source) -> list[bool]:
 
 
 def idling(text: str, source: str) -> float:
-    """The share of content words that are idle and not the source's."""
+    """The share of content words that are idle and not in the source."""
     said, known = _stems(text), _source(source).stems
     return sum(word in IDLE and word not in known for word in said) / len(said) if said else 0.0
 
 
 def loose_idling(text: str, source: str) -> float:
-    """The share of idle words that do not stand as in the source, though it may have them."""
+    """The share of idle words that do not stand as in the source, even if the source has them."""
     known, said = _source(source), _read(text)
     idle = [
         word in IDLE and not rooted
@@ -157,17 +158,17 @@ def loose_idling(text: str, source: str) -> float:
 
 
 def novel(text: str, source: str) -> float:
-    """The share of content words that are its own and not idle."""
+    """The share of content words that are new and not idle."""
     said, known = _stems(text), _source(source).stems
     return sum(word not in known | IDLE for word in said) / len(said) if said else 0.0
 
 
 def owned(text: str, source: str) -> float:
-    """The same of sentences that hold to the source, as a copy among sentences about something else
-    has none. A word of the source with another ending is none of its own."""
+    """The same, for sentences that keep to the source only; so a copy among sentences on another
+    subject scores nothing. A source word with another ending is not new."""
     told = _source(source).stems - IDLE
     known = told | IDLE
-    begun = known | {word[:end] for word in known for end in range(ROOT - 1, len(word))}
+    begun = known | {word[:end] for word in known for end in range(_ROOT - 1, len(word))}
     own = count = 0.0
     for said in _read(text):
         new = [word for word in said.stems if word not in begun and not _begins(word, known)]
@@ -178,13 +179,13 @@ def owned(text: str, source: str) -> float:
 
 
 def _begins(word: str, known: frozenset[str]) -> bool:
-    """Whether a known word stands at its start."""
-    return any(word[:end] in known for end in range(ROOT, len(word) + 1))
+    """Whether it begins with a known word."""
+    return any(word[:end] in known for end in range(_ROOT, len(word) + 1))
 
 
 def straying(text: str, source: str) -> float:
-    """How far it does things of its own with words of the source, and keeps neither what is done
-    there nor what stands together. A verb of the source in another place is the text's own."""
+    """How far the text uses the source's words for something else: new words and deeds, minus kept
+    neighbours and kept verbs. A source verb in another place counts as new."""
     known = _source(source)
     theirs = known.stems | IDLE
     kept, own, count = set[str](), 0, 0
@@ -200,8 +201,8 @@ def straying(text: str, source: str) -> float:
 
 
 def deeds(text: str, source: str) -> float:
-    """The share of content words that say what is done: verbs, none of them idle, which the source
-    has as verbs or has not."""
+    """The share of content words that say what is done: verbs that are not idle, and that the
+    source has as verbs or not at all."""
     known, roles = _source(source), list(_roles(text))
     told = sum(
         verb and word not in IDLE and (word in known.verbs or word not in known.stems)
@@ -211,8 +212,8 @@ def deeds(text: str, source: str) -> float:
 
 
 def refrain(texts: Sequence[str]) -> float:
-    """The share of runs that come again where all content words count as one: the same sentence
-    with other words in its slots."""
+    """The share of repeated runs, with every content word replaced by a gap: the same sentence with
+    other words in its slots."""
     runs = [
         run
         for text in texts
@@ -223,39 +224,39 @@ def refrain(texts: Sequence[str]) -> float:
 
 
 def echoing(text: str, source: str) -> float:
-    """How far it is the source again: its content words stand as there, and it adds none."""
+    """How far the text repeats the source: its content words stand as there, and it adds none."""
     return tracing(text, source) - 1.5 * novel(text, source) - 0.5 * idling(text, source)
 
 
 def hollowness(text: str, source: str) -> float:
-    """The share of idle content words, as far as nothing is done in it and none of its words are
-    its own: a carrier around words of the source."""
+    """The share of idle content words, reduced by deeds and new words: high for a carrier around
+    words of the source."""
     said = deeds(text, source) + novel(text, source)
     return idling(text, source) * (1.0 - ramp(said, SAYING))
 
 
 def kept(text: str, source: str) -> int:
-    """How many verbs of the source the text has as verbs."""
+    """How many of the source's verbs are verbs in the text."""
     known = _source(source)
     return len({word for word, verb in _roles(text) if verb} & known.verbs)
 
 
 def mixture(text: str, source: str) -> float:
-    """The share of words in sentences that have words of the source and words of their own, as a
-    sentence copied among others about something else has not."""
+    """The share of words in sentences that mix source words with other words. A copied sentence
+    beside one on another subject does not mix."""
     known = _source(source)
     total = mixed = 0.0
     for said in _read(text):
         hits, pairs = _traced(said, known)
         shared = sum(word in known.stems for word in said.stems) / max(1, len(said.stems))
-        own = ramp(hits / (pairs + PRIOR_PAIRS), COPIED)
+        own = ramp(hits / (pairs + _PRIOR_PAIRS), _COPIED)
         total += len(said.tokens)
         mixed += len(said.tokens) * own * ramp(shared, FOREIGN)
     return mixed / total if total else 0.0
 
 
 def roles(text: str) -> list[list[tuple[str, bool]]]:
-    """Of each sentence, each content word's stem and whether its neighbours or its ending make it a
+    """Per sentence: each content word's stem, and whether its neighbours or ending make it a
     verb."""
     return [list(zip(said.stems, said.verbs, strict=True)) for said in _read(text)]
 
@@ -272,7 +273,8 @@ def _parsed(tokens: tuple[str, ...]) -> _Sentence:
 
 
 def _verb(early: str, before: str, kind: str, after: str) -> bool:
-    """By its class and those of the two words before it and of the one behind."""
+    """Whether a word is a verb, by its class and those of the two words before it and the one after
+    it."""
     if before in NOMINAL:
         return False
     behind_noun = before in OPEN and early in BEFORE_NOUN and after not in AFTER_NOUN
@@ -282,9 +284,8 @@ def _verb(early: str, before: str, kind: str, after: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sense:
-    """What is asked of one text, or of several that are read as one: nothing at the first number
-    of each span, full at the second. A task gives its own, as a summary stands nearer to its
-    source than a story."""
+    """Requirements for a text, or for several read as one: 0 at the first number of each span, 1 at
+    the second. Each task sets its own, because a summary is closer to its source than a story."""
 
     mixed: Span
     idle: Span
@@ -295,7 +296,7 @@ class Sense:
     kept: Span = (-1.0, 0.0)
 
     def worth(self, source: str, *texts: str) -> float:
-        """How far the texts say something of the source."""
+        """How far the texts say something about the source."""
         text = "\n".join(texts)
         return (
             ramp(mixture(text, source), self.mixed)
@@ -307,6 +308,6 @@ class Sense:
         )
 
     def most(self, source: str, *texts: str) -> float:
-        """What the texts are worth at most."""
+        """The highest soundness that the texts can have."""
         strayed = 1.0 - ramp(straying("\n".join(texts), source), self.strayed)
         return STRAYED + (1.0 - STRAYED) * strayed

@@ -1,4 +1,4 @@
-"""A text beside the source it was written from, and how far one or two of them count. Pure."""
+"""A text and its source, and the soundness of one text or a pair. Pure."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from .sense import Sense, tracing
 from .words import content, grams, loose_grams, sentences, words
 
 GROUNDED: Span = (0.08, 0.4)
-COPIED: Span = (1.0, 0.5)
+_COPIED: Span = (1.0, 0.5)
 ECHOED: Span = (0.8, 0.35)
 QUOTE = 8
-"""Words from which a stretch that the source has word for word is a quotation."""
-PRIOR_PAIRS = 4
-"""Pairs of which half agree, added to a text's own, as few prove little either way."""
+"""A word-for-word stretch of at least this many words is a quotation."""
+_PRIOR_PAIRS = 4
+"""Pairs, half of which agree, added to a text's own, because few pairs prove little."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """One agent's text, and the source that it is about."""
+    """One agent's text and its source."""
 
     raw: str
     source: str
     grounded: Span = GROUNDED
-    """Share of content words from the source: nothing at the first number, full at the second."""
-    copied: Span = COPIED
-    """The same for the share of runs that are the source's."""
+    """Share of content words from the source: 0 at the first number, 1 at the second."""
+    copied: Span = _COPIED
+    """The same for the share of runs copied from the source."""
     agreed: Span | None = None
-    """The same for the agreement of neighbouring words with the source, where it is asked for."""
+    """The same for the agreement of neighbouring words with the source; None: not required."""
     quoted: Span | None = None
-    """The same for the share of words in quotations, where it is asked for."""
+    """The same for the share of words in quotations; None: not required."""
     traced: Span | None = None
     """The same for the share of content words that stand together as in the source."""
 
@@ -60,31 +60,31 @@ class Text:
 
     @cached_property
     def copying(self) -> float:
-        """The share of its runs of words that stand in the source."""
+        """The share of its runs of words that occur in the source."""
         return overlap(self.tokens, words(self.source))
 
     @cached_property
     def tracing(self) -> float:
-        """The same of content words alone, so that other words between them hide no copy."""
+        """The same for content words alone, so that other words between them can't hide a copy."""
         return tracing(self.raw, self.source)
 
     @cached_property
     def agreement(self) -> float:
-        """The share of neighbouring words that the source has in one sentence too.
+        """The share of neighbouring words that the source also has in one sentence.
 
-        Of each sentence's content words those that the source has are taken, in order. Words put
-        at random into a sound sentence disagree, since the source says nothing of them together.
+        Only content words that the source has are used, in order. Random words in a sound sentence
+        disagree, because the source does not have them together.
         """
         places = _places(self.source)
         told = [content(words(sentence)) for sentence in sentences(self.raw)]
         known = [[word for word in said if word in places] for said in told]
         pairs = [(a, b) for said in known for a, b in pairwise(said) if a != b]
         agree = sum(not places[a].isdisjoint(places[b]) for a, b in pairs)
-        return (agree + PRIOR_PAIRS / 2) / (len(pairs) + PRIOR_PAIRS)
+        return (agree + _PRIOR_PAIRS / 2) / (len(pairs) + _PRIOR_PAIRS)
 
     @cached_property
     def quoting(self) -> float:
-        """The share of its words that stand in quotations; other words added leave them quotes."""
+        """The share of its words in quotations; added words do not hide them."""
         known = set(grams(words(self.source), QUOTE))
         starts = [i for i, run in enumerate(grams(self.tokens, QUOTE)) if run in known]
         covered = {i + step for i in starts for step in range(QUOTE)}
@@ -103,15 +103,15 @@ class Text:
 
     @property
     def soundness(self) -> float:
-        """How far it counts: fluent, about the source and no copy; in agreement with it and
-        without quotations where that is asked for."""
+        """Its soundness: fluent, about the source, not a copy; if required, in agreement with the
+        source and without quotations."""
         agreed = ramp(self.agreement, self.agreed) if self.agreed else 1.0
         unquoted = ramp(self.quoting, self.quoted) if self.quoted else 1.0
         return self.fluency * self.about * self.own * agreed * unquoted
 
 
 def _places(source: str) -> dict[str, set[int]]:
-    """The sentences that each content word of the source stands in."""
+    """The sentence numbers of each content word of the source."""
     places: dict[str, set[int]] = {}
     for number, sentence in enumerate(sentences(source)):
         for word in content(words(sentence)):
@@ -120,11 +120,11 @@ def _places(source: str) -> dict[str, set[int]]:
 
 
 def pair_soundness(one: Text, other: Text, sense: Sense) -> float:
-    """How far a pair counts, unless one text is the other again or both together say nothing: half
-    as the geometric mean of the two, half as their mean.
+    """The soundness of a pair: half the geometric mean of the two texts' plus half their mean;
+    reduced if one text repeats the other or the pair says nothing.
 
-    The first wants both; the second lets each writer learn while the other still writes nonsense,
-    and leaves a pair of one good text and one hack a quarter.
+    The geometric mean requires both texts. The mean lets each writer learn while the other still
+    writes nonsense; a good text beside a hack scores a quarter.
     """
     shorter, longer = sorted((one.tokens, other.tokens), key=len)
     pair = one.soundness, other.soundness
@@ -142,30 +142,30 @@ def in_length(text: Text, low: int, high: int) -> float:
 
 
 def ratio(first: Text, second: Text) -> float:
-    """Characters of the second text for one of the first; 0 if the first has no word."""
+    """Characters of the second text per character of the first; 0 if the first has no word."""
     return len(second.raw) / len(first.raw) if first.tokens else 0.0
 
 
 def variety(first: Text, second: Text) -> float:
-    """Distinct content words of the second text for one of the first; 0 if that has none."""
+    """Distinct content words of the second text per one of the first; 0 if the first has none."""
     return len(second.topics) / len(first.topics) if first.topics else 0.0
 
 
 def jaccard(one: Text, other: Text) -> float:
-    """Content words that both have, of those that either has."""
+    """Jaccard similarity of the content words."""
     either = one.topics | other.topics
     return len(one.topics & other.topics) / len(either) if either else 0.0
 
 
 def overlap(tokens: Sequence[str], others: Sequence[str]) -> float:
-    """The share of the runs of three words that the others have as well, or nearly so: a copy
-    with every fourth word left out is still a copy."""
+    """The share of three-word runs that the other text has too, also with a word left out: a copy
+    without every fourth word is still a copy."""
     runs, known = grams(tokens, 3), loose_grams(others)
     return sum(run in known for run in runs) / len(runs) if runs else 0.0
 
 
 def faults(*texts: Text) -> dict[str, bool]:
-    """Tags of what is wrong with at least one of the texts, and whether it is."""
+    """Fault tags, and whether each applies to at least one text."""
     return {
         "empty": any(not text.tokens for text in texts),
         "copied": any(text.own < 0.5 for text in texts),
@@ -175,7 +175,7 @@ def faults(*texts: Text) -> dict[str, bool]:
 
 
 def remark(name: str, text: Text, source: str) -> str:
-    """What was measured of one text, in prose; `source` is what the reader calls its source."""
+    """The measures of one text, in prose; `source` is the reader's word for its source."""
     return (
         f"The {name} text has {len(text.tokens)} words; fluency {text.fluency:.2f}, content words "
         f"from the {source} {text.grounding:.2f}, runs copied from it {text.copying:.2f}."

@@ -1,7 +1,6 @@
 """A text as words, sentences and what it is about. English; pure.
 
-Words stand for tokens in the rewards of writing tasks: a reward that reads no tokenizer is the
-same for every model.
+Rewards of writing tasks count words, not tokens, so that they are the same for every model.
 """
 
 from __future__ import annotations
@@ -38,13 +37,14 @@ FUNCTION: dict[str, str] = {
     "not": "not never only just even also too still already always often again then very now here "
     "finally however therefore moreover meanwhile instead yet ever almost rather quite soon later",
 }
-"""The closed classes of English that tell an order of words apart; each word in one of them."""
+"""The closed word classes of English that show word order; each word is in one of them."""
 
 CLASS_OF = {word: name for name, words in FUNCTION.items() for word in words.split()}
 
 
 def words(text: str, most: int | None = None) -> list[str]:
-    """The words in lower case, at most so many; digits are words, marks and underscores are not."""
+    """The words in lower case, up to a limit; numbers are words, punctuation and underscores are
+    not."""
     found: list[str] = []
     for match in _WORD.finditer(text):
         if len(found) == most:
@@ -59,13 +59,13 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def content(tokens: Iterable[str]) -> list[str]:
-    """The stems of the words that say what a text is about, in order; repeats stay."""
+    """The stems of the content words, in order, with repeats."""
     return [stem(word) for word in tokens if word not in CLASS_OF]
 
 
 @lru_cache(maxsize=4096)
 def stem(word: str) -> str:
-    """The word without a common ending, crudely: `stopping`, `stopped` and `stops` are one."""
+    """A crude stem: `stopping`, `stopped` and `stops` have the same one."""
     word = word.removesuffix("'s")
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= _MIN_STEM:
@@ -77,7 +77,7 @@ def stem(word: str) -> str:
 
 
 def grams(tokens: Sequence[str], size: int) -> list[tuple[str, ...]]:
-    """All runs of so many words, in order; repeats stay."""
+    """All runs of that many words, in order, with repeats."""
     return [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import orchestry
-from orchestry.backends.api.learner import Learner, Played, State, cost
+from orchestry.backends.api.learner import TOGETHER, Learner, Played, State, coins, cost
 from orchestry.backends.api.library import Behavior, Evidence, Library
 from orchestry.core.config import BehaviorsConfig, resolve
 from orchestry.core.seeds import derive
@@ -32,9 +32,11 @@ class Planted:
         self.now = now or {}
         """Effects that are other than their text says, by text."""
         self.seen: list[tuple[int, str]] = []
+        self.most_rules = 0
 
     async def play(self, library: Library, problem: Problem, seed: int) -> Played:
         self.seen.append((seed, problem.id))
+        self.most_rules = max(self.most_rules, *(len(library.accepted(role)) for role in ROLES))
         texts = [b.text for role in ROLES for b in library.accepted(role)]
         effect = sum(self.now.get(text, planted(text)) for text in texts)
         rng = random.Random(derive(seed, *texts))
@@ -94,8 +96,17 @@ def learner(
         policy=Scripted(distilled),
         model="m",
         max_tokens=256,
-        states=states or [State(library=Library(task="words", model="m"))],
+        updates=6,
+        states=states or [started(Library(task="words", model="m"))],
     )
+
+
+def started(library: Library) -> State:
+    return State.first(library, 0.05)
+
+
+def racing(state: State) -> list[str]:
+    return [one.behavior for one in state.race.entrants]
 
 
 def rules(library: Library, status: str) -> list[str]:
@@ -126,7 +137,7 @@ async def test_a_play_that_failed_makes_no_pair(block: Sequence[EpisodeRecord]) 
 async def test_where_every_play_fails_an_update_ends(block: Sequence[EpisodeRecord]) -> None:
     healthy = learner(texts(), Planted(), share=0.2)
     await healthy.update(block, {})
-    assert healthy.states[-1].trial is not None
+    assert racing(healthy.states[-1])
     arena = Failing(1.0)
     for states in (None, healthy.states):
         subject = learner(texts(), arena, states)
@@ -137,7 +148,7 @@ async def test_where_every_play_fails_an_update_ends(block: Sequence[EpisodeReco
 
 async def test_a_block_of_failed_episodes_teaches_nothing() -> None:
     subject = learner(texts(0.2), Planted())
-    (note,) = await subject.update([], {})
+    *_, note = await subject.update([], {})
     assert "nothing to contrast" in note
 
 
@@ -156,17 +167,90 @@ async def test_a_gain_enters_the_prompt_and_a_loss_does_not(block: Sequence[Epis
     assert library.prompt(winner.agent, "p").endswith(f"- {text}")
 
 
-async def test_a_trial_pauses_and_goes_on_where_it_stood(block: Sequence[EpisodeRecord]) -> None:
+async def test_a_race_pauses_and_goes_on_where_it_stood(block: Sequence[EpisodeRecord]) -> None:
     subject = learner(texts(0.05), Planted(), share=0.2)
     await subject.update(block, {})
-    first = subject.states[-1].trial
-    assert first is not None
+    first = next(one for one in subject.states[-1].race.entrants if one.gains)
     await subject.update(block, {})
-    second = subject.states[-1].trial
-    assert second is not None
-    assert second.behavior == first.behavior
-    assert second.differences[: len(first.differences)] == first.differences
-    assert len(second.differences) > len(first.differences)
+    later = subject.states[-1].race.entrants
+    (second,) = [one for one in later if one.behavior == first.behavior]
+    assert second.gains[: len(first.gains)] == first.gains
+    assert len(second.gains) > len(first.gains)
+
+
+async def test_all_candidates_of_all_agents_race_at_once(block: Sequence[EpisodeRecord]) -> None:
+    behaviors = tuple(
+        Behavior(agent=role, text=f"{verb} it {0.2 * (place == 4)}")
+        for place, (verb, role) in enumerate(zip(VERBS, ROLES * 2, strict=False))
+    )
+    library = Library(task="words", model="m", behaviors=behaviors)
+    subject = learner(texts(), Planted(), [started(library)], share=5.0)
+    await subject.update(block, {})
+    after = {b.text: b for b in subject.states[-1].library.behaviors}
+    assert after[behaviors[4].text].status == "accepted"
+    evidence = [after[b.text].evidence for b in behaviors]
+    assert all(each is not None and each.pairs >= 8 for each in evidence)
+    assert len({each.calls for each in evidence if each}) < len(behaviors), "pairs are shared"
+
+
+async def test_no_more_rules_of_an_agent_than_fit_in_a_prompt_race_at_once(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    many = tuple(Behavior(agent="writer", text=text) for text in [*texts()][:12])
+    library = Library(task="words", model="m", behaviors=many)
+    arena = Planted()
+    subject = learner(texts(), arena, [started(library)], share=0.5)
+    await subject.update(block, {})
+    assert 2 < arena.most_rules <= TOGETHER + 1, "and one example"
+
+
+def test_coins_are_fair_and_independent() -> None:
+    tosses = [coins(seed, ["a", "b"]) for seed in range(2000)]
+    assert abs(sum(toss["a"] for toss in tosses)) < 150
+    assert abs(sum(toss["a"] * toss["b"] for toss in tosses)) < 150
+    assert coins(7, ["a", "b"])["a"] == coins(7, ["a"])["a"], "who else races changes no coin"
+
+
+async def test_two_that_help_are_both_found_and_a_harmful_one_beside_them_is_not(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    two = tuple(Behavior(agent=role, text=GOOD) for role in ("writer", "reviewer"))
+    library = Library(
+        task="words", model="m", behaviors=(*two, Behavior(agent="refactorer", text=BAD))
+    )
+    subject = learner(texts(), Planted(), [started(library)], share=5.0)
+    for _ in range(2):
+        await subject.update(block, {})
+    after = {b.id: b.status for b in subject.states[-1].library.behaviors}
+    assert [after[b.id] for b in two] == ["accepted", "accepted"]
+    assert BAD not in rules(subject.states[-1].library, "accepted")
+
+
+async def test_a_state_of_a_release_without_races_goes_on(block: Sequence[EpisodeRecord]) -> None:
+    tried = Behavior(agent="writer", text=GOOD, status="trial", evidence=WON)
+    library = Library(task="words", model="m", behaviors=(tried,))
+    old = {"library": library.model_dump(mode="json"), "trial": None, "rejections": 1, "draws": 9}
+    state = State.read(old, 0.05)
+    assert state.race.pool == 0.025, "0.025 went to the trial that was lost"
+    assert state.draws == 9
+    assert [b.status for b in state.library.behaviors] == ["candidate"]
+    subject = learner(texts(), Planted(), [started(library), state], share=5.0)
+    await subject.update(block, {})
+    assert rules(subject.states[-1].library, "accepted") == [GOOD]
+    again = State.read(subject.states[-1].model_dump(mode="json"), 0.05)
+    assert again == subject.states[-1]
+
+
+async def test_what_an_update_spares_a_later_one_spends() -> None:
+    harmful = Behavior(agent="writer", text=BAD)
+    library = Library(task="words", model="m", behaviors=(harmful,))
+    spared = started(library).model_copy(update={"spare": 500.0})
+    subject = learner(texts(), Planted(), [spared])
+    await subject.update([], {})
+    state = subject.states[-1]
+    assert racing(state) == []
+    assert 0 < state.calls < 500
+    assert state.spare == 500.0 - state.calls
 
 
 async def test_no_dev_draw_is_used_for_two_comparisons(block: Sequence[EpisodeRecord]) -> None:
@@ -179,17 +263,26 @@ async def test_no_dev_draw_is_used_for_two_comparisons(block: Sequence[EpisodeRe
     assert {problem for _, problem in arena.seen} == {problem.id for problem in DEV}
 
 
-async def test_an_update_spends_its_share_and_at_most_a_batch_more(
+async def test_an_update_spends_its_share_and_no_more(
     block: Sequence[EpisodeRecord],
 ) -> None:
-    arena = Planted()
-    subject = learner(texts(0.01), arena, share=0.5, screen=2)
+    subject = learner(texts(0.01), Planted(), share=0.5)
     await subject.update(block, {})
-    trial = subject.states[-1].trial
-    assert trial is not None
+    state = subject.states[-1]
     allowed = 0.5 * sum(record.calls for record in block)
-    assert allowed - 48 <= trial.calls <= allowed + 48
-    assert trial.usd == pytest.approx(trial.calls * 0.25)
+    assert allowed - 8 <= state.calls <= allowed + 8, "a pair takes 4 to 6 calls"
+    assert all(one.usd == pytest.approx(one.calls * 0.25) for one in state.race.entrants)
+    assert max(one.calls for one in state.race.entrants) == state.calls
+
+
+async def test_auto_spends_no_more_than_three_times_the_search(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    searched = sum(record.calls for record in block)
+    subject = learner(texts(0.001, 0.001, 0.001), Planted())
+    for _ in range(3):
+        await subject.update(block, {})
+    assert searched < subject.states[-1].calls <= 3 * 3 * searched + 8
 
 
 async def test_a_state_from_the_journal_goes_on_as_the_one_in_memory(
@@ -214,7 +307,7 @@ async def test_what_stopped_helping_is_retired(block: Sequence[EpisodeRecord]) -
     accepted = Behavior(agent="writer", text=GOOD, status="accepted", evidence=WON)
     library = Library(task="words", model="m", behaviors=(accepted,))
     arena = Planted({GOOD: -0.2})
-    subject = learner(texts(*[-0.3] * 9), arena, [State(library=library)], share=5.0)
+    subject = learner(texts(*[-0.3] * 9), arena, [started(library)], share=5.0)
     for _ in range(4):
         await subject.update(block, {})
     (found,) = [b for b in subject.states[-1].library.behaviors if b.text == GOOD]
@@ -228,7 +321,7 @@ async def test_what_stopped_helping_is_retired(block: Sequence[EpisodeRecord]) -
 async def test_what_still_helps_stays(block: Sequence[EpisodeRecord]) -> None:
     accepted = Behavior(agent="writer", text=GOOD, status="accepted")
     library = Library(task="words", model="m", behaviors=(accepted,))
-    subject = learner(texts(*[-0.3] * 9), Planted(), [State(library=library)], share=5.0)
+    subject = learner(texts(*[-0.3] * 9), Planted(), [started(library)], share=5.0)
     for _ in range(4):
         await subject.update(block, {})
     assert rules(subject.states[-1].library, "accepted") == [GOOD]
@@ -242,24 +335,10 @@ async def test_a_transferred_library_is_tested_before_it_is_used(
     other = Library(task="other", model="m", behaviors=(good, bad))
     moved = other.transferred("words", "m")
     assert not any(moved.accepted(role) for role in ROLES)
-    subject = learner(texts(*[-0.3] * 9), Planted(), [State(library=moved)], share=2.0)
+    subject = learner(texts(*[-0.3] * 9), Planted(), [started(moved)], share=2.0)
     for _ in range(2):
         await subject.update(block, {})
     assert rules(subject.states[-1].library, "accepted") == [GOOD]
-
-
-async def test_what_is_off_the_front_is_not_tried(block: Sequence[EpisodeRecord]) -> None:
-    found = [
-        Behavior(agent="writer", text=f"{verb} it {effect}")
-        for verb, effect in zip(VERBS, (0.3, -0.3, -0.35, -0.4), strict=False)
-    ]
-    library = Library(task="words", model="m", behaviors=tuple(found))
-    subject = learner(texts(), Planted(), [State(library=library)], share=4.0)
-    await subject.update(block, {})
-    after = {b.text: b.status for b in subject.states[-1].library.behaviors}
-    assert after[found[0].text] in ("trial", "accepted")
-    assert [after[b.text] for b in found[1:]] == ["rejected"] * 3
-    assert subject.states[-1].rejections == 0, "no trial was lost, so no level was used up"
 
 
 async def test_an_update_without_calls_left_writes_no_evidence(
@@ -267,7 +346,7 @@ async def test_an_update_without_calls_left_writes_no_evidence(
 ) -> None:
     accepted = Behavior(agent="writer", text=GOOD, status="accepted", evidence=WON)
     library = Library(task="words", model="m", behaviors=(accepted,))
-    subject = learner(texts(*[-0.3] * 9), Planted(), [State(library=library)], share=0.01)
+    subject = learner(texts(*[-0.3] * 9), Planted(), [started(library)], share=0.01)
     await subject.update(block, {})
     found = subject.states[-1].library.find(accepted.id)
     assert found is not None
@@ -297,5 +376,6 @@ def test_arms_pay_once_for_what_they_ask_alike() -> None:
         [Played(0.0, tuple(turn(role, each.prompt(role, "p")) for role in ROLES))]
         for each in (library, changed)
     ]
-    assert cost(arms) == (4, 1.0)
-    assert cost([arms[0], arms[0]]) == (3, 0.75)
+    assert cost([[*arms[0], *arms[1]]]) == (4, 1.0)
+    assert cost([[*arms[0], *arms[0]]]) == (3, 0.75)
+    assert cost([[*arms[0], *arms[0]]] * 2) == (6, 1.5)

@@ -109,7 +109,6 @@ behaviors = st.builds(
     status=st.sampled_from(STATUSES),
     born=st.integers(0, 9),
     evidence=st.none() | evidences,
-    screened=st.dictionaries(texts.filter(bool), rewards, max_size=2),
     note=texts,
 )
 libraries = st.builds(

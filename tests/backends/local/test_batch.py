@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestry import AgentSpec, Problem, Score, Tools, Transcript
-from orchestry.backends.local.batch import Grouping, Rewards, gather
-from orchestry.backends.local.magrpo import advantages, returns
+from orchestry.backends.local.batch import Grouping, _Rewards, gather
+from orchestry.backends.local.magrpo import group_advantages, returns
 from orchestry.core.errors import LearnError
 from orchestry.core.seeds import derive
 from orchestry.core.types import (
@@ -111,7 +111,7 @@ Key = tuple[str, tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 
 
 def written_out(
-    tree: Tree[Any], rewards: Rewards = "turns", discount: float = 1.0
+    tree: Tree[Any], rewards: _Rewards = "turns", discount: float = 1.0
 ) -> list[tuple[Key, float]]:
     """Every action of aligned chains beside its advantage, by equation 1 as it is written."""
     found, chains = list[tuple[Key, float]](), paths(tree)
@@ -127,7 +127,7 @@ def written_out(
     ]
     for stage in range(max(map(len, chains))):
         here = [c for c in range(len(chains)) if stage < len(chains[c])]
-        advantages_G = advantages([returned[c][stage] for c in here])
+        advantages_G = group_advantages([returned[c][stage] for c in here])
         for c, advantage in zip(here, advantages_G, strict=True):
             before = len(chains[c][stage - 1].turns) if stage else 0
             for turn in chains[c][stage].turns[before:]:
@@ -148,7 +148,7 @@ def written_out(
     st.sampled_from([0.0, 0.5, 1.0]),
 )
 def test_samples_are_those_of_the_written_out_formula(
-    task: Any, k: int, seed: int, rewards: Rewards, discount: float
+    task: Any, k: int, seed: int, rewards: _Rewards, discount: float
 ) -> None:
     tree = play(task(), Chains(k), seed)
     expected = written_out(tree, rewards, discount)
@@ -217,7 +217,7 @@ def test_crossed_actions_have_the_mean_advantage_of_their_joint_actions(k: int, 
     assert batch.actions == dict.fromkeys("xyz", k + k**3)  # stage 0, then one a chain
 
     chains = paths(tree)
-    whole = advantages([total(chain[0]) + total(chain[1]) for chain in chains])
+    whole = group_advantages([total(chain[0]) + total(chain[1]) for chain in chains])
     for i, agent in enumerate("xyz"):
         mine = [sample for sample in batch.samples if sample.agent == agent][:k]
         for action, sample in enumerate(mine):
@@ -341,7 +341,7 @@ def test_siblings_of_a_beam_are_the_groups_of_at_grpo() -> None:
     for group, mine in zip(tree.groups, (samples[:12], samples[12:]), strict=True):
         scores = [total(node.trajectory) for node in tree.siblings(group)]
         assert len(set(scores)) > 1
-        assert [sample.advantage for sample in mine] == list(advantages(scores)) * 3
+        assert [sample.advantage for sample in mine] == list(group_advantages(scores)) * 3
         assert [sample.agent for sample in mine] == ["x"] * 4 + ["y"] * 4 + ["z"] * 4
         assert len({sample.group for sample in mine}) == 3
 
@@ -394,7 +394,7 @@ def test_collapsed_siblings_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("rewards", "discount"), [("turns", 0.5), ("final", 1.0), ("final", 0.0)])
-def test_pruned_states_have_no_return(rewards: Rewards, discount: float) -> None:
+def test_pruned_states_have_no_return(rewards: _Rewards, discount: float) -> None:
     tree = play(Words(), Beam(k=4, width=1, collapse=False), 3)
     with pytest.raises(LearnError, match="was pruned"):
         gather([tree], rewards=rewards, discount=discount)

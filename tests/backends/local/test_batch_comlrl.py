@@ -13,9 +13,9 @@ pytest.importorskip("peft")
 from pydantic import ValidationError
 
 from orchestry.backends.local.batch import Batch, Packed, Sample, as_comlrl
-from orchestry.backends.local.magrpo import advantages
+from orchestry.backends.local.magrpo import group_advantages
 from orchestry.backends.local.trainer import Crew
-from orchestry.core.learn_config import LearnConfig
+from orchestry.core.config import LearnConfig
 from tests.backends.local.teams import plain_logits, some_ids
 from tests.backends.local.tiny import tiny_folder
 
@@ -45,7 +45,7 @@ def batch() -> Batch:
         Sample("writer", prompt, ids, (0.0,) * len(ids), advantage, group)
         for group, (prompt, answers) in enumerate(GROUPS.items())
         for ids, advantage in zip(
-            answers, advantages(list(answers.values()), normalise=True), strict=True
+            answers, group_advantages(list(answers.values()), normalise=True), strict=True
         )
     ]
     return Batch(tuple(samples), {"writer": len(samples)})
@@ -117,5 +117,5 @@ def test_a_group_of_single_tokens_falls_out_with_its_advantages() -> None:
 
 @pytest.mark.parametrize("other", [{"reduce": "mean"}, {"kl": 0.1}])
 def test_options_that_would_change_it_are_refused(other: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="a loss of its own: leave reduce, baseline"):
+    with pytest.raises(ValidationError, match="replaces the loss: leave out reduce, baseline"):
         LearnConfig.model_validate({"comlrl_compat": True, **other})

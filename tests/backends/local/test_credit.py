@@ -150,11 +150,11 @@ def test_batches_of_joint_returns_are_what_they_were() -> None:
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (["learn.rewards=turns"], r"learn\.rewards=turns was found: set it to final"),
-        (["learn.discount=0.9"], r"learn\.discount=0\.9 was found: set it to 1\.0"),
-        (["learn.baseline=leave_one_out"], r"learn\.baseline=leave_one_out was found"),
-        (["learn.normalise=true"], r"learn\.normalise=True was found: set it to False"),
-        (["search.joint=cross"], r"is of aligned joint actions: leave search\.joint"),
+        (["learn.rewards=turns"], r"learn\.rewards=turns: set it to final"),
+        (["learn.discount=0.9"], r"learn\.discount=0\.9: set it to 1\.0"),
+        (["learn.baseline=leave_one_out"], r"learn\.baseline=leave_one_out: set it"),
+        (["learn.normalise=true"], r"learn\.normalise=True: set it to False"),
+        (["search.joint=cross"], r"needs aligned joint actions: leave out search\.joint"),
     ],
 )
 def test_what_does_not_go_with_replays_is_refused(sets: list[str], message: str) -> None:

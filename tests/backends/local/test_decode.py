@@ -17,10 +17,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from orchestry.backends.local.decode import HEAD, Endings, pick
+from orchestry.backends.local.decode import LIKELIEST, Endings, pick
 from orchestry.core.errors import OrchestryError
 
-WORDS = 2 * HEAD
+WORDS = 2 * LIKELIEST
 DRAWS = 8_000
 
 
@@ -72,7 +72,7 @@ def test_frequencies(spread: float, temperature: float, top_p: float) -> None:
 
 def test_the_flat_case_needs_more_than_the_head() -> None:
     logits_V = torch.randn(WORDS, generator=torch.Generator().manual_seed(3)) * 0.5
-    assert (cut(logits_V, 0.8, 0.95) > 0).sum() > HEAD
+    assert (cut(logits_V, 0.8, 0.95) > 0).sum() > LIKELIEST
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.9, 0.3])

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file, save_file
 
 import orchestry
-from orchestry.backends.local.dev import empty, leftover
+from orchestry.backends.local.dev import empty_updates, leftover
 from orchestry.cli.show import ending, figures
 from orchestry.core.errors import ConfigError, LearnError, TaskError
 from orchestry.engine.estimate import estimate
@@ -26,7 +26,7 @@ from orchestry.engine.evaluate import evaluate
 from orchestry.engine.export import export
 from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
-from orchestry.store.checkpoints import best
+from orchestry.store.checkpoints import best_evaluation
 from orchestry.store.journal import Answered, Evaluated, RolledBack
 from orchestry.store.run import Run, load_run
 from tests.backends.letters import (
@@ -98,8 +98,8 @@ def test_best_is_the_first_of_the_highest_and_never_the_beginning() -> None:
     def found(*rewards: float) -> list[Evaluated]:
         return [Evaluated(update=n, reward=r, tags={}, at=0.0) for n, r in enumerate(rewards)]
 
-    assert best(found(0.9, 0.2, 0.5, 0.5)) == found(0.9, 0.2, 0.5)[2]
-    assert best(found(0.9)) is None
+    assert best_evaluation(found(0.9, 0.2, 0.5, 0.5)) == found(0.9, 0.2, 0.5)[2]
+    assert best_evaluation(found(0.9)) is None
 
 
 def test_the_best_is_what_is_exported_and_evaluated_where_it_is_asked_for(
@@ -264,15 +264,17 @@ def test_a_run_that_learns_is_simply_done(finished: Run) -> None:
 
 @pytest.mark.parametrize(("reward", "fix"), [(0.0, "easier"), (1.0, "harder"), (0.5, "group_size")])
 def test_the_advice_is_that_of_the_reward(reward: float, fix: str) -> None:
-    (note,) = empty([3, 0], reward, 4, last=False)
+    (note,) = empty_updates([3, 0], reward, 4, last=False)
     assert fix in note
 
 
 def test_a_lesson_in_between_begins_the_count_anew() -> None:
-    assert empty([0, 0, 5], 0.5, 4, last=False) == []
-    assert empty([0, 5, 0], 0.5, 4, last=False) == []
-    assert empty([0, 5, 0], 0.5, 4, last=True) == ["2 of 3 updates had nothing to learn from"]
-    assert "warning: 3 updates" in empty([5, 0, 0, 0], 0.5, 4, last=False)[0]
+    assert empty_updates([0, 0, 5], 0.5, 4, last=False) == []
+    assert empty_updates([0, 5, 0], 0.5, 4, last=False) == []
+    assert empty_updates([0, 5, 0], 0.5, 4, last=True) == [
+        "2 of 3 updates had nothing to learn from"
+    ]
+    assert "warning: 3 updates" in empty_updates([5, 0, 0, 0], 0.5, 4, last=False)[0]
 
 
 def test_leftover_episodes_are_told_before_the_start(model: str, tasks: Path) -> None:

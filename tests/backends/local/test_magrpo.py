@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestry.backends.local.magrpo import (
     Baseline,
     action_returns,
-    advantages,
+    group_advantages,
     policy_loss,
     returns,
 )
@@ -55,26 +55,26 @@ def test_returns_recur(rewards: list[float], discount: float) -> None:
 
 
 def test_advantages_of_equation_1_are_not_divided_by_the_standard_deviation() -> None:
-    assert advantages([0.0, 0.25, 0.5, 0.25]) == (-0.25, 0.0, 0.25, 0.0)
+    assert group_advantages([0.0, 0.25, 0.5, 0.25]) == (-0.25, 0.0, 0.25, 0.0)
 
 
 @given(GROUPS, st.sampled_from(["mean", "leave_one_out"]), st.booleans())
 def test_advantages_sum_to_zero(group: list[float], baseline: Baseline, normalise: bool) -> None:
-    found = advantages(group, baseline=baseline, normalise=normalise)
+    found = group_advantages(group, baseline=baseline, normalise=normalise)
     assert sum(found) == pytest.approx(0.0, abs=1e-6)
 
 
 @given(GROUPS, st.integers(-4, 4))
 def test_a_shift_of_all_returns_changes_nothing(group: list[float], shift: int) -> None:
-    moved = advantages([value + shift for value in group])
-    assert moved == pytest.approx(advantages(group), abs=1e-12)
+    moved = group_advantages([value + shift for value in group])
+    assert moved == pytest.approx(group_advantages(group), abs=1e-12)
 
 
 @given(GROUPS, st.randoms(use_true_random=False))
 def test_advantages_move_with_their_returns(group: list[float], rng: random.Random) -> None:
     order = rng.sample(range(len(group)), len(group))
-    moved = advantages([group[i] for i in order])
-    assert moved == pytest.approx([advantages(group)[i] for i in order], abs=1e-12)
+    moved = group_advantages([group[i] for i in order])
+    assert moved == pytest.approx([group_advantages(group)[i] for i in order], abs=1e-12)
 
 
 @given(st.floats(0.0, 1.0), st.integers(1, 8), st.booleans())
@@ -82,28 +82,30 @@ def test_advantages_move_with_their_returns(group: list[float], rng: random.Rand
 def test_without_variance_advantages_are_exactly_zero(
     baseline: Baseline, value: float, size: int, normalise: bool
 ) -> None:
-    assert advantages([value] * size, baseline=baseline, normalise=normalise) == (0.0,) * size
+    assert group_advantages([value] * size, baseline=baseline, normalise=normalise) == (0.0,) * size
 
 
 @given(GROUPS)
 def test_leave_one_out_is_the_mean_of_the_others(group: list[float]) -> None:
-    found = advantages(group, baseline="leave_one_out")
+    found = group_advantages(group, baseline="leave_one_out")
     others = [fmean(group[:g] + group[g + 1 :]) for g in range(len(group))]
     assert found == pytest.approx([r - o for r, o in zip(group, others, strict=True)], abs=1e-12)
     size = len(group)
-    assert found == pytest.approx([a * size / (size - 1) for a in advantages(group)], abs=1e-12)
+    assert found == pytest.approx(
+        [a * size / (size - 1) for a in group_advantages(group)], abs=1e-12
+    )
 
 
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=8))
 def test_normalised_advantages_have_unit_deviation(group: list[float]) -> None:
-    spread = pstdev(advantages(group, normalise=True))
+    spread = pstdev(group_advantages(group, normalise=True))
     assert spread == pytest.approx(1.0 if len(set(group)) > 1 else 0.0, abs=1e-4)
 
 
 def test_each_option_changes_the_numbers() -> None:
     group = [0.0, 0.1, 0.7]
     found = {
-        advantages(group, baseline=baseline, normalise=normalise)
+        group_advantages(group, baseline=baseline, normalise=normalise)
         for baseline in ("mean", "leave_one_out")
         for normalise in (False, True)
     }
@@ -113,7 +115,7 @@ def test_each_option_changes_the_numbers() -> None:
 def test_rounding_noise_is_not_blown_up() -> None:
     noisy = [0.1 + 0.2, 0.3]
     assert noisy[0] != noisy[1]
-    assert max(map(abs, advantages(noisy, normalise=True))) < 1e-9
+    assert max(map(abs, group_advantages(noisy, normalise=True))) < 1e-9
 
 
 # --- joint actions -----------------------------------------------------------------------------
@@ -130,20 +132,17 @@ def test_an_action_is_worth_the_mean_of_the_joint_actions_it_is_part_of(joint: l
 
 def test_the_advantage_of_an_action_is_the_mean_of_its_joint_actions_advantages() -> None:
     joint = [0.1, 0.9, 0.3, 0.4]
-    own = [advantages(worth_G) for worth_G in action_returns(joint, 2)]
-    whole = advantages(joint)
+    own = [group_advantages(worth_G) for worth_G in action_returns(joint, 2)]
+    whole = group_advantages(joint)
     assert own[0] == pytest.approx([(whole[0] + whole[1]) / 2, (whole[2] + whole[3]) / 2])
     assert own[1] == pytest.approx([(whole[0] + whole[2]) / 2, (whole[1] + whole[3]) / 2])
 
 
 def test_the_order_of_a_sum_makes_no_variance() -> None:
-    rows = (
-        [0.1, 0.2, 0.3],
-        [0.3, 0.1, 0.2],
-        [0.2, 0.3, 0.1],
-    )  # 0.1 + 0.2 + 0.3 is not 0.3 + 0.2 + 0.1
+    # 0.1 + 0.2 + 0.3 is not 0.3 + 0.2 + 0.1
+    rows = ([0.1, 0.2, 0.3], [0.3, 0.1, 0.2], [0.2, 0.3, 0.1])
     own, others = action_returns([value for row in rows for value in row], 2)
-    assert advantages(own) == advantages(others) == (0.0, 0.0, 0.0)
+    assert group_advantages(own) == group_advantages(others) == (0.0, 0.0, 0.0)
 
 
 def test_joint_actions_that_are_not_all_combinations_are_refused() -> None:
@@ -207,7 +206,7 @@ def test_aligned_gradients_equal_those_of_the_written_out_formula(turns: int) ->
     returns_G_T = [returns(rewards) for rewards in rewards_G_T]
     for i, t in texts:
         rows = [models[i](prompts[i, t], ids) for ids in texts[i, t]]
-        advantages_G = advantages([R_T[t] for R_T in returns_G_T])
+        advantages_G = group_advantages([R_T[t] for R_T in returns_G_T])
         found = found + policy_loss(rows, advantages_G, actions=4 * turns)
     assert_equal(gradients(found, *models), gradients(-written, *models))
 
@@ -230,7 +229,7 @@ def test_cross_gradients_equal_those_of_the_sum_over_joint_actions(turns: int) -
     for t, R_J in enumerate(R_T_J):
         for i, worth_G in enumerate(action_returns(R_J, 3)):
             rows = [models[i]([i, t], ids) for ids in texts[i, t]]
-            found = found + policy_loss(rows, advantages(worth_G), actions=2 * turns)
+            found = found + policy_loss(rows, group_advantages(worth_G), actions=2 * turns)
     assert_equal(gradients(found, *models), gradients(-written, *models))
 
 
@@ -343,7 +342,9 @@ def test_a_bandit_of_two_agents_is_solved(joint: str, seed: int) -> None:
         loss = torch.zeros(())
         for row, actions, worth_G in zip(logits, drawn, worths, strict=True):
             logprobs = row.log_softmax(0)
-            loss = loss + policy_loss([logprobs[a : a + 1] for a in actions], advantages(worth_G))
+            loss = loss + policy_loss(
+                [logprobs[a : a + 1] for a in actions], group_advantages(worth_G)
+            )
         adam.zero_grad()
         torch.autograd.backward(loss)
         adam.step()

@@ -16,9 +16,12 @@ from orchestry.core.errors import ConfigError, LearnError
 from tests.backends.local.tiny import tiny_folder
 
 LIMIT = """
+import os
 import resource
 from contextlib import contextmanager
 from pathlib import Path
+
+os.sched_setaffinity(0, range(os.cpu_count()))  # threads' stacks are part of the room
 
 @contextmanager
 def room(mib):

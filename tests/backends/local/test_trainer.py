@@ -20,8 +20,8 @@ from orchestry.backends.local.batch import Batch, Packed, Sample
 from orchestry.backends.local.logprobs import completion_logprobs
 from orchestry.backends.local.sampler import Drawn, Prompt
 from orchestry.backends.local.trainer import Trainer
+from orchestry.core.config import LearnConfig
 from orchestry.core.errors import ConfigError, LearnError, PromptTooLong, StoreError
-from orchestry.core.learn_config import LearnConfig
 from orchestry.core.types import Member, Message, Request
 from tests.backends.local.tiny import CONTEXT, tiny_folder
 
@@ -200,6 +200,28 @@ def test_who_resumes_goes_on_as_if_nothing_had_happened(model: str, tmp_path: Pa
     assert equal(weights(whole), weights(resumed))
     assert states_equal(whole.optimizer.state_dict(), resumed.optimizer.state_dict())
     assert whole.draw([request("left", 5)], 2) == resumed.draw([request("left", 5)], 2)
+
+
+def test_a_method_that_processes_take_together_calls_no_other_of_them(
+    model: str, tmp_path: Path
+) -> None:
+    """ParallelTrainer tells the others of every call, and a second one inside would never end."""
+    called = list[str]()
+
+    class Told(Trainer):
+        def start_from(self, folder: Path, any_base: bool = False) -> None:
+            called.append("start_from")
+            super().start_from(folder, any_base)
+
+        def resume(self, folder: Path) -> None:
+            called.append("resume")
+            super().resume(folder)
+
+    trainer(model).save(tmp_path / "000000", keep=3)
+    made = trainer(model, kind=Told)
+    made.resume(tmp_path / "000000")
+    made.start_from(tmp_path / "000000")
+    assert called == ["resume", "start_from"]
 
 
 def test_without_the_optimizer_a_run_would_go_on_otherwise(model: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from benchmarks.guarantees.dry_run import (
     earlier,
     play,
     play_judged,
+    play_reviewed,
     result,
     section,
     served,
@@ -53,7 +54,7 @@ def test_a_run_without_a_maximum_is_counted_apart() -> None:
     found = result([outcome(0, 4.0), outcome(1, 9.0, None)])
     assert (found["above_max"], found["with_max"]) == (0, 1)
     assert found["least_max_over_real"] == 2.0
-    said = section(found, found, {"wall_s": 1.25, "cpu_s": 1.0, "load": 0.5})
+    said = section(found, found, found, {"wall_s": 1.25, "cpu_s": 1.0, "load": 0.5})
     assert "**0** of the 2 runs" in said
     assert "takes **1.25 s**" in said
 
@@ -83,6 +84,14 @@ def test_a_judged_run_over_http_is_foretold(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["after_one"]["within"] >= 2
     assert found["learned"] == 1
     assert found["above_max"] == 0
+
+
+@pytest.mark.slow
+def test_a_reviewed_run_is_foretold() -> None:
+    """Though all siblings of its reviewer go to the judge."""
+    found = [play_reviewed(seed) for seed in (5000, 5001)]
+    assert all(one.config.task == "code_review" for one in found)
+    assert result(found)["after_one"]["within"] >= 1
 
 
 @pytest.mark.slow

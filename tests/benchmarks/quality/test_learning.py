@@ -117,7 +117,7 @@ def test_an_accepted_behaviour_is_played_and_reported(
     place = bench.train(0).folder / IN_RUN
     won = Evidence(pairs=40, lift=0.2, low=0.05, high=0.35, e_value=50.0, level=0.025)
     behavior = Behavior(agent="writer", text="Handle `[]`\nfirst.", status="accepted", evidence=won)
-    other = Behavior(agent="reviewer", text="Be kind.", screened={"is_even": -0.1, "x": 0.3})
+    other = Behavior(agent="reviewer", text="Be kind.")
     place.write_text(to_yaml(read_library(place).put(behavior).put(other)))
     found = results(bench, [0])
     system = found.tested["on"][0].episodes[0].best_node
@@ -127,7 +127,6 @@ def test_an_accepted_behaviour_is_played_and_reported(
     assert "- Seed 0, accepted for the writer: `Handle '[]' first.`" in body
     lift = "+20.0 points [+5.0, +35.0] on 40 pairs, e-value 50 (40 decides)"
     assert f"| 0 | writer | rule | {lift} | accepted |" in body
-    assert "1 more were screened on a few dev problems and not tried: they gained +10.0" in body
     assert "the tightest interval began 15 points below its lift" in body
     assert "null result" not in body
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from orchestry.sandbox.inside.seccomp import Step, for_child, for_server
+from orchestry.sandbox.inside.seccomp import Instruction, for_child, for_server
 from orchestry.sandbox.inside.syscalls import (
     ALWAYS,
     CLONE3,
@@ -67,7 +67,7 @@ def in_child(machine: str, number: int, args: Mapping[int, int], arch: int = 0) 
     return min(answers, key=STRICTEST.index)
 
 
-def answer(steps: Sequence[Step], number: int, machine: int, args: Mapping[int, int]) -> int:
+def answer(steps: Sequence[Instruction], number: int, machine: int, args: Mapping[int, int]) -> int:
     """What the program returns for one call; `args` that are not named are 0."""
     data = {0: number, 4: machine}
     for n in range(6):

@@ -160,9 +160,8 @@ def with_padding(moves: Sequence[Move]) -> list[Move]:
 BASELINES: dict[str, Callable[[Sequence[float]], Sequence[float]]] = {
     "none": list,
     "mean": centred,
-    "leave one out": lambda r: [
-        (value - fmean(r)) * len(r) / (len(r) - 1) for value in r
-    ],  # the mean of the others
+    # minus the mean of the others
+    "leave one out": lambda r: [(value - fmean(r)) * len(r) / (len(r) - 1) for value in r],
     "largest": lambda r: [value - max(r) for value in r],
 }
 """Of REINFORCE, MAGRPO, RLOO and ReMax."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestry.sandbox.redact import Redactor
+from orchestry.core.secrets import Redactor
 
 ENVIRON = {
     "ANTHROPIC_API_KEY": "sk-ant-123456",
