@@ -11,6 +11,7 @@ while NCCL would spin and give up.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -242,6 +243,13 @@ class Processes:
                 f"process {here.rank} can't meet the other {here.processes - 1} of its launch "
                 f"({reason(error)}): start with `accelerate launch`, or unset WORLD_SIZE"
             ) from error
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        """Ends gloo's threads while Python still runs: one that drops its last message later
+        aborts the process (pytorch/pytorch#179291)."""
+        del self._commands, self._parts
+        dist.destroy_process_group()
 
     def _remember(self, note: str) -> None:
         self._notes.append(note)
