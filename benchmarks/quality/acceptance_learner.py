@@ -21,8 +21,9 @@ from benchmarks.quality.planted_prompts import (
     World,
     new_world,
 )
+from orchestry.backends.api.distil import Author
 from orchestry.backends.api.learner import Learner, Played, State
-from orchestry.backends.api.library import Library
+from orchestry.backends.api.library import Behavior, Library
 from orchestry.core.config import BehaviorsConfig, RunConfig, SearchConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import AgentSpec, Completion, Message, Problem, Request, Turn
@@ -131,7 +132,7 @@ class Arena:
         self._turns = dict[tuple[str, ...], tuple[Turn, ...]]()
 
     async def play(self, library: Library, problem: Problem, seed: int) -> Played:
-        texts = tuple(b.text for b in library.accepted(TEAM[BLAMED].role))
+        texts = _present(library)
         place = int(problem.id)
         base = self._world.chances_P[place]
         chance = base + sum(self._rules[text][place] - base for text in texts)
@@ -140,15 +141,21 @@ class Arena:
 
 
 class Distiller:
-    """A policy that answers with the rules of the update under way."""
+    """A policy that answers with the rules of the update under way; the last one is a new prompt,
+    which has that effect and those of all that was worked into it."""
 
     def __init__(self, script: Script) -> None:
         self._script, self.update = script, 0
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
+        return [[Completion(text=self._answer(each), model="planted")] * n for each in requests]
+
+    def _answer(self, request: Request) -> str:
         texts = [_text(self.update, place) for place in range(len(self._now))]
-        answer = json.dumps({"behaviors": [{"why": "planted", "text": text} for text in texts]})
-        return [[Completion(text=answer, model="planted")] * n for _ in requests]
+        said = [{"why": "planted", "text": text} for text in texts]
+        assert request.response_schema is not None
+        whole = "behaviors" not in request.response_schema["properties"]
+        return json.dumps(said[-1] if whole else {"behaviors": said[:-1]})
 
     def block(self) -> list[EpisodeRecord]:
         """The episodes before this update; where nothing is to be distilled, without contrast."""
@@ -172,9 +179,7 @@ def play(script: Script, noise: int, number: int) -> Run:
         prompts={spec.role: "" for spec in TEAM},
         dev=DEV,
         arena=Arena(world, chances),
-        policy=distiller,
-        model="planted",
-        max_tokens=512,
+        author=Author(distiller, "planted", 512),
         updates=len(script.effects),
         states=[State.first(Library(task="planted", model="planted"), BehaviorsConfig().alpha)],
     )
@@ -190,10 +195,24 @@ async def _learn(learner: Learner, distiller: Distiller, script: Script) -> None
 
 def _outcome(state: State, rules: dict[str, float]) -> Run:
     accepted = [b for b in state.library.behaviors if b.status == "accepted"]
-    won = [b for b in accepted if rules[b.text] > 0]
+    effects = tuple(sum(rules[text] for text in _contained(state.library, [b])) for b in accepted)
+    won = [b for b, effect in zip(accepted, effects, strict=True) if effect > 0]
     pairs = [b.evidence.pairs for b in won if b.evidence]
-    effects = tuple(rules[b.text] for b in accepted)
     return Run(bool(won), min(pairs, default=0), effects, state.calls)
+
+
+def _present(library: Library) -> tuple[str, ...]:
+    """The texts whose effects the blamed agent's prompt has."""
+    return _contained(library, library.accepted(TEAM[BLAMED].role))
+
+
+def _contained(library: Library, behaviors: Sequence[Behavior]) -> tuple[str, ...]:
+    """Their texts, and all that was worked into those, each once."""
+    shown = list(behaviors)
+    for behavior in shown:  # it grows
+        parents = (library.find(id) for id in behavior.parents)
+        shown += [parent for parent in parents if parent and parent not in shown]
+    return tuple(b.text for b in shown)
 
 
 def _text(update: int, place: int) -> str:

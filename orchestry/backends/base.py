@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestry.core.choices import PROVIDERS
+from orchestry.core.choices import PROPOSALS, PROVIDERS
 from orchestry.core.config import (
     AgentConfig,
+    BehaviorsConfig,
     CreditConfig,
     JudgeConfig,
     ProviderConfig,
@@ -22,7 +23,6 @@ from orchestry.core.config import (
 )
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import (
-    CRITIC,
     AgentSpec,
     Completion,
     Judge,
@@ -118,7 +118,10 @@ class Backend(ABC):
             role: asking.agent(role, own) for role, own in config.agents.items() if own.provider
         }
         self.bench = asking.critic()
-        self.config = _resolved(config, provider, self.bench.provider, self._own, task.judged)
+        self.author = asking.author(self.bench)
+        self.config = _resolved(
+            config, provider, self.bench.provider, self.author.provider, self._own, task.judged
+        )
         self._roles = [spec.role for spec in task.agents]
         why = why_off(config, self.bench.provider, task.judged)
         self.notes: list[str] = [why] if why else []
@@ -222,6 +225,7 @@ class Backend(ABC):
             for asked in self._in_use():
                 await stack.enter_async_context(asked.provider)
             self._critic: Policy = self.gateway.beside(self.bench.provider, self.bench.prices)
+            self._author: Policy = self.gateway.beside(self.author.provider, self.author.prices)
             for role, asked in self._own.items():
                 self.gateway.route(role, asked.provider, asked.prices)
             self._agents = task.agents
@@ -244,15 +248,17 @@ class Backend(ABC):
 
     def asked(self, request: Request) -> tuple[Provider, PriceTable]:
         """The provider and prices for a request."""
-        critic = request.purpose in CRITIC
-        found = self.bench if critic else self.answering(request.agent)
+        critics = {"judge": self.bench, "distil": self.author}
+        found = critics.get(request.purpose) or self.answering(request.agent)
         return found.provider, found.prices
 
     def _in_use(self) -> list[Asked]:
         """The providers of this run, each once."""
         found = [self.answering(role) for role in self._roles]
-        if self.config.judge.enabled or self.config.behaviors.enabled:
+        if self.config.judge.enabled:
             found.append(self.bench)
+        if self.config.behaviors.enabled:
+            found.append(self.author)
         return list({id(asked.provider): asked for asked in found}.values())
 
     def team(self, task: BaseTask[Any]) -> dict[str, Member]:
@@ -333,10 +339,14 @@ class Asking:
         self._found = {_alike(config.provider, usual.provider): usual}
 
     def critic(self) -> Asked:
-        """The provider that judges and distils; raises ConfigError as for the run's own
-        provider."""
+        """The provider that judges; raises ConfigError as for the run's own provider."""
         asked = self._config.judge.provider
         return self._usual if asked is None else self._open(asked)
+
+    def author(self, critic: Asked) -> Asked:
+        """The provider that writes behaviours; raises ConfigError as for the run's own provider."""
+        asked = self._config.behaviors.provider
+        return critic if asked is None else self._open(asked)
 
     def agent(self, role: str, own: AgentConfig) -> Asked:
         """The provider of an agent that has its own; raises ConfigError as for the run's own
@@ -396,19 +406,19 @@ def _resolved(
     config: RunConfig,
     provider: Provider,
     critic: Provider,
+    author: Provider,
     own: Mapping[str, Asked],
     judged: bool,
 ) -> RunConfig:
-    """The config with all providers resolved (the run's, the judge's, agents' `own`): names,
-    addresses and files, so that a resume from any folder uses the same ones. An address with a
-    password is left in the environment.
+    """The config with all providers resolved (the run's, the judge's, the author's, agents' `own`):
+    names, addresses and files, so that a resume from any folder uses the same ones. An address with
+    a password is left in the environment.
 
     `judged`: whether the task asks for a judge; it matters only if the config leaves this open.
     Raises ConfigError for a temperature that no provider would use.
     """
     judge = settled_judge(config.judge, critic, judged)
-    learns = _learns(config, critic)
-    source = config.behaviors.source
+    behaviors = _settled_behaviors(config, author)
     found = config.model_copy(
         update={
             "provider": settled_provider(config.provider, provider),
@@ -417,10 +427,8 @@ def _resolved(
                 for role, agent in config.agents.items()
             },
             "judge": judge,
-            "credit": _credit(config.credit, learns),
-            "behaviors": config.behaviors.model_copy(
-                update={"enabled": learns, "source": source.absolute() if source else None}
-            ),
+            "credit": _credit(config.credit, bool(behaviors.enabled)),
+            "behaviors": behaviors,
             "cache": config.cache.model_copy(update=_absolute(dir=config.cache.dir)),
             "task_path": tuple(path.absolute() for path in config.task_path),
         }
@@ -462,13 +470,23 @@ def settled_judge(judge: JudgeConfig, critic: Provider, judged: bool) -> JudgeCo
     return judge.model_copy(update=changes)
 
 
-def _learns(config: RunConfig, critic: Provider) -> bool:
-    """By default follows the user's setting for the judge, whose model distils. The task's wish for
-    a judge does not matter, because behaviours are tested by its score.
+def _settled_behaviors(config: RunConfig, author: Provider) -> BehaviorsConfig:
+    """Whether behaviours are learned by default follows the user's setting for the judge. The
+    task's wish for a judge does not matter, because behaviours are tested by its score.
     """
-    if config.behaviors.enabled is not None:
-        return config.behaviors.enabled
-    return able(critic) if config.judge.enabled is None else config.judge.enabled
+    behaviors, judged = config.behaviors, config.judge.enabled
+    changes: dict[str, Any] = {
+        "enabled": behaviors.enabled,
+        "propose": behaviors.propose,
+        **_absolute(source=behaviors.source),
+    }
+    if behaviors.enabled is None:
+        changes["enabled"] = able(author) if judged is None else judged
+    if behaviors.propose is None:
+        changes["propose"] = ("examples",) if author.name == "embedded" else PROPOSALS
+    if behaviors.provider is not None:
+        changes["provider"] = settled_provider(behaviors.provider, author)
+    return behaviors.model_copy(update=changes)
 
 
 def _credit(credit: CreditConfig, learns: bool) -> CreditConfig:

@@ -120,6 +120,7 @@ def _providers(config: RunConfig) -> Iterator[_Check]:
     from orchestry.models.providers import open_provider
 
     named = {"provider": config.provider, "judge.provider": config.judge.provider}
+    named["behaviors.provider"] = config.behaviors.provider
     for role, own in config.agents.items():
         model = own.model or (own.provider and own.provider.model)
         asked = own.provider and own.provider.model_copy(update={"model": model})

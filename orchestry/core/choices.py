@@ -10,6 +10,8 @@ from typing import Literal, get_args
 Split = Literal["train", "dev", "test"]
 BackendName = Literal["api", "local"]
 ProviderName = Literal["auto", "anthropic", "openai", "embedded", "recorded", "fake"]
+Proposal = Literal["rules", "prompts", "examples"]
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 PROVIDERS: tuple[ProviderName, ...] = get_args(ProviderName)
+PROPOSALS: tuple[Proposal, ...] = get_args(Proposal)

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestry.core.choices import BackendName, ProviderName
+from orchestry.core.choices import BackendName, Proposal, ProviderName
 from orchestry.core.errors import ConfigError
 from orchestry.core.resolve import (
     Mark,
@@ -157,7 +157,8 @@ class JudgeConfig(Frozen):
     """None: on if the judge is Claude or a model behind OpenAI's API, unless the task asks for
     no judge (code_collaboration; `BaseTask.judged`). The embedded model's ratings are noise."""
     provider: ProviderConfig | None = None
-    """The model that judges and distils behaviours. None: the run's own provider and model."""
+    """The model that judges, and writes behaviours if behaviors.provider names no other. None: the
+    run's own provider and model."""
     when: Literal["undecided", "always"] | None = None
     """`undecided`: rate siblings whose scores tie before the end; `always`: rate every set. None:
     `undecided`. In a task that asks for no judge, None is `always`: if you enable the judge there,
@@ -216,10 +217,16 @@ class BehaviorsConfig(Frozen):
     source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
     """A library to start from (`behaviors.from`): a YAML file, a run, or the name of a bundled one.
     A library of another task or model is tested first."""
+    provider: ProviderConfig | None = None
+    """The model that writes behaviours. None: the judge's."""
+    propose: tuple[Proposal, ...] | None = Field(None, min_length=1)
+    """What is tried: `rules`, which a model writes; `prompts`, whole prompts that it writes anew
+    from what helped; `examples`, moves of winners. None: all three; but examples only if the
+    embedded model would have to write, for its rules are noise."""
     top: _Share = 0.2
     """Share of an update's trajectories that count as winners."""
     candidates: int = Field(4, ge=1, le=16)
-    """Behaviours distilled per update, divided among the agents by the loss they caused."""
+    """Behaviours written per update, divided among the agents by the loss they caused."""
     max_per_agent: int = Field(3, ge=1, le=20)
     """Most behaviours in one agent's prompt."""
     share: Annotated[float | None, BeforeValidator(_unless_auto)] = Field(None, gt=0.0, le=100.0)

@@ -21,8 +21,6 @@ Source = Literal["leaf", "judge", "task"]
 Purpose = Literal["act", "judge", "credit", "distil", "trial", "dev"]
 """What a call is for: a turn of an episode, a judgement, a replay for credit, behaviours from
 episodes, a trial of behaviours, a dev problem."""
-CRITIC: tuple[Purpose, ...] = ("judge", "distil")
-"""What the judge's model is asked for; the agents' own models are asked for the rest."""
 MAX_CHARS = 200_000
 """Longer answers are cut, about 50,000 tokens of English text."""
 StateT = TypeVar("StateT")

@@ -120,7 +120,12 @@ async def foretold(
     """Has the part done once for each level of talkativeness, and sums up."""
     backend, roles = plan.backend, ["judge", *(spec.role for spec in plan.task.agents)]
     models = {member.model for member in backend.team(plan.task).values()}
-    known = measured(runs, plan.config.task, models | {backend.bench.provider.model}, note)
+    known = measured(
+        runs,
+        plan.config.task,
+        models | {backend.bench.provider.model, backend.author.provider.model},
+        note,
+    )
     bills, dearest = list[Bill](), 0.0
     for index in range(REHEARSALS):
         level = NormalDist().inv_cdf((index + 0.5) / REHEARSALS)

@@ -79,16 +79,17 @@ def _where_today(
     note: Callable[[str], None],
 ) -> RunConfig:
     """The config with the addresses of today's environment, except those that `today` gives."""
-    judge, agents = config.judge, dict(config.agents)
-    if judge.provider is not None and _at(today, f"judge.{_ADDRESS}") is None:
-        asked = _readdressed(judge.provider, environ, note)
-        judge = judge.model_copy(update={"provider": asked})
+    agents, changes = dict(config.agents), dict[str, Any]()
+    for section, part in (("judge", config.judge), ("behaviors", config.behaviors)):
+        if part.provider is not None and _at(today, f"{section}.{_ADDRESS}") is None:
+            asked = _readdressed(part.provider, environ, note)
+            changes[section] = part.model_copy(update={"provider": asked})
     for role, own in config.agents.items():
         typed = _agents(today).get(role)
         if own.provider is not None and _at(typed, _ADDRESS) is None:
             asked = _readdressed(own.provider, environ, note)
             agents[role] = own.model_copy(update={"provider": asked})
-    changes: dict[str, Any] = {"judge": judge, "agents": agents}
+    changes["agents"] = agents
     if _at(today, _ADDRESS) is None:
         changes["provider"] = _readdressed(config.provider, environ, note)
     return config.model_copy(update=changes)
@@ -166,8 +167,9 @@ def _tasks_here() -> Path:
 def _spends(place: Place, config: RunConfig, environ: Mapping[str, str]) -> bool:
     """Caps above the default and prices below the known ones, for servers that bill."""
     cap, default = config.budget.usd, BudgetConfig().usd
-    own = [agent.provider for agent in config.agents.values() if agent.provider]
-    for asked in (config.provider, config.judge.provider or config.provider, *own):
+    own = [agent.provider for agent in config.agents.values()]
+    others = (config.judge.provider, config.behaviors.provider, *own)
+    for asked in (config.provider, *filter(None, others)):
         variable = VARIABLES.get(asked.name, "")
         url = asked.base_url or environ.get(variable, "").strip()
         if asked.name in FREE or _is_here(url):

@@ -74,11 +74,11 @@ async def most(plan: Plan) -> float | None:
 
 def _free(plan: Plan) -> bool:
     """Whether nobody whom the run may ask costs anything."""
-    backend, critic = plan.backend, plan.backend.bench
+    backend = plan.backend
     asked = [
         (backend.answering(role).prices, one.model) for role, one in backend.team(plan.task).items()
     ]
-    asked.append((critic.prices, critic.provider.model))
+    asked += [(one.prices, one.provider.model) for one in (backend.bench, backend.author)]
     return not any(prices.worst(model, MTOK, MTOK, shared=True) for prices, model in asked)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestry.backends.api.distil import Author
 from orchestry.backends.api.learner import Arena, Learner, Played, State
 from orchestry.backends.api.library import (
     IN_RUN,
@@ -88,7 +89,7 @@ class ApiBackend(Backend):
             if self.config.behaviors.enabled:
                 learned = [event for event in store.events if isinstance(event, journal.Learned)]
                 self.learner = self.new_learner(
-                    task, Dev(self, task, self.gateway, rate), self._critic, learned
+                    task, Dev(self, task, self.gateway, rate), self._author, learned
                 )
             yield
 
@@ -192,7 +193,7 @@ class ApiBackend(Backend):
         """Raises ConfigError for more behaviours than an agent's prompt may have."""
         most = self.config.behaviors.max_per_agent
         for agent in sorted({b.agent for b in library.behaviors}):
-            if (count := len(library.accepted(agent))) > most:
+            if (count := len(library.added(agent))) > most:
                 raise ConfigError(
                     f"{source} holds {count} accepted behaviours for {agent}, and "
                     f"behaviors.max_per_agent={most} enter a prompt: retire some there (status: "
@@ -214,11 +215,11 @@ class ApiBackend(Backend):
         self,
         task: BaseTask[Any],
         arena: Arena,
-        critic: Policy,
+        author: Policy,
         learned: Sequence[journal.Learned] = (),
         times: float = 1.0,
     ) -> Learner:
-        """A learner that distils with `critic` and compares in `arena`, after these updates.
+        """A learner that writes with `author` and compares in `arena`, after these updates.
         A rehearsal plays one part in `times` of an update's episodes.
 
         Dev draws also depend on the starting library, so that a behaviour is not tested again on
@@ -232,9 +233,7 @@ class ApiBackend(Backend):
             prompts=self._prompts(task),
             dev=task.problems("dev"),
             arena=arena,
-            policy=critic,
-            model=self.bench.provider.model,
-            max_tokens=self.config.judge.max_tokens,
+            author=Author(author, self.author.provider.model, self.config.judge.max_tokens),
             updates=self.config.episodes // settings.every,
             times=times,
             states=[

@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from orchestry.backends.api.distil import contrasts, distil
+from orchestry.backends.api.contrasts import Contrast, contrasts
+from orchestry.backends.api.distil import Author, Brief, Distilled, distil
 from orchestry.backends.api.library import Behavior, Evidence, Library
 from orchestry.backends.api.race import (
     FIRST,
@@ -34,10 +35,11 @@ from orchestry.backends.api.race import (
     shown,
     spread,
 )
+from orchestry.core.choices import PROPOSALS
 from orchestry.core.concurrency import together
 from orchestry.core.config import BehaviorsConfig
 from orchestry.core.seeds import derive
-from orchestry.core.types import AgentSpec, Frozen, Policy, Problem, Turn
+from orchestry.core.types import AgentSpec, Frozen, Problem, Turn
 from orchestry.rollout.credit import blame
 from orchestry.store.records import EpisodeRecord
 
@@ -114,22 +116,19 @@ class Learner:
         prompts: Mapping[str, str],
         dev: Sequence[Problem],
         arena: Arena,
-        policy: Policy,
-        model: str,
-        max_tokens: int,
+        author: Author,
         updates: int,
         times: float = 1.0,
         states: Sequence[State],
     ) -> None:
-        """`prompts` are the agents' own; `policy` and `model` distil. `updates`: how many the run
+        """`prompts` are the agents' own; `author` writes behaviours. `updates`: how many the run
         takes in all, for which the race plans. A rehearsal has only one part in `times` of each
         update's episodes, and spends accordingly.
         """
         self.states = list(states)
         self._config, self._seed, self._agents, self._prompts = config, seed, agents, prompts
-        self._dev, self._arena, self._policy = dev, arena, policy
-        self._model, self._max_tokens, self._updates = model, max_tokens, updates
-        self._state = self.states[-1]
+        self._dev, self._arena, self._author = dev, arena, author
+        self._updates, self._state = updates, self.states[-1]
         self._times, self._left, self._to_come = times, 0.0, 0.0
         self._notes: list[str] = []
 
@@ -205,29 +204,37 @@ class Learner:
         counts = _shares(
             {role: blamed[role] for role in blamed if found[role]}, self._config.candidates
         )
-        for role, count in counts.items():
-            distilled = await distil(
-                self._policy,
-                self._model,
-                self._agents,
-                self._state.library,
-                role,
-                found[role],
-                blamed,
-                prompt=self._prompts[role],
-                count=count,
-                update=len(self.states),
-                max_tokens=self._max_tokens,
-                seed=derive(self._seed, "distil", len(self.states), role),
+        most = max(counts, key=lambda role: blamed[role], default=None)
+        kinds = self._config.propose or PROPOSALS
+        distilled = await together(
+            distil(
+                self._author,
+                self._brief(role, found[role], blamed),
+                kinds,
+                count,
+                rewrite=role == most,
             )
-            self._put(*distilled.behaviors)
-            made = sum(b.status == "candidate" for b in distilled.behaviors)
-            plural = "" if made == 1 else "s"
-            self._notes.append(f"{made} candidate{plural} for {role} ({distilled.outcome})")
+            for role, count in counts.items()
+        )
+        for role, one in zip(counts, distilled, strict=True):
+            self._put(*one.behaviors)
+            self._notes.append(_told(role, one))
         if not counts:
             self._notes.append(
                 "nothing to contrast: no two trajectories of a problem differ in value"
             )
+
+    def _brief(self, role: str, found: Sequence[Contrast], blamed: Mapping[str, float]) -> Brief:
+        return Brief(
+            agents=self._agents,
+            library=self._state.library,
+            agent=role,
+            prompt=self._prompts[role],
+            contrasts=found,
+            blame=blamed,
+            update=len(self.states),
+            seed=derive(self._seed, "distil", len(self.states), role),
+        )
 
     def _enter(self) -> None:
         """All new candidates enter the race; and the accepted behaviour that was tested longest
@@ -369,6 +376,14 @@ class Learner:
 
     def _set(self, **changes: object) -> None:
         self._state = self._state.model_copy(update=changes)
+
+
+def _told(role: str, distilled: Distilled) -> str:
+    """One line on what was proposed for an agent."""
+    made = [b.kind for b in distilled.behaviors if b.status == "candidate"]
+    counts = [f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in Counter(made).items()]
+    answers = f" (answers: {distilled.outcome})" if distilled.outcome else ""
+    return f"proposed for {role}: {', '.join(counts) or 'nothing new'}{answers}"
 
 
 def _shares(blamed: Mapping[str, float], count: int) -> dict[str, int]:

@@ -6,10 +6,12 @@ A behaviour is a short text for one agent's system prompt. Its status is one of:
 - `trial`: it is in the race, and undecided.
 - `accepted`: it won its race, and is in the prompt.
 - `rejected`: it left the race without a shown gain.
-- `retired`: it was accepted once, then stopped helping or gave way to a better one.
+- `retired`: it was accepted once, then stopped helping, gave way to a better one or was worked into
+  a new prompt.
 - `merged`: it says what another one says, which its note names; it is never tried.
 
-Only `accepted` behaviours are in prompts. A library is immutable; changes make a new one.
+Only `accepted` behaviours are in prompts: a `rule` or an `example` below the agent's own system
+prompt, a `prompt` in place of it. A library is immutable; changes make a new one.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ from orchestry.core.secrets import looks_like_key
 from orchestry.core.types import Frozen
 from orchestry.task.registry import bundled
 
-_Kind = Literal["rule", "example"]
+_Kind = Literal["rule", "example", "prompt"]
 Status = Literal["accepted", "trial", "candidate", "rejected", "retired", "merged"]
 STATUSES: tuple[str, ...] = get_args(Status)
-MAX_TEXT = 2000
+MAX_TEXT = 4000
 """Maximum characters of a behaviour or its note."""
 MAX_BEHAVIORS = 5000
 MAX_FILE = 16 << 20
@@ -124,6 +126,8 @@ class Behavior(Frozen):
     text: Annotated[PlainText, Field(min_length=1)]
     why: PlainText = ""
     """What it should correct, in its author's words."""
+    parents: tuple[str, ...] = Field((), max_length=100)
+    """Ids of the behaviours that it was made from: a new prompt has their content."""
     status: Status = "candidate"
     born: int = Field(0, ge=0)
     """Number of the update that made it."""
@@ -178,9 +182,15 @@ class Library(Frozen):
         """The behaviours in the agent's prompt, in order."""
         return tuple(b for b in self.behaviors if b.agent == agent and b.status == "accepted")
 
+    def added(self, agent: str) -> tuple[Behavior, ...]:
+        """The accepted rules and examples, which stand below the agent's own prompt."""
+        return tuple(b for b in self.accepted(agent) if b.kind != "prompt")
+
     def prompt(self, agent: str, base: str) -> str:
-        """The agent's system prompt: `base`, then what was learned, if anything."""
-        learned = self.accepted(agent)
+        """The agent's system prompt: `base`, or the accepted one in its place; then the rules and
+        examples that were learned, if any."""
+        base = next((b.text for b in self.accepted(agent) if b.kind == "prompt"), base)
+        learned = self.added(agent)
         if not learned:
             return base
         rules = [_bullet(b.text) for b in learned if b.kind == "rule"]
@@ -212,15 +222,26 @@ class Library(Frozen):
         return best[2] if best and best[0] >= NEAR else None
 
     def accept(self, behavior: Behavior, max_per_agent: int) -> Library:
-        """A library with this behaviour in the prompt; if the prompt is full, the one with the
-        least lift leaves."""
-        others = [b for b in self.accepted(behavior.agent) if b.id != behavior.id]
-        by_lift = sorted(others, key=_lift)
-        library = self
-        for b in by_lift[: max(0, len(others) + 1 - max_per_agent)]:
-            changed = {"status": "retired", "note": f"gave way to {behavior.id}"}
-            library = library.put(b.model_copy(update=changed))
-        return library.put(behavior.model_copy(update={"status": "accepted"}))
+        """A library with this behaviour in the prompt. If that has `max_per_agent` rules and
+        examples already, the one with the least lift leaves. A new prompt takes the place of the
+        former one and of its own parents."""
+        notes = dict[str, str]()
+        if behavior.kind == "prompt":
+            for b in self.accepted(behavior.agent):
+                if b.kind == "prompt" or b.id in behavior.parents:
+                    notes[b.id] = f"worked into {behavior.id}"
+        else:
+            others = sorted(
+                (b for b in self.added(behavior.agent) if b.id != behavior.id), key=_lift
+            )
+            for b in others[: max(0, len(others) + 1 - max_per_agent)]:
+                notes[b.id] = f"gave way to {behavior.id}"
+        library = self.put(behavior.model_copy(update={"status": "accepted"}))
+        for b in self.behaviors:
+            if b.id in notes and b.id != behavior.id:
+                changed = {"status": "retired", "note": notes[b.id]}
+                library = library.put(b.model_copy(update=changed))
+        return library
 
     def adopted(self) -> Library:
         """The start of another run of the same task and model: accepted ones stay accepted.
@@ -243,6 +264,10 @@ class Library(Frozen):
         """The library restricted to these agents."""
         return self._with(tuple(b for b in self.behaviors if b.agent in agents))
 
+    def without(self, kind: _Kind) -> Library:
+        """The library without behaviours of that kind."""
+        return self._with(tuple(b for b in self.behaviors if b.kind != kind))
+
     def transferred(self, task: str, model: str) -> Library:
         """Accepted behaviours as candidates for a run on another task or with another model.
 
@@ -254,6 +279,7 @@ class Library(Frozen):
                 kind=b.kind,
                 text=b.text,
                 why=b.why,
+                parents=b.parents,
                 note=f"from {self.task} with {self.model}",
             )
             for b in self.behaviors

@@ -1,167 +1,35 @@
-"""Contrasts of real episodes on scripted answers, and what is distilled from them."""
+"""What is proposed from contrasts: rules, a prompt, examples."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from orchestry.backends.api.contrasts import Contrast, Side
 from orchestry.backends.api.distil import (
     MAX_EXAMPLE,
+    MAX_REWRITE,
     MAX_RULE,
     MAX_WHY,
-    Contrast,
+    Author,
+    Brief,
     Distilled,
-    Side,
-    contrasts,
     distil,
-    varied,
 )
-from orchestry.backends.api.library import Behavior, Library
+from orchestry.backends.api.library import Behavior, Evidence, Library
+from orchestry.core.choices import PROPOSALS, Proposal
 from orchestry.core.config import FakeConfig
 from orchestry.core.errors import ProviderError
-from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Policy, Request
 from orchestry.models.embedded import EmbeddedProvider
 from orchestry.models.fake import FakeProvider
 from orchestry.models.weights import MODEL
-from orchestry.rollout.rollout import Rollout, task_rater
-from orchestry.rollout.schedule import Beam, Chains
-from orchestry.rollout.tree import episode_record
-from orchestry.store.records import CreditRecord, EpisodeRecord
 from tests.models.scripted import Run
-from tests.rollout.test_rollout import TOOLS, letters
-from tests.toys import Scripted, Words, team
-
-WORDS = Words()
-DEFAULT = Beam(k=5, width=1)
-
-
-def episode(
-    number: int,
-    problem: int = 0,
-    policy: Scripted | None = None,
-    schedule: Beam | Chains = DEFAULT,
-    credits: tuple[CreditRecord, ...] = (),
-) -> EpisodeRecord:
-    """One episode of the real rollout, with the judge's feedback on every move."""
-    policy = policy or Scripted(letters)
-    rollout = Rollout(WORDS, team(WORDS), policy, task_rater(WORDS, TOOLS), schedule)
-    tree = asyncio.run(rollout.play(WORDS.problems("train")[problem], derive("episode", number)))
-    record = episode_record(tree, number, credits)
-    nodes = [node.model_copy(update={"judge_feedback": f"on {node.id}"}) for node in record.nodes]
-    return record.model_copy(update={"nodes": tuple(nodes)})
-
-
-def by(agent: str, texts: str) -> Scripted:
-    """That agent's k-th sample has as many 'a's as the k-th digit; all others say 'b'."""
-
-    def answer(request: Request) -> str:
-        return "a" * int(texts[request.sample_index % 5]) if request.agent == agent else "b"
-
-    return Scripted(answer)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=4), st.floats(0, 1), st.booleans())
-def test_a_pair_is_a_top_leaf_and_the_worst_of_its_problem(
-    problems: list[int], top: float, beam: bool
-) -> None:
-    schedule = Beam(k=3, width=2) if beam else Chains(4)
-    records = [episode(n, problem, schedule=schedule) for n, problem in enumerate(problems)]
-    leaves = [(r, leaf, leaf.value or 0.0) for r in records for leaf in r.leaves()]
-    count = max(1, round(top * len(leaves)))
-    bar = sorted((value for _, _, value in leaves), reverse=True)[count - 1]
-    for agent in ("writer", "refactorer"):
-        found = contrasts(records, agent, top)
-        assert len(found) <= count
-        assert [c.gap for c in found] == sorted((c.gap for c in found), reverse=True)
-        for pair in found:
-            mine = [v for record, _, v in leaves if record.problem == pair.problem]
-            assert pair.winner.value >= bar
-            assert pair.winner.value > pair.loser.value == min(mine)
-            assert pair.winner.answered != pair.loser.answered
-            for side in (pair.winner, pair.loser):
-                path = records[side.episode].path(side.leaf)
-                turns = [turn for node in path for turn in node.turns if turn.agent == agent]
-                assert side.answered in [turn.completion.text for turn in turns]
-
-
-def test_a_contrast_says_what_was_seen_said_and_made_of_it() -> None:
-    credit = {"agent": "writer", "leaf": "0.3.0.0", "low": 0.0, "high": 0.4}
-    credits = (CreditRecord(credit=0.2, **credit),)
-    record = episode(5, 0, by("writer", "12390"), Chains(5), credits)
-    leaf = record.node("0.3.0.0")
-    score = leaf.score.model_copy(update={"feedback": "9 a's", "tags": ("good",)})
-    record = record.model_copy(
-        update={
-            "nodes": tuple(
-                node.model_copy(update={"value": 0.9, "score": score})
-                if node.id == leaf.id
-                else node
-                for node in record.nodes
-            )
-        }
-    )
-    (pair,) = contrasts([record], "writer", 0.2)
-    assert (pair.agent, pair.problem) == ("writer", "train-0")
-    assert (pair.winner.episode, pair.winner.leaf, pair.loser.leaf) == (5, leaf.id, "0.0.0.0")
-    assert (pair.winner.answered, pair.loser.answered) == ("a" * 9, "a")
-    assert pair.winner.saw == "word 0"
-    assert pair.winner.feedback == "9 a's\non 0.3"
-    assert pair.winner.tags == ("good",)
-    assert (pair.winner.credit, pair.loser.credit) == (0.2, None)
-
-
-def test_an_agent_that_did_the_same_in_both_has_no_contrast() -> None:
-    records = [episode(0, policy=by("refactorer", "12390"))]
-    assert len(contrasts(records, "refactorer", 0.2)) == 1
-    assert contrasts(records, "writer", 1.0) == ()
-
-
-def test_equal_values_have_no_contrast() -> None:
-    assert contrasts([episode(0, policy=by("refactorer", "33333"))], "refactorer", 1.0) == ()
-    assert contrasts([], "writer", 1.0) == ()
-
-
-def test_the_worst_is_sought_over_all_episodes_of_the_problem() -> None:
-    good = episode(0, 0, policy=by("refactorer", "88888"))
-    bad = episode(1, 0, policy=by("refactorer", "11111"))
-    other = episode(2, 1, policy=by("refactorer", "00000"))
-    (pair,) = contrasts([good, bad, other], "refactorer", 0.2)
-    assert (pair.winner.episode, pair.loser.episode, pair.problem) == (0, 1, "train-0")
-
-
-def test_solved_problems_do_not_crowd_out_those_with_something_to_learn() -> None:
-    solved = [episode(n, 0, policy=by("refactorer", "99999")) for n in range(2)]
-    mixed = episode(2, 1, policy=by("refactorer", "09990"))
-    (pair,) = contrasts([*solved, mixed], "refactorer", 0.1)
-    assert pair.problem == "train-1"
-
-
-def test_a_person_outranks_the_value() -> None:
-    record = episode(4, policy=by("refactorer", "12345"))
-    by_answer = {record.node(x.id).turns[0].completion.text: x.id for x in record.leaves()}
-    ratings = {(4, by_answer["a"]): 1.0, (4, by_answer["aaa"]): 0.0, (9, by_answer["aa"]): 0.9}
-    (pair,) = contrasts([record], "refactorer", 0.2, ratings)
-    assert (pair.winner.answered, pair.winner.value) == ("a", 1.0)
-    assert (pair.loser.answered, pair.loser.value) == ("aaa", 0.0)
-
-
-def test_varied_takes_each_problem_once_first() -> None:
-    records = [episode(n, problem) for n, problem in enumerate((0, 0, 1, 2))]
-    found = contrasts(records, "refactorer", 1.0)
-    chosen: tuple[Contrast, ...] = varied(found, 3)
-    assert {c.problem for c in chosen} == {c.problem for c in found}
-    assert chosen[0] == found[0]
-    assert sorted(varied(found, 99), key=found.index) == list(found)
-
+from tests.toys import Scripted, Words
 
 EMPTY = Library(task="words", model="m")
 CALM = "Check the empty list before anything else."
@@ -182,21 +50,21 @@ async def ask(
     count: int = 3,
     model: str = "m",
     max_tokens: int = 600,
+    kinds: Collection[Proposal] = PROPOSALS,
+    rewrite: bool = False,
 ) -> Distilled:
-    return await distil(
-        policy,
-        model,
-        Words.agents,
-        library,
-        "writer",
-        contrasts,
-        {"writer": 0.25, "reviewer": -0.01},
+    brief = Brief(
+        agents=Words.agents,
+        library=library,
+        agent="writer",
         prompt="You write.",
-        count=count,
+        contrasts=contrasts,
+        blame={"writer": 0.25, "reviewer": -0.01},
         update=2,
-        max_tokens=max_tokens,
         seed=5,
     )
+    author = Author(policy, model, max_tokens)
+    return await distil(author, brief, kinds, count, rewrite=rewrite)
 
 
 def answer(*texts: str) -> str:
@@ -252,7 +120,7 @@ async def test_more_than_asked_are_left_out() -> None:
         '{"behaviors": []}',
         '{"behaviors": [{"text": "a"}]}',
         answer("   "),
-        answer("x" * 2001),
+        answer("x" * 4001),
         answer("use " + "sk-" + "a1b2c3d4e5f6g7h8"),
         answer("ring \x07"),
         "[" * 100_000,
@@ -314,6 +182,100 @@ async def test_the_example_is_the_first_that_fits(unfit: Side) -> None:
     found = await ask(says(answer(CALM)), [first, PAIR])
     assert [b.text for b in found.behaviors][1:] == ["Asked:\nSort xs.\n\nAnswered:\ndef f(): sort"]
     assert len((await ask(says(answer(CALM)), [first])).behaviors) == 1
+
+
+def won(answered: str, value: float, problem: str) -> Contrast:
+    return Contrast("writer", problem, side(answered, value, saw=problem), PAIR.loser)
+
+
+def examples(found: Distilled) -> list[str]:
+    return [b.text.rpartition("\n")[2] for b in found.behaviors if b.kind == "example"]
+
+
+async def test_where_no_model_writes_the_best_short_answers_to_several_problems_are_tried() -> None:
+    many = [
+        won("one two three", 0.8, "alpha beta"),
+        won("best of all", 0.9, "gamma delta"),
+        won("same problem again", 0.7, "gamma delta"),
+        won("brief", 0.8, "epsilon zeta"),
+    ]
+    policy = says()
+    found = await ask(policy, many, kinds=("examples",), count=2)
+    assert (examples(found), found.outcome) == (["best of all", "brief"], None)
+    assert policy.calls == 0
+    known = EMPTY.put(found.behaviors[0])
+    found = await ask(says(), many, kinds=("examples",), count=2, library=known)
+    assert examples(found) == ["brief", "one two three"]
+    # Of a model that can't answer, the same; beside its rules, one.
+    assert examples(await ask(says("?", "?"), many, count=3)) == [
+        *("best of all", "brief"),
+        "one two three",
+    ]
+    assert examples(await ask(says(answer(CALM, LOUD)), many, count=2)) == ["best of all"]
+
+
+# --- a whole prompt -------------------------------------------------------------------------------
+
+
+def rewritten(text: str) -> str:
+    return json.dumps({"why": "shorter", "text": text})
+
+
+def helped(text: str, status: str, lift: float, e_value: float) -> Behavior:
+    tested = Evidence(pairs=20, lift=lift, e_value=e_value, level=0.02)
+    raw = {"agent": "writer", "text": text, "status": status, "evidence": tested}
+    return Behavior.model_validate(raw)
+
+
+async def test_a_prompt_is_made_of_what_helped_and_takes_its_place() -> None:
+    accepted, leads = helped(CALM, "accepted", 0.1, 50.0), helped(LOUD, "trial", 0.05, 3.0)
+    trails, gone = helped("Be brief.", "trial", -0.1, 0.2), helped("Sing.", "rejected", 0.2, 5.0)
+    example = helped("Asked:\na\n\nAnswered:\nb", "accepted", 0.1, 50.0)
+    example = Behavior.model_validate(example.model_dump(exclude={"id"}) | {"kind": "example"})
+    library = EMPTY
+    for behavior in (accepted, leads, trails, gone, example):
+        library = library.put(behavior)
+
+    def reply(request: Request) -> str:
+        whole = "anew" in request.messages[1].content
+        return rewritten("You write calmly and loudly.") if whole else answer("Say b.")
+
+    policy = Scripted(reply)
+    found = await ask(policy, library=library, rewrite=True)
+    (prompt,) = (b for b in found.behaviors if b.kind == "prompt")
+    assert prompt.parents == (accepted.id, leads.id)
+    (request,) = (r for batch in policy.batches for r in batch if "anew" in r.messages[1].content)
+    user = request.messages[1].content
+    assert CALM in user
+    assert f"+5.0 points [-100.0, +100.0] on 20 pairs, e-value 3 (50 decides): {LOUD}" in user
+    for unseen in ("Be brief.", "Sing.", "Answered:\nb"):
+        assert unseen not in user
+
+    library = library.put(prompt).accept(prompt, 3)
+    shown = library.prompt("writer", "You write.")
+    assert shown.startswith("You write calmly and loudly.\n\n## Learned from earlier episodes\n\n")
+    assert CALM not in shown
+    assert "Answered:\nb" in shown  # examples go on standing below
+    retired = library.find(accepted.id)
+    assert retired is not None
+    assert (retired.status, retired.note) == ("retired", f"worked into {prompt.id}")
+    other = Behavior(agent="writer", kind="prompt", text="You.", parents=(prompt.id,))
+    assert library.accept(other, 3).prompt("writer", "").startswith("You.\n")
+    assert len(library.accept(other, 3).accepted("writer")) == 2
+
+
+async def test_the_same_prompt_again_is_no_proposal() -> None:
+    policy = says(rewritten(" You write. "))
+    found = await ask(policy, kinds=("prompts",))
+    assert (found.behaviors, found.outcome, policy.calls) == ((), "rated", 1)
+
+
+async def test_the_longest_prompt_fits_its_limit() -> None:
+    text = json.dumps({"why": "x" * MAX_WHY, "text": "y" * MAX_REWRITE})
+    policy = says(text)
+    found = await ask(policy, kinds=("prompts",), max_tokens=64)
+    assert [len(b.text) for b in found.behaviors] == [MAX_REWRITE]
+    assert len(text) < policy.batches[0][0].max_tokens + 40
 
 
 # --- the question ---------------------------------------------------------------------------------

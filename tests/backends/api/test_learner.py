@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import orchestry
+from orchestry.backends.api.distil import Author
 from orchestry.backends.api.learner import TOGETHER, Learner, Played, State, coins, cost
 from orchestry.backends.api.library import Behavior, Evidence, Library
 from orchestry.core.config import BehaviorsConfig, resolve
@@ -85,7 +86,9 @@ def learner(
     def distilled(request: Request) -> str:
         return json.dumps({"behaviors": [{"text": next(texts), "why": "planted"}]})
 
-    config = BehaviorsConfig(enabled=True).model_copy(update={"candidates": 1, **changes})
+    config = BehaviorsConfig(enabled=True).model_copy(
+        update={"candidates": 1, "propose": ("rules", "examples"), **changes}
+    )
     return Learner(
         config,
         0,
@@ -93,9 +96,7 @@ def learner(
         prompts=dict.fromkeys(ROLES, "p"),
         dev=DEV,
         arena=arena,
-        policy=Scripted(distilled),
-        model="m",
-        max_tokens=256,
+        author=Author(Scripted(distilled), "m", 256),
         updates=6,
         states=states or [started(Library(task="words", model="m"))],
     )

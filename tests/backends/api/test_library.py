@@ -268,7 +268,7 @@ KEY = "sk-" + "a1b2c3d4e5f6g7h8"
         ("task: t\nmodel: m\nbehaviors: &a [*a]", "alias lies in its own anchor"),
         ("task: t\nmodel: m\nbehaviors: [{agent: w, text: 5}]", "behaviors.0.text"),
         ("task: t\nmodel: m\nbehaviors: [{agent: w, text: ''}]", "behaviors.0.text"),
-        (f"task: t\nmodel: m\nbehaviors: [{{agent: w, text: {'x ' * MAX_TEXT}}}]", "at most 2000"),
+        (f"task: t\nmodel: m\nbehaviors: [{{agent: w, text: {'x ' * MAX_TEXT}}}]", "at most 4000"),
         (f"task: t\nmodel: m\nbehaviors: [{{agent: w, text: {KEY}}}]", "looks like an API key"),
         (f"task: t\nmodel: {KEY}", "model: holds what looks like an API key"),
         ("task: t\nmodel: m\nbehaviors: [{agent: w, text: a, id: '1'}]", "another text"),
