@@ -274,6 +274,7 @@ class Backend(ABC):
             max_tokens=own.max_tokens or usual.max_tokens,
             temperature=usual.temperature if own.temperature is None else own.temperature,
             stop=usual.stop,
+            examples=own.examples,
         )
 
     def digests(self) -> dict[str, str]:

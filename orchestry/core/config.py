@@ -34,7 +34,7 @@ from orchestry.core.resolve import (
     settings_of,
     with_keys,
 )
-from orchestry.core.types import AgentSpec, Frozen, Limits, Split
+from orchestry.core.types import AgentSpec, Example, Frozen, Limits, Split
 
 Arrangement = Literal["fixed", "concat", "sequential", "discussion"]
 _Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -111,6 +111,8 @@ class AgentConfig(Frozen):
     """None: that of `sampling`."""
     system_prompt: str | None = None
     """None: the task's own, followed by `goal` if that is given."""
+    examples: tuple[Example, ...] = Field((), max_length=20)
+    """Good work to learn from: what the agent was `asked`, and what it `answered`."""
     goal: str | None = None
     """None: the task's own. The judge reads it too."""
     role: str | None = None

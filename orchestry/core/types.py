@@ -52,6 +52,29 @@ class AgentSpec(Frozen):
     system_prompt: str = ""
 
 
+class Message(Frozen):
+    """One message of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Example(Frozen):
+    """One observation, and a good answer to it."""
+
+    asked: str = Field(min_length=1)
+    answered: str = Field(min_length=1)
+
+    @property
+    def messages(self) -> tuple[Message, Message]:
+        """As turns of a chat, where models of all sizes take them for what they are: in a system
+        prompt, small ones copy them (docs/benchmarks.md)."""
+        return (
+            Message(role="user", content=self.asked),
+            Message(role="assistant", content=self.answered),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One agent with this run's settings: prompt, model, and limits of its answers."""
@@ -62,13 +85,8 @@ class Member:
     max_tokens: int
     temperature: float | None = None
     stop: tuple[str, ...] = ()
-
-
-class Message(Frozen):
-    """One message of a chat."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str
+    examples: tuple[Example, ...] = ()
+    """Shown as earlier turns of the chat, before each observation."""
 
 
 class Request(Frozen):

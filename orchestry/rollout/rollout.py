@@ -270,7 +270,8 @@ class Rollout(Generic[StateT]):
         with task_boundary(self.task, "observe", node.problem):
             observation = self.task.observe(state, agent)
             observation.encode()  # files and servers refuse lone surrogates
-            messages = [Message(role="user", content=observation)]
+            messages = [turn for example in member.examples for turn in example.messages]
+            messages.append(Message(role="user", content=observation))
         if member.system_prompt:
             messages.insert(0, Message(role="system", content=member.system_prompt))
         return Request(

@@ -18,6 +18,7 @@ EVERY: dict[str, Any] = {
     "options": {"a": {"b": 1}},
     "agents": {"writer": {"max_tokens": 3}, "a.b": {"model": "m"}},
     "judge": {"provider": {"base_url": "http://127.0.0.1:1"}},
+    "behaviors": {"provider": {"base_url": "http://127.0.0.1:1"}},
     "prices": {"m": {"input": 0, "output": 0}},
 }
 """A value where the default has none, so that every key has a leaf."""
@@ -27,6 +28,7 @@ RESUMABLE = (
     *("learn.device", "learn.evaluate_every", "learn.gradient_checkpointing", "learn.keep"),
     *("learn.learning_rate", "learn.micro_tokens", "learn.vllm_url", "provider.base_url"),
     *("provider.timeout_s", "retry", "search.concurrency", "task_path", "trackers"),
+    "behaviors.provider.base_url",
 )
 MEASURED = (
     *("task", "backend", "seed", "options", "weights", "provider", "sampling", "agents"),
@@ -40,7 +42,7 @@ MUTE = (
 )
 LISTS = {
     Mark.RESUMABLE: (
-        *(*RESUMABLE, "judge.provider.timeout_s"),
+        *(*RESUMABLE, "judge.provider.timeout_s", "behaviors.provider.timeout_s"),
         *("agents.NAME.provider.base_url", "agents.NAME.provider.timeout_s"),
     ),
     Mark.MOVABLE: (
@@ -48,20 +50,22 @@ LISTS = {
         "learn.from",
         "provider.recording",
         "judge.provider.recording",
+        "behaviors.provider.recording",
         "agents.NAME.provider.recording",
     ),
     Mark.MEASURED: MEASURED,
     Mark.OPERATIONAL: (
-        *(*MUTE, "judge.provider.timeout_s", "agents.NAME.provider.timeout_s"),
+        *(*MUTE, "judge.provider.timeout_s", "behaviors.provider.timeout_s"),
+        "agents.NAME.provider.timeout_s",
         *("learn.device", "learn.micro_tokens", "learn.gradient_checkpointing"),
     ),
     Mark.ADDRESS: (
         *("provider.base_url", "judge.provider.base_url", "agents.NAME.provider.base_url"),
-        "learn.vllm_url",
+        *("behaviors.provider.base_url", "learn.vllm_url"),
     ),
 }
-"""What the lists of before said; the judge's provider is as the run's own, and reports leave out
-where and in what pieces the weights were computed."""
+"""What the lists of before said; the providers of judge and author are as the run's own, and
+reports leave out where and in what pieces the weights were computed."""
 
 
 @pytest.mark.parametrize("mark", Mark, ids=lambda mark: mark.name.lower())

@@ -222,6 +222,7 @@ def test_a_check_goes_on_with_what_decides_no_question() -> None:
     assert {key for key in more if not key.startswith("trackers.")} == {
         *("task_path", "provider.base_url", "provider.timeout_s"),
         *("judge.provider.base_url", "judge.provider.timeout_s"),
+        *("behaviors.provider.base_url", "behaviors.provider.timeout_s"),
         *(f"learn.{name}" for name in (*learn, "micro_tokens", "vllm_url")),
     }
 

@@ -39,6 +39,11 @@ from orchestry.task.base import BaseTask
 
 _START = "behaviors/from.yaml"
 """The run's copy of its starting library."""
+NO_RULES = (
+    "only examples are tried as behaviours: rules of the embedded 135M model are noise "
+    "(behaviors.provider names a model that writes, behaviors.propose=[rules,prompts,examples] "
+    "asks this one anyway)"
+)
 
 
 class ApiBackend(Backend):
@@ -66,9 +71,15 @@ class ApiBackend(Backend):
         provider = open_provider(named, config.seed, environ)
         config = config.model_copy(update={"provider": named})
         super().__init__(config, task, provider, environ)
+        notes += [NO_RULES] if self._leans_on_examples(config) else []
         self.notes = [*notes, *([note] if note else []), *self.notes]
         self.library = self._first_library()
         self._keep_roles(task)
+
+    def _leans_on_examples(self, asked: RunConfig) -> bool:
+        """Whether the run tries only examples, and the user did not say so."""
+        learns, settled = self.config.behaviors.enabled, self.config.behaviors.propose
+        return bool(learns) and asked.behaviors.propose is None and settled == ("examples",)
 
     @property
     def every(self) -> int | None:
@@ -107,7 +118,11 @@ class ApiBackend(Backend):
         """See Backend: with the behaviours of `library`, else of the run's first one."""
         shown = library or self.library
         return {
-            role: replace(member, system_prompt=shown.prompt(role, member.system_prompt))
+            role: replace(
+                member,
+                system_prompt=shown.system(role, member.system_prompt),
+                examples=(*member.examples, *shown.examples(role)),
+            )
             for role, member in super().team(task).items()
         }
 

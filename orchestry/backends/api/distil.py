@@ -16,12 +16,21 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field, ValidationError
 
 from orchestry.backends.api.contrasts import Contrast, Side, varied
-from orchestry.backends.api.library import Behavior, Evidence, Library, PlainText
+from orchestry.backends.api.library import Behavior, Evidence, Library, PlainText, told
 from orchestry.core.choices import Proposal
 from orchestry.core.concurrency import together
 from orchestry.core.errors import reason
 from orchestry.core.seeds import derive
-from orchestry.core.types import AgentSpec, Completion, Frozen, Message, Outcome, Policy, Request
+from orchestry.core.types import (
+    AgentSpec,
+    Completion,
+    Example,
+    Frozen,
+    Message,
+    Outcome,
+    Policy,
+    Request,
+)
 from orchestry.judge import structured
 from orchestry.judge.structured import Malformed, Reply, closed, ends, fence_code, marked_off
 
@@ -242,7 +251,7 @@ def _examples(brief: Brief, most: int) -> list[Behavior]:
         side = contrast.winner
         blamed = side.credit is not None and side.credit < 0
         known = brief.library.near(brief.agent, _told(side))
-        if blamed or known or not side.answered.strip() or len(_told(side)) > MAX_EXAMPLE:
+        if blamed or known or not 0 < len(_told(side)) <= MAX_EXAMPLE:
             continue
         why = f"its answer on {contrast.problem} was worth {side.value:.2f}"
         source = Evidence(episodes=(side.episode,))
@@ -255,7 +264,9 @@ def _examples(brief: Brief, most: int) -> list[Behavior]:
 
 
 def _told(side: Side) -> str:
-    return f"Asked:\n{side.saw.strip()}\n\nAnswered:\n{side.answered.strip()}"
+    """The move as an example; '' if there was nothing to see or nothing was said."""
+    asked, answered = side.saw.strip(), side.answered.strip()
+    return told(Example(asked=asked, answered=answered)) if asked and answered else ""
 
 
 # --- the question -------------------------------------------------------------------------------

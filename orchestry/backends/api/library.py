@@ -10,8 +10,9 @@ A behaviour is a short text for one agent's system prompt. Its status is one of:
   a new prompt.
 - `merged`: it says what another one says, which its note names; it is never tried.
 
-Only `accepted` behaviours are in prompts: a `rule` or an `example` below the agent's own system
-prompt, a `prompt` in place of it. A library is immutable; changes make a new one.
+Only `accepted` behaviours are used: a `rule` below the agent's own system prompt, a `prompt` in
+place of it, an `example` as an earlier turn of the chat. A library is immutable; changes make a new
+one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_v
 from orchestry.core.errors import ConfigError, reason, too_long
 from orchestry.core.files import read_yaml
 from orchestry.core.secrets import looks_like_key
-from orchestry.core.types import Frozen
+from orchestry.core.types import Example, Frozen
 from orchestry.task.registry import bundled
 
 _Kind = Literal["rule", "example", "prompt"]
@@ -53,6 +54,7 @@ _STEERING = ("Cc", "Cf")
 _HARMLESS = "\n\t\u200c\u200d"
 """Allowed exceptions: joiners, which some scripts and emoji need."""
 HEADING = "## Learned from earlier episodes"
+_ASKED, _ANSWERED = "Asked:\n", "\n\nAnswered:\n"
 _NEGATIONS = {
     *("no", "not", "never", "none", "nothing", "neither", "nor", "without", "avoid", "cannot")
 }
@@ -152,9 +154,23 @@ class Behavior(Frozen):
         return {**known, "id": id}
 
     @property
+    def example(self) -> Example | None:
+        """What an example of the form that `told` writes says; else None."""
+        asked, between, answered = self.text.partition(_ANSWERED)
+        if self.kind != "example" or not between or not asked.startswith(_ASKED):
+            return None
+        asked = asked.removeprefix(_ASKED)
+        return Example(asked=asked, answered=answered) if asked and answered else None
+
+    @property
     def tested(self) -> int:
         """The update at which it was tested last."""
         return max(e.update if e else 0 for e in (self.evidence, self.retest))
+
+
+def told(example: Example) -> str:
+    """An example as a text."""
+    return f"{_ASKED}{example.asked}{_ANSWERED}{example.answered}"
 
 
 def behavior_id(agent: str, kind: str, text: str) -> str:
@@ -186,16 +202,24 @@ class Library(Frozen):
         """The accepted rules and examples, which stand below the agent's own prompt."""
         return tuple(b for b in self.accepted(agent) if b.kind != "prompt")
 
-    def prompt(self, agent: str, base: str) -> str:
-        """The agent's system prompt: `base`, or the accepted one in its place; then the rules and
-        examples that were learned, if any."""
+    def system(self, agent: str, base: str) -> str:
+        """The agent's system prompt: `base`, or the accepted one in its place; then the learned
+        rules, if any. An example that a person wrote in another form stands there too."""
         base = next((b.text for b in self.accepted(agent) if b.kind == "prompt"), base)
-        learned = self.added(agent)
-        if not learned:
-            return base
-        rules = [_bullet(b.text) for b in learned if b.kind == "rule"]
-        examples = [_example(b.text) for b in learned if b.kind == "example"]
-        return "\n\n".join(filter(None, (base, HEADING, "\n".join(rules), *examples)))
+        rules = [_bullet(b.text) for b in self.added(agent) if b.kind == "rule"]
+        other = [b for b in self.added(agent) if b.kind == "example" and b.example is None]
+        examples = [_example(b.text) for b in other]
+        head = HEADING if rules or examples else ""
+        return "\n\n".join(filter(None, (base, head, "\n".join(rules), *examples)))
+
+    def examples(self, agent: str) -> tuple[Example, ...]:
+        """The accepted examples, which the agent sees as earlier turns of the chat."""
+        return tuple(b.example for b in self.added(agent) if b.example is not None)
+
+    def prompt(self, agent: str, base: str) -> str:
+        """All that the agent is told before an observation, as one text for readers."""
+        examples = [f"Example\n\n{told(one)}" for one in self.examples(agent)]
+        return "\n\n".join(filter(None, (self.system(agent, base), *examples)))
 
     def find(self, id: str) -> Behavior | None:
         """The behaviour of that id."""

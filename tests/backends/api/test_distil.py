@@ -31,6 +31,8 @@ from orchestry.models.weights import MODEL
 from tests.models.scripted import Run
 from tests.toys import Scripted, Words
 
+EXAMPLES: tuple[Proposal, ...] = ("examples",)
+PROMPTS: tuple[Proposal, ...] = ("prompts",)
 EMPTY = Library(task="words", model="m")
 CALM = "Check the empty list before anything else."
 LOUD = "Name the exact line of each bug and say how to fix it."
@@ -200,11 +202,11 @@ async def test_where_no_model_writes_the_best_short_answers_to_several_problems_
         won("brief", 0.8, "epsilon zeta"),
     ]
     policy = says()
-    found = await ask(policy, many, kinds=("examples",), count=2)
+    found = await ask(policy, many, kinds=EXAMPLES, count=2)
     assert (examples(found), found.outcome) == (["best of all", "brief"], None)
     assert policy.calls == 0
     known = EMPTY.put(found.behaviors[0])
-    found = await ask(says(), many, kinds=("examples",), count=2, library=known)
+    found = await ask(says(), many, kinds=EXAMPLES, count=2, library=known)
     assert examples(found) == ["brief", "one two three"]
     # Of a model that can't answer, the same; beside its rules, one.
     assert examples(await ask(says("?", "?"), many, count=3)) == [
@@ -252,10 +254,9 @@ async def test_a_prompt_is_made_of_what_helped_and_takes_its_place() -> None:
         assert unseen not in user
 
     library = library.put(prompt).accept(prompt, 3)
-    shown = library.prompt("writer", "You write.")
-    assert shown.startswith("You write calmly and loudly.\n\n## Learned from earlier episodes\n\n")
-    assert CALM not in shown
-    assert "Answered:\nb" in shown  # examples go on standing below
+    assert library.system("writer", "You write.") == "You write calmly and loudly."
+    (kept,) = library.examples("writer")
+    assert (kept.asked, kept.answered) == ("a", "b")
     retired = library.find(accepted.id)
     assert retired is not None
     assert (retired.status, retired.note) == ("retired", f"worked into {prompt.id}")
@@ -266,14 +267,14 @@ async def test_a_prompt_is_made_of_what_helped_and_takes_its_place() -> None:
 
 async def test_the_same_prompt_again_is_no_proposal() -> None:
     policy = says(rewritten(" You write. "))
-    found = await ask(policy, kinds=("prompts",))
+    found = await ask(policy, kinds=PROMPTS)
     assert (found.behaviors, found.outcome, policy.calls) == ((), "rated", 1)
 
 
 async def test_the_longest_prompt_fits_its_limit() -> None:
     text = json.dumps({"why": "x" * MAX_WHY, "text": "y" * MAX_REWRITE})
     policy = says(text)
-    found = await ask(policy, kinds=("prompts",), max_tokens=64)
+    found = await ask(policy, kinds=PROMPTS, max_tokens=64)
     assert [len(b.text) for b in found.behaviors] == [MAX_REWRITE]
     assert len(text) < policy.batches[0][0].max_tokens + 40
 

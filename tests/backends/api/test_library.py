@@ -345,3 +345,20 @@ def test_an_error_shows_no_key() -> None:
     with pytest.raises(ValidationError) as error:
         rule(f"use {KEY}")
     assert KEY not in str(error.value)
+
+
+def test_an_example_is_a_turn_of_the_chat_and_rules_stand_in_the_prompt() -> None:
+    library = Library(task="t", model="m")
+    for raw in (
+        {"kind": "rule", "text": "Be calm."},
+        {"kind": "example", "text": "Asked:\nWhat is\n\nit?\n\nAnswered:\nA cat.\n\nAnd a dog."},
+        {"kind": "example", "text": "A poem."},
+    ):
+        library = library.put(Behavior(agent="w", status="accepted", **raw))
+    assert library.system("w", "You write.").startswith(f"You write.\n\n{HEADING}\n\n- Be")
+    assert "<example>\nA poem.\n</example>" in library.system("w", "You write.")
+    assert "cat" not in library.system("w", "You write.")
+    (example,) = library.examples("w")
+    assert (example.asked, example.answered) == ("What is\n\nit?", "A cat.\n\nAnd a dog.")
+    assert "A cat." in library.prompt("w", "You write.")
+    assert library.examples("other") == ()

@@ -1,0 +1,64 @@
+"""Who writes behaviours, of which kinds, and how examples reach an agent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import orchestry
+from orchestry.core.choices import PROPOSALS
+from orchestry.core.config import resolve
+from orchestry.engine.run import prepare
+from orchestry.store import journal
+from tests.engine.test_judged_runs import KEYS
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "tasks"
+
+WORDS = ("task=words", f"task_path=[{FIXTURES}]", "provider.name=fake", "behaviors.enabled=true")
+
+
+def test_the_embedded_model_is_asked_for_no_rules_unless_the_user_says_so() -> None:
+    embedded = [*WORDS, "provider.name=embedded"]
+    plan = prepare(resolve([], embedded))
+    assert plan.config.behaviors.propose == ("examples",)
+    assert any("only examples are tried" in note for note in plan.backend.notes)
+    assert prepare(plan.config).config == plan.config
+    plan = prepare(resolve([], [*embedded, "behaviors.propose=[rules]"]))
+    assert plan.config.behaviors.propose == ("rules",)
+    claude = prepare(resolve([], [*embedded, "behaviors.provider.name=anthropic"]), environ=KEYS)
+    assert claude.config.behaviors.propose == PROPOSALS
+    assert claude.backend.author.provider.name == "anthropic"
+    assert claude.backend.bench.provider.name == "embedded"
+
+
+def test_a_model_of_its_own_writes_the_behaviours(tmp_path: Path) -> None:
+    """Its calls are in the run's books, under its own name and price."""
+    script = tmp_path / "author.jsonl"
+    rule = {"why": "w", "text": "Say a."}
+    script.write_text(json.dumps({"agent": "*", "text": json.dumps({"behaviors": [rule]})}) + "\n")
+    author = (
+        *("behaviors.provider.name=fake", "behaviors.provider.model=wise"),
+        *(f"behaviors.provider.fake.script={script}", "behaviors.propose=[rules]"),
+        *("prices.wise.input=2", "prices.wise.output=8", "behaviors.share=0.2"),
+    )
+    run = orchestry.train(resolve([], [*WORDS, *author, "episodes=5"]), tmp_path / "run")
+    asked = [row for row in run.summary.usage if row.purpose == "distil"]
+    assert asked
+    for row in asked:
+        assert row.usd == pytest.approx((2 * row.input_tokens + 8 * row.output_tokens) / 1e6)
+    (learned,) = (event for event in run.events if isinstance(event, journal.Learned))
+    assert "Say a." in [b["text"] for b in learned.state["library"]["behaviors"]]
+
+
+def test_an_agents_examples_are_earlier_turns_of_its_chat(tmp_path: Path) -> None:
+    example = "{asked: what, answered: this}"
+    own = (f"agents.writer.examples=[{example}]", "episodes=1", "behaviors.enabled=false")
+    run = orchestry.train(resolve([], [*WORDS, *own]), tmp_path / "run")
+    (episode,) = run.episodes
+    turns = [turn for node in episode.nodes for turn in node.turns]
+    shown = {turn.agent: [m.content for m in turn.messages if m.role != "system"] for turn in turns}
+    assert shown["writer"][:2] == ["what", "this"]
+    assert len(shown["writer"]) == 3
+    assert all(len(said) == 1 for agent, said in shown.items() if agent != "writer")
