@@ -42,7 +42,7 @@ from orchestry.models.providers import open_provider
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Schedule
 from orchestry.store import journal
-from orchestry.store.records import EpisodeRecord
+from orchestry.store.records import EpisodeRecord, Power
 from orchestry.store.run import Run, Store
 from orchestry.task.base import BaseTask
 
@@ -75,10 +75,12 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class PromptChange:
-    """The library's results: accepted behaviours, and the prompts' diff from the task's own."""
+    """The library's results: accepted behaviours, the prompts' diff from the task's own, and what
+    the run could have found."""
 
     accepted: int
     diff: str
+    power: Power | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,13 @@ def plain(found: Estimate) -> dict[str, Any]:
 def _remark(found: Estimate, cap: float | None) -> str:
     """What the figures rest on."""
     if found.cost_usd.max == 0 and not any(row.usd for row in found.usage):
-        return "Every model that it asks is free."
-    return f"{_kind(found, cap)} {_known(found)}"
+        return f"Every model that it asks is free. {_power(found)}".strip()
+    return " ".join(filter(None, (_kind(found, cap), _known(found), _power(found))))
+
+
+def _power(found: Estimate) -> str:
+    """What the run can learn."""
+    return f"Learning: {found.power}." if found.power else ""
 
 
 def _kind(found: Estimate, cap: float | None) -> str:

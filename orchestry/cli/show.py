@@ -120,6 +120,8 @@ def _uses(summary: Summary) -> list[tuple[str, str]]:
     if summary.updates:
         what = "weights" if summary.backend == "local" else "library"
         lines.append((what, updated(summary)))
+    if summary.power:
+        lines.append(("power", str(summary.power)))
     if summary.dev_rewards:
         rewards = summary.dev_rewards.items()
         at = f" (update {summary.best_update})" if summary.best_update else ""

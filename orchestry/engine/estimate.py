@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
+from orchestry.backends.api.learner import power_of
+from orchestry.backends.api.race import TYPICAL_SD
 from orchestry.core.config import RunConfig
 from orchestry.core.types import Frozen
 from orchestry.engine.lengths import measured
@@ -26,6 +28,7 @@ from orchestry.engine.plan import Plan
 from orchestry.engine.rehearsal import Standin, rehearse
 from orchestry.engine.run import in_own_loop, prepare
 from orchestry.engine.worst import most
+from orchestry.store.records import Power
 
 REHEARSALS = 7
 PURPOSES = ("act", "judge", "credit", "distil", "trial")
@@ -88,6 +91,8 @@ class Estimate(Frozen):
     """The same by provider and model."""
     earlier_runs: int = 0
     """Runs of the model whose lengths of answers were taken."""
+    power: Power | None = None
+    """What its pairs on dev will show, if it learns behaviours."""
 
 
 def estimate(
@@ -149,7 +154,16 @@ async def foretold(
         usage=sorted(rows, key=lambda r: (PURPOSES.index(r.purpose), roles.index(r.agent))),
         by_provider=[Figures(**row) for row in _means(bills, 2)],
         earlier_runs=known.runs,
+        power=_power(plan, sum(row.calls for row in rows if row.purpose == "trial"), known.sd),
     )
+
+
+def _power(plan: Plan, calls: float, sd: float | None) -> Power | None:
+    """At the noise of earlier runs of the task, else a typical one. A pair has two teams."""
+    if not calls:
+        return None
+    settings, each = plan.config.behaviors, 2.0 * len(plan.task.agents)
+    return power_of(settings, plan.config.episodes // settings.every, calls, each, sd or TYPICAL_SD)
 
 
 def _means(bills: Sequence[Bill], first: int) -> list[dict[str, Any]]:

@@ -53,11 +53,21 @@ class Measured:
     pairs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     """Pairs of siblings in runs of the same task, by the last agent of their moves: those with
     equal scores, and all."""
+    gains: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """Pairs of teams on dev in runs of the same task, and the sum of their squared gains."""
+
+    @property
+    def sd(self) -> float | None:
+        """Of such a pair's gain; None where too few were played."""
+        pairs, squares = self.gains
+        return sqrt(squares / pairs) if pairs >= FEWEST else None
 
     def add(self, task: str, config: Mapping[str, Any], events: Iterable[journal.Event]) -> bool:
         """Takes one run, which had that config; whether a model answered in it."""
-        answered, same = False, config["task"] == task
+        answered, same, state = False, config["task"] == task, dict[str, Any]()
         for event in events:
+            if isinstance(event, journal.Learned):
+                state = event.state
             if isinstance(event, journal.Scored) and same:
                 self.rewards.append(event.score.total)
             if isinstance(event, journal.Answered) and _given(event):
@@ -68,6 +78,8 @@ class Measured:
                 self.lengths[model, kind].append(length)
                 if same:
                     self.lengths[model, kind, event.agent].append(length)
+        if same and "squares" in state:
+            self.gains = [self.gains[0] + state["pairs"], self.gains[1] + state["squares"]]
         return answered
 
     def add_siblings(self, episode: EpisodeRecord) -> None:
@@ -142,10 +154,11 @@ def _episodes(folder: Path) -> list[EpisodeRecord]:
 
 def model_of(config: Mapping[str, Any], agent: str, kind: str) -> str:
     """The model that a run's config, as plain data, names for an agent, or for the judge."""
-    own = (config.get("agents") or {}).get(agent) if kind == "act" else config.get("judge")
-    own = own or {}
-    provider = own.get("provider") or {}
-    return str(own.get("model") or provider.get("model") or config["provider"]["model"])
+    places = {"act": config.get("agents") or {}, "judge": config, "distil": config}
+    names = {"act": (agent,), "judge": ("judge",), "distil": ("behaviors", "judge")}[kind]
+    asked = [place for name in names if (place := places[kind].get(name))]
+    own = [place.get("model") or (place.get("provider") or {}).get("model") for place in asked]
+    return str(next(filter(None, own), config["provider"]["model"]))
 
 
 def _given(event: journal.Answered) -> bool:

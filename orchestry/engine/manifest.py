@@ -95,6 +95,7 @@ def summary_of(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summ
         "taught": backend.taught,
         "accepted": learned.accepted,
         "prompt_diff": learned.diff,
+        "power": learned.power,
     }
     return told.model_copy(update=own)
 

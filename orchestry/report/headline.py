@@ -106,6 +106,8 @@ def _learned(experiment: Experiment) -> Iterator[str]:
         f"Reward of {of} on its own problems: first {found.mean[0]:.3f}, best "
         f"{found.mean[top]:.3f} ({_at(unit, found.x[top])}), last {found.mean[-1]:.3f}{over}."
     )
+    if run.summary.power:
+        yield f"Learning: {run.summary.power}."
     if len(dev := dev_rewards(run)) > 1:
         first, last = min(dev), max(dev)
         yield (

@@ -147,6 +147,23 @@ class UsageRecord(Frozen):
     usd: float
 
 
+class Power(Frozen):
+    """What the pairs that a run plays on dev can show of a change of its prompts."""
+
+    pairs: float
+    calls: float
+    """Of these pairs."""
+    gain: float
+    """The mean gain in reward that they show with a chance of 80 %."""
+
+    def __str__(self) -> str:
+        gain, half = 100.0 * self.gain, 50.0 * self.gain
+        return (
+            f"{self.pairs:.0f} pairs on dev ({self.calls:.0f} calls) find a gain of {gain:.1f} "
+            f"points in 80 of 100 runs; {half:.1f} points take four times the calls"
+        )
+
+
 class Summary(Frozen):
     """A run in one object: summary.json, and what `--json` prints."""
 
@@ -207,6 +224,8 @@ class Summary(Frozen):
     """Behaviours in the agents' prompts."""
     prompt_diff: str = ""
     """What the library changed in the system prompts: a unified diff."""
+    power: Power | None = None
+    """What its pairs on dev could show; smaller gains may have been missed."""
     usage: tuple[UsageRecord, ...]
     seconds: float
     """Wall-clock seconds of this process."""

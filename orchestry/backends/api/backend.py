@@ -177,7 +177,8 @@ class ApiBackend(Backend):
         library = self._latest
         bare = Library(task=library.task, model=library.model)
         accepted = sum(len(library.accepted(spec.role)) for spec in task.agents)
-        return PromptChange(accepted, prompt_diff(bare, library, self._prompts(task)))
+        diff = prompt_diff(bare, library, self._prompts(task))
+        return PromptChange(accepted, diff, self.learner.power if self.learner else None)
 
     @property
     def _latest(self) -> Library:

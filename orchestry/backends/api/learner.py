@@ -33,7 +33,7 @@ from orchestry.backends.api.race import (
     kept_for,
     pairs_for,
     shown,
-    spread,
+    spread_of,
 )
 from orchestry.core.choices import PROPOSALS
 from orchestry.core.concurrency import together
@@ -41,7 +41,7 @@ from orchestry.core.config import BehaviorsConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import AgentSpec, Frozen, Problem, Turn
 from orchestry.rollout.credit import blame
-from orchestry.store.records import EpisodeRecord
+from orchestry.store.records import EpisodeRecord, Power
 
 BATCH = 8
 """Pairs played at once; the race looks after each batch."""
@@ -82,6 +82,8 @@ class State(Frozen):
     pairs: int = 0
     calls: int = 0
     """Of all pairs so far."""
+    squares: float = 0.0
+    """The sum of the squared differences between the two teams of a pair, over all pairs."""
     spare: float = 0.0
     """Calls that earlier updates might have spent, and had no use for."""
 
@@ -98,7 +100,8 @@ class State(Frozen):
         alpha / ((r + 1) (r + 2)), so alpha / (r + 1) is left of alpha. An open trial begins anew.
         """
         if "race" in written:
-            return cls.model_validate(written)
+            typical = TYPICAL_SD**2 * written["pairs"]  # of runs that did not sum them up
+            return cls.model_validate({"squares": typical, **written})
         library = Library.model_validate(written["library"])
         left = alpha / (1 + written["rejections"])
         return cls(library=library.adopted(), race=Race(pool=left), draws=written["draws"])
@@ -174,14 +177,20 @@ class Learner:
         return min(MOST_SHARE, wanted / max(1, calls * updates))
 
     @property
+    def power(self) -> Power | None:
+        """What the pairs played so far could show; None before the first one."""
+        if not self._state.pairs:
+            return None
+        return power_of(self._config, self._updates, self._state.calls, self._pair_calls, self._sd)
+
+    @property
     def _level(self) -> float:
-        """What one of a first update's candidates borrows."""
-        return self._config.alpha * (1.0 - kept_for(1, self._updates)) / self._config.candidates
+        return _level_of(self._config, self._updates)
 
     @property
     def _sd(self) -> float:
-        """Of a pair's gain, as far as seen: over all that race."""
-        return max((spread(one.gains) for one in self._state.race.entrants), default=TYPICAL_SD)
+        """Of a pair's gain, as far as seen."""
+        return spread_of(self._state.pairs, self._state.squares)
 
     @property
     def _pair_calls(self) -> float:
@@ -284,11 +293,19 @@ class Learner:
         calls, usd = cost(pairs)
         left = self._pairs_left
         self._left -= max(calls, count)  # a server that refuses all pairs ends the race too
-        self._set(pairs=self._state.pairs + len(pairs), calls=self._state.calls + calls)
+        whole = [
+            (side, first.value - second.value)
+            for side, (first, second) in zip(sides, pairs, strict=True)
+            if first.value is not None and second.value is not None
+        ]
+        self._set(
+            pairs=self._state.pairs + len(whole),
+            calls=self._state.calls + calls,
+            squares=self._state.squares + sum(gain * gain for _, gain in whole),
+        )
         for one in entrants:
-            for side, (first, second) in zip(sides, pairs, strict=True):
-                if first.value is not None and second.value is not None:
-                    one = one.seen(side[one.behavior] * (first.value - second.value), left)
+            for side, gain in whole:
+                one = one.seen(side[one.behavior] * gain, left)
             paid = {"calls": one.calls + calls, "usd": one.usd + usd}
             self._set(race=self._state.race.put(one.model_copy(update=paid)))
 
@@ -376,6 +393,17 @@ class Learner:
 
     def _set(self, **changes: object) -> None:
         self._state = self._state.model_copy(update=changes)
+
+
+def power_of(config: BehaviorsConfig, updates: int, calls: float, each: float, sd: float) -> Power:
+    """What so many calls on dev show, at that many calls per pair and that sd of its gain."""
+    gain = shown(sd, calls / each, _level_of(config, updates))
+    return Power(pairs=calls / each, calls=calls, gain=gain)
+
+
+def _level_of(config: BehaviorsConfig, updates: int) -> float:
+    """What one of a first update's candidates borrows."""
+    return config.alpha * (1.0 - kept_for(1, updates)) / config.candidates
 
 
 def _told(role: str, distilled: Distilled) -> str:

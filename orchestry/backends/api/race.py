@@ -61,6 +61,9 @@ LOSS_LEVEL = 0.05
 """Chance at most that an accepted behaviour that does no harm is retired for a loss."""
 POWER = 0.8
 """The chance with which a run shows the gain that it says it can show."""
+EFFICIENCY = 0.7
+"""Share of the pairs that a test of one behaviour at a date fixed before would need as well: the
+rest is what racing at any time costs (`python -m benchmarks.quality.acceptance`)."""
 COVERAGE = 0.95
 COVERAGE_PAIRS = 100
 """Pairs after which the interval is narrowest for its noise; it is valid after any number."""
@@ -244,8 +247,13 @@ def _refuted(gains_N: Sequence[float], middle: float) -> float:
 
 def spread(gains_N: Sequence[float]) -> float:
     """The sd of gains around 0, from those seen and from what is typical."""
-    squares = TYPICAL_WEIGHT * TYPICAL_SD**2 + math.fsum(gain * gain for gain in gains_N)
-    return math.sqrt(squares / (TYPICAL_WEIGHT + len(gains_N)))
+    return spread_of(len(gains_N), math.fsum(gain * gain for gain in gains_N))
+
+
+def spread_of(count: int, squares: float) -> float:
+    """The same, from the number of gains and the sum of their squares."""
+    whole = TYPICAL_WEIGHT * TYPICAL_SD**2 + squares
+    return math.sqrt(whole / (TYPICAL_WEIGHT + count))
 
 
 def bet_of(wealth: float, sd: float, pairs: float) -> float:
@@ -256,7 +264,8 @@ def bet_of(wealth: float, sd: float, pairs: float) -> float:
 
 def shown(sd: float, pairs: float, level: float) -> float:
     """The gain that so many pairs show with a chance of POWER, at that noise and level."""
-    return (_distance(level) + _NORMAL.inv_cdf(POWER)) * sd / math.sqrt(max(1.0, pairs))
+    used = max(1.0, EFFICIENCY * pairs)
+    return (_distance(level) + _NORMAL.inv_cdf(POWER)) * sd / math.sqrt(used)
 
 
 def kept_for(update: int, updates: int) -> float:
@@ -270,7 +279,7 @@ def kept_for(update: int, updates: int) -> float:
 
 def pairs_for(gain: float, sd: float, level: float) -> float:
     """How many pairs show that gain with a chance of POWER: the inverse of `shown`."""
-    return ((_distance(level) + _NORMAL.inv_cdf(POWER)) * sd / gain) ** 2
+    return ((_distance(level) + _NORMAL.inv_cdf(POWER)) * sd / gain) ** 2 / EFFICIENCY
 
 
 def _distance(wealth: float) -> float:
