@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from benchmarks.quality.planted_prompts import (
@@ -131,7 +131,9 @@ class Arena:
         self._world, self._rules = world, rules
         self._turns = dict[tuple[str, ...], tuple[Turn, ...]]()
 
-    async def play(self, library: Library, problem: Problem, seed: int) -> Played:
+    async def play(
+        self, library: Library, problem: Problem, seed: int, still: Collection[str]
+    ) -> Played:
         texts = _present(library)
         place = int(problem.id)
         base = self._world.chances_P[place]

@@ -234,6 +234,9 @@ class BehaviorsConfig(Frozen):
     share: Annotated[float | None, BeforeValidator(_unless_auto)] = Field(None, gt=0.0, le=100.0)
     """Calls that an update may spend on dev, as a multiple of its episodes' calls. None or `auto`:
     as many as show a gain of five points with a chance of 80 %, at most three times those calls."""
+    in_search: bool = True
+    """Whether the search too tries what races: about half of the last move's samples are drawn with
+    it. That is a comparison in the same state at no further cost, and a wider search."""
     alpha: float = Field(0.05, gt=0.0, lt=1.0)
     """Chance of even one false acceptance in the whole run, at most."""
 

@@ -255,6 +255,23 @@ Rate = Callable[[Sequence[Trajectory[Any]]], Awaitable[list[Score]]]
 """Scores trajectories, in order."""
 
 
+class Trial(Frozen):
+    """A behaviour on trial in a group: which samples were drawn with it in the agent's prompt."""
+
+    agent: str
+    behavior: str
+    drawn: tuple[bool, ...]
+    """One per sample, in the order of the group's children."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """An agent with a behaviour on trial."""
+
+    behavior: str
+    member: Member
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """The siblings of one state and the agents that moved.
@@ -266,6 +283,7 @@ class Group:
     parent: NodeId
     agents: tuple[str, ...]
     children: tuple[NodeId, ...]
+    trials: tuple[Trial, ...] = ()
 
 
 Outcome = Literal["rated", "repaired", "malformed"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Generic
 
@@ -35,15 +35,41 @@ from orchestry.core.types import (
     Tools,
     Trajectory,
     Tree,
+    Trial,
     Turn,
+    Variant,
 )
 from orchestry.rollout.schedule import Candidate, Schedule
 from orchestry.rollout.tree import apply, back_up
 from orchestry.task.base import BaseTask
-from orchestry.task.guard import MAX_STAGES, actors, endless, evaluated, task_boundary, tells
+from orchestry.task.guard import (
+    MAX_STAGES,
+    actors,
+    count_stages,
+    endless,
+    evaluated,
+    task_boundary,
+    tells,
+)
 
 TOLD_CHARS = 2000
 """Limit on the feedback that a task is told, so that prompts have a maximum length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One sample of one agent in a state."""
+
+    request: Request
+    answer: Completion
+    tried: bool
+    """Whether it was drawn with the behaviour on trial."""
+
+    @property
+    def turn(self) -> Turn:
+        """As it stands in the trajectory."""
+        request = self.request
+        return Turn(agent=request.agent, messages=request.messages, completion=self.answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +84,13 @@ class Rollout(Generic[StateT]):
     judge: Judge | None = None
     purpose: Purpose = "act"
     """The purpose of the calls, for the ledger."""
+    seeds: Mapping[str, int] = field(default_factory=dict)
+    """By role, in place of the episode's seed for that agent's samples."""
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    """Agents with a behaviour on trial, by role. In the last stage, in which every sample gets the
+    task's score, about half of an agent's samples are drawn so: a comparison in the same state, or
+    between the states where each has one sample, at no further cost. In earlier stages only the
+    samples that survive are worth the reward of what follows, which makes no fair comparison."""
 
     async def play(self, problem: Problem, seed: int) -> Tree[StateT]:
         """Plays one episode; equal arguments and answers give an equal tree.
@@ -198,17 +231,18 @@ class Rollout(Generic[StateT]):
         """All samples of one stage in one batch; returns the distinct children, scored."""
         n = self.schedule.samples(stage, len(pool))
         acting = [(node.trajectory, self.actors(node.trajectory)) for node in pool]
-        requests = [self.request(state, agent) for state, agents in acting for agent in agents]
-        samples = await self.policy.sample(requests, n)
-        for completion in (completion for one in samples for completion in one):
-            if completion.failed:
-                tree.failures.append(completion.failed)
+        variants = self._trying(pool, stage)
+        drawn = await self._draw(acting, n, variants)
+        for move in (move for one in drawn for move in one):
+            if move.answer.failed:
+                tree.failures.append(move.answer.failed)
             else:
-                tree.answers.append(completion)
-        answers = iter(zip(requests, samples, strict=True))
+                tree.answers.append(move.answer)
+        moves = iter(drawn)
         children, groups = list[Trajectory[StateT]](), list[Group]()
         for node, (state, agents) in zip(pool, acting, strict=True):
-            group, born = self._branch(state, _whole([next(answers) for _ in agents]))
+            whole = _whole([next(moves) for _ in agents])
+            group, born = self._branch(state, agents, whole, variants)
             if born:
                 groups.append(group)
             else:
@@ -219,6 +253,38 @@ class Rollout(Generic[StateT]):
         if self.judge is not None:
             await self._judge(tree, groups, self.judge)
         return found
+
+    def _trying(self, pool: Sequence[Node[StateT]], stage: int) -> Mapping[str, Variant]:
+        """The variants, in the last stage."""
+        if not self.variants:
+            return {}
+        stages = count_stages(self.task, pool[0].trajectory.problem)
+        return self.variants if stage == stages - 1 else {}
+
+    async def _draw(
+        self,
+        acting: Sequence[tuple[Trajectory[StateT], Sequence[str]]],
+        n: int,
+        variants: Mapping[str, Variant],
+    ) -> list[list[Move]]:
+        """n samples of every agent in every state, in one batch; with variants, in one more for
+        each number of samples that is asked of one prompt."""
+        asked = list[list[tuple[Request, list[int], bool]]]()
+        for place, (state, agents) in enumerate(acting):
+            for turn, agent in enumerate(agents):
+                own = [agent in variants and bool((place * n + i) >> turn & 1) for i in range(n)]
+                arms = [
+                    (self.request(state, agent, member=member), places, tried)
+                    for tried, member in self._arms(agent, variants)
+                    if (places := [i for i in range(n) if own[i] == tried])
+                ]
+                asked.append(arms)
+        return await _answered(self.policy, asked, n)
+
+    def _arms(self, agent: str, variants: Mapping[str, Variant]) -> list[tuple[bool, Member]]:
+        """Who may answer for the agent: itself, and with the behaviour on trial."""
+        tried = [(True, variants[agent].member)] if agent in variants else []
+        return [(False, self.team[agent]), *tried]
 
     async def _scored(self, children: Sequence[Trajectory[StateT]]) -> list[Trajectory[StateT]]:
         """The children with their scores; a child ends if the task can't prompt its agents."""
@@ -244,29 +310,39 @@ class Rollout(Generic[StateT]):
         return Siblings(tree.nodes[group.parent].trajectory, group.agents, children, ended)
 
     def _branch(
-        self, node: Trajectory[StateT], moves: Sequence[tuple[Request, Sequence[Completion]]]
+        self,
+        node: Trajectory[StateT],
+        agents: Sequence[str],
+        moves: Sequence[Sequence[Move]],
+        variants: Mapping[str, Variant],
     ) -> tuple[Group, list[Trajectory[StateT]]]:
         """One child per joint action; samples that lead to equal states share a child."""
         combine = product if self.schedule.joint == "cross" else zip
+        joints = list(combine(*moves))
         ids, born = list[NodeId](), dict[Any, Trajectory[StateT]]()
-        for index, joint in enumerate(combine(*(answers for _, answers in moves))):
-            turns = [
-                Turn(agent=request.agent, messages=request.messages, completion=completion)
-                for (request, _), completion in zip(moves, joint, strict=True)
-            ]
-            child = self.child(node, index, turns)
+        for index, joint in enumerate(joints):
+            child = self.child(node, index, [move.turn for move in joint])
             key = child.fault or (child.state if self.schedule.collapse else index)
             ids.append(born.setdefault(key, child).id)
-        agents = tuple(request.agent for request, _ in moves)
-        return Group(parent=node.id, agents=agents, children=tuple(ids)), list(born.values())
+        trials = tuple(
+            Trial(agent=agent, behavior=variants[agent].behavior, drawn=drawn)
+            for agent, drawn in zip(agents, _tried(joints), strict=False)  # all may have failed
+            if agent in variants
+        )
+        group = Group(node.id, tuple(agents), tuple(ids), trials)
+        return group, list(born.values())
 
     def request(
-        self, node: Trajectory[StateT], agent: str, play_seed: int | None = None
+        self,
+        node: Trajectory[StateT],
+        agent: str,
+        play_seed: int | None = None,
+        member: Member | None = None,
     ) -> Request:
         """The request to an agent in a state; `play_seed` replaces the episode's seed and the
-        node's id.
+        node's id, `member` the agent of the team.
         """
-        member, state = self.team[agent], self._met(node)
+        member, state = member or self.team[agent], self._met(node)
         with task_boundary(self.task, "observe", node.problem):
             observation = self.task.observe(state, agent)
             observation.encode()  # files and servers refuse lone surrogates
@@ -282,7 +358,7 @@ class Rollout(Generic[StateT]):
             max_tokens=member.max_tokens,
             temperature=member.temperature,
             stop=member.stop,
-            seed=derive(node.seed, node.id, agent)
+            seed=derive(self.seeds.get(agent, node.seed), node.id, agent)
             if play_seed is None
             else derive(play_seed, len(node.turns), agent),
         )
@@ -303,13 +379,32 @@ def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
     return rate
 
 
-def _whole(
-    moves: Sequence[tuple[Request, Sequence[Completion]]],
-) -> list[tuple[Request, list[Completion]]]:
+def _whole(moves: Sequence[Sequence[Move]]) -> list[list[Move]]:
     """The samples for which no agent's call failed."""
-    kept = [
-        place
-        for place, joint in enumerate(zip(*(samples for _, samples in moves), strict=True))
-        if not any(completion.failed for completion in joint)
-    ]
-    return [(request, [samples[place] for place in kept]) for request, samples in moves]
+    joints = zip(*moves, strict=True)
+    kept = [i for i, joint in enumerate(joints) if not any(move.answer.failed for move in joint)]
+    return [[one[place] for place in kept] for one in moves]
+
+
+def _tried(joints: Sequence[Sequence[Move]]) -> list[tuple[bool, ...]]:
+    """By agent, which joint actions have a move of its variant."""
+    return [tuple(move.tried for move in moves) for moves in zip(*joints, strict=True)]
+
+
+async def _answered(
+    policy: Policy, asked: Sequence[Sequence[tuple[Request, list[int], bool]]], n: int
+) -> list[list[Move]]:
+    """The samples of each request at their places among an agent's n."""
+    flat = [(k, *one) for k, arms in enumerate(asked) for one in arms]
+    sizes = sorted({len(places) for _, _, places, _ in flat}, reverse=True)
+    batches = [[one for one in flat if len(one[2]) == size] for size in sizes]
+    samples = await together(
+        policy.sample([request for _, request, _, _ in batch], size)
+        for size, batch in zip(sizes, batches, strict=True)
+    )
+    found: list[dict[int, Move]] = [{} for _ in asked]
+    for batch, rows in zip(batches, samples, strict=True):
+        for (k, request, places, tried), answers in zip(batch, rows, strict=True):
+            for place, answer in zip(places, answers, strict=True):
+                found[k][place] = Move(request, answer, tried)
+    return [[moves[place] for place in range(n)] for moves in found]

@@ -185,4 +185,5 @@ def _group(tree: Tree[Any], group: Group) -> GroupRecord:
         source=source,
         values=values,
         advantages=advantages(values),
+        trials=group.trials,
     )

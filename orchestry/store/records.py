@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from orchestry.core.types import Frozen, NodeId, Score, Source, Split, Turn
+from orchestry.core.types import Frozen, NodeId, Score, Source, Split, Trial, Turn
 
 
 class NodeRecord(Frozen):
@@ -55,6 +55,8 @@ class GroupRecord(Frozen):
     source: Source
     values: tuple[float, ...]
     advantages: tuple[float, ...]
+    trials: tuple[Trial, ...] = ()
+    """Behaviours that some of the samples were drawn with."""
 
 
 class CreditRecord(Frozen):

@@ -68,4 +68,5 @@ def test_it_is_gone_on_with_and_its_lines_are_made_new(old: Path) -> None:
         for was, node in zip(old_line.pop("nodes"), line.pop("nodes"), strict=True):
             score = node.pop("score")
             assert {**node, **score} == was
+        assert [group.pop("trials") for group in line["groups"]] == [[]] * len(line["groups"])
         assert line == old_line

@@ -15,7 +15,7 @@ from orchestry import Problem, Score, Tools, Transcript
 from orchestry.core.config import CreditConfig
 from orchestry.core.errors import TaskError
 from orchestry.core.seeds import derive
-from orchestry.core.types import ROOT, Limits, Node, NodeId, Request, Tree
+from orchestry.core.types import ROOT, Limits, Node, NodeId, Request, Tree, Turn, Variant
 from orchestry.rollout.replay import give_credit
 from orchestry.rollout.rollout import TOLD_CHARS, Rollout, task_rater
 from orchestry.rollout.schedule import Beam, Chains, Joint, Schedule, best_of_n
@@ -341,3 +341,59 @@ def test_an_agent_that_the_team_lacks_is_found_before_anyone_is_asked() -> None:
     task = Strange()
     with pytest.raises(TaskError, match=r"unknown agent from words.to_act 'ghost'"):
         count_stages(task, task.problems("train")[0])
+
+
+def tried(task: Any, policy: Scripted, k: int = 4, roles: tuple[str, ...] = ("refactorer",)) -> Any:
+    usual = team(task)
+    variants = {
+        role: Variant(f"of {role}", replace(usual[role], system_prompt="TRIED")) for role in roles
+    }
+    schedule = Beam(k=k, width=1)
+    rate = task_rater(task, TOOLS)
+    rollout = Rollout(task, usual, policy, rate, schedule, variants=variants)
+    return asyncio.run(rollout.play(task.problems("train")[0], 1))
+
+
+def is_tried(turn: Turn) -> bool:
+    return any(message.content == "TRIED" for message in turn.messages)
+
+
+def test_half_of_the_last_moves_samples_try_what_is_on_trial() -> None:
+    def answer(request: Request) -> str:
+        own = "TRIED" in [message.content for message in request.messages]
+        return f"{'t' if own else 'b'}{'a' * request.sample_index}"
+
+    tree = tried(Words(), Scripted(answer), roles=("writer", "refactorer"))
+    record = episode_record(tree, 0)
+    # The reviewers' states tie, so that each of them has one sample of the refactorer.
+    *before, a, b, c, d = record.groups
+    assert not any(group.trials for group in before)
+    assert [group.trials[0].drawn for group in (a, b, c, d)] == [(False,), (True,)] * 2
+    for group in (a, b, c, d):
+        (trial,) = group.trials
+        assert (trial.agent, trial.behavior) == ("refactorer", "of refactorer")
+        for child, drawn in zip(group.children, trial.drawn, strict=True):
+            (turn,) = record.node(child).turns
+            assert is_tried(turn) == drawn
+            assert turn.completion.text[0] == ("t" if drawn else "b")
+
+
+def test_agents_that_act_at_once_try_in_a_factorial_design() -> None:
+    tree = tried(Duo(), Scripted(letters), k=8, roles=("left", "right"))
+    (group,) = episode_record(tree, 0).groups
+    arms = list(zip(*(trial.drawn for trial in group.trials), strict=True))
+    assert sorted(arms) == sorted([(a, b) for a in (False, True) for b in (False, True)] * 2)
+
+
+def test_a_failed_sample_leaves_its_arm_and_not_the_others() -> None:
+    def answer(request: Request) -> str | None:
+        own = "TRIED" in [message.content for message in request.messages]
+        failed = own and request.agent == "left" and not request.sample_index
+        return None if failed else f"{request.agent} {own} {request.sample_index}"
+
+    record = episode_record(tried(Duo(), Scripted(answer), k=4, roles=("left", "right")), 0)
+    (group,) = record.groups
+    left, right = group.trials
+    assert (left.drawn, right.drawn) == ((False, False, True), (False, True, True))
+    for child, *drawn in zip(group.children, left.drawn, right.drawn, strict=True):
+        assert [is_tried(turn) for turn in record.node(child).turns] == drawn

@@ -6,7 +6,7 @@ agents' system prompts.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from orchestry.backends.api.distil import Author
 from orchestry.backends.api.learner import Arena, Learner, Played, State
 from orchestry.backends.api.library import (
     IN_RUN,
+    Behavior,
     Library,
     empty_library,
     file_of,
@@ -28,7 +29,7 @@ from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import write_atomic
 from orchestry.core.seeds import derive
-from orchestry.core.types import Member, Policy, Problem, Rate
+from orchestry.core.types import Member, Policy, Problem, Rate, Variant
 from orchestry.models.providers import open_provider, resolve_name
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Chains, Schedule
@@ -130,9 +131,11 @@ class ApiBackend(Backend):
         self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
     ) -> Rollout[Any]:
         """See Backend: with the library of that episode's block."""
-        library = self.library
+        library, tried = self.library, list[Behavior]()
         if self.learner is not None and self.every is not None:
-            library = self.learner.states[episode // self.every].library
+            update = episode // self.every
+            library = self.learner.states[update].library
+            tried = self.learner.tried(update, episode)
         return Rollout(
             task=task,
             team=self.team(task, library),
@@ -140,7 +143,13 @@ class ApiBackend(Backend):
             rate=rate,
             schedule=schedule,
             judge=self._judge(episode),
+            variants={one.agent: self._variant(task, library, one) for one in tried},
         )
+
+    def _variant(self, task: BaseTask[Any], library: Library, tried: Behavior) -> Variant:
+        """The agent with this behaviour too, as in the race."""
+        shown = library.accept(tried, self.config.behaviors.max_per_agent)
+        return Variant(tried.id, self.team(task, shown)[tried.agent])
 
     async def update(
         self,
@@ -268,7 +277,10 @@ class Dev:
     policy: Policy
     rate: Rate
 
-    async def play(self, library: Library, problem: Problem, seed: int) -> Played:
+    async def play(
+        self, library: Library, problem: Problem, seed: int, still: Collection[str]
+    ) -> Played:
+        own = derive(self.backend.config.seed, "still", problem.id)
         rollout = Rollout(
             task=self.task,
             team=self.backend.team(self.task, library),
@@ -276,6 +288,7 @@ class Dev:
             rate=self.rate,
             schedule=Chains(1),
             purpose="trial",
+            seeds=dict.fromkeys(still, own),
         )
         tree = await rollout.play(problem, seed)
         if not tree.leaves:

@@ -80,11 +80,7 @@ Answer with one JSON object and nothing else:
 {{"why": "...", "text": "..."}}
 The text is the prompt. The why is one sentence: what it changes."""
 _REWRITE_WORDS = 300
-_TRIED = {
-    "distil": "behaviours tried before: do not repeat them",
-    "rewrite": "behaviours that helped so far, on trial",
-}
-"""What is shown of earlier proposals, by question."""
+_TRIED = "behaviours tried before: do not repeat them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +175,7 @@ async def _ask_prompt(author: Author, brief: Brief) -> tuple[Reply[Any], list[Be
     last = f"Write the system prompt of the {brief.agent} anew."
     helped = _helped(brief)
     present = brief.library.without("example").prompt(brief.agent, brief.prompt)
-    leading = [f"- {b.evidence}: {b.text}" for b in helped if b.status == "trial"]
-    request = _request(author, brief, "rewrite", order, present, leading, last)
+    request = _request(author, brief, "rewrite", order, present, _earlier(brief), last)
     reply = await _ask(author, request, _schema(MAX_REWRITE), _Text, MAX_REWRITE + MAX_WHY + _FRAME)
     one, parents = reply.value, tuple(b.id for b in helped)
     if one is None or one.text == present.strip():
@@ -210,22 +205,17 @@ def _born(brief: Brief, **known: Any) -> Behavior:
     """A new behaviour for the agent, with the episodes that it comes from."""
     shown = varied(brief.contrasts, MAX_CONTRASTS)
     sources = tuple(sorted({side.episode for c in shown for side in (c.winner, c.loser)}))
-    made = {"agent": brief.agent, "born": brief.update, "evidence": Evidence(episodes=sources)}
+    problems = tuple(sorted({contrast.problem for contrast in shown}))
+    source = Evidence(episodes=sources, problems=problems)
+    made = {"agent": brief.agent, "born": brief.update, "evidence": source}
     return Behavior.model_validate({**made, **known})
 
 
 def _helped(brief: Brief) -> list[Behavior]:
     """The agent's behaviours that a new prompt is made from: those accepted, but for examples,
-    which go on standing below it; and rules that lead in the race."""
-    mine = [b for b in brief.library.behaviors if b.agent == brief.agent and b.kind != "example"]
-    return [b for b in mine if b.status == "accepted" or (b.status == "trial" and _leads(b))]
-
-
-def _leads(behavior: Behavior) -> bool:
-    found = behavior.evidence
-    return (
-        behavior.kind == "rule" and found is not None and found.lift > 0.0 and found.e_value > 1.0
-    )
+    which go on standing beside it. What still races is left out: two that say the same would each
+    show half of its gain."""
+    return [b for b in brief.library.accepted(brief.agent) if b.kind != "example"]
 
 
 def _novel(library: Library, proposed: Sequence[Behavior]) -> tuple[Behavior, ...]:
@@ -254,7 +244,7 @@ def _examples(brief: Brief, most: int) -> list[Behavior]:
         if blamed or known or not 0 < len(_told(side)) <= MAX_EXAMPLE:
             continue
         why = f"its answer on {contrast.problem} was worth {side.value:.2f}"
-        source = Evidence(episodes=(side.episode,))
+        source = Evidence(episodes=(side.episode,), problems=(contrast.problem,))
         try:
             made = _born(brief, kind="example", text=_told(side), why=why, evidence=source)
         except ValidationError:  # a library refuses it: control characters, a key
@@ -301,7 +291,7 @@ def _request(
         f"The team:\n{goals}",
         f"Reward lost through each agent's moves, so the {brief.agent} is to change:\n{losses}",
         _shown(f"system prompt of the {brief.agent}", present, code, MAX_PROMPT),
-        *([_shown(_TRIED[name], "\n".join(tried), code, MAX_PROMPT)] if tried else []),
+        *([_shown(_TRIED, "\n".join(tried), code, MAX_PROMPT)] if tried else []),
         *(_pair(number, contrast, code) for number, contrast in shown),
         last,
     ]

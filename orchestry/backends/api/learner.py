@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Protocol
 
 from orchestry.backends.api.contrasts import Contrast, contrasts
@@ -49,6 +50,8 @@ TOGETHER = 4
 """Rules of one agent that race at once: half of them stand in a prompt, on average."""
 GAIN = 0.05
 """Mean gain that `behaviors.share: auto` spends to show."""
+TYPICAL_LEFT = 100.0
+"""Pairs that are taken to be left when the search chooses what to try."""
 MOST_SHARE = 3.0
 """The most that it spends, as a multiple of the search's calls."""
 
@@ -67,8 +70,14 @@ class Played:
 class Arena(Protocol):
     """Compares libraries."""
 
-    async def play(self, library: Library, problem: Problem, seed: int) -> Played:
-        """Plays one episode, without search, with that library."""
+    async def play(
+        self, library: Library, problem: Problem, seed: int, still: Collection[str]
+    ) -> Played:
+        """Plays one episode, without search, with that library.
+
+        Agents who are `still` draw the same samples in every play of the problem: what they say
+        before the others move is asked and paid once.
+        """
         ...
 
 
@@ -84,6 +93,8 @@ class State(Frozen):
     """Of all pairs so far."""
     squares: float = 0.0
     """The sum of the squared differences between the two teams of a pair, over all pairs."""
+    known: frozenset[int] = frozenset()
+    """Digests of the moves on dev that later pairs may start from at no cost."""
     spare: float = 0.0
     """Calls that earlier updates might have spent, and had no use for."""
 
@@ -148,6 +159,7 @@ class Learner:
         """
         self._notes = []
         self._allow(sum(record.calls for record in block))
+        self._search(block)
         await self._propose([*block, *again], ratings)
         self._enter()
         await self._race()
@@ -155,6 +167,34 @@ class Learner:
         self._set(library=library, spare=max(0.0, self._left))
         self.states.append(self._state)
         return self._notes
+
+    def tried(self, update: int, episode: int) -> list[Behavior]:
+        """One racing candidate of each agent, for an episode after that update to try: in half of
+        the episodes the likeliest winner, else any of them."""
+        state = self.states[update]
+        if not self._config.in_search:
+            return []
+        mine = dict[str, list[Entrant]]()
+        for one in state.race.candidates:
+            mine.setdefault(_behavior(state.library, one.behavior).agent, []).append(one)
+        chosen = []
+        for agent, found in mine.items():
+            rng = random.Random(derive(self._seed, "tried", episode, agent))
+            best = max(found, key=lambda one: (one.chance(TYPICAL_LEFT), one.behavior))
+            chosen.append(best if rng.random() < 0.5 else rng.choice(found))
+        return [_behavior(state.library, one.behavior) for one in chosen]
+
+    def _search(self, block: Sequence[EpisodeRecord]) -> None:
+        """Tells the race what the search's samples showed of the candidates that it tried."""
+        for record in block:
+            for behavior, gain in tried_gains(record):
+                race = self._state.race
+                one = next((one for one in race.candidates if one.behavior == behavior), None)
+                source = self._get(behavior).evidence
+                if one and not (source and record.problem in source.problems):
+                    self._set(race=race.put(one.seen(gain, self._pairs_left)))
+        for one in self._state.race.candidates:
+            self._decide(one)
 
     def _allow(self, calls: int) -> None:
         """Sets what this update may spend on dev, and what later ones are likely to."""
@@ -288,9 +328,12 @@ class Learner:
             [(self._team(entrants, side, arm), problem, seed) for arm in (1, -1)]
             for side, (problem, seed) in zip(sides, draws, strict=True)
         ]
-        plays = await together(self._arena.play(*one) for pair in arms for one in pair)
+        moving = {self._get(one.behavior).agent for one in entrants}
+        still = [spec.role for spec in self._agents if spec.role not in moving]
+        plays = await together(self._arena.play(*one, still) for pair in arms for one in pair)
         pairs = list(zip(plays[::2], plays[1::2], strict=True))
-        calls, usd = cost(pairs)
+        problems = [problem.id for problem, _ in draws]
+        calls, usd, known = cost(problems, pairs, moving, self._state.known)
         left = self._pairs_left
         self._left -= max(calls, count)  # a server that refuses all pairs ends the race too
         whole = [
@@ -302,6 +345,7 @@ class Learner:
             pairs=self._state.pairs + len(whole),
             calls=self._state.calls + calls,
             squares=self._state.squares + sum(gain * gain for _, gain in whole),
+            known=known,
         )
         for one in entrants:
             for side, gain in whole:
@@ -363,7 +407,9 @@ class Learner:
             changes: dict[str, object] = {"retest": found}
         else:
             episodes = behavior.evidence.episodes if behavior.evidence else ()
-            changes = {"evidence": found.model_copy(update={"episodes": episodes})}
+            problems = behavior.evidence.problems if behavior.evidence else ()
+            source = {"episodes": episodes, "problems": problems}
+            changes = {"evidence": found.model_copy(update=source)}
         if outcome in ("rejected", "retired"):
             changes |= {"status": outcome, "note": why}
         tested = behavior.model_copy(update=changes)
@@ -381,9 +427,7 @@ class Learner:
         return [(random.Random(seed).choice(self._dev), seed) for seed in seeds]
 
     def _get(self, id: str) -> Behavior:
-        found = self._state.library.find(id)
-        assert found is not None, f"the state names a behaviour that its library lacks: {id}"
-        return found
+        return _behavior(self._state.library, id)
 
     def _put(self, *behaviors: Behavior) -> None:
         library = self._state.library
@@ -393,6 +437,46 @@ class Learner:
 
     def _set(self, **changes: object) -> None:
         self._state = self._state.model_copy(update=changes)
+
+
+def tried_gains(record: EpisodeRecord) -> list[tuple[str, float]]:
+    """What the samples with each behaviour on trial earned more than those without it, in the mean:
+    a number in [-1, 1] per state in which both are there, and one for all other states together."""
+    ends = {leaf.id: leaf.score.total for leaf in record.leaves()}
+    rest, found = dict[str, _Arms](), list[tuple[str, _Arms]]()
+    for group in record.groups:
+        for trial in group.trials if ends.keys() >= set(group.children) else ():
+            values = [ends[child] for child in group.children]
+            own = _Arms([], [])
+            own.add(values, trial.drawn)
+            if own.both:
+                found.append((trial.behavior, own))
+            else:
+                rest.setdefault(trial.behavior, _Arms([], [])).add(values, trial.drawn)
+    found += [(behavior, arms) for behavior, arms in rest.items() if arms.both]
+    return [(behavior, fmean(arms.given) - fmean(arms.without)) for behavior, arms in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arms:
+    """Rewards of samples with a behaviour, and without it."""
+
+    given: list[float]
+    without: list[float]
+
+    @property
+    def both(self) -> bool:
+        return bool(self.given and self.without)
+
+    def add(self, values: Sequence[float], drawn: Sequence[bool]) -> None:
+        for value, tried in zip(values, drawn, strict=True):
+            (self.given if tried else self.without).append(value)
+
+
+def _behavior(library: Library, id: str) -> Behavior:
+    found = library.find(id)
+    assert found is not None, f"the state names a behaviour that its library lacks: {id}"
+    return found
 
 
 def power_of(config: BehaviorsConfig, updates: int, calls: float, each: float, sd: float) -> Power:
@@ -454,16 +538,29 @@ def together_now(race: Race, library: Library, left: float) -> list[Entrant]:
     return chosen
 
 
-def cost(pairs: Sequence[Sequence[Played]]) -> tuple[int, float]:
-    """Calls and dollars of pairs of plays.
+def cost(
+    problems: Sequence[str],
+    pairs: Sequence[Sequence[Played]],
+    moving: Collection[str],
+    known: frozenset[int],
+) -> tuple[int, float, frozenset[int]]:
+    """Calls and dollars of pairs of plays on these problems, and what is known after them.
 
     Up to the first agent whose prompt differs, the two of a pair ask the same, and share the
-    answer: it is counted once, as it is paid once.
+    answer: it is counted once, as it is paid once. What is said before one of the `moving` agents
+    is the same in every play of the problem, and paid once in a run.
     """
-    paid = {
-        (number, place, turn.agent, turn.messages): turn.completion.usd
-        for number, pair in enumerate(pairs)
-        for played in pair
-        for place, turn in enumerate(played.turns)
-    }
-    return len(paid), sum(paid.values())
+    paid, after = dict[int, float](), set(known)
+    for number, (problem, pair) in enumerate(zip(problems, pairs, strict=True)):
+        for played in pair:
+            shared = True
+            for place, turn in enumerate(played.turns):
+                shared = shared and turn.agent not in moving
+                said = turn.model_dump_json(include={"agent", "messages"})
+                at = f"dev {problem}" if shared else f"pair {number}"
+                key = derive(place, at, said)
+                if key not in known:
+                    paid[key] = turn.completion.usd
+                if shared:
+                    after.add(key)
+    return len(paid), sum(paid.values()), frozenset(after)

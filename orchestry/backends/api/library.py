@@ -78,7 +78,8 @@ class Evidence(Frozen):
     """The evidence of a paired trial on dev so far; rewards are in [0, 1], so lifts in [-1, 1]."""
 
     pairs: int = Field(0, ge=0)
-    """Dev episodes played with and without the behaviour under common seeds."""
+    """Comparisons: dev episodes played with and without the behaviour under common seeds, and moves
+    of the search of which some samples were drawn with it."""
     lift: Reward = 0.0
     """Mean reward with it minus mean reward without it."""
     low: Reward = -1.0
@@ -92,7 +93,9 @@ class Evidence(Frozen):
     update: int = Field(0, ge=0)
     """The update at which the trial last continued."""
     episodes: tuple[int, ...] = ()
-    """Train episodes that it was distilled from."""
+    """Train episodes that it was made from."""
+    problems: tuple[str, ...] = ()
+    """Their problems, on which no search says anything of it."""
     calls: int = Field(0, ge=0)
     """Calls that its trial took."""
     usd: float = Field(0.0, ge=0.0, allow_inf_nan=False)

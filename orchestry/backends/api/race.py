@@ -48,8 +48,8 @@ PARTS = (0.2, 0.3, 0.5)
 """Of a loan, by date; the end of the run is the last."""
 TYPICAL_SD, TYPICAL_WEIGHT = 0.3, 8
 """Guess at the sd of a gain before pairs are seen, and the pairs it counts as."""
-TYPICAL_GAIN = 0.07
-"""Sd of the mean gains of behaviours, before pairs are seen: of about 7 points."""
+TYPICAL_GAIN = 0.09
+"""Sd of the mean gains of behaviours, before pairs are seen: of about 9 points."""
 FIRST = 8
 """Pairs before a behaviour may leave."""
 HOPELESS = 0.05

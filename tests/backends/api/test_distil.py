@@ -230,12 +230,11 @@ def helped(text: str, status: str, lift: float, e_value: float) -> Behavior:
 
 
 async def test_a_prompt_is_made_of_what_helped_and_takes_its_place() -> None:
-    accepted, leads = helped(CALM, "accepted", 0.1, 50.0), helped(LOUD, "trial", 0.05, 3.0)
-    trails, gone = helped("Be brief.", "trial", -0.1, 0.2), helped("Sing.", "rejected", 0.2, 5.0)
+    accepted, races = helped(CALM, "accepted", 0.1, 50.0), helped(LOUD, "trial", 0.05, 3.0)
     example = helped("Asked:\na\n\nAnswered:\nb", "accepted", 0.1, 50.0)
     example = Behavior.model_validate(example.model_dump(exclude={"id"}) | {"kind": "example"})
     library = EMPTY
-    for behavior in (accepted, leads, trails, gone, example):
+    for behavior in (accepted, races, example):
         library = library.put(behavior)
 
     def reply(request: Request) -> str:
@@ -245,13 +244,14 @@ async def test_a_prompt_is_made_of_what_helped_and_takes_its_place() -> None:
     policy = Scripted(reply)
     found = await ask(policy, library=library, rewrite=True)
     (prompt,) = (b for b in found.behaviors if b.kind == "prompt")
-    assert prompt.parents == (accepted.id, leads.id)
+    assert prompt.parents == (accepted.id,)
     (request,) = (r for batch in policy.batches for r in batch if "anew" in r.messages[1].content)
     user = request.messages[1].content
     assert CALM in user
-    assert f"+5.0 points [-100.0, +100.0] on 20 pairs, e-value 3 (50 decides): {LOUD}" in user
-    for unseen in ("Be brief.", "Sing.", "Answered:\nb"):
-        assert unseen not in user
+    assert (
+        f"- trial, +5.0 points [-100.0, +100.0] on 20 pairs, e-value 3 (50 decides): {LOUD}" in user
+    )
+    assert "Answered:\nb" not in user
 
     library = library.put(prompt).accept(prompt, 3)
     assert library.system("writer", "You write.") == "You write calmly and loudly."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,19 @@ import pytest
 
 import orchestry
 from orchestry.backends.api.distil import Author
-from orchestry.backends.api.learner import TOGETHER, Learner, Played, State, coins, cost
+from orchestry.backends.api.learner import (
+    TOGETHER,
+    Learner,
+    Played,
+    State,
+    coins,
+    cost,
+    tried_gains,
+)
 from orchestry.backends.api.library import Behavior, Evidence, Library
 from orchestry.core.config import BehaviorsConfig, resolve
 from orchestry.core.seeds import derive
-from orchestry.core.types import Completion, Message, Problem, Request, Turn
+from orchestry.core.types import Completion, Message, Part, Problem, Request, Score, Trial, Turn
 from orchestry.store.records import EpisodeRecord
 from tests.toys import Scripted, Words
 
@@ -35,7 +43,9 @@ class Planted:
         self.seen: list[tuple[int, str]] = []
         self.most_rules = 0
 
-    async def play(self, library: Library, problem: Problem, seed: int) -> Played:
+    async def play(
+        self, library: Library, problem: Problem, seed: int, still: Collection[str]
+    ) -> Played:
         self.seen.append((seed, problem.id))
         self.most_rules = max(self.most_rules, *(len(library.accepted(role)) for role in ROLES))
         texts = [b.text for role in ROLES for b in library.accepted(role)]
@@ -121,8 +131,10 @@ class Failing(Planted):
         super().__init__()
         self.share = share
 
-    async def play(self, library: Library, problem: Problem, seed: int) -> Played:
-        played = await super().play(library, problem, seed)
+    async def play(
+        self, library: Library, problem: Problem, seed: int, still: Collection[str]
+    ) -> Played:
+        played = await super().play(library, problem, seed, still)
         texts = [b.text for role in ROLES for b in library.accepted(role)]
         failed = random.Random(derive(seed, "fails", *texts)).random() < self.share
         return Played(None, ()) if failed else played
@@ -377,6 +389,89 @@ def test_arms_pay_once_for_what_they_ask_alike() -> None:
         [Played(0.0, tuple(turn(role, each.prompt(role, "p")) for role in ROLES))]
         for each in (library, changed)
     ]
-    assert cost([[*arms[0], *arms[1]]]) == (4, 1.0)
-    assert cost([[*arms[0], *arms[0]]]) == (3, 0.75)
-    assert cost([[*arms[0], *arms[0]]] * 2) == (6, 1.5)
+    differ, same, nothing = [*arms[0], *arms[1]], [*arms[0], *arms[0]], frozenset[int]()
+    assert cost(["a"], [differ], ROLES, nothing) == (4, 1.0, nothing)
+    assert cost(["a"], [same], ROLES, nothing) == (3, 0.75, nothing)
+    assert cost(["a", "a"], [same] * 2, ROLES, nothing) == (6, 1.5, nothing)
+
+
+def test_what_is_said_before_all_that_races_is_paid_once_in_a_run() -> None:
+    library = Library(task="words", model="m")
+    changed = library.accept(Behavior(agent="refactorer", text=GOOD), 3)
+    pair = [
+        Played(0.0, tuple(turn(role, each.prompt(role, "p")) for role in ROLES))
+        for each in (library, changed)
+    ]
+    first = ROLES.index("refactorer")
+    calls, usd, known = cost(["a", "a", "b"], [pair] * 3, ["refactorer"], frozenset())
+    own = 3 * 2 * (len(ROLES) - first)
+    assert (calls, usd, len(known)) == (2 * first + own, (2 * first + own) / 4, 2 * first)
+    assert cost(["a", "b"], [pair] * 2, ["refactorer"], known)[0] == 2 * own // 3
+
+
+def searched(record: EpisodeRecord, trial: str, gain: float) -> EpisodeRecord:
+    """The episode, whose last move's samples have been drawn with that behaviour in turn and earned
+    so much more with it."""
+    ends = [leaf.id for leaf in record.leaves()]
+    scores = {id: 0.5 + (gain if place % 2 else -gain) / 2 for place, id in enumerate(ends)}
+    nodes = [
+        node.model_copy(
+            update={"score": Score(parts=(Part(name="quality", value=scores[node.id]),))}
+        )
+        if node.id in scores
+        else node
+        for node in record.nodes
+    ]
+    last = next(group for group in record.groups if set(group.children) <= set(ends))
+    drawn = tuple(place % 2 == 1 for place in range(len(ends)))
+    tried = (Trial(agent="refactorer", behavior=trial, drawn=drawn),)
+    group = last.model_copy(update={"children": tuple(ends), "trials": tried})
+    return record.model_copy(update={"nodes": tuple(nodes), "groups": (group,)})
+
+
+async def test_what_the_search_showed_of_a_candidate_counts_in_its_race(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    subject = learner(texts(0.0), Planted(), share=0.1)
+    await subject.update(block, {})
+    (one, *_) = subject.states[-1].race.candidates
+    (chosen, *_) = subject.tried(1, 7)
+    assert chosen.id in racing(subject.states[-1])
+    assert subject.tried(1, 7) == subject.tried(1, 7)
+    new = [record.model_copy(update={"problem": f"new-{record.problem}"}) for record in block]
+    await subject.update([searched(record, one.behavior, 0.3) for record in new], {})
+    found = subject.states[-1].library.find(one.behavior)
+    assert found is not None
+    assert found.evidence is not None
+    assert found.evidence.pairs >= len(one.gains) + len(block)
+    assert found.evidence.lift > 0.1
+    (source, *_) = found.evidence.problems
+    old = [searched(record, one.behavior, 0.3) for record in block if record.problem == source]
+    before = found.evidence.pairs
+    await subject.update(old, {})
+    after = subject.states[-1].library.find(one.behavior)
+    assert after is not None
+    assert after.evidence is not None
+    assert after.evidence.pairs - before < 8, "nothing is shown on the problem that it comes from"
+
+
+def test_gains_in_the_search_are_within_a_state_or_between_those_of_one_sample(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    record = searched(block[0], "x", 0.2)
+    assert tried_gains(record) == [("x", pytest.approx(0.2))]
+    (group,) = record.groups
+    single = [
+        group.model_copy(
+            update={
+                "children": (child,),
+                "trials": (group.trials[0].model_copy(update={"drawn": (drawn,)}),),
+            }
+        )
+        for child, drawn in zip(group.children, group.trials[0].drawn, strict=True)
+    ]
+    assert tried_gains(record.model_copy(update={"groups": tuple(single)})) == [
+        ("x", pytest.approx(0.2))
+    ]
+    assert tried_gains(record.model_copy(update={"groups": tuple(single[:1])})) == []
+    assert tried_gains(block[0]) == []

@@ -48,13 +48,13 @@ async def test_the_planted_arena_plays_the_rule_and_charges_a_pair() -> None:
     arena = Arena(world, {"say it": tuple(1.0 for _ in range(PROBLEMS))})
     before = Library(task="t", model="m")
     after = before.accept(rule, 3)
-    own = [await arena.play(after, DEV[0], seed) for seed in range(5)]
-    base = [await arena.play(before, DEV[0], seed) for seed in range(400)]
+    own = [await arena.play(after, DEV[0], seed, ()) for seed in range(5)]
+    base = [await arena.play(before, DEV[0], seed, ()) for seed in range(400)]
     assert [played.value for played in own] == [1.0] * 5
     assert fmean(played.value or 0.0 for played in base) == pytest.approx(
         world.chances_P[0], abs=0.04
     )
-    assert cost([[own[0], base[0]]])[0] == PAIR_CALLS
+    assert cost(["0"], [[own[0], base[0]]], {TEAM[1].role}, frozenset())[0] == PAIR_CALLS
 
 
 def test_the_default_run_is_the_defaults() -> None:
