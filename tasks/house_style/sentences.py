@@ -1,0 +1,54 @@
+"""A text as sentences, and whether they are any: keywords in a row have no words between them, and
+shuffled words put a preposition behind an article. English only. Pure."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+_ENDS = re.compile(r"(?<=[.!?])\s+|\n+")
+_WORDS = re.compile(r"`[^`\n]*`|[^\W_][\w'.,-]*")
+ARTICLES = frozenset("the a an each every its their".split())
+PREPOSITIONS = frozenset(
+    "of in on at to for with by from through into onto over under within until since after".split()
+)
+LINKS = PREPOSITIONS | frozenset("and or but because that while which".split())
+VERBS = frozenset("is are was were be been has have had does do did".split())
+OTHERS = frozenset(
+    "it they this these those he she who when where if as not no all both before so more "
+    "than we us our you your up out there then".split()
+)
+FEWEST, LEAST = 4, 0.1
+"""Words from which a sentence has to be sound, and the share of function words that it needs."""
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text; a line end ends one too."""
+    return [found for part in _ENDS.split(text) if (found := part.strip())]
+
+
+def soundness(text: str) -> float:
+    """The share of a text's words that stand in sound sentences; short labels don't count."""
+    counts = [(len(words), sound(words)) for one in sentences(text) if (words := _words(one))]
+    whole = [(count, good) for count, good in counts if count >= FEWEST]
+    total = sum(count for count, _ in whole)
+    return sum(count for count, good in whole if good) / total if total else 0.0
+
+
+def sound(words: list[str]) -> bool:
+    """Whether words in a row may be a sentence: enough function words, none out of its place."""
+    function = sum(word in ARTICLES | LINKS | VERBS | OTHERS for word in words)
+    if function / len(words) < LEAST or words[-1] in ARTICLES | {"of", "and", "or", "at"}:
+        return False
+    return not any(_apart(one, other) for one, other in pairwise(words))
+
+
+def _apart(one: str, other: str) -> bool:
+    """Whether two words can't be neighbours."""
+    if one in ARTICLES:
+        return other in ARTICLES | LINKS | VERBS or other == one
+    return other == one in LINKS or (one in PREPOSITIONS and other in VERBS)
+
+
+def _words(sentence: str) -> list[str]:
+    return [word.strip(".,-").lower() for word in _WORDS.findall(sentence)]
