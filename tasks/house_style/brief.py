@@ -111,7 +111,7 @@ class Brief:
 
     @property
     def rough_amount(self) -> str:
-        return f"{self.amount} {self.unit}s"
+        return f"{self.amount} {self.unit}{'s' if self.amount != 1 else ''}"
 
     @property
     def rough_count(self) -> str:

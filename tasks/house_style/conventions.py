@@ -19,15 +19,16 @@ MOST_WORDS = 16
 MOST_SHOWN = 32
 """Characters of a text that a remark quotes."""
 DEGREE = ("very", "really", "quite", "just", "rather")
-NO_ADVERBS = frozenset(
-    "only daily weekly monthly hourly nightly yearly early family reply supply apply multiply rely "
-    "comply assembly anomaly ally rally tally bully belly jelly fly july italy likely friendly "
-    "imply".split()
-)
+_NO_ADVERBS = """
+only daily weekly monthly hourly nightly yearly early family reply supply apply multiply rely comply
+assembly anomaly ally rally tally bully belly jelly fly july italy likely friendly imply
+"""
+NO_ADVERBS = frozenset(_NO_ADVERBS.split())
 """Words in -ly that are no adverbs of manner or degree."""
-_PERSON = re.compile(r"\b(?:we|us|our|ours|you|your|yours|I|my|me)(?:'\w+)?\b", re.IGNORECASE)
-_CONTRACTION = re.compile(r"\b\w+(?:n't|'(?:re|ve|ll|d|m))\b|\b(?:it|that|there|what|here|he|she)'s\b",
-                          re.IGNORECASE)  # fmt: skip
+_PERSON = re.compile(r"\b(?:[Ww]e|us|[Oo]urs?|[Yy]ou|[Yy]ours?|I|[Mm]y|me)\b")  # not the US
+_CONTRACTION = re.compile(
+    r"\b\w+(?:n't|'(?:re|ve|ll|d|m))\b|\b(?:it|that|there|what|here|he|she)'s\b", re.IGNORECASE
+)
 _MODAL = re.compile(r"\b(?:will|would|should|could|might|may|shall|won't|wouldn't|shouldn't"
                     r"|couldn't|(?:we|it|that|they|you|this)'(?:ll|d))\b")  # fmt: skip
 _ASIDE = re.compile(r"[()\u2013\u2014;]|\s--?\s")
@@ -120,9 +121,10 @@ def _length(text: str, brief: Brief) -> str:
 
 
 def _code(text: str, brief: Brief) -> str:
-    name = re.escape(brief.code)
-    found = re.findall(rf"`{name}`|(?<!`)\b{name}\b|{name}(?!`)", text)
-    return _form(found, brief.house["code"])
+    outside = _QUOTED.sub("", text)
+    if re.search(rf"\b{re.escape(brief.code)}\b", outside):
+        return f'"{brief.code}", not "{brief.house["code"]}"'
+    return "" if brief.code in text else f"no {_cut(brief.house['code'])}"
 
 
 def _digits(text: str, brief: Brief) -> str:
@@ -169,7 +171,8 @@ CONVENTIONS = (
                "HAL, as in [HAL-1234]", _issue),
     Convention("owner", MAJOR, "Name the team in a short sentence near the end, as in Owner: "
                "storage.", _owner),
-    Convention("date", MAJOR, "Write a date as day, month in full, year, as in 5 March 2026", _date),
+    Convention("date", MAJOR, "Write a date as day, month in full, year, as in 5 March 2026",
+               _date),
     Convention("unit", MAJOR, "Write a unit as its symbol after a space, as in 30 s, 5 min or "
                "512 MB", _unit),
     Convention("effect first", MAJOR, "Tell what users notice before the cause of it", _order),

@@ -8,17 +8,20 @@ from itertools import pairwise
 
 _ENDS = re.compile(r"(?<=[.!?])\s+|\n+")
 _WORDS = re.compile(r"`[^`\n]*`|[^\W_][\w'.,-]*")
-ARTICLES = frozenset("the a an each every its their".split())
-PREPOSITIONS = frozenset(
-    "of in on at to for with by from through into onto over under within until since after".split()
-)
-LINKS = PREPOSITIONS | frozenset("and or but because that while which".split())
-VERBS = frozenset("is are was were be been has have had does do did".split())
-OTHERS = frozenset(
-    "it they this these those he she who when where if as not no all both before so more "
-    "than we us our you your up out there then".split()
-)
-FEWEST, LEAST = 4, 0.1
+_ARTICLES = "the a an each every its their"
+_PREPOSITIONS = """
+of in on at to for with by from through into onto over under within until since after
+"""
+_VERBS = "is are was were be been has have had does do did"
+_OTHERS = """
+it they this these those he she who when where if as not no all both before so more than we us our
+you your up out there then and or but because that while which
+"""
+ARTICLES, VERBS = frozenset(_ARTICLES.split()), frozenset(_VERBS.split())
+PREPOSITIONS = frozenset(_PREPOSITIONS.split())
+LINKS = PREPOSITIONS | {"and", "or", "but", "because", "that", "while", "which"}
+FUNCTION = ARTICLES | VERBS | PREPOSITIONS | frozenset(_OTHERS.split())
+FEWEST, LEAST = 4, 0.08
 """Words from which a sentence has to be sound, and the share of function words that it needs."""
 
 
@@ -37,7 +40,7 @@ def soundness(text: str) -> float:
 
 def sound(words: list[str]) -> bool:
     """Whether words in a row may be a sentence: enough function words, none out of its place."""
-    function = sum(word in ARTICLES | LINKS | VERBS | OTHERS for word in words)
+    function = sum(word in FUNCTION for word in words)
     if function / len(words) < LEAST or words[-1] in ARTICLES | {"of", "and", "or", "at"}:
         return False
     return not any(_apart(one, other) for one, other in pairwise(words))
