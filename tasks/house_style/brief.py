@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from orchestry import Problem, errors
 
-from .sentences import sentences
+from .sentences import sentences, sound
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July"),
@@ -28,7 +29,7 @@ NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten
 EFFECT, REASON, CHANGE = "what users notice", "why", "what holds now"
 SENTENCES = (EFFECT, REASON, CHANGE)
 """The facts that take a sentence."""
-NEGATIONS = frozenset({"not", "never", "no", "cannot"})
+NEGATIONS = frozenset({"not", "never", "no", "cannot", "without", "neither", "nor"})
 """Before a sentence's key words or between them, they say the opposite."""
 
 _WORD = re.compile(r"[\w']+")
@@ -141,12 +142,13 @@ class Brief:
         return [one for one in found if not set(_numbers(one)) <= known]
 
     def places(self, text: str) -> dict[str, int | None]:
-        """Where each of the three sentences begins in the text; None where it is not told."""
+        """Where each of the three sentences is told in the text; None where it is not. What is no
+        sound sentence tells nothing."""
         found: dict[str, int | None] = dict.fromkeys(SENTENCES)
-        start = 0
-        for sentence in sentences(text):
+        start, house = 0, self.written(self.house)
+        for sentence in filter(sound, sentences(text)):
             start = text.index(sentence, start)
-            for name, keys, own in zip(SENTENCES, self.keys, self.said, strict=True):
+            for name, keys, own in zip(SENTENCES, self.keys, house, strict=True):
                 place = _stated(sentence, keys, own)
                 if place is not None and found[name] is None:
                     found[name] = start + place
@@ -206,8 +208,12 @@ def _numbers(written: str) -> list[int]:
     return [int(part) for part in re.split(r"[.,]", written)[:4] if len(part) < 12] or [-1]
 
 
-def _negates(word: str) -> bool:
-    return word in NEGATIONS or word.endswith("n't")
+def _negated(words: Sequence[str]) -> bool:
+    """`No longer` denies nothing: what no longer happens has happened."""
+    return any(
+        (word in NEGATIONS or word.endswith("n't")) and not (word == "no" and after == "longer")
+        for word, after in zip_longest(words, words[1:])
+    )
 
 
 def _stated(sentence: str, keys: Sequence[str], own: str) -> int | None:
@@ -234,7 +240,7 @@ def _span(sentence: str, keys: Sequence[str]) -> _Span | None:
     places = [place for key in keys if (place := _first(words, key)) is not None]
     if len(places) < len(keys):
         return None
-    negated = any(map(_negates, words[: max(places) + 1]))
+    negated = _negated(words[: max(places) + 1])
     return _Span(found[min(places)].start(), negated)
 
 

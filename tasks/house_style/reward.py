@@ -10,7 +10,7 @@ from . import conventions
 from .brief import SENTENCES, Brief
 from .sentences import soundness
 
-SOUND: prose.Span = (0.5, 0.9)
+SOUND: prose.Span = (0.4, 0.8)
 """Share of a text's words that stand in sound sentences."""
 AGAIN: prose.Span = (0.4, 0.8)
 """Share of its runs of three words that are different: less in a text that says all twice."""

@@ -21,6 +21,8 @@ ARTICLES, VERBS = frozenset(_ARTICLES.split()), frozenset(_VERBS.split())
 PREPOSITIONS = frozenset(_PREPOSITIONS.split())
 LINKS = PREPOSITIONS | {"and", "or", "but", "because", "that", "while", "which"}
 FUNCTION = ARTICLES | VERBS | PREPOSITIONS | frozenset(_OTHERS.split())
+LAST = ARTICLES | {"of", "and", "or", "at"}
+"""No sentence ends so."""
 FEWEST, LEAST = 4, 0.08
 """Words from which a sentence has to be sound, and the share of function words that it needs."""
 
@@ -32,16 +34,17 @@ def sentences(text: str) -> list[str]:
 
 def soundness(text: str) -> float:
     """The share of a text's words that stand in sound sentences; short labels don't count."""
-    counts = [(len(words), sound(words)) for one in sentences(text) if (words := _words(one))]
+    counts = [(len(_words(one)), sound(one)) for one in sentences(text)]
     whole = [(count, good) for count, good in counts if count >= FEWEST]
     total = sum(count for count, _ in whole)
     return sum(count for count, good in whole if good) / total if total else 0.0
 
 
-def sound(words: list[str]) -> bool:
-    """Whether words in a row may be a sentence: enough function words, none out of its place."""
+def sound(sentence: str) -> bool:
+    """Whether its words may be a sentence: enough function words, none out of its place."""
+    words = _words(sentence)
     function = sum(word in FUNCTION for word in words)
-    if function / len(words) < LEAST or words[-1] in ARTICLES | {"of", "and", "or", "at"}:
+    if not words or function / len(words) < LEAST or words[-1] in LAST:
         return False
     return not any(_apart(one, other) for one, other in pairwise(words))
 

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -27,6 +28,7 @@ BRIEF, CONVENTIONS, PROMPTS, REWARD, SENTENCES = (
 )
 PROBLEMS = {problem.id: problem for split in SPLITS for problem in TASK.problems(split)}
 BRIEFS = {name: BRIEF.Brief.of(problem) for name, problem in PROBLEMS.items()}
+TASK_FILE = str(CONVENTIONS.__file__)
 NAMES = [one.name for one in CONVENTIONS.CONVENTIONS]
 LEDGER = BRIEFS["ledger_imports"]
 GOLD = LEDGER.gold
@@ -78,6 +80,14 @@ def test_gold_is_worth_one_and_the_notes_tell_every_fact_in_no_form_of_the_house
     assert brief.strange_numbers(prompt) == []
     assert len(CONVENTIONS.broken(prompt, brief)) >= 11
     assert total(prompt, brief) < START / 2
+
+
+def test_the_readme_has_every_convention_and_what_it_is_worth() -> None:
+    text = Path(TASK_FILE).with_name("README.md").read_text(encoding="utf-8")
+    whole = sum(one.weight for one in CONVENTIONS.CONVENTIONS)
+    for one in CONVENTIONS.CONVENTIONS:
+        assert f"| {one.name} | {one.weight:g} | {one.rule} |\n" in text
+        assert f"{100 * TASK.weights['style'] * one.weight / whole:.1f}" in text
 
 
 def test_no_prompt_tells_a_convention() -> None:
@@ -217,6 +227,38 @@ def test_a_date_is_read_in_many_forms(written: str) -> None:
     assert LEDGER.told(f"Since {written}.")["date"]
 
 
+HONEST = {
+    "ledger_imports": "Fixed an issue where imports of three files would stop after 30 seconds, "
+    "because the importer held `lock_ttl` without renewing the lock. Ledger renews the lock with "
+    "each batch as of March 5, 2026. (Severity: medium, storage team, #1204)",
+    "beacon_alerts": "**Fixed:** Alerts for six pumps no longer arrive 45 seconds late. Previously "
+    "`poll_order` asked the sensors in turn; since May 6, 2026, Beacon asks all sensors at once. "
+    "Severity: high. Owner: network team. Issue: #1256",
+    "read_batch": "Return at most 200 rows, waiting up to 5 seconds.\n\nLarger answers block the "
+    "writers, so `read_batch()` stops early. Ledger has offered this function since February 16, "
+    "2026.\n\nSeverity: low. Team: storage. Issue: #1221.",
+    "route_parcel": "Return a route through eleven depots within 90 milliseconds.\n\nNote that "
+    "`route_parcel` skips roads with a weight limit. Since January 14, 2026, Courier raises "
+    "`RouteError` for an unknown depot (issue #1160, network team, medium severity).",
+    "ferry_tickets": "On September 15, 2026 we resolved an incident in Ferry: within 18 minutes, "
+    "the same seats were sold to 260 passengers. The root cause was that seat_lock ran out while "
+    "the bank was slow. Ferry now holds a seat until the bank answers. This high-severity issue "
+    "(#1621) is owned by the payments team.",
+    "lantern_mail": "Reminders reached 1,400 patients five hours late (5 hours of delay) because "
+    "`mail_batch` got stuck on an address with a line break. Lantern has been skipping broken "
+    "addresses since 2026-09-03. Severity: Medium. Platform team. Issue 1607.",
+}
+"""As a strong model may write without knowing the house; written after the reward."""
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_first_try_tells_all_and_leaves_room(name: str) -> None:
+    text, brief = HONEST[name], BRIEFS[name]
+    assert [fact for fact, told in brief.told(text).items() if not told] == []
+    assert REWARD.content(text, brief) == pytest.approx(1.0), REWARD.feedback(text, brief)
+    assert 0.2 < total(text, brief) < 0.7
+
+
 # --- tricks -------------------------------------------------------------------------------------
 
 
@@ -267,7 +309,7 @@ TRICKS: dict[str, tuple[Say, float]] = {
         0.0,
     ),
     "content without forms": (lambda b: " ".join(b.written(dict.fromkeys(b.house, "it"))), 0.1),
-    "keywords": (stuffed, 0.0),
+    "keywords": (stuffed, 0.01),
     "keywords in one line": (lambda b: " ".join([*b.house.values(), *keywords(b)]), 0.0),
     "the conventions recited": (
         lambda b: written(b, *(f"{one.rule}." for one in CONVENTIONS.CONVENTIONS)),

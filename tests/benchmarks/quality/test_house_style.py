@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.quality import house_report
 from benchmarks.quality.house_model import (
     BREAKS,
     BRIEF,
@@ -24,7 +23,8 @@ from benchmarks.quality.house_model import (
     rendered,
     reward,
 )
-from benchmarks.quality.house_style import Bench, Variant
+from benchmarks.quality.house_report import Variant, report
+from benchmarks.quality.house_style import Bench
 from orchestry.backends.api.library import NEAR, similarity
 from orchestry.core.types import SPLITS
 
@@ -100,6 +100,6 @@ def test_the_learner_teaches_it_conventions_that_hold_for_other_texts(tmp_path: 
     assert seed.gain > 0.1
     again = Bench(tmp_path, episodes=10, samples=2).play(variant, 1)
     assert (again.learned, again.gain) == (seed.learned, seed.gain)
-    told = house_report.report({variant: [seed]}, 10, 2)
+    told = report({variant: [seed]}, 10, 2)
     assert "| rules of three conventions | " in told
     assert f"{seed.gain:+.3f}" in told
