@@ -21,6 +21,7 @@ from benchmarks.stats import columns
 from orchestry.backends.api.library import IN_RUN, Behavior, read_library
 from orchestry.core.types import SPLITS
 from orchestry.report import stats
+from orchestry.store.journal import Learned
 from orchestry.store.run import Run
 
 SEARCH, TRIALS = ("act",), ("trial", "distil")
@@ -71,6 +72,12 @@ class Seed:
     @property
     def gain(self) -> float:
         return policy(self.after) - policy(self.before)
+
+    @property
+    def pairs(self) -> int:
+        """All that the run played on dev."""
+        learned = [event for event in self.run.events if isinstance(event, Learned)]
+        return int(learned[-1].state["pairs"]) if learned else 0
 
     def calls(self, purposes: Sequence[str]) -> int:
         """Calls of these purposes in the run."""
@@ -194,11 +201,15 @@ def _reasons(found: Mapping[Variant, Sequence[Seed]]) -> str:
     most = seeds[0].run.config["behaviors"]["max_per_agent"]
     proposed = [set[str]().union(*(known(b.text) for b in s.behaviors)) for s in seeds]
     again = [_again(seed) for seed in seeds]
+    won = [one.evidence.pairs for seed in seeds for one in seed.accepted if one.evidence]
     full = [sum(_count(seed, role) >= most for role in ("writer", "editor")) for seed in seeds]
     return "\n".join(
         [
             f"- At most {most} behaviours enter an agent's prompt, so a team of two can state "
             f"{2 * most} rules; {fmean(full):.1f} of its two prompts are full at the end.",
+            f"- A run plays {fmean(seed.pairs for seed in seeds):.0f} pairs in all. A rule that is "
+            f"accepted takes {fmean(won or [0]):.0f} of them in the mean ({len(won)} rules in "
+            f"{len(seeds)} runs).",
             f"- A run proposes rules about {fmean(map(len, proposed)):.1f} of the {len(RULES)} "
             f"conventions; {fmean(again):.1f} of its rules are about one that it proposed for the "
             "other agent too, where it gains little.",
