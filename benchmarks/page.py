@@ -26,6 +26,7 @@ SECTIONS = {
     "acceptance": "Which prompt changes are accepted",
     "credit": "Credit by agent in a planted game",
     "learning": "What learning behaviours is worth",
+    "house_style": "A house's conventions, learned by a scripted model",
     "sandbox": "Untrusted code: runs per second, latency, timeouts",
     "hacks": "Reward hacks against code collaboration",
     "reference": "MAGRPO steps beside CoMLRL's",

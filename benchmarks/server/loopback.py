@@ -210,7 +210,7 @@ class Loopback:
         """Writes and bills an answer: a pure function of the body and of the cache's state."""
         model = str(body["model"])
         limit = int(body.get("max_tokens") or body.get("max_completion_tokens") or 4096)
-        text, length = self._write(body, body_hash, limit)
+        text, length = self.write(body, body_hash, limit)
         n = int(body.get("n") or 1)
         texts = [text] if n == 1 else [f"{i} {text}" for i in range(n)]
         read, write = self._cache.split(prompt, time.monotonic())
@@ -218,7 +218,7 @@ class Loopback:
         self.bill.charge(body_hash, usage)
         return Answer(model, body_hash, texts, usage, full=length == limit)
 
-    def _write(self, body: dict[str, Any], body_hash: str, limit: int) -> tuple[str, int]:
+    def write(self, body: dict[str, Any], body_hash: str, limit: int) -> tuple[str, int]:
         """An answer's text and its length in tokens, at most `limit`."""
         schema = structured.schema_of(body)
         if schema is None:
@@ -285,9 +285,14 @@ def _json(data: bytes, *, status: int = 200, headers: dict[str, str] | None = No
 
 
 @asynccontextmanager
-async def serve(options: Options, port: int = 0) -> AsyncIterator[tuple[str, Loopback]]:
-    """Serves in this process and event loop; gives the URL and the handler with its bill."""
-    loopback = Loopback(options)
+async def serve(
+    options: Options, port: int = 0, kind: Callable[[Options], Loopback] = Loopback
+) -> AsyncIterator[tuple[str, Loopback]]:
+    """Serves in this process and event loop; gives the URL and the handler with its bill.
+
+    `kind` makes the handler, for a server whose answers are not filler.
+    """
+    loopback = kind(options)
     server = web.Server(loopback.handle, handler_cancellation=True, access_log=None)
     runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=0.1)
     await runner.setup()
