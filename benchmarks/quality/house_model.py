@@ -3,8 +3,9 @@
 It keeps every convention that its system prompt states as a rule. Of the others it has habits,
 drawn from a seed: most it breaks, a few it keeps by itself. As an editor it leaves a draft as it
 is where it knows no rule, but at times rewrites it by habit. Asked to distil, it writes rules about
-conventions that the feedback shown to it names, and at times a rule that says nothing. It learns
-nothing from examples. All of it is a function of the request and the seed.
+conventions that the feedback shown to it names, and at times a rule that says nothing. Asked for a
+whole prompt, it puts into the present one half of the conventions that the feedback names. It
+learns nothing from examples. All of it is a function of the request and the seed.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ USELESS = (
 """Rules without an effect on this model."""
 _ISSUE = re.compile(r"\b\d{4}\b")
 _REMARK = re.compile(rf"^- ({'|'.join(map(re.escape, RULES))}): ", re.MULTILINE)
+_PRESENT = re.compile(r"begin system prompt of the \w+\]\n(.*?)\n\[\w+ end system", re.DOTALL)
 _ROLE = re.compile(r"behaviours for the (\w+)")
 
 
@@ -112,8 +114,10 @@ class Model:
     ) -> str:
         """Rules about conventions that were broken, the more often the likelier; none that stands
         in the request already."""
-        count = schema["properties"]["behaviors"]["maxItems"]
         named = Counter(name for name in _REMARK.findall(user) if RULES[name] not in user)
+        if "behaviors" not in schema["properties"]:
+            return json.dumps({"why": "The feedback.", "text": _whole(user, named, rng)})
+        count = schema["properties"]["behaviors"]["maxItems"]
         useless = [text for text in USELESS if text not in user]
         texts = list[str]()
         for _ in range(count):
@@ -124,6 +128,14 @@ class Model:
             texts += [" ".join(RULES[name] for name in chosen)] if chosen else []
         answer = [{"why": "The feedback names it.", "text": text} for text in texts]
         return json.dumps({"behaviors": answer})
+
+
+def _whole(user: str, named: Counter[str], rng: random.Random) -> str:
+    """The prompt in the request, and rules about half of what is named."""
+    present = _PRESENT.search(user)
+    assert present is not None, "the request shows no prompt"
+    chosen = _drawn(named, -(-len(named) // 2), rng)
+    return "\n".join([present[1], *(RULES[name] for name in chosen)])
 
 
 def known(system: str) -> set[str]:

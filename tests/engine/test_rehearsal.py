@@ -87,7 +87,7 @@ def test_two_libraries_pay_once_up_to_where_their_prompts_differ() -> None:
     arena = Dev(plan.backend, plan.task, policy, drawn_scores(random.Random(0)))
     learned = Behavior(agent="reviewer", text="Be strict.", why="", status="accepted")
     base, other = (Library(task="words", model="fake-1", behaviors=b) for b in ((), (learned,)))
-    plays = [asyncio.run(arena.play(library, problem, 7)) for library in (base, base, other)]
+    plays = [asyncio.run(arena.play(library, problem, 7, ())) for library in (base, base, other)]
     calls = {who[0]: row[0] for who, row in policy.bill.items()}
     assert calls == {"writer": 1, "reviewer": 2, "refactorer": 2}
     assert plays[0] == plays[1]

@@ -61,7 +61,8 @@ _RULES = """\
 Write {count} behaviours for the {agent}: instructions that, added to its system prompt, would \
 have made the bad moves like the good ones.
 - Each holds for every problem of this kind. It names no problem, value or answer of the material.
-- Each says in at most {words} words what to do and when, as an order to the {agent}.
+- Each says in at most {words} words what to do and when, as an order to the {agent}. Put into it \
+all that belongs together, what costs most first: one that changes much is told from luck sooner.
 - None repeats its prompt, a behaviour that was tried before, or another one of yours.
 
 Answer with one JSON object and nothing else:
@@ -81,6 +82,7 @@ Answer with one JSON object and nothing else:
 The text is the prompt. The why is one sentence: what it changes."""
 _REWRITE_WORDS = 300
 _TRIED = "behaviours tried before: do not repeat them"
+_TEAMMATES = "what teammates are told: leave it to them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +288,14 @@ def _request(
     code = fence_code(brief.seed)
     losses = "\n".join(f"- {role}: {loss:+.3f}" for role, loss in brief.blame.items())
     goals = "\n".join(f"- {spec.role}: {spec.goal}".removesuffix(": ") for spec in brief.agents)
+    told = _teammates(brief)
     shown = enumerate(varied(brief.contrasts, MAX_CONTRASTS), start=1)
     parts = [
         f"The team:\n{goals}",
         f"Reward lost through each agent's moves, so the {brief.agent} is to change:\n{losses}",
         _shown(f"system prompt of the {brief.agent}", present, code, MAX_PROMPT),
         *([_shown(_TRIED, "\n".join(tried), code, MAX_PROMPT)] if tried else []),
+        *([_shown(_TEAMMATES, "\n".join(told), code, MAX_PROMPT)] if told else []),
         *(_pair(number, contrast, code) for number, contrast in shown),
         last,
     ]
@@ -306,6 +310,12 @@ def _request(
         max_tokens=author.max_tokens,
         seed=derive(brief.seed, name),
     )
+
+
+def _teammates(brief: Brief) -> list[str]:
+    """What other agents are told, or may be soon, a line each."""
+    found = [b for b in brief.library.behaviors if b.agent != brief.agent and b.kind != "example"]
+    return [f"- {b.agent}: {b.text}" for b in found if b.status in ("accepted", "trial")]
 
 
 def _earlier(brief: Brief) -> list[str]:
