@@ -122,11 +122,7 @@ class LocalBackend(Backend):
         # The other requests in vLLM's batch change the last bits.
         provider = Weights(_model_of(config), deterministic=config.learn.vllm_url is None)
         super().__init__(as_chains(config), task, provider, environ)
-        if self.config.judge.enabled and self.bench.provider is self.provider:
-            raise ConfigError(
-                "backend local has no judge of its own: name one in judge.provider.name, or set "
-                "judge.enabled=false"
-            )
+        self._check_judge()
         if self.every is not None:
             self.notes += leftover(config.episodes, self.every)
         self._played: dict[int, tuple[Tree[Any], Counterfactuals | None]] = {}
@@ -153,6 +149,28 @@ class LocalBackend(Backend):
             raise ConfigError(
                 f"{', '.join(cold)} would answer at temperature 0, and learns only from answers "
                 "that differ: set it above 0, or learn.enabled=false"
+            )
+
+    def _check_judge(self) -> None:
+        """Raises ConfigError for a judge who can't be asked, or whose word would be lost."""
+        judge = self.config.judge
+        if not judge.enabled:
+            return
+        if self.bench.provider is self.provider:
+            raise ConfigError(
+                "backend local has no judge of its own: name one in judge.provider.name, or set "
+                "judge.enabled=false"
+            )
+        if judge.when == "undecided":
+            raise ConfigError(
+                "judge.when=undecided rates only states that a search goes on from, and backend "
+                "local searches none, so the judge would never be asked: leave out judge.when, or "
+                "set judge.enabled=false"
+            )
+        if self._replays and judge.weight:
+            raise ConfigError(
+                f"learn.credit=replay compares rewards with those of replays, which no judge rates, "
+                f"but judge.weight={judge.weight:g}: set judge.weight=0, or learn.credit=joint"
             )
 
     def _check_source(self, folder: Path | None) -> None:
