@@ -167,11 +167,11 @@ class Backend(ABC):
     async def update(
         self,
         block: Sequence[EpisodeRecord],
-        ratings: Mapping[tuple[int, str], float],
+        said: Mapping[tuple[int, str], journal.Rated],
         again: Sequence[EpisodeRecord] = (),
     ) -> Update:
-        """Learns from the episodes since the last update. `ratings` are people's ratings by node;
-        `again` are earlier episodes that they rated.
+        """Learns from the episodes since the last update. `said` has people's ratings by episode
+        and node; `again` are earlier episodes that they rated.
         """
 
     async def replay(self, rollout: Rollout[Any], tree: Tree[Any]) -> None:  # noqa: B027

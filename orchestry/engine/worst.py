@@ -70,9 +70,9 @@ async def most(plan: Plan) -> float | None:
         return None
     each = [await _episode(plan, n) for n in range(count)]
     passes = -(-plan.config.episodes // count)
-    plays, judging = (list(column) for column in zip(*each, strict=True))
-    judged = min(passes * sum(judging), plan.judged_episodes * max(judging))
-    return (passes * sum(plays) + judged) / NANO
+    verdicts = [judging for _, judging in each]
+    judged = min(passes * sum(verdicts), plan.judged_episodes * max(verdicts))
+    return (passes * sum(plays for plays, _ in each) + judged) / NANO
 
 
 def _free(plan: Plan) -> bool:

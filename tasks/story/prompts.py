@@ -27,8 +27,9 @@ NARRATOR = AgentSpec(
     "events. Answer with the telling only.",
 )
 RUBRIC = """\
-A story in which something happens: the three events of the premise, in their order, each told by what \
-is done, seen and said. Naming an event, or dropping its words into other clauses, does not tell it.
+A story in which something happens: the three events of the premise, in their order, each told by \
+what is done, seen and said. Naming an event, or dropping its words into other clauses, does not \
+tell it.
 The editor's passage is better told than the draft, and loses nothing that happens.
 The narrator tells the whole again in new words. Sentences that would fit any premise are worth \
 nothing, however fluent they are."""
