@@ -34,7 +34,7 @@ from orchestry.core.types import (
     Tree,
 )
 from orchestry.judge.calibration import Calibration, calibration, judged_pairs
-from orchestry.judge.judge import ListwiseJudge
+from orchestry.judge.judge import ListwiseJudge, for_task
 from orchestry.models.gateway import Gateway, open_gateway
 from orchestry.models.openai import is_vendor
 from orchestry.models.prices import PriceTable, price_table
@@ -169,11 +169,11 @@ class Backend(ABC):
     async def update(
         self,
         block: Sequence[EpisodeRecord],
-        ratings: Mapping[tuple[int, str], float],
+        said: Mapping[tuple[int, str], journal.Rated],
         again: Sequence[EpisodeRecord] = (),
     ) -> Update:
-        """Learns from the episodes since the last update. `ratings` are people's ratings by node;
-        `again` are earlier episodes that they rated.
+        """Learns from the episodes since the last update. `said` has people's ratings by episode
+        and node; `again` are earlier episodes that they rated.
         """
 
     async def replay(self, rollout: Rollout[Any], tree: Tree[Any]) -> None:  # noqa: B027
@@ -230,7 +230,7 @@ class Backend(ABC):
             self._author: Policy = self.gateway.beside(self.author.provider, self.author.prices)
             for role, asked in self._own.items():
                 self.gateway.route(role, asked.provider, asked.prices)
-            self._agents = task.agents
+            self._agents, self._judging = task.agents, for_task(self.config.judge, task)
             self.calibration = _calibration(store)
             self._calibrations = _calibrations(store)
             yield
@@ -292,18 +292,25 @@ class Backend(ABC):
         """The learned part of the prompts."""
         return PromptChange(0, "")
 
+    def judges_episode(self, episode: int) -> bool:
+        """Whether a judge is asked in that episode."""
+        return self.judges and episode % self.config.judge.every == 0
+
     def _judge(self, episode: int) -> Judge | None:
-        if not self.judges:
+        if not self.judges_episode(episode):
             return None
-        judge = self.config.judge
         return ListwiseJudge(
             Ranked(self._critic, episode),
             self.bench.provider.model,
-            judge,
+            self._judging,
             self._agents,
-            self._calibrations.get(episode, self.calibration),
-            judge.temperature,
+            self._corrected(episode),
+            self._judging.temperature,
         )
+
+    def _corrected(self, episode: int) -> Calibration:
+        """How the judge's numbers are corrected in that episode."""
+        return self._calibrations.get(episode, self.calibration)
 
 
 def _calibration(store: Store) -> Calibration:

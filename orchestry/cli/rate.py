@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestry.judge.calibration import Agreement, Calibration, Shown
     from orchestry.store.journal import Rated
     from orchestry.store.records import EpisodeRecord, NodeRecord
-    from orchestry.store.run import Store
+    from orchestry.store.run import Run, Store
 
 _UNHEARD = (
     "there is no terminal to ask in: give --episode N --rating X to record a rating, or --show to "
@@ -47,6 +47,7 @@ class _Flags(NamedTuple):
     node: str | None
     rating: str | None
     comment: str | None
+    override: bool
 
 
 @app.command("rate")
@@ -67,6 +68,9 @@ def _command(
     comment: Annotated[
         str | None, option(RATED, "A comment to record with `--rating`.", metavar="T")
     ] = None,
+    override: Annotated[
+        bool, flag(RATED, "Ratings replace the reward too, for learning.", "--override")
+    ] = False,
     show: Annotated[
         bool, flag(OUTPUT, "Ask nothing: all ratings, and the agreement.", "--show")
     ] = False,
@@ -76,7 +80,8 @@ def _command(
     """Rate the best and worst trajectories of a run, and see how far you agree with the judge.
 
     Ratings go from 0 (useless) to 10 (could not be better). A rating outranks the judge for that
-    trajectory and, once the run is resumed, calibrates it elsewhere. Enter skips a trajectory, q
+    trajectory and, once the run is resumed, calibrates it elsewhere. With --override it is also the
+    trajectory's reward, for learning: reports keep the task's own. Enter skips a trajectory, q
     stops. Every rating is saved at once; the last one for a node counts.
 
     Reward, feedback, credit and the judge's number are shown only after your rating, so that they
@@ -85,7 +90,7 @@ def _command(
     from orchestry.store.run import existing
 
     folder = existing(run)
-    asked = _Flags(best, worst, episode, node, rating, comment)
+    asked = _Flags(best, worst, episode, node, rating, comment, override)
     _check(show, asked)
     if show:
         recorded: list[Rated] = []
@@ -101,8 +106,8 @@ def _check(show: bool, asked: _Flags) -> None:
     """Raises ConfigError for contradicting options, or if a terminal is needed."""
     from orchestry.core.errors import ConfigError
 
-    best, worst, episode, node, rating, comment = asked
-    if show and (episode, node, rating, comment) != (None,) * 4:
+    best, worst, episode, node, rating, comment, override = asked
+    if show and ((episode, node, rating, comment) != (None,) * 4 or override):
         raise ConfigError("--show asks and records nothing: leave the other options out")
     if comment is not None and rating is None:
         raise ConfigError("--comment needs a rating: give --rating X too")
@@ -127,7 +132,21 @@ def _record_one(folder: Path, asked: _Flags, rating: str) -> Rated:
     number = read_rating(rating)
     with Store(folder) as store:
         shown = find(_episodes(folder), asked.episode, asked.node)
-        return _record(store, shown, number, asked.comment or "")
+        _check_override(asked, shown)
+        return _record(store, shown, number, asked.comment or "", asked.override)
+
+
+def _check_override(asked: _Flags, shown: Shown) -> None:
+    """Raises ConfigError for a move on the way, whose reward no learner reads."""
+    from orchestry.core.errors import ConfigError
+
+    leaves = [leaf.id for leaf in shown.record.leaves()]
+    if asked.override and shown.node.id not in leaves:
+        raise ConfigError(
+            f"--override replaces the reward of a finished trajectory, and node {shown.node.id} is "
+            f"on the way to one: give --node with a leaf ({', '.join(leaves)}), or leave out "
+            "--override"
+        )
 
 
 def _ask_all(folder: Path, asked: _Flags) -> list[Rated]:
@@ -142,9 +161,10 @@ def _ask_all(folder: Path, asked: _Flags) -> list[Rated]:
             chosen = extremes(records, asked.best, asked.worst)
         else:
             chosen = [find(records, asked.episode, asked.node)]
+            _check_override(asked, chosen[0])
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # the terminal uses another encoding
-        return _dialogue(store, chosen, Console(stderr=True))
+        return _dialogue(store, chosen, Console(stderr=True), asked.override)
 
 
 def _episodes(folder: Path) -> Sequence[EpisodeRecord]:
@@ -159,7 +179,9 @@ def _episodes(folder: Path) -> Sequence[EpisodeRecord]:
     return records
 
 
-def _dialogue(store: Store, chosen: Sequence[Shown], console: Console) -> list[Rated]:
+def _dialogue(
+    store: Store, chosen: Sequence[Shown], console: Console, override: bool
+) -> list[Rated]:
     """Shows the work, asks for a rating, and then shows the numbers."""
     from orchestry.core.errors import Interrupted
 
@@ -171,10 +193,10 @@ def _dialogue(store: Store, chosen: Sequence[Shown], console: Console) -> list[R
             if answer == "stop":
                 break
             if answer != "skip":
-                recorded.append(_record(store, shown, answer, ""))
+                recorded.append(_record(store, shown, answer, "", override))
                 comment = _line(console, "comment (Enter for none): ")
                 if comment.strip():
-                    recorded[-1] = _record(store, shown, answer, comment)
+                    recorded[-1] = _record(store, shown, answer, comment, override)
             console.print(numbers_panel(shown, None if answer == "skip" else answer))
     except KeyboardInterrupt:
         console.print()
@@ -215,11 +237,11 @@ def _line(console: Console, prompt: str) -> str:
     return line
 
 
-def _record(store: Store, shown: Shown, rating: float, comment: str) -> Rated:
+def _record(store: Store, shown: Shown, rating: float, comment: str, override: bool) -> Rated:
     """Writes a rating to disk."""
     from orchestry.judge.calibration import rated
 
-    event = rated(shown, rating, comment, time.time())
+    event = rated(shown, rating, comment, time.time(), override=override)
     store.journal.append(event)
     store.journal.sync()
     return event
@@ -227,6 +249,8 @@ def _record(store: Store, shown: Shown, rating: float, comment: str) -> Rated:
 
 def _report(folder: Path, recorded: Sequence[Rated], *, show: bool, as_json: bool) -> None:
     """Shows what was recorded, and the agreement over all ratings of this run."""
+    from rich.text import Text
+
     from orchestry.cli.screen import console, print_framed
     from orchestry.judge.calibration import agreement, calibration, judged_pairs, reward_pairs
     from orchestry.store.journal import last_words
@@ -241,17 +265,36 @@ def _report(folder: Path, recorded: Sequence[Rated], *, show: bool, as_json: boo
     if as_json:
         found = {
             "run_dir": str(folder),
-            "recorded": [event.model_dump(exclude={"kind", "at"}) for event in recorded],
+            "recorded": [event.model_dump(exclude={"kind", "at", "answers"}) for event in recorded],
             "agreement": {"judge": asdict(judge), "reward": asdict(task)},
             "calibration": asdict(fitted),
         }
         typer.echo(json.dumps(found))
         return
     where = console()
+    if late := _too_late(run, recorded):
+        where.print(Text(late, style="yellow"))
     if show and said:
         where.print(ratings_table(run.episodes, said))
         where.print()
     print_framed(where, agreement_table(judge, task, fitted), "agreement")
+
+
+def _too_late(run: Run, recorded: Sequence[Rated]) -> str:
+    """A note on ratings of episodes that a local run has learned from already."""
+    from orchestry.store.journal import Learned
+
+    if run.config.get("backend") != "local":
+        return ""
+    updates = sum(isinstance(event, Learned) for event in run.events)
+    learned = updates * int(run.config.get("learn", {}).get("every") or 0)
+    late = sum(one.episode < learned for one in recorded)
+    if not late:
+        return ""
+    return (
+        f"{late} of {len(recorded)} ratings change no weights: update {updates} has learned from "
+        f"the episodes before {learned}, and later updates learn from later ones only"
+    )
 
 
 # --- what a person sees: a trajectory, then the numbers; the agreement ----------
@@ -322,8 +365,9 @@ def ratings_table(records: Sequence[EpisodeRecord], said: Mapping[tuple[int, str
         for node in record.nodes:
             event = said.get((record.episode, node.id))
             if event is not None:
-                numbers = (event.rating, task_reward(node), judged(record, node))
-                cells = (str(record.episode), node.id, record.problem, *map(_number, numbers))
+                numbers = [_number(one) for one in (task_reward(node), judged(record, node))]
+                you = _number(event.rating) + (" for the reward" if event.override else "")
+                cells = (str(record.episode), node.id, record.problem, you, *numbers)
                 table.add_row(*map(Text, cells), Text(plain(event.comment)))
     return table
 

@@ -41,6 +41,8 @@ _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 _Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 _Seconds = Annotated[float, Field(ge=0.0, le=86_400.0)]
 MAX_TOKENS = MAX_EPISODES = 1_000_000
+MAX_RUBRIC = 10_000
+"""Characters of a judge's rubric."""
 RENAMED = {"search.strategy": {"fixed": "single"}}
 """Per key, values that were renamed: `fixed` is now a baseline, not a strategy."""
 GONE = {
@@ -165,8 +167,12 @@ class JudgeConfig(Frozen):
     """`undecided`: rate siblings whose scores tie before the end; `always`: rate every set. None:
     `undecided`. In a task that asks for no judge, None is `always`: if you enable the judge there,
     it rates every set."""
+    every: int = Field(1, ge=1, le=MAX_EPISODES)
+    """Ask the judge in every N-th episode only: 0, N, 2N, ... The values of the others are the
+    task's scores, as without a judge."""
     weight: _Share = 0.5
-    """Weight of the judge's number in a judged value; the rest is the task's score."""
+    """Weight of the judge's number in a judged value; the rest is the task's score. In backend
+    local the judged value of a finished trajectory is its last reward in the returns."""
     repeats: int = Field(2, ge=1, le=16)
     """Calls per sibling set, in balanced orders; a fitted model combines their ratings. Two calls
     cancel the effect of the order (docs/benchmarks.md); one call is half the price."""
@@ -176,8 +182,9 @@ class JudgeConfig(Frozen):
     """Weight of the collaboration rating."""
     efficiency: _Weight = 0.1
     """Weight of the efficiency rating."""
-    rubric: str = Field("", max_length=10_000)
-    """What good work is in this task, for the judge. '': the judge reads the agents' goals."""
+    rubric: str = Field("", max_length=MAX_RUBRIC)
+    """What good work is in this task, for the judge, in place of the task's own rubric. '': the
+    task's (`BaseTask.rubric`), if it has one. The judge reads the agents' goals in any case."""
     max_tokens: int = Field(1024, ge=64, le=MAX_TOKENS)
     """Longest answer when judging or distilling, in tokens. The limit is raised if needed: to 64,
     plus 120 per sibling to rate or 320 per behaviour to distil."""

@@ -10,7 +10,7 @@ from orchestry.backends.base import Backend
 from orchestry.core.config import RunConfig
 from orchestry.core.seeds import derive, shuffled
 from orchestry.core.types import Policy, Problem
-from orchestry.judge.judge import ListwiseJudge
+from orchestry.judge.judge import ListwiseJudge, for_task
 from orchestry.models.ledger import Ledger
 from orchestry.rollout.schedule import Schedule, schedule
 from orchestry.task.base import BaseTask
@@ -50,7 +50,7 @@ class Plan:
 
     def judge(self, policy: Policy, **changes: Any) -> ListwiseJudge:
         """The run's judge, with that policy as its model."""
-        settings = self.config.judge.model_copy(update=changes)
+        settings = for_task(self.config.judge.model_copy(update=changes), self.task)
         model, agents = self.backend.bench.provider.model, self.task.agents
         return ListwiseJudge(policy, model, settings, agents, temperature=settings.temperature)
 
@@ -78,6 +78,11 @@ class Plan:
         breadth = schedule(self.config.search, self.task, problem).breadth
         acting = len(self.task.to_act(self.task.reset(problem, 0)))
         return breadth * acting * count_stages(self.task, problem)
+
+    @property
+    def judged_episodes(self) -> int:
+        """How many episodes a judge is asked in."""
+        return -(-self.config.episodes // self.config.judge.every) if self.backend.judges else 0
 
     def foresee(self, ledger: Ledger, finished: int) -> None:
         """Tells the ledger how much an episode may cost, before the first one has finished."""

@@ -191,7 +191,9 @@ async def rehearse(plan: Plan, standin: Standin) -> Mapping[str, float]:
         await _learner(plan, standin, rate, every / size).update(block, {})
     plays, updates = (asked + plan.backend.dev_plays) / size, asked // every if every else 0
     trials = updates * (every or 0) / size
-    return dict.fromkeys(("act", "judge", "credit"), plays) | {"distil": updates, "trial": trials}
+    judged = plan.judged_episodes / size  # all that are rehearsed are judged, whatever judge.every
+    learns = {"distil": updates, "trial": trials}
+    return {"act": plays, "judge": judged, "credit": plays, **learns}
 
 
 def _ties(standin: Standin, agent: str) -> float:

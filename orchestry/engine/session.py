@@ -33,7 +33,7 @@ from orchestry.engine.scores import Faults, Verdicts
 from orchestry.models.ledger import Ledger
 from orchestry.rollout.replay import give_credit
 from orchestry.rollout.tree import episode_record
-from orchestry.store.journal import Learned, ratings
+from orchestry.store.journal import Learned, Rated, last_words
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Store
 from orchestry.store.trackers import open_trackers
@@ -191,8 +191,8 @@ class Session(Work):
         self.watch.note(f"update {number}: learning from {which}")
         backend.gateway.pulse.doing = f"update {number}"
         try:
-            episodes, said = self.store.episodes, ratings(self.store.events)
-            rated = sorted({number for number, _ in said} & episodes.keys() - set(block))
+            episodes, said = self.store.episodes, self._said()
+            rated = sorted({number for number, _ in said} - set(block))
             update = await backend.update(
                 [episodes[number] for number in block if not episodes[number].failed],
                 said,
@@ -206,6 +206,20 @@ class Session(Work):
                 self.watch.note(note)
         except Exception as error:
             self.fail(error)
+
+    def _said(self) -> dict[tuple[int, str], Rated]:
+        """People's ratings of finished trajectories. An episode that was played again may hold
+        other answers than those that were rated; then the rating does not count."""
+        episodes = self.store.episodes
+        found = last_words(self.store.events)
+        known = {key: one for key, one in found.items() if one.episode in episodes}
+        said = {key: one for key, one in known.items() if _still(episodes[one.episode], one)}
+        if lost := len(known) - len(said):
+            self.watch.note(
+                f"{lost} of {len(known)} ratings are not learned from: their episodes were played "
+                "again, with other answers"
+            )
+        return said
 
     async def _evaluate(self) -> None:
         """The team's reward on dev, when the backend says that an evaluation is due."""
@@ -303,3 +317,9 @@ class Session(Work):
             record = self._waiting.pop(number)
             self.store.commit(record, time.time())
             self.watch.committed(record)
+
+
+def _still(record: EpisodeRecord, said: Rated) -> bool:
+    """Whether the record holds the answers that were rated."""
+    there = any(node.id == said.node for node in record.nodes)
+    return there and said.answers in ("", record.answers(said.node))

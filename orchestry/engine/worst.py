@@ -69,7 +69,10 @@ async def most(plan: Plan) -> float | None:
     if not _fixed_turns(plan.task) or learns_every(plan) or plan.calls * count > WALKED:
         return None
     each = [await _episode(plan, n) for n in range(count)]
-    return sum(each) * -(-plan.config.episodes // count) / NANO
+    passes = -(-plan.config.episodes // count)
+    verdicts = [judging for _, judging in each]
+    judged = min(passes * sum(verdicts), plan.judged_episodes * max(verdicts))
+    return (passes * sum(plays for plays, _ in each) + judged) / NANO
 
 
 def _free(plan: Plan) -> bool:
@@ -88,8 +91,8 @@ def _fixed_turns(task: BaseTask[Any]) -> bool:
     return isinstance(task, TeamTask) and all(same)
 
 
-async def _episode(plan: Plan, episode: int) -> int:
-    """Nano-dollars of one episode.
+async def _episode(plan: Plan, episode: int) -> tuple[int, int]:
+    """Nano-dollars of one episode: of its plays, and of the judge, if it is asked there.
 
     No two scores are equal, so that each stage keeps the states from which the next one draws most,
     and the feedback is as long as a judge is shown. Replays ask the same agents in states of the
@@ -107,4 +110,5 @@ async def _episode(plan: Plan, episode: int) -> int:
     share = (config.credit.share or 0.0) if config.credit.method == "replay" else 0.0
     stages = max(leaf.id.stage for leaf in tree.leaves)
     asked = 2 * config.judge.repeats * stages * (breadth // 2)
-    return sum(acts) + floor(share * len(acts)) * max(acts) + asked * max(verdicts, default=0)
+    plays = sum(acts) + floor(share * len(acts)) * max(acts)
+    return plays, asked * max(verdicts, default=0)

@@ -205,11 +205,16 @@ def read_rating(text: str) -> float:
     return number / TOP_RATING
 
 
-def rated(shown: Shown, rating: float, comment: str, at: float) -> Rated:
+def rated(shown: Shown, rating: float, comment: str, at: float, *, override: bool = False) -> Rated:
     """The journal's event; `rating` in [0, 1], `at` in Unix seconds."""
-    text = " ".join(comment.encode("utf-8", "replace").decode().split())
     return Rated(
-        episode=shown.record.episode, node=shown.node.id, rating=rating, comment=text, at=at
+        episode=shown.record.episode,
+        node=shown.node.id,
+        rating=rating,
+        comment=" ".join(comment.encode("utf-8", "replace").decode().split()),
+        override=override,
+        answers=shown.record.answers(shown.node.id),
+        at=at,
     )
 
 

@@ -29,6 +29,7 @@ from orchestry.judge import structured
 from orchestry.judge.prompt import Rating
 from orchestry.judge.ranking import Order, balanced, fit
 from orchestry.judge.structured import Malformed
+from orchestry.task.base import BaseTask
 
 PURPOSE: Purpose = "judge"
 SCALES = ("quality", "collaboration", "efficiency")
@@ -147,6 +148,11 @@ class ListwiseJudge:
                 for scale, weight in self._weights.items()
             )
         return numbers
+
+
+def for_task(config: JudgeConfig, task: BaseTask[Any]) -> JudgeConfig:
+    """The judge's settings for a task: with the task's own rubric, unless the config has one."""
+    return config.model_copy(update={"rubric": config.rubric or task.rubric})
 
 
 def seed_of(siblings: Siblings[Any]) -> int:

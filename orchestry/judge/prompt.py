@@ -137,8 +137,10 @@ def candidates(
     siblings: Siblings[Any], order: Sequence[int], config: JudgeConfig, code: str
 ) -> str:
     """The candidates by `order`, each with its moves and the feedback of the task's checks."""
-    movers = " and ".join(siblings.agents)
-    head = f"The candidates, each a next move by {movers}:"
+    movers, parent = " and ".join(siblings.agents), siblings.parent.id
+    several = any(child.id.stage > parent.stage + 1 for child in siblings.children)
+    what = f"all that {movers} did, in order" if several else f"a next move by {movers}"
+    head = f"The candidates, each {what}:"
     known = len(siblings.parent.turns)
     shown = [
         _candidate(label(place), siblings.children[index], known, config, code)

@@ -39,7 +39,7 @@ from orchestry.core.types import (
     Turn,
     Variant,
 )
-from orchestry.rollout.schedule import Candidate, Schedule
+from orchestry.rollout.schedule import Candidate, Chains, Schedule
 from orchestry.rollout.tree import apply, back_up
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import (
@@ -115,6 +115,8 @@ class Rollout(Generic[StateT]):
             for node in pool:
                 node.survived = True
             stage += 1
+        if self.judge is not None and isinstance(self.schedule, Chains):
+            await self._judge(tree, [_whole_plays(tree)], self.judge)
         back_up(tree)
         return tree
 
@@ -250,7 +252,7 @@ class Rollout(Generic[StateT]):
             children += born
         tree.groups += groups
         found = [tree.add(child) for child in await self._scored(children)]
-        if self.judge is not None:
+        if self.judge is not None and not isinstance(self.schedule, Chains):
             await self._judge(tree, groups, self.judge)
         return found
 
@@ -297,7 +299,8 @@ class Rollout(Generic[StateT]):
         return found
 
     async def _judge(self, tree: Tree[StateT], groups: Sequence[Group], judge: Judge) -> None:
-        """Lets the judge rate the sibling sets of a stage, all at once."""
+        """Lets the judge rate sibling sets, all at once: those of a stage, from which the search
+        goes on; or all finished chains, which have no siblings after the first stage."""
         families = [self._siblings(tree, group) for group in groups if len(set(group.children)) > 1]
         judgements = await together(judge.values(family) for family in families)
         for family, judgement in zip(families, judgements, strict=True):
@@ -377,6 +380,12 @@ def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
         return await together(one(node) for node in nodes)
 
     return rate
+
+
+def _whole_plays(tree: Tree[Any]) -> Group:
+    """The finished trajectories as one set, compared from the first state on."""
+    agents = dict.fromkeys(agent for group in tree.groups for agent in group.agents)
+    return Group(ROOT, tuple(agents), tuple(leaf.id for leaf in tree.leaves))
 
 
 def _whole(moves: Sequence[Sequence[Move]]) -> list[list[Move]]:

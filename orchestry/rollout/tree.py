@@ -7,7 +7,7 @@ the work so far.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -15,6 +15,7 @@ from orchestry.core.types import (
     Group,
     Judgement,
     Node,
+    NodeId,
     Score,
     Siblings,
     Source,
@@ -72,7 +73,15 @@ def back_up(tree: Tree[Any]) -> None:
 
     A child that k samples led to counts k times.
     """
-    sums = {leaf.id: (leaf.number, 1) for leaf in tree.leaves}
+    for id, number in _means(tree, {leaf.id: leaf.number for leaf in tree.leaves}).items():
+        node = tree.nodes[id]
+        feedback = node.value.feedback if node.value else ""
+        node.value = Value(number=number, source="leaf", feedback=feedback)
+
+
+def _means(tree: Tree[Any], numbers: Mapping[NodeId, float]) -> dict[NodeId, float]:
+    """The mean of the leaves' numbers, in [0, 1], below each node that has some."""
+    sums = {id: (number, 1) for id, number in numbers.items()}
     for group in reversed(tree.groups):
         below = [sums[child] for child in group.children if child in sums]
         if below:
@@ -81,11 +90,8 @@ def back_up(tree: Tree[Any]) -> None:
                 before + sum(total for total, _ in below),
                 count + sum(leaves for _, leaves in below),
             )
-    for id, (total, leaves) in sums.items():
-        node = tree.nodes[id]
-        feedback = node.value.feedback if node.value else ""
-        number = min(1.0, total / leaves)  # a mean of ones may exceed one by a rounding error
-        node.value = Value(number=number, source="leaf", feedback=feedback)
+    # a mean of ones may exceed one by a rounding error
+    return {id: min(1.0, total / leaves) for id, (total, leaves) in sums.items()}
 
 
 def group_values(tree: Tree[Any], group: Group) -> tuple[Source, tuple[float, ...]]:
@@ -123,6 +129,7 @@ def episode_record(
 ) -> EpisodeRecord:
     """Flattens one episode, with the credits that its agents were given and their calls."""
     root, leaves = tree.root, tree.leaves
+    rewards = _means(tree, {leaf.id: leaf.total for leaf in leaves})
     start, best = root.trajectory, best_leaf(tree) if leaves else root
     return EpisodeRecord(
         episode=episode,
@@ -131,7 +138,7 @@ def episode_record(
         seed=start.seed,
         best=str(best.id),
         reward=best.total,
-        mean_leaf_reward=root.number if leaves else 0.0,
+        mean_leaf_reward=rewards.get(root.id, 0.0),
         calls=len(tree.answers),
         usd=sum(answer.usd for answer in tree.answers),
         input_tokens=sum(answer.input_tokens for answer in tree.answers),

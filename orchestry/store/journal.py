@@ -142,6 +142,11 @@ class Rated(Frozen):
     node: str
     rating: float = Field(ge=0.0, le=1.0)
     comment: str = ""
+    override: bool = False
+    """Whether it also replaces the task's reward, for learning."""
+    answers: str = ""
+    """Digest of the answers that were rated: an episode that is played again may have others. '':
+    not recorded."""
     at: float
 
 

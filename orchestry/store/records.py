@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from orchestry.core.types import Frozen, NodeId, Score, Source, Split, Trial, Turn
+from orchestry.core.digests import text_digest
+from orchestry.core.types import Frozen, NodeId, Part, Score, Source, Split, Trial, Turn
 
 
 class NodeRecord(Frozen):
@@ -44,6 +46,12 @@ class NodeRecord(Frozen):
     def place(self) -> NodeId:
         """Its id in the tree, which can be ordered and has a stage."""
         return NodeId.of(self.id)
+
+
+def _with_reward(node: NodeRecord, reward: float) -> NodeRecord:
+    parts = (Part(name="person", value=reward),)
+    score = node.score.model_copy(update={"parts": parts})
+    return node.model_copy(update={"score": score, "value": reward})
 
 
 class GroupRecord(Frozen):
@@ -124,6 +132,27 @@ class EpisodeRecord(Frozen):
             path.insert(0, node)
             node = by_id[node.parent]
         return path
+
+    def answers(self, id: str) -> str:
+        """Digest of all answers on the path to a node."""
+        said = [turn.completion.text for node in self.path(id) for turn in node.turns]
+        return text_digest(json.dumps(said))
+
+    def with_rewards(self, rewards: Mapping[str, float]) -> EpisodeRecord:
+        """For learning: with other rewards, in [0, 1], of some finished trajectories, by leaf.
+
+        Credits stay as they were measured, so `best` is the best of the trajectories that have
+        some. The reported `reward` and `mean_leaf_reward` stay the task's own.
+        """
+        nodes = tuple(
+            _with_reward(node, rewards[node.id]) if node.id in rewards else node
+            for node in self.nodes
+        )
+        found = self.model_copy(update={"nodes": nodes})
+        known = {row.leaf for row in self.credits} or {self.best}
+        ranked = [node for node in found.leaves() if node.id in known]
+        best = max(ranked, key=lambda node: node.value or 0.0, default=self.best_node)
+        return found.model_copy(update={"best": best.id})
 
     def tags(self) -> Counter[str]:
         """How many leaves carry each tag."""

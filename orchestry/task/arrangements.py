@@ -73,6 +73,7 @@ class Wrapped(BaseTask[Gathered]):
             weights=task.weights,
             solved=task.solved,
             judged=task.judged,
+            rubric=task.rubric,
             part_weights=task.part_weights,
             options=task.options,
         )

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic
 
 from pydantic import ValidationError
 
+from orchestry.core.config import MAX_RUBRIC
 from orchestry.core.errors import ConfigError, TaskError, reason, unknown
 from orchestry.core.files import json_lines
 from orchestry.core.types import AgentSpec, Frozen, Part, Problem, Score, Split, StateT, Tools
@@ -38,6 +39,9 @@ class BaseTask(ABC, Generic[StateT]):
     "solved"."""
     judged: ClassVar[bool] = True
     """Whether the central judge is used by default (`judge.enabled` overrides this)."""
+    rubric: ClassVar[str] = ""
+    """What good work is in this task: the judge reads it beside its general criteria, the agents
+    don't (`judge.rubric` replaces it). At most 10,000 characters; '': none."""
 
     def __init__(
         self,
@@ -129,6 +133,18 @@ class BaseTask(ABC, Generic[StateT]):
             for name, weight in self.part_weights.items()
         )
         return Score(parts=parts, feedback=feedback, tags=tuple(tags))
+
+
+def rubric_fault(task: BaseTask[Any]) -> str:
+    """What is wrong with a task's rubric; '' if nothing is."""
+    rubric: object = task.rubric
+    if not isinstance(rubric, str):
+        return f"rubric is a {type(rubric).__name__}: make it a text"
+    if rubric and not rubric.strip():
+        return "rubric is blank: write what good work is, or leave it out"
+    if len(rubric) > MAX_RUBRIC:
+        return f"rubric has {len(rubric):,} characters: shorten it to {MAX_RUBRIC:,}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from orchestry.core.errors import Endless, SandboxError, TaskFault, reason
 from orchestry.core.types import SPLITS, Problem, Sandbox, Score, Split, Tools
-from orchestry.task.base import BaseTask
+from orchestry.task.base import BaseTask, rubric_fault
 from orchestry.task.fuzz import fuzz
 from orchestry.task.guard import MAX_STAGES, Play, evaluated, said, tells
 
@@ -46,6 +46,7 @@ CHECKED = {
     "nothing": "empty answers earn less than 1.0",
     "no leak": "no agent is shown the gold answer",
     "graded": "graded answers can be played, and none scores more than the first",
+    "rubric": "the judge's rubric is a text of a readable length, or left out",
 }
 
 HOSTILE = (
@@ -134,6 +135,8 @@ async def check_task(
     spread ones. Raises SandboxError if the sandbox itself fails.
     """
     case = _Case(task)
+    if fault := rubric_fault(task):
+        case.fail("rubric", fault)
     splits = _check_problems(case)
     sampled = [p for split in splits.values() for p in _spread(split, problems_per_split)]
     deck = _deal(seeds[0])

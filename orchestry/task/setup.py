@@ -13,7 +13,7 @@ from orchestry.core.digests import folder_digest, with_whole
 from orchestry.core.errors import ConfigError, TaskError, unknown
 from orchestry.core.types import AgentSpec, Problem
 from orchestry.task.arrangements import ALONE, arranged, check_first_state
-from orchestry.task.base import BaseTask, TeamTask
+from orchestry.task.base import BaseTask, TeamTask, rubric_fault
 from orchestry.task.guard import count_stages, task_boundary
 from orchestry.task.registry import bundled, folder_of, load_task
 
@@ -35,6 +35,8 @@ def set_up(config: RunConfig, note: Callable[[str], None], held_out: bool = Fals
     `held_out`: at most one episode per problem. Raises ConfigError or TaskError.
     """
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
+    if fault := rubric_fault(task):
+        raise TaskError(f"task {task.name}: its {fault}")
     config = _with_shelf(config, task)
     digests = task_digests(task)
     _give_agents(task, config)

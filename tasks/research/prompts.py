@@ -26,6 +26,13 @@ WRITER = AgentSpec(
     system_prompt="You answer a question from a list of facts. Write one to three whole sentences "
     "in your own words, each with the id of its note in brackets before the full stop.",
 )
+RUBRIC = """\
+An answer that settles the question from the notes alone. Each sentence answers it, says what \
+the cited note says and nothing contrary to it, and stands in the writer's own words.
+Notes that the question does not need, claims that it does not ask for, facts that no note has, \
+and sentences that only mention a note's words are faults. Where two notes disagree, the newer and \
+better informed one is right, and the answer says what it says."""
+"""What the reward can't count (README, "Not caught"), for the judge."""
 MAX_CLAIMS_CHARS = 1500
 """What the writer sees of the analyst's claims: small models have small contexts."""
 

@@ -35,6 +35,7 @@ class Research(TeamTask):
     }
     options_type: ClassVar[type[Frozen]] = Options
     judged = False
+    rubric = prompts.RUBRIC
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:

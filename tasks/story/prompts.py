@@ -26,6 +26,14 @@ NARRATOR = AgentSpec(
     "three to six sentences. Name the characters, things and places, and keep the order of "
     "events. Answer with the telling only.",
 )
+RUBRIC = """\
+A story in which something happens: the three events of the premise, in their order, each told by \
+what is done, seen and said. Naming an event, or dropping its words into other clauses, does not \
+tell it.
+The editor's passage is better told than the draft, and loses nothing that happens.
+The narrator tells the whole again in new words. Sentences that would fit any premise are worth \
+nothing, however fluent they are."""
+"""What the reward can't count (README, "Not caught"), for the judge."""
 MAX_CHARS = 3000  # of a text that another agent reads: small models have small contexts
 
 

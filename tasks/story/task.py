@@ -26,6 +26,7 @@ class Story(TeamTask):
     weights: ClassVar[Mapping[str, float]] = reward.WEIGHTS
     options_type: ClassVar[type[Frozen]] = Options
     judged = False  # every story gets a graded reward
+    rubric = prompts.RUBRIC
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:

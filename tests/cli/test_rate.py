@@ -184,12 +184,22 @@ def test_a_program_records_one_rating(cli: CommandLine, run: Path) -> None:
     assert (first.code, first.err) == (0, "")
     found = json.loads(first.out)
     assert found["run_dir"] == str(run)
-    assert found["recorded"] == [{"episode": 1, "node": best, "rating": 0.3, "comment": "dull"}]
+    assert found["recorded"] == [
+        {"episode": 1, "node": best, "rating": 0.3, "comment": "dull", "override": False}
+    ]
     assert found["agreement"]["reward"]["count"] == found["agreement"]["judge"]["count"] == 1
     assert found["calibration"]["pairs"] == 1
     changed = cli("rate", run, "--episode", 1, "--node", best, "--rating", "8.5")
     assert "the judge" in changed.out
     assert ratings(load_run(run).events) == {(1, best): 0.85}
+
+
+def test_a_rating_overrides_the_reward_where_that_is_asked(cli: CommandLine, run: Path) -> None:
+    assert cli("rate", run, "--episode", 0, "--rating", 9, "--override").code == 0
+    assert cli("rate", run, "--episode", 1, "--rating", 9).code == 0
+    assert [event.override for event in said(run)] == [True, False]
+    shown = cli("rate", run, "--show").out
+    assert [line.count("for the reward") for line in shown.splitlines()[1:3]] == [1, 0]
 
 
 def test_show_asks_nothing_and_works_while_the_run_is_written(cli: CommandLine, run: Path) -> None:
@@ -221,6 +231,11 @@ def test_show_asks_nothing_and_works_while_the_run_is_written(cli: CommandLine, 
         (("--best", 0, "--worst", 0), ("leave nothing to rate",)),
         (("--best", -1), ("--best -1 --worst 3 leave nothing to rate",)),
         (("--show", "--rating", 3), ("leave the other options out",)),
+        (("--show", "--override"), ("leave the other options out",)),
+        (
+            ("--episode", 0, "--node", "0.0", "--rating", 5, "--override"),
+            ("node 0.0 is on the way to one: give --node with a leaf",),
+        ),
     ],
 )
 def test_bad_usage_is_one_line_and_records_nothing(

@@ -55,6 +55,7 @@ SETTINGS = st.fixed_dictionaries(
         "judge.enabled": st.booleans(),
         "judge.when": st.sampled_from(["undecided", "always"]),
         "judge.repeats": st.integers(1, 2),
+        "judge.every": st.integers(1, 3),
         "judge.max_tokens": st.sampled_from([64, 1024]),
         "credit.share": st.sampled_from([0.0, 0.5]),
         "behaviors.enabled": st.just(False),
@@ -387,6 +388,15 @@ def test_a_judge_is_foretold_though_no_earlier_run_tells_who_ties() -> None:
     """A reviewer of code_review changes no score, so that 20 of its sets are judged."""
     chosen = config("task=code_review", "episodes=5", *JUDGED)
     assert 10 < judged(estimate(chosen)) < 40
+
+
+def test_a_judge_that_is_asked_less_often_is_foretold_and_bounded_so() -> None:
+    sets = ("task=words", "episodes=9", *JUDGED, "judge.when=always", "credit.share=0")
+    always, third = (estimate(config(*sets, f"judge.every={n}")) for n in (1, 3))
+    assert judged(third) == pytest.approx(judged(always) / 3, rel=0.05)
+    assert always.cost_usd.max is not None
+    assert third.cost_usd.max is not None
+    assert third.cost_usd.max < always.cost_usd.max
 
 
 def test_ties_of_each_agent_are_from_earlier_runs_of_the_task(tmp_path: Path) -> None:

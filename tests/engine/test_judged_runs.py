@@ -13,12 +13,15 @@ import pytest
 import orchestry
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError
+from orchestry.core.types import ROOT, Completion, Request, Siblings, Trajectory, Turn
+from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
 from orchestry.store.journal import Answered, Lost, Opened, Rated, Released, Reserved, read
 from orchestry.store.run import Run, Store
 from tests.engine.test_learning import LEARN
 from tests.engine.test_run import BASE, PRICED
+from tests.toys import Scripted
 
 JUDGED = (*BASE, *PRICED, "judge.enabled=true", "behaviors.enabled=false")
 KEYS = {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k"}
@@ -88,6 +91,55 @@ def test_nobody_is_asked_where_nothing_is_pruned(tmp_path: Path) -> None:
     always = ("search.strategy=best_of_n", "judge.when=always")
     assert judge_calls(orchestry.train(config(*always), tmp_path / "always")) > 0
     assert judge_calls(orchestry.train(config(), tmp_path / "beam")) > 0
+
+
+def test_a_judge_can_be_asked_in_every_nth_episode_only(tmp_path: Path) -> None:
+    """Which ones depends on their numbers alone, so a run in two parts equals a whole one."""
+    sets = ("judge.when=always", "judge.every=3")
+    whole = orchestry.train(config(*sets), tmp_path / "whole")
+    judged = [bool(episode.judgements) for episode in whole.episodes]
+    assert judged == [True, False, False, True, False, False]
+    for episode in (whole.episodes[1], whole.episodes[2]):
+        assert {node.judged for node in episode.nodes} == {None}
+        assert {group.source for group in episode.groups} <= {"leaf", "task"}
+    part = orchestry.train(config(*sets, "episodes=2"), tmp_path / "part")
+    assert resume(part.folder, {"episodes": 6}).episodes == whole.episodes
+
+
+async def test_the_judge_reads_the_tasks_rubric_unless_the_config_has_one() -> None:
+    for task in ("story", "research"):
+        base = ("task=" + task, "judge.enabled=true", "behaviors.enabled=false")
+        plan = prepare(resolve([], [*BASE, *base, "task_path=[]"]))
+        assert len(plan.task.rubric) > 100
+        assert plan.task.rubric in await shown(plan)
+        own = prepare(resolve([], [*BASE, *base, "task_path=[]", "judge.rubric=Be brief."]))
+        asked = await shown(own)
+        assert "What good work is here:\nBe brief." in asked
+        assert plan.task.rubric not in asked
+    bare = await shown(prepare(config()))
+    assert "What good work is here" not in bare
+
+
+async def shown(plan: Plan) -> str:
+    """What the run's judge is asked about two first moves."""
+    asked = list[str]()
+
+    def answer(request: Request) -> str:
+        asked.append(request.messages[-1].content)
+        return "{}"
+
+    judge, task = plan.judge(Scripted(answer), when="always"), plan.task
+    root = Trajectory(ROOT, plan.problem(0), 0, task.reset(plan.problem(0), 0))
+    agents = task.to_act(root.state)
+    children = []
+    for index in range(2):
+        turns = [
+            Turn(agent=agent, messages=(), completion=Completion(text=f"{index}", model="m"))
+            for agent in agents
+        ]
+        children.append(root.extend(index, root.state, turns))
+    await judge.values(Siblings(root, agents, tuple(children), frozenset()))
+    return asked[0]
 
 
 def rate_all(run: Run) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from orchestry.backends.api.library import Behavior, Library, read_library, to_y
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError
 from orchestry.engine.run import prepare, resume
+from orchestry.rollout.credit import blame
 from orchestry.store.journal import Answered, Learned, Rated, read
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Store
@@ -186,6 +188,28 @@ def test_ratings_of_people_are_learned_from_on_a_resume(tmp_path: Path) -> None:
     found = resume(rated.folder, {"episodes": 3})
     asked = [distilled(run.folder) for run in (plain, found)]
     assert asked[0] != asked[1]
+
+
+def test_an_override_replaces_the_reward_of_the_work_it_rates(tmp_path: Path) -> None:
+    """Its best trajectory is then the one by which agents are blamed; reports keep the task's."""
+    run = orchestry.train(config(*FAKE, "episodes=2"), tmp_path / "run")
+    record = next(r for r in run.episodes if len({c.leaf for c in r.credits}) == 2)
+    (worst,) = {c.leaf for c in record.credits} - {record.best}
+    found = record.with_rewards({worst: 1.0, record.best: 0.0})
+    assert (found.best, found.node(worst).score.total, found.node(worst).value) == (worst, 1.0, 1.0)
+    assert (found.reward, found.mean_leaf_reward) == (record.reward, record.mean_leaf_reward)
+    assert blame([found]) != blame([record])
+    ways = {}
+    for override in (False, True):
+        folder = shutil.copytree(run.folder, tmp_path / str(override))
+        with Store(folder) as store:
+            for leaf, rating in ((worst, 1.0), (record.best, 0.0)):
+                event = Rated(
+                    episode=record.episode, node=leaf, rating=rating, override=override, at=0.0
+                )
+                store.journal.append(event)
+        ways[override] = distilled(resume(folder, {"episodes": 3}).folder)
+    assert ways[False] != ways[True]
 
 
 def distilled(folder: Path) -> list[str]:

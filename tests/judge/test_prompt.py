@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestry.core.config import JudgeConfig
+from orchestry.core.digests import text_digest
 from orchestry.core.types import (
     ROOT,
     AgentSpec,
@@ -92,6 +93,24 @@ def test_a_joint_move_shows_every_mover() -> None:
     assert "a next move by left and right" in user
     assert "begin candidate B, by left]\nl1\n" in user
     assert "begin candidate B, by right]\nr1\n" in user
+
+
+def test_a_question_without_a_rubric_stays_what_it_was_to_the_byte() -> None:
+    """Or answers in users' caches, and recorded ones, would not be found again."""
+    asked_for = "\n".join(asked(family("first", "second", "third", feedback="2 of 4 tests pass.")))
+    assert text_digest(asked_for) == "4c792f3cea868a44128317e81b623527"
+
+
+def test_finished_chains_are_shown_with_all_that_was_done() -> None:
+    children = tuple(
+        FIRST.extend(n, n, [turn("writer", f"w{n}")]).extend(0, n, [turn("reviewer", f"r{n}")])
+        for n in range(2)
+    )
+    ended = frozenset(child.id for child in children)
+    _, user = asked(Siblings(FIRST, ("writer", "reviewer"), children, ended), order=(1, 0))
+    assert "The candidates, each all that writer and reviewer did, in order:" in user
+    assert "begin candidate A, by writer]\nw1\n" in user
+    assert "begin candidate A, by reviewer]\nr1\n" in user
 
 
 def test_the_rubric_is_shown_where_there_is_one() -> None:

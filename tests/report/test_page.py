@@ -206,7 +206,7 @@ def test_updates_dev_rewards_and_words_of_people(folder: Path, tmp_path: Path) -
     with Store(folder) as store:
         store.learned(Learned(update=1, state=state, at=1.0))
         store.evaluated(Evaluated(update=1, reward=0.75, tags={"even": 0.5}, at=2.0))
-        said = {"episode": 0, "node": "0.0", "rating": 0.9, "comment": "good"}
+        said = {"episode": 0, "node": "0.0", "rating": 0.9, "comment": "good", "override": False}
         store.journal.append(Rated.model_validate({**said, "at": 3.0}))
     (folder / "checkpoints" / "000003").mkdir(parents=True)
     (run,) = written(folder, to=tmp_path).index["runs"]

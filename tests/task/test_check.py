@@ -214,6 +214,9 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "told counts": ({"told": counting}, "pure", "told gives another answer"),
     "told raises": ({"told": lambda *_: 1 / 0}, "pure", "raised ZeroDivisionError"),
     "told leaks": ({"told": telling, "observe": heard}, "no leak", "'coder' sees the gold of"),
+    "blank rubric": ({"rubric": " \n"}, "rubric", "rubric is blank: write what good work is"),
+    "long rubric": ({"rubric": "x" * 10_001}, "rubric", "10,001 characters: shorten it to 10,000"),
+    "no text as rubric": ({"rubric": 3}, "rubric", "rubric is a int: make it a text"),
     "gold of one": ({"gold": lambda *_: {"coder": ""}}, "gold", "raised KeyError: 'planner'"),
 }
 

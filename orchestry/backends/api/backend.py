@@ -154,11 +154,13 @@ class ApiBackend(Backend):
     async def update(
         self,
         block: Sequence[EpisodeRecord],
-        ratings: Mapping[tuple[int, str], float],
+        said: Mapping[tuple[int, str], journal.Rated],
         again: Sequence[EpisodeRecord] = (),
     ) -> Update:
         """See Backend: behaviours are distilled and tested on dev."""
         assert self.learner is not None, "only a backend that learns is asked to"
+        ratings = {key: one.rating for key, one in said.items()}
+        block, again = ([_rewarded(one, said) for one in some] for some in (block, again))
         notes = await self.learner.update(block, ratings, again)
         state = self.learner.states[-1].model_dump(mode="json")
         return Update(state, self.files(), notes)
@@ -334,3 +336,14 @@ def _began_with(run: Run) -> Path | None:
     library = read_library(path)
     opened = next(event for event in run.events if isinstance(event, journal.Opened))
     return path if (library.task, library.model) == (run.config["task"], opened.model) else None
+
+
+def _rewarded(
+    record: EpisodeRecord, said: Mapping[tuple[int, str], journal.Rated]
+) -> EpisodeRecord:
+    """The episode with the rewards that people overrode."""
+    mine = {
+        node: one.rating for (n, node), one in said.items() if n == record.episode and one.override
+    }
+    leaves = {leaf.id for leaf in record.leaves()} & mine.keys()
+    return record.with_rewards({leaf: mine[leaf] for leaf in leaves}) if leaves else record

@@ -24,15 +24,17 @@ from orchestry.backends.local.credit import Counterfactuals, counterfactuals
 from orchestry.backends.local.dev import DevEvaluations, dev_problems, empty_updates, leftover
 from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.model import EMBEDDED, device_of, require_installed, source_of
+from orchestry.backends.local.ratings import hear, late_ones, notes
 from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig, SearchConfig
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
 from orchestry.core.machine import cores
 from orchestry.core.types import Completion, Problem, Rate, Request, Tree, sample_of
+from orchestry.judge.calibration import Calibration, calibration, judged_pairs
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Chains, Schedule
 from orchestry.store.checkpoints import check_files, checkpoint, file_digests
-from orchestry.store.journal import Evaluated, Learned
+from orchestry.store.journal import Evaluated, Learned, Rated, ratings
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run, Store
 from orchestry.task.base import BaseTask
@@ -122,11 +124,7 @@ class LocalBackend(Backend):
         # The other requests in vLLM's batch change the last bits.
         provider = Weights(_model_of(config), deterministic=config.learn.vllm_url is None)
         super().__init__(as_chains(config), task, provider, environ)
-        if self.config.judge.enabled and self.bench.provider is self.provider:
-            raise ConfigError(
-                "backend local has no judge of its own: name one in judge.provider.name, or set "
-                "judge.enabled=false"
-            )
+        self._check_judge()
         if self.every is not None:
             self.notes += leftover(config.episodes, self.every)
         self._played: dict[int, tuple[Tree[Any], Counterfactuals | None]] = {}
@@ -153,6 +151,28 @@ class LocalBackend(Backend):
             raise ConfigError(
                 f"{', '.join(cold)} would answer at temperature 0, and learns only from answers "
                 "that differ: set it above 0, or learn.enabled=false"
+            )
+
+    def _check_judge(self) -> None:
+        """Raises ConfigError for a judge who can't be asked, or whose word would be lost."""
+        judge = self.config.judge
+        if not judge.enabled:
+            return
+        if self.bench.provider is self.provider:
+            raise ConfigError(
+                "backend local has no judge of its own: name one in judge.provider.name, or set "
+                "judge.enabled=false"
+            )
+        if judge.when == "undecided":
+            raise ConfigError(
+                "judge.when=undecided rates only states that a search goes on from, and backend "
+                "local searches none, so the judge would never be asked: leave out judge.when, or "
+                "set judge.enabled=false"
+            )
+        if self._replays and judge.weight:
+            raise ConfigError(
+                "learn.credit=replay compares rewards with those of replays, which no judge rates, "
+                f"but judge.weight={judge.weight:g}: set judge.weight=0, or learn.credit=joint"
             )
 
     def _check_source(self, folder: Path | None) -> None:
@@ -346,6 +366,15 @@ class LocalBackend(Backend):
         if self._replays:
             await counterfactuals(rollout, tree)
 
+    def _corrected(self, episode: int) -> Calibration:
+        """See Backend: by ratings of the episodes before its block only. A resume plays the block
+        again, and must correct the judge as the first time."""
+        if self.every is None:
+            return super()._corrected(episode)
+        first, episodes = episode // self.every * self.every, self._store.episodes
+        records = [episodes[number] for number in sorted(episodes) if number < first]
+        return calibration(judged_pairs(records, ratings(self._store.events)))
+
     @property
     def _replays(self) -> bool:
         return self.every is not None and self.config.learn.credit == "replay"
@@ -368,13 +397,15 @@ class LocalBackend(Backend):
     async def update(
         self,
         block: Sequence[EpisodeRecord],
-        ratings: Mapping[tuple[int, str], float],
+        said: Mapping[tuple[int, str], Rated],
         again: Sequence[EpisodeRecord] = (),
     ) -> Update:
-        """One MAGRPO step from the episodes since the last one, saved before it counts.
+        """One MAGRPO step from the episodes since the last one, saved before it counts. People's
+        ratings of these are in their returns.
 
         Raises LearnError for non-finite numbers; only the batch is saved then.
         """
+        heard = self._hear(block, said, again)
         done = await self._learn([self._played.pop(record.episode) for record in block])
         name, keep = _checkpoint(block[-1].episode + 1), self.config.learn.keep
         best = self._dev.best if self._dev else None
@@ -387,7 +418,22 @@ class LocalBackend(Backend):
         note = f"update {self.updates}: mean reward {reward:.3f}, {done.line()}"
         last = self.updates == self.config.episodes // len(block)
         more = empty_updates(self._samples, reward, self.config.learn.group_size, last)
-        return Update(state, {}, [note, *more])
+        return Update(state, {}, [*heard, note, *more])
+
+    def _hear(
+        self,
+        block: Sequence[EpisodeRecord],
+        said: Mapping[tuple[int, str], Rated],
+        again: Sequence[EpisodeRecord],
+    ) -> list[str]:
+        """Puts people's ratings into the block's trees; returns lines for the user."""
+        weight = 0.0 if self._replays else self.config.judge.weight  # see _check_judge
+        asked = heard = 0
+        for record in block:
+            mine = {node: one for (number, node), one in said.items() if number == record.episode}
+            asked += len(mine)
+            heard += hear(self._played[record.episode][0], mine, weight)
+        return notes(asked, heard, late_ones(self._store.events, again), self._replays)
 
     async def evaluate(self) -> Evaluation | None:
         """See Backend; a run that does not learn, such as an evaluation, is not evaluated."""

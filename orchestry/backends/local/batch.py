@@ -106,7 +106,8 @@ def gather(
     Args:
         rewards: `turns` counts the task's score after each stage (the paper's multi-turn), `final`
             only that at the end. Tasks that score the work so far count early work often by
-            `turns`.
+            `turns`. Where a judge or a person rated the finished trajectory, its judged value takes
+            the place of the last score: (1 - weight) * score + weight * rating.
         discount: of a reward one stage later.
         grouping: what is compared, within one episode: see the module.
         baseline, normalise: as in `magrpo.advantages`.
@@ -182,7 +183,10 @@ def _credited(
 
 
 def _returns(tree: Tree[Any], rewards: _Rewards, discount: float) -> dict[NodeId, float]:
-    """The return of each reached state: the mean over the chains through it."""
+    """The return of each reached state: the mean over the chains through it.
+
+    If a judge or a person rated a finished trajectory, its last reward is that judged value.
+    """
     found: defaultdict[NodeId, list[float]] = defaultdict(list)
     parents = {group.parent for group in tree.groups}
     for node in tree.nodes.values():
@@ -197,6 +201,8 @@ def _returns(tree: Tree[Any], rewards: _Rewards, discount: float) -> dict[NodeId
             )
         chain = end.id.path[1:]
         scores_T = [_score(tree.nodes[id].trajectory) for id in chain]
+        if node.leaf and node.judged is not None:
+            scores_T[-1] = node.judged.number
         if rewards == "final":
             scores_T = [0.0] * (len(chain) - 1) + scores_T[-1:]
         for id, return_ in zip(chain, returns(scores_T, discount), strict=True):

@@ -58,7 +58,7 @@ def entry(source: PageRun) -> dict[str, Any]:
         "dev": _dev(events),
         "behaviors": _behaviors(run.folder),
         "ratings": [
-            said.model_dump(mode="json", exclude={"kind", "at"})
+            said.model_dump(mode="json", exclude={"kind", "at", "answers"})
             for said in last_words(events).values()
         ],
     }

@@ -45,6 +45,7 @@ IN_TURN = (
     .replace("said=tuple(actions[role] for role in ROLES)", "said=(*state.said, *actions.values())")
 )
 """The second agent reads what the first said."""
+JUDGED = ("judge.enabled=true", "judge.provider.name=fake")
 
 
 def test_a_run_updates_its_adapters_and_says_what_came_of_it(finished: Run) -> None:
@@ -233,6 +234,11 @@ def test_non_finite_numbers_stop_the_run_and_the_batch_is_kept(
         (["provider.model=/no/such/folder"], "'/no/such/folder' is not a folder here: correct"),
         (["judge.enabled=true"], "has no judge of its own: name one in judge.provider.name"),
         (["judge.enabled=true", "judge.provider.model=m"], "judge.provider.name"),
+        ([*JUDGED, "judge.when=undecided"], "would never be asked: leave out judge.when"),
+        (
+            [*JUDGED, "learn.credit=replay", "learn.rewards=final"],
+            "judge.weight=0.5: set judge.weight=0, or learn.credit=joint",
+        ),
         (["provider.name=fake"], "has no provider fake: leave out provider.name"),
         (
             ["agents.left.provider=anthropic"],
@@ -282,6 +288,27 @@ def test_a_judge_of_another_provider_is_asked(model: str, tasks: Path, tmp_path:
     run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
     assert {row.purpose for row in run.summary.usage} == {"act", "judge"}
     assert len(learned(run)) == 1
+
+
+def test_the_gradient_sees_the_judge_by_its_weight(
+    model: str, tasks: Path, tmp_path: Path, finished: Run
+) -> None:
+    """At weight 0 the adapters are those of a run without it; the task's rewards are reported."""
+    found = {}
+    for weight in (0, 1):
+        sets = (*JUDGED, f"judge.weight={weight}", "episodes=4")
+        run = orchestry.train(config(model, tasks, *sets), tmp_path / str(weight))
+        assert run.summary.judgements.get("rated", 0) >= 3
+        assert run.rewards != []
+        assert run.episodes[0].mean_leaf_reward == pytest.approx(
+            finished.episodes[0].mean_leaf_reward
+        )
+        found[weight] = adapters(run.folder)
+    plain = {
+        k: v for k, v in adapters(finished.folder).items() if k.startswith("checkpoints/000004")
+    }
+    assert found[0] == plain
+    assert all(found[1][name] != plain[name] for name in plain)
 
 
 def test_a_run_whose_prompts_never_fit_ends_at_once(

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestry import AgentSpec, Problem, Score, Tools, Transcript
+from orchestry import AgentSpec, BaseTask, Problem, Score, Tools, Transcript
 from orchestry.backends.local.batch import Grouping, _Rewards, gather
 from orchestry.backends.local.magrpo import group_advantages, returns
 from orchestry.core.errors import LearnError
@@ -23,14 +23,17 @@ from orchestry.core.types import (
     ROOT,
     Completion,
     Group,
+    Judgement,
     Limits,
     NodeId,
     Part,
     Request,
+    Siblings,
     Tokens,
     Trajectory,
     Tree,
     Turn,
+    Value,
 )
 from orchestry.rollout.rollout import Rollout, task_rater
 from orchestry.rollout.schedule import Beam, Chains, Schedule
@@ -190,6 +193,51 @@ def test_the_discount_and_the_kind_of_reward_count() -> None:
         )
     }
     assert len(found) == 7
+
+
+class Planted:
+    """A judge who rates the j-th of the siblings j / 10, and remembers whom it was asked about."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight, self.asked = weight, list[Siblings[Any]]()
+
+    async def values(self, siblings: Siblings[Any]) -> Judgement:
+        self.asked.append(siblings)
+        numbers = [place / 10 for place in range(len(siblings.children))]
+        values = tuple(Value(number=number, source="judge") for number in numbers)
+        return Judgement(
+            values=values, opinions=tuple(numbers), weight=self.weight, outcome="rated"
+        )
+
+
+@pytest.mark.parametrize("task", [Duo, Words], ids=["at once", "in turn"])
+@pytest.mark.parametrize("rewards", ["turns", "final"])
+def test_a_finished_chains_last_reward_is_its_judged_value(
+    task: type[BaseTask[Any]], rewards: _Rewards
+) -> None:
+    """(1 - weight) * score + weight * the judge's number, before the group's mean is taken off."""
+    judge, weight = Planted(0.25), 0.25
+    rollout = Rollout(task(), team(task()), Spelled(), task_rater(task(), TOOLS), Chains(4), judge)
+    tree = asyncio.run(rollout.play(task().problems("train")[0], 7))
+    (siblings,) = judge.asked
+    assert [child.id for child in siblings.children] == [leaf.id for leaf in tree.leaves]
+    chains = paths(tree)
+    first_G = []
+    for place, chain in enumerate(chains):
+        before = sum(map(total, chain[:-1])) if rewards == "turns" else 0.0
+        last = (1 - weight) * total(chain[-1]) + weight * place / 10
+        first_G.append(before + last)
+    agent = chains[0][0].turns[0].agent
+    found = [s for s in gather([tree], rewards=rewards, skip=False).samples if s.agent == agent]
+    expected = [return_ - fmean(first_G) for return_ in first_G]
+    assert [s.advantage for s in found[:4]] == pytest.approx(expected)
+    assert any(abs(a - b) > 1e-3 for a, b in zip(expected, _unjudged(chains, rewards), strict=True))
+
+
+def _unjudged(chains: list[list[Trajectory[Any]]], rewards: _Rewards) -> list[float]:
+    """The first actions' advantages by the task's scores alone."""
+    sums = [sum(map(total, c)) if rewards == "turns" else total(c[-1]) for c in chains]
+    return [each - fmean(sums) for each in sums]
 
 
 def test_one_number_for_each_history_over_all_episodes() -> None:
