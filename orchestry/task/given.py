@@ -96,9 +96,7 @@ def leave_unscored(task: BaseTask[Any]) -> None:
     vars(task).update(evaluate=evaluate, told=lambda state, score: state)
 
 
-def _final_states(
-    task: BaseTask[Any], problem: Problem, example: Problem | None
-) -> Iterator[Any]:
+def _final_states(task: BaseTask[Any], problem: Problem, example: Problem | None) -> Iterator[Any]:
     """The final states of two plays: with empty answers, and with the gold answers of another
     problem. Every agent observes each of its states. Raises TaskFault."""
     yield _played(task, problem, lambda agent: "")
