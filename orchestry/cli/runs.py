@@ -58,8 +58,8 @@ def watched(play: Callable[_P, R]) -> Callable[_P, R]:
 class Run(store.Run):
     """A run directory: read when asked, resumed, measured and reported.
 
-    `resume`, `baselines` and `ask` show a live line on stderr, unless `observer` is given; None shows
-    nothing.
+    `resume`, `baselines` and `ask` show a live line on stderr, unless `observer` is given;
+    None shows nothing.
     """
 
     @watched

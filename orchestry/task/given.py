@@ -69,8 +69,8 @@ def given(task: BaseTask[Any], config: RunConfig) -> Problem:
         list(_final_states(task, problem, example))
     except TaskFault as fault:
         lacking = _lacking(problem, example, _read_by_play(task, example))
-        fix = f": give a JSON object such as {_shown(lacking, example)}" if lacking else ""
-        why = f"{_why(fault, lacking)}{fix}"
+        fix = f"{_absent(lacking)}: give a JSON object such as {_shown(lacking, example)}"
+        why = fix if lacking else _why(fault)
         raise ConfigError(f"the input does not fit task {task.name}: {why}") from None
     return problem
 
@@ -78,11 +78,16 @@ def given(task: BaseTask[Any], config: RunConfig) -> Problem:
 async def unscorable(task: BaseTask[Any], problem: Problem, config: RunConfig) -> str:
     """Why the task can't compute the reward of a given problem; '' if it can."""
     example = _example(task, config)
+    read = await _read_by_reward(task, example)
+    # A field that the example has not may stand for one that it has: then only a try tells.
+    same_kind = example is not None and problem.data.keys() <= example.data.keys()
+    if same_kind and read and (lacking := _lacking(problem, example, read)):
+        return _absent(lacking)
     try:
         for state in _final_states(task, problem, example):
             await evaluated(task, problem, state, Tools(Nowhere()))
     except TaskFault as fault:
-        return _why(fault, _lacking(problem, example, await _read_by_reward(task, example)))
+        return _why(fault)
     return ""
 
 
@@ -142,10 +147,12 @@ def _gold(task: BaseTask[Any], example: Problem | None) -> Mapping[str, str]:
         return task.gold(example) or {}
 
 
-def _why(fault: TaskFault, lacking: Sequence[str]) -> str:
-    """The fields that the input lacks; else the task's own error."""
-    if lacking:
-        return f"its data lack {', '.join(lacking)}"
+def _absent(lacking: Mapping[str, Any]) -> str:
+    return f"its data lack {', '.join(lacking)}"
+
+
+def _why(fault: TaskFault) -> str:
+    """The task's own error, without where it was raised if it names a cause."""
     cause = fault.__cause__
     return reason(cause) if isinstance(cause, TaskError) else str(fault)
 
@@ -192,5 +199,8 @@ def _watched(example: Problem) -> tuple[Problem, Fields]:
 
 
 def _short(value: Any) -> str:
+    """A value in JSON, cut where it is long."""
+    if isinstance(value, str) and len(value) > SHOWN:
+        value = f"{value[:SHOWN]}..."
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if isinstance(value, str) or len(text) <= SHOWN else '"..."'

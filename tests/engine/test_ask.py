@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import orchestry
-from orchestry.core.config import resolve, validate
+from orchestry.core.config import RunConfig, resolve, validate
 from orchestry.core.errors import BudgetExceeded, ConfigError
 from orchestry.engine.ask import Answer, ask
 from orchestry.engine.run import resume
@@ -19,7 +20,8 @@ from orchestry.task.given import UNSCORED
 from orchestry.task.registry import bundled
 from tests.backends.letters import TASK, write_task
 from tests.backends.letters import config as letters
-from tests.engine.planted import PROBLEMS, Bench, good, judging, plant
+from tests.cli.support import Reply, chat, served
+from tests.engine.planted import Bench, good, plant
 from tests.engine.test_learning import PLUS, model
 from tests.engine.test_learning import config as learning
 from tests.engine.test_run import PRICED, config, kill_at
@@ -55,6 +57,7 @@ class Slogan(TeamTask):
     def gold(self, problem):
         return dict.fromkeys(("drafter", "editor"), " ".join(problem.data["keywords"]))
 """
+LETTERS = {"id": "given-1", "prompt": "say something"}
 LINE = {"id": "tea", "prompt": "A slogan for tea", "data": {"keywords": ["set", "map"]}}
 
 
@@ -82,7 +85,7 @@ def test_every_shipped_task_takes_a_problem_of_its_kind(task: str, tmp_path: Pat
     found = ask(run, line)
     assert found.reward is not None
     assert 0.0 <= found.reward <= 1.0
-    assert {role for role, _ in found.turns} == {role for role in roles(run)}
+    assert {role for role, _ in found.turns} == roles(run)
     assert found.run.folder.parent == run.folder / "asks"
 
 
@@ -102,7 +105,7 @@ def test_a_text_is_enough_or_the_missing_fields_are_named(task: str, tmp_path: P
     said = str(caught.value)
     named = said.partition("its data lack ")[2].partition(":")[0].split(", ")
     assert sorted(named) == ENOUGH[task].split(", ")
-    example = json.loads(said.partition("such as ")[2].rpartition(" (from")[0].replace("...,", ","))
+    example = json.loads(said.partition("such as ")[2].rpartition(" (from")[0])
     assert {*example["data"]} == {*named}
     assert not (run.folder / "asks").exists()
 
@@ -155,7 +158,7 @@ def test_the_same_ask_is_answered_once(tmp_path: Path) -> None:
 def test_an_ask_never_spends_over_its_cap_and_goes_on_with_a_larger_one(tmp_path: Path) -> None:
     run = orchestry.train(config(*PRICED, "cache.enabled=false"), tmp_path / "run")
     cost = ask(run, "words on tea").run.summary.cost_usd
-    with pytest.raises(BudgetExceeded, match="no answer yet.*larger --budget goes on") as caught:
+    with pytest.raises(BudgetExceeded, match=r"no answer yet.*larger --budget goes on") as caught:
         ask(run, "words on ink", budget_usd=0.0035)
     (stopped,) = [
         load_run(path) for path in (run.folder / "asks").iterdir() if str(path) in str(caught.value)
@@ -199,44 +202,27 @@ def test_a_judge_chooses_where_the_task_can_not(tmp_path: Path) -> None:
     )
     needed = "prompt=f\"{split} {n}\", data={'needed': 1}"
     task.write_text(source.replace('prompt=f"{split} {n}"', needed))
-    drawn = [f"worth {n} of it" for n in (3, 9, 1, 5)]
-    bodies: list[dict[str, Any]] = []
-    with judging(good) as bench, speaking(bench, drawn, bodies):
-        run = orchestry.train(asked_of(bench, tmp_path / "tasks"), tmp_path / "run")
+    drawn, said = [f"worth {n} of it" for n in (3, 9, 1, 5)], count()
+    judge = Bench(good)
+
+    def answer(number: int, body: dict[str, Any]) -> Reply:
+        if "response_format" in body:
+            return judge.answer(number, body)
+        return 200, chat(drawn[next(said) % len(drawn)])
+
+    with served(answer) as url:
+        run = orchestry.train(judged(url, tmp_path / "tasks"), tmp_path / "run")
         found = ask(run, "anything", search=True)
     assert found.text == drawn[1]
     assert found.reward is None
-    assert len(run.episodes) < PROBLEMS
 
 
-class speaking:  # noqa: N801
-    """Makes a bench answer agents too, with these texts in turn."""
-
-    def __init__(self, bench: Bench, texts: list[str], bodies: list[dict[str, Any]]) -> None:
-        self.bench, self.texts, self.bodies = bench, texts, bodies
-
-    def __enter__(self) -> None:
-        from tests.cli.support import chat
-
-        judge = self.bench.answer
-
-        def answer(number: int, body: dict[str, Any]) -> tuple[int, bytes]:
-            if "response_format" in body:
-                return judge(number, body)
-            self.bodies.append(body)
-            return 200, chat(self.texts[(len(self.bodies) - 1) % len(self.texts)])
-
-        self.bench.answer = answer  # type: ignore[method-assign]
-
-    def __exit__(self, *exc: object) -> None: ...
-
-
-def asked_of(bench: Bench, tasks: Path) -> Any:
+def judged(url: str, tasks: Path) -> RunConfig:
     raw = {
         "task": "planted",
         "task_path": [str(tasks)],
         "episodes": 1,
-        "provider": {"name": "openai", "model": "m", "base_url": bench.url},
+        "provider": {"name": "openai", "model": "m", "base_url": url},
         "judge": {"enabled": True, "quality": 1.0, "collaboration": 0.0, "efficiency": 0.0},
         "behaviors": {"enabled": False},
         "prices": {"m": {"input": 1.0, "output": 1.0}},
@@ -299,12 +285,12 @@ def test_a_local_team_answers_with_its_adapters(tmp_path: Path) -> None:
 
     where = str(tiny_folder(tmp_path / "tiny"))
     run = orchestry.train(letters(where, write_task(tmp_path / "tasks", TASK)), tmp_path / "run")
-    found, began = ask(run, "say something"), ask(run, "say something", update=0)
+    found, began = ask(run, LETTERS), ask(run, LETTERS, update=0)
     assert [role for role, _ in found.turns] == ["left", "right"]
     assert (found.update, began.update) == (2, 0)
     assert found.text != began.text, "the adapters answer"
     assert found.reward is not None
-    assert ask(run, "say something").text == found.text
-    searched = ask(run, "say something", search=True).run.episodes[0]
+    assert ask(run, LETTERS).text == found.text
+    searched = ask(run, LETTERS, search=True).run.episodes[0]
     assert len(list(searched.leaves())) == 4, "a group, the best of which is shown"
     assert searched.reward == max(leaf.score.total for leaf in searched.leaves())
