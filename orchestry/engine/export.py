@@ -110,8 +110,8 @@ def export(
 
 def _page(config: RunConfig, learned: Learned, adapters: Sequence[Adapter], merged: bool) -> str:
     """The README of the whole team."""
-    folders = {role: one.folder.name for one in adapters for role in one.agents}
-    table = [f"| {role} | [{name}]({name}/README.md) |" for role, name in folders.items()]
+    folders = {role: f"./{one.folder.name}" for one in adapters for role in one.agents}
+    table = [f"| {role} | [{name[2:]}]({name}/README.md) |" for role, name in folders.items()]
     more = [
         "Its adapters, in another run of the same task:",
         fenced(f"orchestry run --backend local --task {config.task} --set learn.from=.", "sh"),
