@@ -41,6 +41,7 @@ PANELS = {
         "tasks": "List, check and create tasks.",
         "behaviors": "List, show and compare what teams learned.",
         "sandbox": "Run untrusted programs against tests, confined.",
+        "models": "List and fetch small models for the embedded provider.",
         "doctor": "Check this machine: providers, weights, sandbox, disk.",
     },
 }
