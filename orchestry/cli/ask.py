@@ -30,19 +30,20 @@ if TYPE_CHECKING:
     from orchestry.cli.console import Console
     from orchestry.engine.ask import Answer
 
+_Input = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="INPUT",
+        help="A text, or a JSON object as a line of problems.jsonl; `-` reads stdin.",
+    ),
+]
 app = App()
 
 
 @app.command("ask")
 def _command(
     run: RunFolder,
-    given: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="INPUT",
-            help="A text, or a JSON object as a line of problems.jsonl; `-` reads stdin.",
-        ),
-    ] = None,
+    given: _Input = None,
     file: Annotated[
         Path | None,
         option(RUN, "Read the input from this file.", dir_okay=False, metavar="FILE"),
@@ -96,10 +97,7 @@ def _command(
             task_path=task_path or (),
             trust=trusting(trust),
         )
-    where = console(stderr=True)
-    if verbose or where.is_terminal:
-        _show_turns(where, found)
-    _say_figures(where, found)
+    _show(console(stderr=True), found, verbose)
     typer.echo(json.dumps(_plain(run, found)) if as_json else found.text)
 
 
@@ -128,6 +126,13 @@ def _object(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and "prompt" in found else None
+
+
+def _show(where: Console, found: Answer, verbose: bool) -> None:
+    """What each agent wrote, for a person; then the figures."""
+    if verbose or where.is_terminal:
+        _show_turns(where, found)
+    _say_figures(where, found)
 
 
 def _show_turns(where: Console, found: Answer) -> None:
