@@ -69,6 +69,7 @@ def stock(folder: Path, content: bytes) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_file_of_ones_own_plays_a_run(cli: CommandLine, mine: Path) -> None:
     few = ("--episodes", "1", "--k-samples", "1", "--beam-width", "1")
     command = ("run", *FAKE[2:6], *few, "--provider", "embedded", "--model", mine, "--json")
