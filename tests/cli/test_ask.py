@@ -56,7 +56,6 @@ def test_what_is_no_input_is_named(cli: CommandLine, run: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_report_and_an_evaluation_do_not_see_asks(cli: CommandLine, run: Path) -> None:
     def tables() -> str:
         assert cli("report", run).code == 0

@@ -124,7 +124,6 @@ def test_a_users_own_task_is_scored_where_its_field_is_given(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_an_ask_plays_what_the_run_has_learned(tmp_path: Path) -> None:
     with model() as (server, where):
         run = orchestry.train(learning(*where), tmp_path / "run")
@@ -173,7 +172,6 @@ def test_an_ask_never_spends_over_its_cap_and_goes_on_with_a_larger_one(tmp_path
     assert 0 < cost < 1
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_a_killed_ask_is_gone_on_with(tmp_path: Path) -> None:
     orchestry.train(config("provider.fake.latency_s=0.3", "episodes=1"), tmp_path / "run")
@@ -281,7 +279,6 @@ def test_a_task_hands_over_what_it_puts_together(tmp_path: Path) -> None:
     assert space["twice"](5) == 7
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_a_local_team_answers_with_its_adapters(tmp_path: Path) -> None:
