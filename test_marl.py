@@ -2,10 +2,14 @@
 
 Each item is a real run through the command line. Items on the embedded model fetch its weights at
 their first use.
+
+`python test_marl.py --live --budget 0.25` is another checklist: it pays real calls of Anthropic's
+or OpenAI's API, and never more than the budget. `--help` lists its options.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -14,7 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,8 +149,11 @@ def _folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def main() -> int:
+def main(args: Sequence[str] = ()) -> int:
     """Runs every item in an empty folder, printing a tick or what went wrong."""
+    asked = _arguments(args)
+    if asked.live:
+        return live(asked)
     items: list[Callable[[Path], None]] = [
         item for name, item in globals().items() if name.startswith("test_")
     ]
@@ -167,5 +176,161 @@ def checklist(items: Sequence[Callable[[Path], None]]) -> int:
     return 1 if failed else 0
 
 
+# --- live: the same, paid -------------------------------------------------------------------------
+
+KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
+SMALL = (
+    *("--k-samples", "2", "--beam-width", "1", "--set", "sampling.max_tokens=300"),
+    *("--set", "cache.enabled=false", "--set", "options.hardest=1", "--task", "code_review"),
+)
+"""One problem, as cheaply as it can be searched."""
+ALONE = ("--set", "judge.enabled=false", "--set", "behaviors.enabled=false")
+LONG = "Keep to this style guide. " + "Names are whole words, functions do one thing. " * 500
+"""A system prompt that is long enough for every vendor's prompt cache."""
+LIBRARY = """\
+task: another-task
+model: another-model
+behaviors:
+- {agent: refactorer, status: accepted, text: Handle the empty input first.}
+"""
+"""A behaviour that another team learned: it must be tested on dev before it is used."""
+
+
+class Skip(Exception):
+    """An item that does not apply to this vendor."""
+
+
+@dataclass
+class Live:
+    """A vendor, and what is left of the budget."""
+
+    provider: str
+    usd: float
+    more: tuple[str, ...] = ()
+    """Flags of every run."""
+    spent: float = 0.0
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Finished runs' summaries, by name."""
+
+    def run(self, folder: Path, name: str, *flags: str) -> dict[str, Any]:
+        """A run's summary; its cap is what is left. Its cost counts even if it fails."""
+        left = self.usd - self.spent
+        command = [sys.executable, "-m", "orchestry", "run", "--json", "--episodes", "1"]
+        command += ["--provider", self.provider, "--budget", f"{left:.6f}", "--run-dir", name]
+        done = subprocess.run(
+            [*command, *SMALL, *flags, *self.more], cwd=folder, capture_output=True, text=True
+        )
+        self.spent += cost(folder / name, left)
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        assert done.returncode == 0, f"exit code {done.returncode}: {last}"
+        self.runs[name] = json.loads(done.stdout)
+        return self.runs[name]
+
+
+def cost(run: Path, cap: float) -> float:
+    """What a run spent: by its summary; without one, its whole cap if it had begun."""
+    if (run / "summary.json").exists():
+        return float(json.loads((run / "summary.json").read_text())["cost_usd"])
+    return cap if (run / "journal.jsonl").exists() else 0.0
+
+
+def answers(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The completions of the agents' turns of a run."""
+    lines = (folder / name / "episodes.jsonl").read_text().splitlines()
+    nodes = [node for line in lines for node in json.loads(line)["nodes"]]
+    return [turn["completion"] for node in nodes for turn in node["turns"]]
+
+
+def live_search(paid: Live, folder: Path) -> None:
+    """A search of one problem: every call is answered and billed"""
+    found = paid.run(folder, "search", *ALONE)
+    assert (found["stopped"], found["calls"], found["failed_calls"]) == ("done", 6, 0)
+    assert found["cost_usd"] > 0, "the vendor named no tokens, or their price is 0"
+    assert all(answer["output_tokens"] for answer in answers(folder, "search"))
+
+
+def live_prompt_cache(paid: Live, folder: Path) -> None:
+    """The prompt cache: samples of one long prompt read what the first one wrote"""
+    if paid.provider != "anthropic":
+        raise Skip("only Claude's prompts are marked for the cache")
+    prompt = ("--set", f"agents.writer.system_prompt={LONG}", "--k-samples", "3")
+    paid.run(folder, "cache", *ALONE, *prompt)
+    read = [answer["cached_tokens"] for answer in answers(folder, "cache")]
+    assert any(read), "no answer read a cached token"
+
+
+def live_judge(paid: Live, folder: Path) -> None:
+    """The judge rates every sibling set"""
+    judge = ("--set", "judge.enabled=true", "--set", "judge.when=always")
+    few = ("--set", "judge.repeats=1", "--set", "behaviors.enabled=false")
+    found = paid.run(folder, "judge", *judge, *few)
+    assert sum(found["judgements"].values()), "it was not asked: all siblings were equal"
+    assert not found["judgements"].get("malformed"), f"found {found['judgements']}"
+
+
+def live_structured(paid: Live, folder: Path) -> None:
+    """Structured answers: the judge's keep to their schema at once"""
+    judged = paid.runs["judge"]["judgements"] if "judge" in paid.runs else {}
+    assert judged, "the judge's run, whose answers are looked at, failed"
+    assert set(judged) == {"rated"}, f"found {judged}"
+
+
+def live_trial(paid: Live, folder: Path) -> None:
+    """A trial: a behaviour of another team is tested in a pair on dev"""
+    (folder / "library.yaml").write_text(LIBRARY)
+    learn = ("behaviors.enabled=true", "behaviors.from=library.yaml", "behaviors.every=1")
+    least = ("behaviors.share=2", "behaviors.propose=[examples]", "judge.enabled=false")
+    sets = [word for item in (*learn, *least) for word in ("--set", item)]
+    found = paid.run(folder, "trial", *sets, "--set", "search.strategy=single")
+    calls = {row["purpose"]: row["calls"] for row in found["usage"]}
+    assert calls.get("trial", 0) > 0, f"no pair was played: calls {calls}"
+    learned = (folder / "trial" / "behaviors" / "library.yaml").read_text()
+    assert "pairs: " in learned, "the library has no evidence of the pair"
+
+
+def live(asked: argparse.Namespace) -> int:
+    """The paid checklist: a line for each item with its cost; 1 if one failed, 2 without a key."""
+    named = [name for name, key in KEYS.items() if os.environ.get(key, "").strip()]
+    provider = asked.provider or (named or [""])[0]
+    if provider not in named:
+        wanted = KEYS.get(provider) or " or ".join(KEYS.values())
+        print(f"--live pays calls of a real API, and {wanted} is not set: export it")  # noqa: T201
+        return 2
+    more = [word for item in asked.sets for word in ("--set", item)]
+    model = ["--model", asked.model] if asked.model else []
+    paid = Live(provider, asked.budget, (*model, *more))
+    items = (live_search, live_prompt_cache, live_judge, live_structured, live_trial)
+    with tempfile.TemporaryDirectory() as folder:
+        failed = sum(not live_item(item, paid, Path(folder)) for item in items)
+    print(f"{failed} of {len(items)} failed; ${paid.spent:.4f} of ${paid.usd:g} spent")  # noqa: T201
+    return 1 if failed else 0
+
+
+def live_item(item: Callable[[Live, Path], None], paid: Live, folder: Path) -> bool:
+    """Prints one line: ok, skipped or failed with the cause, and the cost. False: it failed."""
+    before, start, mark = paid.spent, time.monotonic(), "ok  "
+    try:
+        item(paid, folder)
+    except Skip as reason:
+        mark = f"skip ({reason})"
+    except Exception as error:
+        mark = f"FAIL ({type(error).__name__}: {error})"
+    took = f"{time.monotonic() - start:.1f} s, ${paid.spent - before:.4f}"
+    print(f"{mark}  {item.__doc__}  ({took})", flush=True)  # noqa: T201
+    return not mark.startswith("FAIL")
+
+
+def _arguments(args: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What Orchestry promises, as a checklist.")
+    parser.add_argument("--live", action="store_true", help="pay real calls of a vendor's API")
+    parser.add_argument("--budget", type=float, default=0.25, help="most dollars [0.25]")
+    parser.add_argument("--provider", choices=list(KEYS), help="[the one whose key is set]")
+    parser.add_argument("--model", help="[the provider's own]")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="sets", help="a config key, for every run"
+    )
+    return parser.parse_args(args)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -27,7 +27,8 @@ PANELS = {
     "Play and learn": {
         "run": "Search or train on a task; writes a run directory.",
         "resume": "Continue a run that was stopped or killed.",
-        "export": "Export what a local run learned: adapters, or merged models.",
+        "ask": "Ask a run's team, with what it learned, for work on a new input.",
+        "export": "Export what a run learned: prompts, adapters or merged models.",
     },
     "Measure": {
         "evaluate": "Score a run's configuration on held-out problems.",
@@ -40,13 +41,14 @@ PANELS = {
         "tasks": "List, check and create tasks.",
         "behaviors": "List, show and compare what teams learned.",
         "sandbox": "Run untrusted programs against tests, confined.",
+        "models": "List and fetch small models for the embedded provider.",
         "doctor": "Check this machine: providers, weights, sandbox, disk.",
     },
 }
 COMMANDS = {name: text for panel in PANELS.values() for name, text in panel.items()}
 _MODULES = {"resume": "run"}
 """Modules whose name differs from the command's."""
-_LAUNCHED = ("run", "resume", "evaluate", "baselines")
+_LAUNCHED = ("run", "resume", "ask", "evaluate", "baselines")
 """Commands that may run in several processes: see orchestry/backends/local/distributed.py."""
 _ALONE = {"--dry-run", "--help", "-h", "list"}
 """With one of these options, the commands load no weights."""

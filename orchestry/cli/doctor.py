@@ -73,6 +73,7 @@ def _examine() -> Iterator[_Check]:
         if url := os.environ.get(variable):
             yield _address(variable, url)
     yield _weights()
+    yield _models()
     yield _prices()
     yield asyncio.run(_sandbox())
     yield _tasks()
@@ -153,6 +154,18 @@ def _weights() -> _Check:
     except OrchestryError as error:
         return _Check("weights", "bad", str(error))
     return _Check("weights", "ok", f"{path}, sha256 as pinned")
+
+
+def _models() -> _Check:
+    from orchestry.core.machine import memory_gb
+    from orchestry.models.gguf import KNOWN
+
+    free = memory_gb()
+    if free is None:
+        return _Check("models", "absent", "free memory unknown", "orchestry models list")
+    names = [one.name for one in KNOWN if one.memory_gb <= free]
+    found = f"{free:.1f} GB memory free: fits {', '.join(names) or 'none of the listed ones'}"
+    return _Check("models", "ok" if names else "absent", found, "" if names else "free memory")
 
 
 def _prices() -> _Check:

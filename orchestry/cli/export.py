@@ -1,4 +1,4 @@
-"""`orchestry export`: what a local run learned, for use elsewhere."""
+"""`orchestry export`: what a run learned, for use elsewhere."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestry.cli.groups import App
-from orchestry.cli.options import OUTPUT, Json, RunFolder, flag, option, which_update
+from orchestry.cli.options import (
+    OUTPUT,
+    Json,
+    RunFolder,
+    TaskPath,
+    Trusted,
+    flag,
+    option,
+    trusting,
+    which_update,
+)
 
 if TYPE_CHECKING:
     from orchestry.engine.export import Exported
+    from orchestry.engine.prompts import Prompts
 
 
 LEARNED = "What was learned"
@@ -30,7 +41,12 @@ def _command(
     ] = None,
     agents: Annotated[
         list[str] | None,
-        option(LEARNED, "This agent; may be repeated.  [all]", "--agent", metavar="ROLE"),
+        option(
+            LEARNED,
+            "This agent (backend local); may be repeated.  [all]",
+            "--agent",
+            metavar="ROLE",
+        ),
     ] = None,
     update: Annotated[
         str | None,
@@ -40,27 +56,52 @@ def _command(
             metavar="N|best",
         ),
     ] = None,
+    task_path: TaskPath = None,
+    trust: Trusted = False,
     verbose: Annotated[bool, flag(OUTPUT, "Tracebacks.", "--verbose")] = False,
     as_json: Json = False,
 ) -> None:
-    """Export what a local run learned, for use elsewhere: one folder per agent.
+    """Export what a run's team learned, for use elsewhere.
 
-    Each folder is a LoRA adapter that peft loads or, with `--merge`, a model that transformers
-    loads. Its README.md has working code, the agent's system prompt and the sampling settings.
+    Of backend local: one folder per agent, a LoRA adapter that peft loads or, with `--merge`, a
+    model that transformers loads. Of backend api: the agents' prompts and examples with what was
+    learned, as team.yaml (for `--config`) and team.py (a dict that imports nothing). A README.md
+    shows the whole team and has working code.
     """
     from orchestry.cli.console import Notes
     from orchestry.cli.screen import console
     from orchestry.engine.export import export
+    from orchestry.engine.prompts import export_prompts
+    from orchestry.store.run import load_run
 
-    found = export(
-        run,
-        out,
-        merge=merge,
-        agents=agents or (),
-        update=which_update(update),
-        note=Notes(console(stderr=True)),
-    )
+    note, chosen = Notes(console(stderr=True)), which_update(update)
+    if load_run(run).config.get("backend") == "api" and not (merge or agents):
+        team = export_prompts(
+            run, out, update=chosen, note=note, task_path=task_path or (), trust=trusting(trust)
+        )
+        typer.echo(json.dumps(_plain_team(run, team)) if as_json else _told_team(team))
+        return
+    found = export(run, out, merge=merge, agents=agents or (), update=chosen, note=note)
     typer.echo(json.dumps(_plain(run, found, merge)) if as_json else _told(found, merge))
+
+
+def _plain_team(run: Path, found: Prompts) -> dict[str, Any]:
+    return {
+        "run_dir": str(run),
+        "folder": str(found.folder),
+        "update": found.update,
+        "agents": list(found.team),
+        "accepted": [one.id for one in found.accepted],
+    }
+
+
+def _told_team(found: Prompts) -> str:
+    count = len(found.accepted)
+    learned = f"{count} learned behaviour{'' if count == 1 else 's'}"
+    return (
+        f"prompts of {', '.join(found.team)} after update {found.update}, with {learned}\n"
+        f"  {found.folder}: README.md, team.yaml, team.py"
+    )
 
 
 def _plain(run: Path, found: Exported, merged: bool) -> dict[str, Any]:

@@ -25,10 +25,12 @@ from orchestry.store.records import Metrics, Summary
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from orchestry.engine.ask import Answer
     from orchestry.engine.session import Observer
     from orchestry.engine.trust import Trust
     from orchestry.report.measures import Measures
     from orchestry.report.stats import Interval
+    from orchestry.store.checkpoints import Which
 
 _P = ParamSpec("_P")
 R = TypeVar("R")
@@ -56,8 +58,8 @@ def watched(play: Callable[_P, R]) -> Callable[_P, R]:
 class Run(store.Run):
     """A run directory: read when asked, resumed, measured and reported.
 
-    `resume` and `baselines` show a live line on stderr, unless `observer` is given; None shows
-    nothing.
+    `resume`, `baselines` and `ask` show a live line on stderr, unless `observer` is given;
+    None shows nothing.
     """
 
     @watched
@@ -111,6 +113,39 @@ class Run(store.Run):
         )
         played = asked.play(self.folder / "baselines", observer)
         return {name: with_methods(run) for name, run in zip(asked.names, played, strict=False)}
+
+    @watched
+    def ask(
+        self,
+        given: str | Mapping[str, Any],
+        search: bool = False,
+        budget_usd: float = 0.25,
+        update: Which = None,
+        seed: int | None = None,
+        observer: Observer | None = None,
+        *,
+        trust: Trust = False,
+    ) -> Answer:
+        """Asks the team, with what it learned, for work on a new input, as `orchestry ask` does.
+
+        `given`: a text, or an object such as a line of problems.jsonl (`prompt`, `data`). `search`:
+        the run's own search, instead of one pass. `budget_usd`: the cap. `update`: the team after
+        that update; None: after the last. `str(answer)` is what the team hands over; `.turns` has
+        what each agent wrote, `.reward` the task's reward or None. Raises ConfigError for an input
+        that lacks what the task needs, BudgetExceeded at the cap.
+        """
+        from orchestry.engine.ask import ask
+
+        return ask(
+            self,
+            given,
+            search=search,
+            budget_usd=budget_usd,
+            update=update,
+            seed=seed,
+            observer=observer,
+            trust=trust,
+        )
 
     def report(self, *others: store.Run | str | Path, out: str | Path | None = None) -> Path:
         """Writes what `orchestry report` writes; returns the path of RESULTS.md.

@@ -483,6 +483,9 @@ class RunConfig(Frozen):
     `orchestry baselines list` explains them."""
     episodes: Annotated[int, Mark.RESUMABLE] = Field(20, ge=1, le=MAX_EPISODES)
     """One episode is one problem, searched once."""
+    problem: Annotated[Mapping[str, Any] | None, Mark.MEASURED] = None
+    """Play this one problem, written like a line of problems.jsonl, instead of a split's
+    (`orchestry ask`)."""
     split: Split = "train"
     """Play problems of this split; only `orchestry evaluate` and baselines play test."""
     seed: Annotated[int, Mark.MEASURED] = Field(0, ge=0)

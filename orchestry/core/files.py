@@ -278,6 +278,24 @@ def to_json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
+class _Readable(yaml.SafeDumper):
+    """Writes texts of several lines as blocks."""
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # A block that ends in empty lines would also end the document.
+    style = "|" if "\n" in text.strip() and not text.endswith("\n\n") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Readable.add_representer(str, _block)
+
+
+def to_yaml(data: Mapping[str, Any]) -> str:
+    """Readable YAML."""
+    return yaml.dump(data, Dumper=_Readable, sort_keys=False, allow_unicode=True, width=96)
+
+
 def json_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
     """The lines of a JSON-lines file, numbered from 1, blank ones skipped. Only a line feed ends a
     line, because JSON may contain other line separators such as U+2028."""

@@ -1,10 +1,11 @@
-"""The cores this process may use, and its place in a multi-process launch."""
+"""The cores and memory this process may use, and its place in a multi-process launch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestry.core.errors import ConfigError
 
@@ -19,6 +20,17 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def memory_gb(table: Path = Path("/proc/meminfo")) -> float | None:
+    """Memory that a new process could use, in units of 1e9 bytes; None where the system has no such
+    table (macOS)."""
+    try:
+        lines = table.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 / 1e9 if found else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def evaluate(
         changes["retry"] = {"patience_s": patience_s}
     config = _held_out(merge(own.plain(), changes), split, budget_usd, samples, episodes)
     note(_whom(source, learned))
-    return _play(prepare(config, note, held_out=True), folder, watch)
+    return play_measurement(prepare(config, note, held_out=True), folder, watch)
 
 
 class How(TypedDict, total=False):
@@ -147,7 +147,7 @@ class Baselines:
                 watch.note(text)
             stage = Measurement(baseline=name, split=self.split, samples=self.samples)
             plan.backend.cap(left)
-            run = _play(plan, root / stage.name, watch)
+            run = play_measurement(plan, root / stage.name, watch)
             yield run
             if run.summary.stopped != "done":
                 return
@@ -222,7 +222,9 @@ def _held_out(
     return validate(merge(plain, changes))
 
 
-def _play(plan: Plan, folder: Path, watch: Observer) -> Run:
+def play_measurement(plan: Plan, folder: Path, watch: Observer) -> Run:
+    """Plays a plan into the folder of a measurement, or continues it. Raises ConfigError if the
+    folder holds the results of another config."""
     _check_same(plan.config, folder)
     _compare(plan, folder, watch)
     return run_plan(plan, folder, watch)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from orchestry.backends.local.card import Card, generation
+from orchestry.backends.local.card import Card, fenced, generation
 from orchestry.backends.local.model import EMBEDDED, load_base, loadable, require_local
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, StoreError, reason, unknown
@@ -80,9 +80,9 @@ def export(
     place = found.folder / "export" / name if folder is None else folder
     if merge:
         require_local()
-    prompts, held_out = prompts_of(found), _held_out(found, learned.update)
+    prompts, rewards = prompts_of(found), held_out(found, learned.update)
     sources = [_source(adapter, merge, note) for adapter in adapters]
-    with _written(place) as part:
+    with new_export(place) as part:
         for adapter, source in zip(adapters, sources, strict=True):
             own = part / adapter.folder.name
             if merge:
@@ -100,10 +100,44 @@ def export(
                 run=found.folder.absolute().name,
                 config=config,
                 learned=learned,
-                held_out=held_out,
+                held_out=rewards,
             )
             (own / "README.md").write_text(card.text(), encoding="utf-8")
+        page = _page(config, learned, adapters, merge)
+        (part / "README.md").write_text(page, encoding="utf-8")
     return Exported(place, learned, adapters)
+
+
+def _page(config: RunConfig, learned: Learned, adapters: Sequence[Adapter], merged: bool) -> str:
+    """The README of the whole team."""
+    folders = {role: f"./{one.folder.name}" for one in adapters for role in one.agents}
+    table = [f"| {role} | [{name[2:]}]({name}/README.md) |" for role, name in folders.items()]
+    more = [
+        "Its adapters, in another run of the same task:",
+        fenced(f"orchestry run --backend local --task {config.task} --set learn.from=.", "sh"),
+    ]
+    parts = [
+        f"# {', '.join(folders)}: the team of task {config.task}",
+        f"Weights after update {learned.update}. Each folder's README has the agent's system "
+        "prompt, the sampling settings and code that asks it.",
+        "\n".join(["| agent | folder |", "|---|---|", *table]),
+        "## How to use it",
+        fenced((_TEAM_MERGED if merged else _TEAM).format(folders=json.dumps(folders)), "python"),
+        *([] if merged else more),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+_TEAM = """\
+from peft import AutoPeftModelForCausalLM
+folders = {folders}
+team = {{role: AutoPeftModelForCausalLM.from_pretrained(name) for role, name in folders.items()}}
+"""
+_TEAM_MERGED = """\
+from transformers import AutoModelForCausalLM
+folders = {folders}
+team = {{role: AutoModelForCausalLM.from_pretrained(name) for role, name in folders.items()}}
+"""
 
 
 # --- what is exported ---------------------------------------------------------------------------
@@ -115,9 +149,7 @@ def _local(run: Run) -> RunConfig:
         return config
     raise ConfigError(
         f"{run.folder} is a run of backend {config.backend}, which learns prompts and holds no "
-        f"weights: `orchestry behaviors list {run.folder}` shows what it learned, `orchestry "
-        f"behaviors diff {run.folder}` its agents' prompts, and --set behaviors.from={run.folder} "
-        "starts another run with them"
+        "weights: leave out --merge and --agent, and its team's prompts are exported"
     )
 
 
@@ -190,7 +222,7 @@ def prompts_of(run: Run) -> dict[str, str]:
     return found
 
 
-def _held_out(run: Run, update: int) -> dict[str, float]:
+def held_out(run: Run, update: int) -> dict[str, float]:
     """Mean reward per split, from finished evaluations of that update; if a split has several, the
     one with the most samples."""
     found: dict[str, tuple[int, float]] = {}
@@ -225,7 +257,7 @@ def _source(adapter: Adapter, merge: bool, note: Callable[[str], None]) -> str:
 
 
 @contextmanager
-def _written(folder: Path) -> Iterator[Path]:
+def new_export(folder: Path) -> Iterator[Path]:
     """A temporary folder that becomes `folder` at the end, and is removed after an error."""
     if not folder.name:
         raise ConfigError(f"--out {folder} is not a new folder: give it a name")

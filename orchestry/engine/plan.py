@@ -28,6 +28,8 @@ class Plan:
     backend: Backend
     digests: Mapping[str, str] = field(default_factory=dict)
     """Digests of the task's files."""
+    unscored: str = ""
+    """Why the reward of the problem that the config names can't be computed; '' if it can."""
 
     @property
     def config(self) -> RunConfig:

@@ -33,7 +33,8 @@ from orchestry.sandbox import open_sandbox
 from orchestry.store.journal import Opened, Stopped
 from orchestry.store.run import Run, Store, existing, load_run, read_config
 from orchestry.store.trackers import check_trackers
-from orchestry.task.setup import set_up
+from orchestry.task.given import leave_unscored, unscorable
+from orchestry.task.setup import Setup, set_up
 
 _T = TypeVar("_T")
 
@@ -101,7 +102,17 @@ def prepare(
     backend = open_backend(ready.config, ready.task, environ, need_key, folder)
     for text in backend.notes:
         note(text)
-    return Plan(ready.task, ready.problems, backend, ready.digests)
+    unscored = _settle_reward(ready, note) if config.problem is not None else ""
+    return Plan(ready.task, ready.problems, backend, ready.digests, unscored)
+
+
+def _settle_reward(ready: Setup, note: Callable[[str], None]) -> str:
+    """Plays a given problem without a reward if the task can't compute it; returns why."""
+    why = in_own_loop(unscorable(ready.task, ready.problems[0], ready.config))
+    if why:
+        leave_unscored(ready.task)
+        note(f"no reward for this input: {why}")
+    return why
 
 
 def _refuse_keys(config: RunConfig, environ: Mapping[str, str]) -> None:

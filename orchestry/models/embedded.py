@@ -1,6 +1,6 @@
-"""The embedded SmolLM2-135M: llama.cpp in this process, served on loopback and called like any
-OpenAI-compatible server, so that free and paid calls use the same code.
-"""
+"""The embedded model, SmolLM2-135M or another GGUF file: llama.cpp in this process, served on
+loopback and called like any OpenAI-compatible server, so that free and paid calls use the same
+code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from http.client import HTTPConnection, HTTPException
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from orchestry.core.errors import Interrupted, ProviderError, unknown
+from orchestry.core.files import Progress, progress_bar
 from orchestry.core.machine import cores
 from orchestry.core.types import Completion, Request
+from orchestry.models.gguf import Gguf
 from orchestry.models.http import Endpoint, bytes_bound, schema_bound
 from orchestry.models.openai import OpenAIProvider
 from orchestry.models.weights import MODEL, SHA256, fetch_weights, weights_bar
@@ -35,21 +39,27 @@ class EmbeddedProvider:
     """Starts the server on entry and stops it on exit; downloads missing weights."""
 
     name = "embedded"
-    base_url = f"embedded:{SHA256[:12]}"  # the port changes from run to run, the weights don't
-    model = MODEL
-    sha256 = SHA256
     deterministic = False  # the other requests of a batch change the last bits
     cacheable = True
     bills_unanswered = False
     slots: int | None = SLOTS
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, timeout_s: float, own: Gguf | None = None) -> None:
+        """`own`: other weights than the pinned ones."""
+        self._timeout_s, self._own = timeout_s, own
+        self.model = own.name if own else MODEL
+        # The port changes from run to run, the weights don't.
+        self.base_url = own.address if own else f"embedded:{SHA256[:12]}"
         self._server: Any = None
         self._inner: OpenAIProvider | None = None
         self._slots = asyncio.Semaphore(SLOTS)
         self.key = secrets.token_hex(16)
         """The server's key; without one, any web page open on this machine could use its port."""
+
+    @property
+    def sha256(self) -> str | None:
+        """Of the weights; None before they were downloaded."""
+        return self._own.sha256 if self._own else SHA256
 
     @property
     def url(self) -> str:
@@ -66,7 +76,7 @@ class EmbeddedProvider:
             timeout_s=max(self._timeout_s, _PATIENCE_S),
             key=self.key,
         )
-        self._inner = await OpenAIProvider(endpoint, MODEL).__aenter__()
+        self._inner = await OpenAIProvider(endpoint, self.model).__aenter__()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -78,9 +88,11 @@ class EmbeddedProvider:
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
     ) -> Completion:
         """One attempt; see Provider. Raises ProviderError, permanent, for any other model."""
-        if request.model != MODEL:
+        if request.model != self.model:
             raise ProviderError(
-                unknown("embedded model", request.model, [MODEL]), transient=False, billed=False
+                unknown("embedded model", request.model, [self.model]),
+                transient=False,
+                billed=False,
             )
         assert self._inner is not None, "enter the provider before asking it"
         async with self._slots:
@@ -98,7 +110,7 @@ class EmbeddedProvider:
     async def _start(self) -> Any:
         """Loads weights and server in a thread; a cancelled start ends its download."""
         cancelled = threading.Event()
-        task = asyncio.create_task(asyncio.to_thread(_load, cancelled, self.key))
+        task = asyncio.create_task(asyncio.to_thread(_load, cancelled, self.key, self._own))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -111,25 +123,18 @@ class EmbeddedProvider:
         self._server = None  # its destructor joins the threads
 
 
-def _load(cancelled: threading.Event, key: str) -> Any:
+def _load(cancelled: threading.Event, key: str, own: Gguf | None) -> Any:
     # Its threads meet hundreds of times per token. One that spins while it waits keeps the one it
     # waits for off the core as soon as others use the machine, and answers all but stop; so they
     # soon sleep. OpenMP reads this once, when the library is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     xllamacpp: Any = import_module("xllamacpp")  # its types are not published
 
-    with weights_bar() as draw:
-
-        def progress(done: int, total: int) -> None:
-            if cancelled.is_set():
-                raise Interrupted("stopped while the weights were being fetched")
-            draw(done, total)
-
-        path = fetch_weights(progress)
+    path = fetched(own, cancelled)
     params = xllamacpp.CommonParams()
     params.verbosity = -1  # the C++ side writes to stderr from its own threads
     params.model.path = str(path)
-    params.model_alias = {MODEL}
+    params.model_alias = {own.name if own else MODEL}
     params.api_keys = [key]
     params.n_parallel = SLOTS
     params.n_ctx = SLOTS * CONTEXT
@@ -146,6 +151,21 @@ def _load(cancelled: threading.Event, key: str) -> Any:
             transient=False,
             billed=False,
         ) from None
+
+
+def fetched(own: Gguf | None, cancelled: threading.Event) -> Path:
+    """The weights on disk, downloaded first if they are missing, with a bar on stderr."""
+    bar: AbstractContextManager[Progress] = (
+        progress_bar(f"Fetching {own.path.name} (once)") if own else weights_bar()
+    )
+    with bar as draw:
+
+        def progress(done: int, total: int) -> None:
+            if cancelled.is_set():
+                raise Interrupted("stopped while the weights were being fetched")
+            draw(done, total)
+
+        return own.fetch(progress) if own else fetch_weights(progress)
 
 
 def _greet(url: str) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from orchestry.core.config import ProviderConfig
 from orchestry.core.distribution import install
-from orchestry.core.errors import ConfigError, unknown
+from orchestry.core.errors import ConfigError
 from orchestry.core.secrets import looks_like_key
 from orchestry.core.types import Provider
 
@@ -40,7 +40,7 @@ def open_provider(config: ProviderConfig, seed: int, environ: Mapping[str, str])
     if name == "openai":
         return _openai(config, environ)
     if name == "embedded":
-        return _embedded(config)
+        return _embedded(config, environ)
     if name == "recorded":
         return _recorded(config)
     from orchestry.models.fake import DEFAULT_MODEL, FakeProvider
@@ -89,15 +89,19 @@ def _openai(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
     return OpenAIProvider(endpoint, model)
 
 
-def _embedded(config: ProviderConfig) -> Provider:
+def _embedded(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
     from orchestry.models.embedded import EmbeddedProvider
+    from orchestry.models.gguf import KNOWN, gguf
     from orchestry.models.weights import MODEL
 
     _need("embedded", "xllamacpp", "openai", "aiohttp")
-    if config.model not in (None, MODEL):
+    if config.model in (None, MODEL, KNOWN[0].name):
+        return EmbeddedProvider(config.timeout_s)
+    try:
+        return EmbeddedProvider(config.timeout_s, gguf(str(config.model), environ))
+    except ConfigError as error:
         hint = "; for Claude, set ANTHROPIC_API_KEY" if config.name == "auto" else ""
-        raise ConfigError(unknown("embedded model", str(config.model), [MODEL]) + hint)
-    return EmbeddedProvider(config.timeout_s)
+        raise ConfigError(f"{error}{hint}") from None
 
 
 def _recorded(config: ProviderConfig) -> Provider:

@@ -15,6 +15,8 @@ from typing import Self
 from orchestry.core.types import SPLITS
 
 EVALUATIONS, BASELINES = "evaluations", "baselines"
+ASKS = "asks"
+"""The folder of a run in which the asks of its team lie."""
 FORMS = "[BASELINE--]SPLIT[--update-N][--samples-K]"
 """The form of a folder's name, for messages."""
 _NAME = re.compile(
@@ -64,7 +66,7 @@ def evaluation_folders(run: Path) -> Iterator[tuple[Path, Measurement]]:
 
 
 def host_of(folder: Path) -> Path | None:
-    """The run that contains a measurement's folder; None if there is none."""
+    """The run that contains the folder of a measurement or an ask; None if there is none."""
     host = folder.parent.parent
-    inside = folder.parent.name in (EVALUATIONS, BASELINES)
+    inside = folder.parent.name in (EVALUATIONS, BASELINES, ASKS)
     return host if inside and (host / "journal.jsonl").is_file() else None

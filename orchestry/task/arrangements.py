@@ -98,6 +98,9 @@ class Wrapped(BaseTask[Gathered]):
     async def evaluate(self, state: Gathered, tools: Tools) -> Score:
         return await evaluated(self.task, state.problem, state.inner, tools)
 
+    def delivered(self, state: Gathered) -> str:
+        return self.task.delivered(state.inner)
+
     def over(self, state: Gathered) -> bool:
         """Whether the task's own state is final."""
         return not self.task.to_act(state.inner)

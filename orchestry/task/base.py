@@ -89,6 +89,11 @@ class BaseTask(ABC, Generic[StateT]):
         """
         return state
 
+    def delivered(self, state: StateT) -> str:
+        """What the team hands over in a final state, for `orchestry ask`. '': the last stage's
+        texts. To be overridden where the work is put together from several texts."""
+        return ""
+
     def gold(self, problem: Problem) -> Mapping[str, str] | None:
         """An answer for every agent that must score 1.0, or None; `tasks check` plays it."""
         return None

@@ -14,6 +14,7 @@ from orchestry.core.errors import ConfigError, TaskError, unknown
 from orchestry.core.types import AgentSpec, Problem
 from orchestry.task.arrangements import ALONE, arranged, check_first_state
 from orchestry.task.base import BaseTask, TeamTask, rubric_fault
+from orchestry.task.given import given
 from orchestry.task.guard import count_stages, task_boundary
 from orchestry.task.registry import bundled, folder_of, load_task
 
@@ -41,7 +42,7 @@ def set_up(config: RunConfig, note: Callable[[str], None], held_out: bool = Fals
     digests = task_digests(task)
     _give_agents(task, config)
     config, task = arranged(config, task)
-    problems = _problems(task, config)
+    problems = _problems(task, config) if config.problem is None else (given(task, config),)
     if held_out:
         config = config.model_copy(update={"episodes": min(config.episodes, len(problems))})
     count_stages(task, problems[0])  # a task that never ends would spend without end

@@ -127,6 +127,10 @@ class CodeCollaboration(BaseTask[Work]):
         parts, feedback, tags = await judged(state.problem, state.program, tools)
         return self.score(feedback=feedback, tags=tags, **parts)
 
+    def delivered(self, state: Work) -> str:
+        """The program of both."""
+        return state.program.text
+
     def gold(self, problem: Problem) -> Mapping[str, str] | None:
         return next(iter(self.graded(problem)), None)
 

@@ -60,6 +60,13 @@ class Documentation(TeamTask):
         tags = remarks.tags(document, found, replaced=len(revised))
         return self.score(feedback=remarks.feedback(document), tags=tags, **found)
 
+    def delivered(self, state: Transcript) -> str:
+        """The documenter's sections, those that the reviewer replaced in its words."""
+        module = read(state.problem.prompt)
+        draft = sections(state.last(DOCUMENTER), module.names, mentions=True)
+        merged = {**draft, **sections(state.last(REVIEWER), module.names)}
+        return "\n\n".join(f"## {name}\n\n{text}" for name, text in merged.items())
+
     def gold(self, problem: Problem) -> Mapping[str, str] | None:
         return next(iter(self.graded(problem)), None)
 

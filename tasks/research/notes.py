@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -57,14 +58,24 @@ def needed(problem: Problem) -> tuple[str, ...]:
 
 def pool(problem: Problem, size: int) -> tuple[Note, ...]:
     """`size` notes to choose from, in an order of the problem's own: those that are needed, then
-    the others of their topic, then any."""
-    wanted, topics = needed(problem), {notes()[name].topic for name in needed(problem)}
+    the others of their topic, then any. A question without facts (`orchestry ask`) needs the note
+    whose title and text have most of its words."""
+    wanted = needed(problem) if "facts" in problem.data else (_nearest(problem.prompt),)
+    topics = {notes()[name].topic for name in wanted}
 
     def rank(note: Note) -> tuple[bool, bool, str]:
         return note.id not in wanted, note.topic not in topics, _draw(problem, note)
 
     chosen = sorted(notes().values(), key=rank)[: max(size, len(wanted))]
     return tuple(sorted(chosen, key=lambda note: _draw(problem, note)))
+
+
+def _nearest(question: str) -> str:
+    """The note that shares most words with the question; rare words count more."""
+    said = {note.id: set(prose.words(f"{note.title} {note.text}")) for note in notes().values()}
+    spread = Counter(word for words in said.values() for word in words)
+    asked = set(prose.words(question))
+    return max(said, key=lambda name: sum(1 / spread[word] for word in said[name] & asked))
 
 
 def _draw(problem: Problem, note: Note) -> str:

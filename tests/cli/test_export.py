@@ -11,14 +11,25 @@ from tests.backends.letters import TASK, settings, write_task
 from tests.cli.support import FAKE, CommandLine
 
 
-def test_a_run_of_prompts_says_where_they_are(cli: CommandLine) -> None:
+def test_a_run_of_prompts_is_exported(cli: CommandLine) -> None:
     assert cli("run", *FAKE, "--run-dir", "a-run").code == 0
-    before = sorted(Path().rglob("*"))
-    for args in ((), ("--merge",), ("--update", 1)):
+    told = cli("export", "a-run")
+    assert told.code == 0
+    assert told.out == (
+        "prompts of writer, reviewer, refactorer after update 0, with 0 learned behaviours\n"
+        "  a-run/export/update-0: README.md, team.yaml, team.py\n"
+    )
+    found = json.loads(cli("export", "a-run", "--out", "out", "--json").out)
+    assert (found["folder"], found["update"], found["accepted"]) == ("out", 0, [])
+    assert found["agents"] == ["writer", "reviewer", "refactorer"]
+    again = cli("run", *FAKE, "--config", "out/team.yaml", "--run-dir", "again")
+    assert again.code == 0
+    for args in (("--merge",), ("--agent", "writer")):
         cli("export", "a-run", *args).failed(
-            2, "a-run is a run of backend api", "no weights: `orchestry behaviors list a-run`"
+            2, "a-run is a run of backend api", "leave out --merge and --agent"
         )
-    assert sorted(Path().rglob("*")) == before
+    cli("export", "a-run").failed(2, "a-run/export/update-0 is not empty")
+    cli("export", "a-run", "--update", 1).failed(2, "a-run has no update 1")
 
 
 def test_what_is_no_run_is_named(cli: CommandLine) -> None:

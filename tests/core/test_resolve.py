@@ -33,7 +33,7 @@ RESUMABLE = (
 MEASURED = (
     *("task", "backend", "seed", "options", "weights", "provider", "sampling", "agents"),
     *("search.strategy", "search.k_samples", "search.beam_width", "search.exploration"),
-    *("search.joint", "learn.top_p", "learn.dtype", "learn.quantize"),
+    *("search.joint", "learn.top_p", "learn.dtype", "learn.quantize", "problem"),
 )
 MUTE = (
     *("allow_unsafe_code", "budget", "cache", "learn.keep", "learn.threads", "provider.timeout_s"),

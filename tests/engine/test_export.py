@@ -93,7 +93,7 @@ def test_an_adapter_is_the_same_in_plain_peft(finished: Run, model: str, tmp_pat
     found = export(finished.folder, tmp_path / "out")
     assert found.learned.update == 2
     assert names(tmp_path) == ["out"]
-    assert names(found.folder) == list(ROLES)
+    assert names(found.folder) == ["README.md", *ROLES]
     for agent, role in enumerate(ROLES):
         folder = found.folder / role
         kinds = ("config.json", "digests.json", "model.safetensors")
@@ -150,6 +150,25 @@ def test_the_readme_says_what_it_is_and_its_code_runs(
     assert "Traceback" not in capsys.readouterr().err
 
 
+@old_peft
+@pytest.mark.parametrize("merge", [False, True])
+def test_the_teams_readme_loads_all_agents(
+    merge: bool, finished: Run, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(finished.folder, tmp_path / "out", merge=merge)
+    text = (tmp_path / "out" / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(code.splitlines()) == 3
+    monkeypatch.chdir(tmp_path / "out")
+    known: dict[str, Any] = {}
+    exec(code, known)
+    assert [*known["team"]] == list(ROLES)
+    for agent, role in enumerate(ROLES):
+        expected = ours(model, finished.folder / LAST, agent)
+        torch.testing.assert_close(logits(known["team"][role]), expected, atol=1e-5, rtol=1e-5)
+        assert f"| {role} | [{role}](./{role}/README.md) |" in text
+
+
 def test_another_run_starts_from_an_export(
     finished: Run, model: str, tasks: Path, tmp_path: Path
 ) -> None:
@@ -163,7 +182,7 @@ def test_an_earlier_update_and_some_agents_can_be_chosen(run: Run) -> None:
     first = run.folder / "checkpoints" / "000004" / "left" / "adapter_model.safetensors"
     assert export(run.folder, agents=["left"], update=1).folder == run.folder / "export/update-1"
     assert names(run.folder / "export") == ["update-1"]
-    assert names(run.folder / "export" / "update-1") == ["left"]
+    assert names(run.folder / "export" / "update-1") == ["README.md", "left"]
     taken = run.folder / "export" / "update-1" / "left" / "adapter_model.safetensors"
     assert taken.read_bytes() == first.read_bytes()
     assert export(run.folder).folder.name == "update-2"
@@ -185,7 +204,7 @@ def test_a_shared_adapter_is_one_folder(model: str, tasks: Path, tmp_path: Path)
     sets = ("learn.shared=true", "episodes=4", "agents.right.temperature=0.5")
     made = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
     found = export(made.folder, merge=True)
-    assert names(found.folder) == ["shared"]
+    assert names(found.folder) == ["README.md", "shared"]
     assert found.adapters[0].agents == ROLES
     text = (found.folder / "shared" / "README.md").read_text()
     assert "# left and right, of the team of task letters" in text
@@ -321,7 +340,7 @@ def test_a_base_that_is_gone_is_needed_to_merge_alone(
     assert not (made.folder / "export").exists()
     notes: list[str] = []
     folder = export(made.folder, note=notes.append).folder
-    assert names(folder) == list(ROLES)
+    assert names(folder) == ["README.md", *ROLES]
     assert "name its new place in the exported adapter_config.json" in notes[0]
 
 
@@ -351,7 +370,7 @@ def test_without_torch_adapters_are_exported_and_models_name_the_extra(
     finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert names(export(finished.folder, tmp_path / "out").folder) == list(ROLES)
+    assert names(export(finished.folder, tmp_path / "out").folder) == ["README.md", *ROLES]
     with pytest.raises(ConfigError, match=r'needs torch, .*install "orchestry-marl\[local\]"'):
         export(finished.folder, tmp_path / "merged", merge=True)
     assert names(tmp_path) == ["out"]

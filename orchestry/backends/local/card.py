@@ -54,7 +54,7 @@ class Card:
             *_prompts(self),
             "## How it was trained",
             _facts(self),
-            _fenced(yaml.safe_dump(_settings(self.config), sort_keys=False), "yaml"),
+            fenced(yaml.safe_dump(_settings(self.config), sort_keys=False), "yaml"),
         ]
         return "\n\n".join(parts) + "\n"
 
@@ -136,8 +136,10 @@ def _usage(card: Card) -> list[str]:
     )
     options = ", ".join(f"{key}={value}" for key, value in generation(card.config, role).items())
     system = {"role": "system", "content": prompt}
-    messages = [*([system] if prompt else []), {"role": "user", "content": "..."}]
-    found = [_fenced(load + _ASK.format(messages=_listed(messages), options=options), "python")]
+    own = card.config.agents.get(role)
+    shown = [turn.model_dump() for one in (own.examples if own else ()) for turn in one.messages]
+    messages = [*([system] if prompt else []), *shown, {"role": "user", "content": "..."}]
+    found = [fenced(load + _ASK.format(messages=_listed(messages), options=options), "python")]
     if len(card.prompts) > 1:
         found.append(f"This asks {role}; the other agents have the same weights.")
     if stop := card.config.sampling.stop:
@@ -180,7 +182,7 @@ def _prompts(card: Card) -> list[str]:
     for role, prompt in card.prompts.items():
         drawn = generation(card.config, role).items()
         settings = ", ".join(f"{key} {value}" for key, value in drawn)
-        shown = _fenced(prompt, "text") if prompt else "None."
+        shown = fenced(prompt, "text") if prompt else "None."
         found += [f"## System prompt of {role}", shown, f"Its answers were drawn with {settings}."]
     return found
 
@@ -210,7 +212,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _fenced(text: str, language: str) -> str:
+def fenced(text: str, language: str) -> str:
     """A code block that no line of the text can end."""
     ticks = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, ticks + 1)

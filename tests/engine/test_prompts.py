@@ -1,0 +1,166 @@
+"""The exported prompts of an api run: the same requests in another run, and in plain Python."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import orchestry
+from orchestry.backends.api.library import Behavior, Library, empty_library, to_yaml, told
+from orchestry.core.config import resolve
+from orchestry.core.errors import ConfigError
+from orchestry.core.types import Example
+from orchestry.engine.prompts import export_prompts
+from orchestry.store.journal import Reserved
+from orchestry.store.run import Run
+from tests.cli.support import chat, message, served
+from tests.engine.test_authors import WORDS
+
+ODD = 'Say "a": \t{x} # no\n\n- \\n it\'s """so"""\n```\nß\u2028 end '
+RULE = ODD.replace("\u2028", "")
+MOVE = Example(asked="Which letter?\n  Say it. ", answered="the letter: a\n")
+SETS = (*WORDS, "episodes=2", "behaviors.enabled=false", "agents.reviewer.max_tokens=77")
+
+
+def library(model: str = "fake-1") -> Library:
+    """One behaviour of each kind."""
+    found = empty_library("words", model)
+    for one in (
+        Behavior(agent="writer", text="Be short.", status="accepted"),
+        Behavior(agent="writer", kind="example", text=told(MOVE), status="accepted"),
+        Behavior(
+            agent="reviewer", kind="prompt", text=ODD.replace("\u2028", ""), status="accepted"
+        ),
+        Behavior(agent="reviewer", text="Never tried.", status="candidate"),
+    ):
+        found = found.put(one)
+    return found
+
+
+def played(folder: Path, *sets: str, model: str = "fake-1") -> Run:
+    """A run whose team has that library."""
+    file = folder / "library.yaml"
+    file.write_text(to_yaml(library(model)), encoding="utf-8")
+    config = resolve([], [*SETS, *sets, f"behaviors.from={file}"])
+    return orchestry.train(config, folder / "run")
+
+
+def asked(run: Run) -> list[str]:
+    return [event.key for event in run.events if isinstance(event, Reserved)]
+
+
+def turns(run: Run) -> dict[str, list[dict[str, str]]]:
+    """By agent, the messages of one of its turns."""
+    return {
+        turn.agent: [message.model_dump() for message in turn.messages]
+        for node in run.episodes[0].nodes
+        for turn in node.turns
+    }
+
+
+def python(folder: Path) -> dict[str, Any]:
+    known: dict[str, Any] = {"__builtins__": {"range": range}}
+    exec((folder / "team.py").read_text(encoding="utf-8"), known)
+    return known
+
+
+def test_a_run_of_the_exported_config_makes_the_same_requests(tmp_path: Path) -> None:
+    run = played(tmp_path)
+    found = export_prompts(run.folder)
+    assert found.folder == run.folder / "export" / "update-0"
+    assert [(one.agent, one.kind) for one in found.accepted] == [
+        ("writer", "rule"),
+        ("writer", "example"),
+        ("reviewer", "prompt"),
+    ]
+    sets = [*SETS[1:-1], "cache.enabled=false"]
+    again = orchestry.train(resolve([found.folder / "team.yaml"], sets), tmp_path / "again")
+    assert asked(again) == asked(run)
+    bare = orchestry.train(resolve([], [*SETS, "cache.enabled=false"]), tmp_path / "bare")
+    assert not {*asked(bare)} & {*asked(run)}
+
+
+def test_the_python_file_imports_nothing_and_makes_the_same_chats(tmp_path: Path) -> None:
+    run = played(tmp_path)
+    folder = export_prompts(run.folder, tmp_path / "out").folder
+    known = python(folder)
+    assert {role: own["max_tokens"] for role, own in known["TEAM"].items()}["reviewer"] == 77
+    for role, turn in turns(run).items():
+        assert known["messages"](role, turn[-1]["content"]) == turn
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    for role in known["TEAM"]:
+        assert f"\n## {role}\n" in text
+    assert "- writer, rule `" in text
+    assert MOVE.asked.rstrip() in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("vendor", "path"), [("openai", "/v1"), ("anthropic", "")])
+def test_the_readmes_code_runs(
+    vendor: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(vendor)
+    bodies: list[dict[str, Any]] = []
+
+    def answer(number: int, body: dict[str, Any]) -> tuple[int, bytes]:
+        bodies.append(body)
+        return 200, chat("said") if vendor == "openai" else message("said")
+
+    with served(answer) as url:
+        where = (f"provider.name={vendor}", "provider.model=m", f"provider.base_url={url}{path}")
+        priced = ("prices.m.input=1", "prices.m.output=5", "judge.enabled=false")
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        run = played(tmp_path, *where, *priced, model="m")
+        folder = export_prompts(run.folder, tmp_path / "out").folder
+        (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+        assert len(code.splitlines()) <= 6
+        monkeypatch.setenv(f"{vendor.upper()}_BASE_URL", f"{url}{path}")
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.delitem(sys.modules, "team", raising=False)
+        before = bodies[0]
+        exec(code, {})
+    monkeypatch.delitem(sys.modules, "team")
+    sent = bodies[-1]
+    assert sent["model"] == "m"
+    assert said(sent)[:-1] == said(before)[:-1]
+    assert said(sent)[-1] == "..."
+
+
+def said(body: dict[str, Any]) -> list[str]:
+    """The texts of a request, the system prompt first."""
+    contents = [body["system"]] if "system" in body else []
+    contents += [one["content"] for one in body["messages"]]
+    return [one if isinstance(one, str) else "".join(b["text"] for b in one) for one in contents]
+
+
+def test_any_prompt_comes_back_as_it_is(tmp_path: Path) -> None:
+    texts = ("", " a", "a\n", "a\n\n", "\ta\n b\n", ODD, "yes", "1", "ü\n: x")
+    for number, text in enumerate(texts):
+        sets = [*SETS, "episodes=1"]
+        config = resolve([], sets, {"agents": {"writer": {"system_prompt": text}}})
+        run = orchestry.train(config, tmp_path / str(number))
+        folder = export_prompts(run.folder).folder
+        back = resolve([folder / "team.yaml"], [])
+        assert back.agents["writer"].system_prompt == text
+        assert python(folder)["TEAM"]["writer"]["system_prompt"] == text
+
+
+@pytest.mark.slow
+def test_a_learned_update_can_be_chosen(tmp_path: Path) -> None:
+    from tests.engine.test_learning import PLUS, config, model
+
+    with model() as (_, where):
+        run = orchestry.train(config(*where), tmp_path / "run")
+    last, first = export_prompts(run.folder), export_prompts(run.folder, update=0)
+    assert (last.update, last.folder.name) == (4, "update-4")
+    assert [one.text for one in last.accepted] == [PLUS]
+    assert PLUS in (last.folder / "README.md").read_text()
+    assert PLUS not in (first.folder / "README.md").read_text()
+    assert "Nothing was accepted" in (first.folder / "README.md").read_text()
+    with pytest.raises(ConfigError, match="not empty"):
+        export_prompts(run.folder)
