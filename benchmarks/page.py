@@ -24,6 +24,7 @@ SECTIONS = {
     "judge": "The judge, planted with noise and bias",
     "prompt_cache": "k samples on a server with a prompt cache",
     "acceptance": "Which prompt changes are accepted",
+    "in_search": "Prompt changes that the search tries",
     "credit": "Credit by agent in a planted game",
     "learning": "What learning behaviours is worth",
     "house_style": "A house's conventions, learned by a scripted model",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from benchmarks.quality.planted_prompts import (
@@ -135,11 +135,14 @@ class Arena:
         self, library: Library, problem: Problem, seed: int, still: Collection[str]
     ) -> Played:
         texts = _present(library)
-        place = int(problem.id)
-        base = self._world.chances_P[place]
-        chance = base + sum(self._rules[text][place] - base for text in texts)
-        value = self._world.reward(chance, random.Random(derive(seed, *texts)))
+        value = self.reward(library, int(problem.id), random.Random(derive(seed, *texts)))
         return Played(value, self._turns.setdefault(texts, _turns(texts)))
+
+    def reward(self, library: Library, place: int, rng: random.Random) -> float:
+        """Of one sample on the problem at that place."""
+        base = self._world.chances_P[place]
+        chance = base + sum(self._rules[text][place] - base for text in _present(library))
+        return self._world.reward(chance, rng)
 
 
 class Distiller:
@@ -168,31 +171,45 @@ class Distiller:
         return self._script.effects[self.update]
 
 
-def play(script: Script, noise: int, number: int) -> Run:
+Episodes = Callable[[Learner, Arena, int], Sequence[EpisodeRecord]]
+"""What the search has played since the update of that number."""
+
+
+def play(
+    script: Script,
+    noise: int,
+    number: int,
+    episodes: Episodes = lambda learner, arena, update: (),
+) -> Run:
     """One run of the learner, with the default settings of everything but its allowance."""
     rng = random.Random(derive("acceptance", "learner", noise, number))
     world, rules = new_world(NOISES[noise], rng), script.rules()
     chances = {text: world.shifted(effect, script.spread, rng) for text, effect in rules.items()}
-    distiller = Distiller(script)
+    distiller, arena = Distiller(script), Arena(world, chances)
     learner = Learner(
         BehaviorsConfig(enabled=True),
         derive("acceptance", "learner", noise, number),
         TEAM,
         prompts={spec.role: "" for spec in TEAM},
         dev=DEV,
-        arena=Arena(world, chances),
+        arena=arena,
         author=Author(distiller, "planted", 512),
         updates=len(script.effects),
         states=[State.first(Library(task="planted", model="planted"), BehaviorsConfig().alpha)],
     )
-    asyncio.run(_learn(learner, distiller, script))
+    asyncio.run(_learn(learner, distiller, script, lambda now: episodes(learner, arena, now)))
     return _outcome(learner.states[-1], rules)
 
 
-async def _learn(learner: Learner, distiller: Distiller, script: Script) -> None:
+async def _learn(
+    learner: Learner,
+    distiller: Distiller,
+    script: Script,
+    episodes: Callable[[int], Sequence[EpisodeRecord]],
+) -> None:
     for update in range(len(script.effects)):
         distiller.update = update
-        await learner.update(distiller.block(), {})
+        await learner.update([*distiller.block(), *episodes(update)], {})
 
 
 def _outcome(state: State, rules: dict[str, float]) -> Run:
