@@ -33,7 +33,8 @@ class HouseStyle(TeamTask):
     def observe(self, state: Transcript, agent: str) -> str:
         if agent == WRITER:
             return state.problem.prompt
-        return prompts.for_editor(Brief.of(state.problem).kind, state.last(WRITER))
+        kind = state.problem.data.get("kind", "text")  # a user's own notes have no data
+        return prompts.for_editor(kind, state.last(WRITER))
 
     async def evaluate(self, state: Transcript, tools: Tools) -> Score:
         """Of the editor's text; of the draft, until there is one."""

@@ -32,6 +32,7 @@ ENOUGH: dict[str, str] = {
     "code_collaboration": "aux_goal, aux_signature, entry_point, example, main_goal, signature",
     "code_review": "entry_point, example, signature",
     "documentation": "",
+    "house_style": "",
     "research": "",
     "story": "beats, characters, object, place",
     "tldr": "",
