@@ -89,8 +89,8 @@ class Rows:
     """The rows of a mirror, in an order that does not depend on kills, resumes or concurrency.
 
     Episodes come by number. Each update, and then its evaluation, comes after the last episode that
-    it learned from. A row that arrives early waits. So the n-th row of a run is the same in all its
-    processes.
+    it learned from, and before the next one. A row that arrives early waits. So the n-th row of a
+    run is the same in all its processes.
     """
 
     def __init__(self, every: int | None) -> None:

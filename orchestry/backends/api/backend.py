@@ -76,6 +76,11 @@ class ApiBackend(Backend):
         return self.config.behaviors.every if self.config.behaviors.enabled else None
 
     @property
+    def overlaps(self) -> bool:
+        """See Backend."""
+        return bool(self.config.behaviors.enabled) and self.config.behaviors.overlap
+
+    @property
     def updates(self) -> int:
         """See Backend."""
         return len(self.learner.states) - 1 if self.learner else 0
@@ -88,8 +93,9 @@ class ApiBackend(Backend):
         async with super().open(store, task, rate, on_warn):
             if self.config.behaviors.enabled:
                 learned = [event for event in store.events if isinstance(event, journal.Learned)]
+                later = Ranked(self.gateway, self.config.episodes)  # than all episodes' calls
                 self.learner = self.new_learner(
-                    task, Dev(self, task, self.gateway, rate), self._author, learned
+                    task, Dev(self, task, later, rate), self._author, learned
                 )
             yield
 
@@ -117,7 +123,8 @@ class ApiBackend(Backend):
         """See Backend: with the library of that episode's block."""
         library = self.library
         if self.learner is not None and self.every is not None:
-            library = self.learner.states[episode // self.every].library
+            known = max(0, episode // self.every - self.overlaps)
+            library = self.learner.states[known].library
         return Rollout(
             task=task,
             team=self.team(task, library),

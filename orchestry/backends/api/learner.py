@@ -13,6 +13,7 @@ same result.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -43,8 +44,9 @@ from orchestry.core.types import AgentSpec, Frozen, Problem, Turn
 from orchestry.rollout.credit import blame
 from orchestry.store.records import EpisodeRecord
 
-BATCH = 8
-"""Pairs played at once; the race looks after each batch."""
+BATCH = 24
+"""Pairs played at once, about: equal batches, so that none leaves most call slots free. The race
+looks after each."""
 TOGETHER = 4
 """Rules of one agent that race at once: half of them stand in a prompt, on average."""
 GAIN = 0.05
@@ -272,7 +274,8 @@ class Learner:
 
     async def _pairs(self, entrants: Sequence[Entrant]) -> None:
         """Plays pairs of teams, each on a fresh draw, and tells every entrant its gains."""
-        count = min(BATCH, int(self._left / self._pair_calls))
+        fit = self._left / self._pair_calls
+        count = math.ceil(int(fit) / max(1, round(fit / BATCH)))
         draws = self._draw(count)
         sides = [coins(seed, [one.behavior for one in entrants]) for _, seed in draws]
         arms = [
