@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 from orchestry.core.errors import BudgetExceeded, Interrupted
@@ -23,6 +23,27 @@ async def together(work: Iterable[Awaitable[_T]]) -> list[_T]:
     if errors:
         raise gravest(errors)
     return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+
+
+@asynccontextmanager
+async def outstanding() -> AsyncIterator[Callable[[Awaitable[_T]], asyncio.Task[_T]]]:
+    """Starts work that is awaited later, by the end of the block at the latest. If the block fails,
+    the work finishes first, because its calls are paid for; if it is cancelled, so is the work.
+    """
+    tasks = list[asyncio.Task[_T]]()
+
+    def start(work: Awaitable[_T]) -> asyncio.Task[_T]:
+        tasks.append(asyncio.ensure_future(work))
+        return tasks[-1]
+
+    try:
+        yield start
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        raise
+    finally:
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def gravest(errors: Sequence[BaseException]) -> BaseException:

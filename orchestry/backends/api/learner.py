@@ -13,10 +13,10 @@ same result.
 
 from __future__ import annotations
 
-import math
+import asyncio
 import random
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,16 +37,18 @@ from orchestry.backends.api.race import (
     spread,
 )
 from orchestry.core.choices import PROPOSALS
-from orchestry.core.concurrency import together
+from orchestry.core.concurrency import outstanding, together
 from orchestry.core.config import BehaviorsConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import AgentSpec, Frozen, Problem, Turn
 from orchestry.rollout.credit import blame
 from orchestry.store.records import EpisodeRecord
 
-BATCH = 24
-"""Pairs played at once, about: equal batches, so that none leaves most call slots free. The race
-looks after each."""
+BATCH = 8
+"""Pairs that are drawn together; the race looks after each batch."""
+AHEAD = 3
+"""Batches in flight at once: about 48 plays, so that call slots stay taken. Who plays in a batch
+depends on all batches up to the third before it, whatever arrives first."""
 TOGETHER = 4
 """Rules of one agent that race at once: half of them stand in a prompt, on average."""
 GAIN = 0.05
@@ -64,6 +66,19 @@ class Played:
 
     value: float | None
     turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Pairs of teams that are being played."""
+
+    entrants: Sequence[Entrant]
+    sides: Sequence[Mapping[str, int]]
+    """By pair and behaviour, the team that has it: see `coins`."""
+    plays: asyncio.Task[list[Played]]
+    """Of each pair its first team, then its second."""
+    calls: float
+    """That they take, as far as known beforehand."""
 
 
 class Arena(Protocol):
@@ -254,15 +269,21 @@ class Learner:
 
     async def _race(self) -> None:
         """Plays pairs until nobody is left in the race or the update can't pay for another one."""
-        played = set[str]()
-        while self._state.race.entrants and self._left >= self._pair_calls:
-            race, library = self._state.race, self._state.library
-            entrants = together_now(race, library, self._pairs_left)
-            played |= {one.behavior for one in entrants}
-            await self._pairs(entrants)
-            for one in self._state.race.entrants:
-                self._decide(one)
-            self._set(race=self._state.race.backed(self._pairs_left, self._kept))
+        played, flying = set[str](), deque[Batch]()
+        async with outstanding() as start:
+            while True:
+                spare = self._left - sum(batch.calls for batch in flying)
+                affordable = self._state.race.entrants and spare >= self._pair_calls
+                if affordable and len(flying) < AHEAD:
+                    flying.append(self._pairs(spare, start))
+                    played |= {one.behavior for one in flying[-1].entrants}
+                    continue
+                if not flying:
+                    break
+                await self._take_in(flying.popleft())
+                for one in self._state.race.entrants:
+                    self._decide(one)
+                self._set(race=self._state.race.backed(self._pairs_left, self._kept))
         for one in self._state.race.entrants:
             if one.behavior in played:
                 self._record(one, "continues")
@@ -272,24 +293,34 @@ class Learner:
         """The part of alpha that the candidates of later updates may borrow."""
         return self._config.alpha * kept_for(len(self.states), self._updates)
 
-    async def _pairs(self, entrants: Sequence[Entrant]) -> None:
-        """Plays pairs of teams, each on a fresh draw, and tells every entrant its gains."""
-        fit = self._left / self._pair_calls
-        count = math.ceil(int(fit) / max(1, round(fit / BATCH)))
+    def _pairs(
+        self, calls: float, start: Callable[[Awaitable[list[Played]]], asyncio.Task[list[Played]]]
+    ) -> Batch:
+        """Starts pairs of teams for at most so many calls, each on a fresh draw."""
+        entrants = together_now(self._state.race, self._state.library, self._pairs_left)
+        count = min(BATCH, int(calls / self._pair_calls))
         draws = self._draw(count)
         sides = [coins(seed, [one.behavior for one in entrants]) for _, seed in draws]
         arms = [
             [(self._team(entrants, side, arm), problem, seed) for arm in (1, -1)]
             for side, (problem, seed) in zip(sides, draws, strict=True)
         ]
-        plays = await together(self._arena.play(*one) for pair in arms for one in pair)
+        plays = start(together(self._arena.play(*one) for pair in arms for one in pair))
+        return Batch(entrants, sides, plays, count * self._pair_calls)
+
+    async def _take_in(self, batch: Batch) -> None:
+        """Tells every entrant that is still in the race its gains in these pairs."""
+        plays = await batch.plays
         pairs = list(zip(plays[::2], plays[1::2], strict=True))
         calls, usd = cost(pairs)
         left = self._pairs_left
-        self._left -= max(calls, count)  # a server that refuses all pairs ends the race too
+        self._left -= max(calls, len(pairs))  # a server that refuses all pairs ends the race too
         self._set(pairs=self._state.pairs + len(pairs), calls=self._state.calls + calls)
-        for one in entrants:
-            for side, (first, second) in zip(sides, pairs, strict=True):
+        there = {one.behavior for one in batch.entrants}
+        for one in self._state.race.entrants:
+            if one.behavior not in there:
+                continue
+            for side, (first, second) in zip(batch.sides, pairs, strict=True):
                 if first.value is not None and second.value is not None:
                     one = one.seen(side[one.behavior] * (first.value - second.value), left)
             paid = {"calls": one.calls + calls, "usd": one.usd + usd}
