@@ -1,11 +1,11 @@
-"""How full the places are in a default run that judges, gives credit and learns.
+"""How full the call slots are in a default run that judges, gives credit and learns.
 
 `orchestry run` of 40 episodes of `trio` (three agents, answers of different worth) with the
 defaults of a Claude model, on a loopback server in another process with a constant latency. Ideal
-is calls x latency / places. The timeline comes from the journal: a call is in flight from when its
+is calls x latency / slots. The timeline comes from the journal: a call is in flight from when its
 answer's `seconds` began to when it arrived. The run is played in this process after a small one
 that is not counted (imports, first connections). The second latency tells waiting from the time
-that the engine itself takes.
+that the engine itself takes. Each is played without and with `behaviors.overlap`.
 
     python -m benchmarks.guarantees.wall [--latency-s S ...] [--episodes N] [--set KEY=VALUE ...]
         [--repeats N] [--patience S] [--realtime] [--json] [--write]
@@ -18,7 +18,6 @@ import itertools
 import json
 import os
 import resource
-import statistics
 import sys
 import tempfile
 import time
@@ -77,6 +76,7 @@ class Look:
     """One run. `others`: share of the machine that other processes took meanwhile."""
 
     latency_s: float
+    overlap: bool
     calls: Counter[str]
     drawn_s: float
     wall_s: float
@@ -119,8 +119,11 @@ def config(url: str, episodes: int, *sets: str) -> RunConfig:
     return resolve([], [*BASE, f"provider.base_url={url}", f"episodes={episodes}", *sets])
 
 
-def look(server: Spawned, latency_s: float, episodes: int, sets: Sequence[str]) -> Look:
+def look(
+    server: Spawned, latency_s: float, episodes: int, sets: Sequence[str], *, overlap: bool = False
+) -> Look:
     """Plays the run once, after a small one."""
+    sets = [*sets, f"behaviors.overlap={str(overlap).lower()}"]
     with tempfile.TemporaryDirectory() as folder:
         train(config(server.url, 2, *sets, "behaviors.enabled=false"), Path(folder, "warm"))
         server.reset()
@@ -132,6 +135,7 @@ def look(server: Spawned, latency_s: float, episodes: int, sets: Sequence[str]) 
         calls = spans(run)
     return Look(
         latency_s=latency_s,
+        overlap=overlap,
         calls=Counter(call.purpose for call in calls),
         drawn_s=server.bill()["latency_total_s"],
         wall_s=wall_s,
@@ -151,9 +155,9 @@ def play(args: argparse.Namespace) -> list[Look]:
     found = []
     for latency_s in args.latency_s:
         with spawn(Options(latency_s=latency_s)) as server:
-            for _ in range(args.repeats):
+            for overlap in [False, True] * args.repeats:
                 load.wait(args.patience)
-                found.append(look(server, latency_s, args.episodes, args.set))
+                found.append(look(server, latency_s, args.episodes, args.set, overlap=overlap))
                 print(_row(found[-1]), file=sys.stderr)
     return found
 
@@ -161,6 +165,7 @@ def play(args: argparse.Namespace) -> list[Look]:
 def _row(one: Look) -> dict[str, str]:
     return {
         "latency s": f"{one.latency_s:g}",
+        "overlap": str(one.overlap).lower(),
         "calls": str(one.calls.total()),
         **{name: str(one.calls[name]) for name in (*SEARCH, "distil", "trial")},
         "ideal s": f"{one.ideal_s:.1f}",
@@ -173,7 +178,7 @@ def _row(one: Look) -> dict[str, str]:
 
 
 def shares(one: Look) -> list[dict[str, str]]:
-    """What was in flight, how long, and how many places stood idle meanwhile."""
+    """What was in flight, how long, and how many call slots stood idle meanwhile."""
     seconds, taken = defaultdict[str, float](float), defaultdict[str, float](float)
     for stretch in one.stretches:
         seconds[stretch.kind] += stretch.seconds
@@ -183,7 +188,7 @@ def shares(one: Look) -> list[dict[str, str]]:
         {
             "in flight": kind,
             "seconds": f"{seconds[kind]:.1f}",
-            "places taken, mean": f"{taken[kind] / max(seconds[kind], 1e-9):.1f}",
+            "slots taken, mean": f"{taken[kind] / max(seconds[kind], 1e-9):.1f}",
             "share of all idle time": f"{idle[kind] / sum(idle.values()):.0%}",
         }
         for kind in sorted(idle, key=lambda kind: -idle[kind])
@@ -193,18 +198,26 @@ def shares(one: Look) -> list[dict[str, str]]:
 def section(looks: Sequence[Look], episodes: int) -> str:
     """The section's text; the goal is judged by the median look at the first latency."""
     first = [one for one in looks if one.latency_s == looks[0].latency_s]
-    middle = sorted(first, key=lambda one: one.ratio)[len(first) // 2]
-    in_flight = statistics.median(one.in_flight for one in first)
-    met = middle.ratio <= GOAL and in_flight >= GOAL_IN_FLIGHT
+    parts = [_part([one for one in first if one.overlap == way]) for way in (False, True)]
     return (
         f"{episodes} episodes with the defaults of a Claude model, judge, credit and learning on, "
-        f"{PLACES} calls at once, constant latency. Ideal is calls x latency / {PLACES}; in flight "
-        f"is the mean over the wall clock.\n\n{columns([_row(one) for one in looks], False)}\n\n"
-        f"Where places stand idle at {middle.latency_s:g} s (search: the agents', the judge's and "
+        f"{PLACES} calls at once, constant latency. With `behaviors.overlap` the next episodes are "
+        f"played while an update races. Ideal is calls x latency / {PLACES}; in flight is the mean "
+        f"over the wall clock.\n\n{columns([_row(one) for one in looks], False)}\n\n"
+        + "\n\n".join(parts)
+    )
+
+
+def _part(looks: Sequence[Look]) -> str:
+    """Where slots stand idle, and whether the goal is met, with or without overlap."""
+    middle = sorted(looks, key=lambda one: one.ratio)[len(looks) // 2]
+    met = middle.ratio <= GOAL and middle.in_flight >= GOAL_IN_FLIGHT
+    return (
+        f"Where call slots stand idle at {middle.latency_s:g} s, "
+        f"{'with' if middle.overlap else 'without'} overlap (search: the agents', the judge's and "
         f"the credit's calls):\n\n{columns(shares(middle), False)}\n\n"
-        f"Goal of wall / ideal <= {GOAL:g} and at least {GOAL_IN_FLIGHT} in flight at "
-        f"{middle.latency_s:g} s: {middle.ratio:.2f} and {in_flight:.1f}, "
-        f"{'met' if met else 'missed'}."
+        f"Goal of wall / ideal <= {GOAL:g} and at least {GOAL_IN_FLIGHT} in flight: "
+        f"{middle.ratio:.2f} and {middle.in_flight:.1f}, {'met' if met else 'missed'}."
     )
 
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from orchestry.backends.api.contrasts import Contrast, contrasts
@@ -37,7 +38,7 @@ from orchestry.backends.api.race import (
     spread,
 )
 from orchestry.core.choices import PROPOSALS
-from orchestry.core.concurrency import outstanding, together
+from orchestry.core.concurrency import Outstanding, together
 from orchestry.core.config import BehaviorsConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import AgentSpec, Frozen, Problem, Turn
@@ -270,13 +271,14 @@ class Learner:
     async def _race(self) -> None:
         """Plays pairs until nobody is left in the race or the update can't pay for another one."""
         played, flying = set[str](), deque[Batch]()
-        async with outstanding() as start:
+        async with Outstanding() as outstanding:
             while True:
                 spare = self._left - sum(batch.calls for batch in flying)
                 affordable = self._state.race.entrants and spare >= self._pair_calls
                 if affordable and len(flying) < AHEAD:
-                    flying.append(self._pairs(spare, start))
-                    played |= {one.behavior for one in flying[-1].entrants}
+                    entrants = self._next_to_play(flying)
+                    flying.append(self._pairs(entrants, spare, outstanding))
+                    played |= {one.behavior for one in entrants}
                     continue
                 if not flying:
                     break
@@ -293,11 +295,15 @@ class Learner:
         """The part of alpha that the candidates of later updates may borrow."""
         return self._config.alpha * kept_for(len(self.states), self._updates)
 
-    def _pairs(
-        self, calls: float, start: Callable[[Awaitable[list[Played]]], asyncio.Task[list[Played]]]
-    ) -> Batch:
+    def _next_to_play(self, flying: Iterable[Batch]) -> list[Entrant]:
+        """Who plays the next batch, beside those in flight."""
+        pairs = Counter[str]()
+        for batch in flying:
+            pairs.update({one.behavior: len(batch.sides) for one in batch.entrants})
+        return together_now(self._state.race, self._state.library, self._pairs_left, pairs)
+
+    def _pairs(self, entrants: Sequence[Entrant], calls: float, outstanding: Outstanding) -> Batch:
         """Starts pairs of teams for at most so many calls, each on a fresh draw."""
-        entrants = together_now(self._state.race, self._state.library, self._pairs_left)
         count = min(BATCH, int(calls / self._pair_calls))
         draws = self._draw(count)
         sides = [coins(seed, [one.behavior for one in entrants]) for _, seed in draws]
@@ -305,7 +311,7 @@ class Learner:
             [(self._team(entrants, side, arm), problem, seed) for arm in (1, -1)]
             for side, (problem, seed) in zip(sides, draws, strict=True)
         ]
-        plays = start(together(self._arena.play(*one) for pair in arms for one in pair))
+        plays = outstanding.start(together(self._arena.play(*one) for pair in arms for one in pair))
         return Batch(entrants, sides, plays, count * self._pair_calls)
 
     async def _take_in(self, batch: Batch) -> None:
@@ -321,7 +327,7 @@ class Learner:
             if one.behavior not in there:
                 continue
             for side, (first, second) in zip(batch.sides, pairs, strict=True):
-                if first.value is not None and second.value is not None:
+                if first.value is not None and second.value is not None and one.worth < 1.0:
                     one = one.seen(side[one.behavior] * (first.value - second.value), left)
             paid = {"calls": one.calls + calls, "usd": one.usd + usd}
             self._set(race=self._state.race.put(one.model_copy(update=paid)))
@@ -442,13 +448,17 @@ def coins(seed: int, behaviors: Sequence[str]) -> dict[str, int]:
     return {id: random.Random(derive(seed, "side", id)).choice((1, -1)) for id in behaviors}
 
 
-def together_now(race: Race, library: Library, left: float) -> list[Entrant]:
+def together_now(
+    race: Race, library: Library, left: float, flying: Mapping[str, int] = MappingProxyType({})
+) -> list[Entrant]:
     """Who plays the next pairs: the retest, and of each agent TOGETHER rules and one example, those
-    first who have played least, then the likeliest winners."""
-    ranked = sorted(
-        race.candidates,
-        key=lambda one: (len(one.gains) >= FIRST, -one.chance(left), one.behavior),
-    )
+    first who have played least (with pairs in flight, by behaviour), then the likeliest winners."""
+
+    def rank(one: Entrant) -> tuple[bool, float, str]:
+        played = len(one.gains) + flying.get(one.behavior, 0)
+        return played >= FIRST, -one.chance(left), one.behavior
+
+    ranked = sorted(race.candidates, key=rank)
     chosen, counts = [one for one in race.entrants if one.kind == "retest"], Counter[str]()
     for one in ranked:
         behavior = library.find(one.behavior)
