@@ -42,9 +42,10 @@ def results(run: Run) -> tuple[Any, ...]:
 @pytest.mark.parametrize("overlap", ["false", "true"])
 def test_results_do_not_depend_on_concurrency_or_latencies(tmp_path: Path, overlap: str) -> None:
     found = []
-    for concurrency, mean_s in ((1, 0.0005), (4, 0.002), (32, 0.02)):
+    for concurrency, episodes, mean_s in ((1, 3, 0.0005), (4, 2, 0.002), (32, 1, 0.004)):
         with model(drawn(concurrency, mean_s)) as (_, where):
-            sets = (f"behaviors.overlap={overlap}", f"search.concurrency={concurrency}", *where)
+            at_once = (f"search.concurrency={concurrency}", f"search.episodes_in_flight={episodes}")
+            sets = (f"behaviors.overlap={overlap}", *at_once, *where)
             found.append(results(orchestry.train(config(*sets), tmp_path / f"at-{concurrency}")))
     assert found[0] == found[1] == found[2]
 
@@ -64,6 +65,18 @@ def test_what_an_overlapping_update_accepts_is_used_one_block_later(tmp_path: Pa
     assert len(states(run.folder)) == 4, "the last block is learned from too"
     shown = entry(PageRun("", run, False))["updates"]
     assert [one["after"] for one in shown] == [6, 9, 12, 12]
+
+
+@pytest.mark.slow
+def test_lost_episodes_are_played_again_with_the_library_that_they_had(tmp_path: Path) -> None:
+    with model() as (server, where):
+        run = orchestry.train(config(OVERLAP, *where), tmp_path / "run")
+        whole, calls = artefacts(run.folder), len(server.bodies)
+        path = run.folder / "episodes.jsonl"
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:4]))
+        resume(run.folder)
+        assert artefacts(run.folder) == whole
+        assert len(server.bodies) == calls
 
 
 @pytest.mark.slow

@@ -45,11 +45,11 @@ from orchestry.core.types import AgentSpec, Frozen, Problem, Turn
 from orchestry.rollout.credit import blame
 from orchestry.store.records import EpisodeRecord
 
-BATCH = 8
+BATCH = 4
 """Pairs that are drawn together; the race looks after each batch."""
-AHEAD = 3
-"""Batches in flight at once: about 48 plays, so that call slots stay taken. Who plays in a batch
-depends on all batches up to the third before it, whatever arrives first."""
+AHEAD = 4
+"""Batches in flight at once: 32 plays, so that call slots stay taken. Who plays in a batch depends
+on all batches up to the fourth before it, whatever arrives first. More at once would know less."""
 TOGETHER = 4
 """Rules of one agent that race at once: half of them stand in a prompt, on average."""
 GAIN = 0.05
