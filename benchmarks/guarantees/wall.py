@@ -36,7 +36,7 @@ from orchestry.engine.run import train
 from orchestry.store.journal import Answered
 from orchestry.store.run import Run
 
-COMMAND = "python -m benchmarks.guarantees.wall --write"
+COMMAND = "python -m benchmarks.guarantees.wall --realtime --patience 0 --write"
 TASKS = ROOT / "benchmarks" / "server" / "tasks"
 PLACES = 32
 GOAL = 1.5
