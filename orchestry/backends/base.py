@@ -139,6 +139,11 @@ class Backend(ABC):
         """Updates taken so far, by earlier processes too."""
 
     @property
+    def overlaps(self) -> bool:
+        """Whether the update after a block is made while the next block is played."""
+        return False
+
+    @property
     def taught(self) -> int | None:
         """Updates that had something to learn from, if that is counted."""
         return None

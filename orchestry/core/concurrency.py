@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from orchestry.core.errors import BudgetExceeded, Interrupted
 
@@ -23,6 +23,31 @@ async def together(work: Iterable[Awaitable[_T]]) -> list[_T]:
     if errors:
         raise gravest(errors)
     return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+
+
+class Outstanding:
+    """Work that is started and awaited later, by the end of `async with` at the latest.
+
+    If the block fails, the work finishes first, because its calls are paid for. If it is cancelled,
+    so is the work.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Starts it at once."""
+        self._tasks.append(asyncio.create_task(work))
+        return self._tasks[-1]
+
+    async def __aenter__(self) -> Outstanding:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            for task in self._tasks:
+                task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def gravest(errors: Sequence[BaseException]) -> BaseException:

@@ -223,6 +223,9 @@ class BehaviorsConfig(Frozen):
     model behind OpenAI's API, even in a task that asks for no judge."""
     every: int = Field(5, ge=1, le=100_000)
     """Episodes between two updates of the library."""
+    overlap: bool = False
+    """True: while an update races, the next episodes are played with the library before it. The
+    run takes less time, and what an update accepts is used `every` episodes later."""
     source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
     """A library to start from (`behaviors.from`): a YAML file, a run, or the name of a bundled one.
     A library of another task or model is tested first."""

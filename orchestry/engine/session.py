@@ -3,7 +3,8 @@
 Work is shared by runs and judge checks: workers, interruption, the first failure.
 
 If the backend learns, episodes come in blocks with an update after each. All episodes of a block
-are played with what was learned before it.
+are played with what was learned before it. If the backend overlaps, the update after a block is
+made while the next block is played, which then can't use it yet.
 
 A failure loses nothing that was paid for: calls in flight finish into the journal, finished
 episodes are committed, and `orchestry resume` can continue.
@@ -163,15 +164,23 @@ class Session(Work):
         self.rate = rate
         self.plan.foresee(self._ledger, len(self.store.episodes))
         await self.run([self._evaluate()])
-        for update, block in enumerate(self._blocks()):
-            await self._play(block)
+        await self._play_blocks()
+        rate.sum_up()
+
+    async def _play_blocks(self) -> None:
+        backend, due = self.plan.backend, list[tuple[int, range]]()
+        for number, block in enumerate(self._blocks(), start=1):
+            await self._together(due, block)
             self._settle(block)
             if self.failure:
-                break
-            if len(block) == self.plan.backend.every and update == self.plan.backend.updates:
-                await self.run([self._learn(update + 1, block)])
-                await self.run([self._evaluate()])
-        rate.sum_up()
+                return
+            whole = len(block) == backend.every and number == backend.updates + 1
+            due = [(number, block)] if whole else []
+            if due and not backend.overlaps:
+                await self._together(due)
+                due = []
+        if due:
+            await self._together(due)
 
     def _blocks(self) -> Iterator[range]:
         """The episodes between two updates, all at once if there are none."""
@@ -179,10 +188,22 @@ class Session(Work):
         size = self.plan.backend.every or asked
         return (range(first, min(first + size, asked)) for first in range(0, asked, size))
 
-    async def _play(self, block: range) -> None:
+    async def _together(
+        self, updates: Sequence[tuple[int, range]], block: range = range(0)
+    ) -> None:
+        """Makes these updates, by number and block, while the episodes of `block` are played."""
         queue = (number for number in block if number not in self.store.episodes)
         places = min(len(block), self.plan.episodes_in_flight)
-        await self.run(self._work(queue) for _ in range(places))
+        await self.run(
+            [
+                *(self._update(number, learned) for number, learned in updates),
+                *(self._work(queue) for _ in range(places)),
+            ]
+        )
+
+    async def _update(self, number: int, block: range) -> None:
+        await self._learn(number, block)
+        await self._evaluate()
 
     async def _learn(self, number: int, block: range) -> None:
         """One update of the backend, from the episodes of its block."""
@@ -192,7 +213,7 @@ class Session(Work):
         backend.gateway.pulse.doing = f"update {number}"
         try:
             episodes, said = self.store.episodes, self._said()
-            rated = sorted({number for number, _ in said} - set(block))
+            rated = sorted({number for number, _ in said if number < block[0]} & episodes.keys())
             update = await backend.update(
                 [episodes[number] for number in block if not episodes[number].failed],
                 said,

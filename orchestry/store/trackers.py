@@ -89,15 +89,15 @@ class Rows:
     """The rows of a mirror, in an order that does not depend on kills, resumes or concurrency.
 
     Episodes come by number. Each update, and then its evaluation, comes after the last episode that
-    it learned from. A row that arrives early waits. So the n-th row of a run is the same in all its
-    processes.
+    it learned from, and before the next one. A row that arrives early waits. So the n-th row of a
+    run is the same in all its processes.
     """
 
     def __init__(self, every: int | None) -> None:
         self._every = every
         self._metrics = Metrics()
         self._tags = set[str]()
-        self._next = 0
+        self._next = self._learned = 0
         self._episodes: dict[int, tuple[EpisodeRecord, float]] = {}
         self._updates: dict[int, Learned] = {}
         self._evaluations: dict[int, Evaluated] = {}
@@ -121,7 +121,7 @@ class Rows:
         while True:
             if (row := self._due()) is not None:
                 yield row
-            elif self._next in self._episodes:
+            elif self._next in self._episodes and not self._learns:
                 record, at = self._episodes.pop(self._next)
                 self._next += 1
                 if not record.failed:
@@ -129,12 +129,18 @@ class Rows:
             else:
                 return
 
+    @property
+    def _learns(self) -> bool:
+        """Whether the update before the next episode is still being made."""
+        return self._every is not None and self._learned < self._next // self._every
+
     def _due(self) -> TrackerRow | None:
         """The update from the episodes so far, then its evaluation, each once."""
         if self._every is None or self._next % self._every:
             return None
         number, last = self._next // self._every, max(0, self._next - 1)
         if (update := self._updates.pop(number, None)) is not None:
+            self._learned = number
             return TrackerRow(last, update.at, dict(_numbers("learn", update.state)))
         if (dev := self._evaluations.pop(number, None)) is not None:
             rates = {f"dev/rate/{tag}": share for tag, share in dev.tags.items()}

@@ -9,7 +9,7 @@ import asyncio
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -57,13 +57,15 @@ def content(body: dict[str, Any]) -> str:
 
 
 @contextmanager
-def model() -> Iterator[tuple[Server, tuple[str, ...]]]:
+def model(
+    wait_s: Callable[[int], float] = lambda number: 0.0,
+) -> Iterator[tuple[Server, tuple[str, ...]]]:
     """The planted model behind a real server in a thread, and the settings that reach it."""
     ready, held = threading.Event(), list[Server]()
     loop, done = asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
-        async with serving(lambda number: answer(held[0].bodies[number])) as server:
+        async with serving(lambda number: answer(held[0].bodies[number]), wait_s) as server:
             held.append(server)
             ready.set()
             await done.wait()

@@ -39,8 +39,11 @@ def events(*items: dict[str, Any]) -> bytes:
 
 
 @asynccontextmanager
-async def serving(answer: Callable[[int], Answer] | Answer) -> AsyncIterator[Server]:
-    """Serves one answer to all, or what `answer` makes of the request's number, from 0."""
+async def serving(
+    answer: Callable[[int], Answer] | Answer, wait_s: Callable[[int], float] = lambda number: 0.0
+) -> AsyncIterator[Server]:
+    """Serves one answer to all, or what `answer` makes of the request's number, from 0, after
+    `wait_s` of that number."""
     server = Server("")
     writers: list[asyncio.StreamWriter] = []
 
@@ -54,6 +57,7 @@ async def serving(answer: Callable[[int], Answer] | Answer) -> AsyncIterator[Ser
         server.heads.append(head)
         server.bodies.append(json.loads(body))
         data = answer(number) if callable(answer) else answer
+        await asyncio.sleep(wait_s(number))
         if data is None:
             return
         writer.write(data)

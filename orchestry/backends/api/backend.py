@@ -88,6 +88,11 @@ class ApiBackend(Backend):
         return self.config.behaviors.every if self.config.behaviors.enabled else None
 
     @property
+    def overlaps(self) -> bool:
+        """See Backend."""
+        return bool(self.config.behaviors.enabled) and self.config.behaviors.overlap
+
+    @property
     def updates(self) -> int:
         """See Backend."""
         return len(self.learner.states) - 1 if self.learner else 0
@@ -100,8 +105,9 @@ class ApiBackend(Backend):
         async with super().open(store, task, rate, on_warn):
             if self.config.behaviors.enabled:
                 learned = [event for event in store.events if isinstance(event, journal.Learned)]
+                later = Ranked(self.gateway, self.config.episodes)  # than all episodes' calls
                 self.learner = self.new_learner(
-                    task, Dev(self, task, self.gateway, rate), self._author, learned
+                    task, Dev(self, task, later, rate), self._author, learned
                 )
             yield
 
@@ -133,7 +139,7 @@ class ApiBackend(Backend):
         """See Backend: with the library of that episode's block."""
         library, tried = self.library, list[Behavior]()
         if self.learner is not None and self.every is not None:
-            update = episode // self.every
+            update = max(0, episode // self.every - self.overlaps)
             library = self.learner.states[update].library
             tried = self.learner.tried(update, episode)
         return Rollout(

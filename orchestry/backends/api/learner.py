@@ -13,11 +13,13 @@ same result.
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from orchestry.backends.api.contrasts import Contrast, contrasts
@@ -37,15 +39,18 @@ from orchestry.backends.api.race import (
     spread_of,
 )
 from orchestry.core.choices import PROPOSALS
-from orchestry.core.concurrency import together
+from orchestry.core.concurrency import Outstanding, together
 from orchestry.core.config import BehaviorsConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import AgentSpec, Frozen, Problem, Turn
 from orchestry.rollout.credit import blame
 from orchestry.store.records import EpisodeRecord, Power
 
-BATCH = 8
-"""Pairs played at once; the race looks after each batch."""
+BATCH = 4
+"""Pairs that are drawn together; the race looks after each batch."""
+AHEAD = 4
+"""Batches in flight at once: 32 plays, so that call slots stay taken. Who plays in a batch depends
+on all batches up to the fourth before it, whatever arrives first. More at once would know less."""
 TOGETHER = 4
 """Rules of one agent that race at once: half of them stand in a prompt, on average."""
 GAIN = 0.05
@@ -65,6 +70,22 @@ class Played:
 
     value: float | None
     turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Pairs of teams that are being played."""
+
+    entrants: Sequence[Entrant]
+    moving: Collection[str]
+    """Their agents."""
+    problems: Sequence[str]
+    sides: Sequence[Mapping[str, int]]
+    """By pair and behaviour, the team that has it: see `coins`."""
+    plays: asyncio.Task[list[Played]]
+    """Of each pair its first team, then its second."""
+    calls: float
+    """That they take, as far as known beforehand."""
 
 
 class Arena(Protocol):
@@ -301,15 +322,22 @@ class Learner:
 
     async def _race(self) -> None:
         """Plays pairs until nobody is left in the race or the update can't pay for another one."""
-        played = set[str]()
-        while self._state.race.entrants and self._left >= self._pair_calls:
-            race, library = self._state.race, self._state.library
-            entrants = together_now(race, library, self._pairs_left)
-            played |= {one.behavior for one in entrants}
-            await self._pairs(entrants)
-            for one in self._state.race.entrants:
-                self._decide(one)
-            self._set(race=self._state.race.backed(self._pairs_left, self._kept))
+        played, flying = set[str](), deque[Batch]()
+        async with Outstanding() as outstanding:
+            while True:
+                spare = self._left - sum(batch.calls for batch in flying)
+                affordable = self._state.race.entrants and spare >= self._pair_calls
+                if affordable and len(flying) < AHEAD:
+                    entrants = self._next_to_play(flying)
+                    flying.append(self._pairs(entrants, spare, outstanding))
+                    played |= {one.behavior for one in entrants}
+                    continue
+                if not flying:
+                    break
+                await self._take_in(flying.popleft())
+                for one in self._state.race.entrants:
+                    self._decide(one)
+                self._set(race=self._state.race.backed(self._pairs_left, self._kept))
         for one in self._state.race.entrants:
             if one.behavior in played:
                 self._record(one, "continues")
@@ -319,9 +347,16 @@ class Learner:
         """The part of alpha that the candidates of later updates may borrow."""
         return self._config.alpha * kept_for(len(self.states), self._updates)
 
-    async def _pairs(self, entrants: Sequence[Entrant]) -> None:
-        """Plays pairs of teams, each on a fresh draw, and tells every entrant its gains."""
-        count = min(BATCH, int(self._left / self._pair_calls))
+    def _next_to_play(self, flying: Iterable[Batch]) -> list[Entrant]:
+        """Who plays the next batch, beside those in flight."""
+        pairs = Counter[str]()
+        for batch in flying:
+            pairs.update({one.behavior: len(batch.sides) for one in batch.entrants})
+        return together_now(self._state.race, self._state.library, self._pairs_left, pairs)
+
+    def _pairs(self, entrants: Sequence[Entrant], calls: float, outstanding: Outstanding) -> Batch:
+        """Starts pairs of teams for at most so many calls, each on a fresh draw."""
+        count = min(BATCH, int(calls / self._pair_calls))
         draws = self._draw(count)
         sides = [coins(seed, [one.behavior for one in entrants]) for _, seed in draws]
         arms = [
@@ -330,15 +365,23 @@ class Learner:
         ]
         moving = {self._get(one.behavior).agent for one in entrants}
         still = [spec.role for spec in self._agents if spec.role not in moving]
-        plays = await together(self._arena.play(*one, still) for pair in arms for one in pair)
-        pairs = list(zip(plays[::2], plays[1::2], strict=True))
+        asked = (self._arena.play(*one, still) for pair in arms for one in pair)
         problems = [problem.id for problem, _ in draws]
-        calls, usd, known = cost(problems, pairs, moving, self._state.known)
+        each = self._pair_calls
+        return Batch(
+            entrants, moving, problems, sides, outstanding.start(together(asked)), count * each
+        )
+
+    async def _take_in(self, batch: Batch) -> None:
+        """Tells every entrant that is still in the race its gains in these pairs."""
+        plays = await batch.plays
+        pairs = list(zip(plays[::2], plays[1::2], strict=True))
+        calls, usd, known = cost(batch.problems, pairs, batch.moving, self._state.known)
         left = self._pairs_left
-        self._left -= max(calls, count)  # a server that refuses all pairs ends the race too
+        self._left -= max(calls, len(pairs))  # a server that refuses all pairs ends the race too
         whole = [
             (side, first.value - second.value)
-            for side, (first, second) in zip(sides, pairs, strict=True)
+            for side, (first, second) in zip(batch.sides, pairs, strict=True)
             if first.value is not None and second.value is not None
         ]
         self._set(
@@ -347,9 +390,13 @@ class Learner:
             squares=self._state.squares + sum(gain * gain for _, gain in whole),
             known=known,
         )
-        for one in entrants:
+        there = {one.behavior for one in batch.entrants}
+        for one in self._state.race.entrants:
+            if one.behavior not in there:
+                continue
             for side, gain in whole:
-                one = one.seen(side[one.behavior] * gain, left)
+                if one.worth < 1.0:
+                    one = one.seen(side[one.behavior] * gain, left)
             paid = {"calls": one.calls + calls, "usd": one.usd + usd}
             self._set(race=self._state.race.put(one.model_copy(update=paid)))
 
@@ -520,13 +567,17 @@ def coins(seed: int, behaviors: Sequence[str]) -> dict[str, int]:
     return {id: random.Random(derive(seed, "side", id)).choice((1, -1)) for id in behaviors}
 
 
-def together_now(race: Race, library: Library, left: float) -> list[Entrant]:
+def together_now(
+    race: Race, library: Library, left: float, flying: Mapping[str, int] = MappingProxyType({})
+) -> list[Entrant]:
     """Who plays the next pairs: the retest, and of each agent TOGETHER rules and one example, those
-    first who have played least, then the likeliest winners."""
-    ranked = sorted(
-        race.candidates,
-        key=lambda one: (len(one.gains) >= FIRST, -one.chance(left), one.behavior),
-    )
+    first who have played least (with pairs in flight, by behaviour), then the likeliest winners."""
+
+    def rank(one: Entrant) -> tuple[bool, float, str]:
+        played = len(one.gains) + flying.get(one.behavior, 0)
+        return played >= FIRST, -one.chance(left), one.behavior
+
+    ranked = sorted(race.candidates, key=rank)
     chosen, counts = [one for one in race.entrants if one.kind == "retest"], Counter[str]()
     for one in ranked:
         behavior = library.find(one.behavior)

@@ -54,7 +54,7 @@ def entry(source: PageRun) -> dict[str, Any]:
         "device": manifest.get("device"),
         "orchestry": manifest.get("orchestry"),
         "rows": [_row(record) for record in run.episodes],
-        "updates": _updates(events, run.folder),
+        "updates": _updates(run),
         "dev": _dev(events),
         "behaviors": _behaviors(run.folder),
         "ratings": [
@@ -115,11 +115,11 @@ def _row(record: EpisodeRecord) -> dict[str, Any]:
     }
 
 
-def _updates(events: Sequence[Event], folder: Path) -> list[dict[str, Any]]:
-    """Each update's figures, and the number of earlier episodes."""
+def _updates(run: Run) -> list[dict[str, Any]]:
+    """Each update's figures, and the number of episodes that were played without it."""
     found = []
-    played = set[int]()
-    for event in events:
+    played, learning = set[int](), run.config.get("behaviors") or {}
+    for event in run.events:
         if isinstance(event, Committed):
             played.add(event.episode)
         elif isinstance(event, RolledBack):
@@ -130,14 +130,19 @@ def _updates(events: Sequence[Event], folder: Path) -> list[dict[str, Any]]:
             found.append(
                 {
                     "update": event.update,
-                    "after": len(played),
+                    "after": _beside(event.update, run) if learning.get("overlap") else len(played),
                     "figures": figures,
                     "norms": event.state.get("norms") or {},
                     "checkpoint": checkpoint,
-                    "kept": bool(checkpoint) and (folder / str(checkpoint)).is_dir(),
+                    "kept": bool(checkpoint) and (run.folder / str(checkpoint)).is_dir(),
                 }
             )
     return found
+
+
+def _beside(update: int, run: Run) -> int:
+    """The episodes up to the end of the block that was played beside an update."""
+    return min((update + 1) * int(run.config["behaviors"]["every"]), int(run.config["episodes"]))
 
 
 def _dev(events: Sequence[Event]) -> list[dict[str, Any]]:

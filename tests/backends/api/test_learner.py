@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,15 +14,19 @@ import pytest
 import orchestry
 from orchestry.backends.api.distil import Author
 from orchestry.backends.api.learner import (
+    AHEAD,
+    BATCH,
     TOGETHER,
     Learner,
     Played,
     State,
     coins,
     cost,
+    together_now,
     tried_gains,
 )
 from orchestry.backends.api.library import Behavior, Evidence, Library
+from orchestry.backends.api.race import FIRST, Entrant, Race
 from orchestry.core.config import BehaviorsConfig, resolve
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Message, Part, Problem, Request, Score, Trial, Turn
@@ -215,6 +220,53 @@ async def test_no_more_rules_of_an_agent_than_fit_in_a_prompt_race_at_once(
     subject = learner(texts(), arena, [started(library)], share=0.5)
     await subject.update(block, {})
     assert 2 < arena.most_rules <= TOGETHER + 1, "and one example"
+
+
+class Late(Planted):
+    """Whose plays take drawn times; knows how many were under way at once."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed, self.now_playing, self.most_playing = seed, 0, 0
+
+    async def play(
+        self, library: Library, problem: Problem, seed: int, still: Collection[str]
+    ) -> Played:
+        self.now_playing += 1
+        self.most_playing = max(self.most_playing, self.now_playing)
+        waits = random.Random(derive(self.seed, len(self.seen)))
+        played = await super().play(library, problem, seed, still)
+        await asyncio.sleep(waits.expovariate(1000.0))
+        self.now_playing -= 1
+        return played
+
+
+async def test_what_a_race_finds_does_not_depend_on_which_play_ends_first(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    found = []
+    for arena in (Planted(), Late(1), Late(2)):
+        subject = learner(texts(0.1, -0.1, 0.05), arena, candidates=4)
+        for _ in range(3):
+            await subject.update(block, {})
+        found.append(subject.states)
+        if isinstance(arena, Late):
+            assert arena.most_playing == 2 * BATCH * AHEAD
+            assert arena.now_playing == 0, "all that was begun is told"
+    assert found[0] == found[1] == found[2]
+
+
+def test_new_ones_take_the_place_of_those_that_lead_for_one_batch_only() -> None:
+    old = [Behavior(agent="writer", text=text, status="trial") for text in [*texts()][:TOGETHER]]
+    new = [Behavior(agent="writer", text=text) for text in [*texts()][TOGETHER : 2 * TOGETHER]]
+    library = Library(task="words", model="m", behaviors=(*old, *new))
+    seen = tuple(Entrant(behavior=b.id, gains=(0.3,) * FIRST) for b in old)
+    fresh = tuple(Entrant(behavior=b.id) for b in new)
+    race = Race(pool=0.05, entrants=(*seen, *fresh))
+    first = together_now(race, library, 100.0)
+    assert {one.behavior for one in first} == {b.id for b in new}
+    second = together_now(race, library, 100.0, {one.behavior: FIRST for one in first})
+    assert {one.behavior for one in second} == {b.id for b in old}
 
 
 def test_coins_are_fair_and_independent() -> None:
