@@ -31,6 +31,8 @@ BASE = (
 HELPERS = tuple(f"def aux(n):\n    return {code}" for code in ("n ** 3", "n", "n * n * n", "n * n"))
 """Which the reward can't tell apart before main has answered."""
 ASKED = ("judge.enabled=true",)
+WHOLE = {"why", "text"}
+"""The schema's keys where a whole prompt is asked for."""
 
 
 def content(body: dict[str, Any]) -> str:
@@ -38,6 +40,8 @@ def content(body: dict[str, Any]) -> str:
     schema = body.get("response_format", {}).get("json_schema", {}).get("schema", {})
     if "behaviors" in schema.get("properties", {}):
         return json.dumps({"behaviors": [{"why": "It failed.", "text": "Mind the empty list."}]})
+    if schema.get("properties", {}).keys() == WHOLE:
+        return json.dumps({"why": "It failed.", "text": "You write functions on numbers."})
     if schema:
         rating = {"feedback": "Good.", "quality": 7, "collaboration": 5, "efficiency": 5}
         return json.dumps(dict.fromkeys(schema["properties"], rating))
@@ -106,7 +110,7 @@ def ratings_asked(server: Server) -> int:
         for body in server.bodies
         if "response_format" in body
     ]
-    return sum("behaviors" not in properties for properties in schemas)
+    return sum("behaviors" not in found and found.keys() != WHOLE for found in schemas)
 
 
 async def test_by_default_it_learns_without_a_judge(
