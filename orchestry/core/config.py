@@ -243,7 +243,8 @@ class BehaviorsConfig(Frozen):
     """Most behaviours in one agent's prompt."""
     share: Annotated[float | None, BeforeValidator(_unless_auto)] = Field(None, gt=0.0, le=100.0)
     """Calls that an update may spend on dev, as a multiple of its episodes' calls. None or `auto`:
-    as many as show a gain of five points with a chance of 80 %, at most three times those calls."""
+    as many as show a gain of five points with a chance of 80 %, at most three times those calls,
+    and no more than the budget leaves beside the episodes to come."""
     in_search: bool = True
     """Whether the search too tries what races: about half of the last move's samples are drawn with
     it. That is a comparison in the same state at no further cost, and a wider search."""

@@ -268,6 +268,7 @@ class ApiBackend(Backend):
             arena=arena,
             author=Author(author, self.author.provider.model, self.config.judge.max_tokens),
             updates=self.config.episodes // settings.every,
+            budget=self.config.budget.usd if times == 1.0 else None,
             times=times,
             states=[
                 State.first(self.library, settings.alpha),

@@ -14,6 +14,7 @@ same result.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -55,6 +56,8 @@ TOGETHER = 4
 """Rules of one agent that race at once: half of them stand in a prompt, on average."""
 GAIN = 0.05
 """Mean gain that `behaviors.share: auto` spends to show."""
+SIDE_COSTS = 1.5
+"""What episodes cost in all, per dollar of their samples: judge, replays and distilling too."""
 TYPICAL_LEFT = 100.0
 """Pairs that are taken to be left when the search chooses what to try."""
 MOST_SHARE = 3.0
@@ -116,6 +119,10 @@ class State(Frozen):
     """The sum of the squared differences between the two teams of a pair, over all pairs."""
     known: frozenset[int] = frozenset()
     """Digests of the moves on dev that later pairs may start from at no cost."""
+    usd: float = 0.0
+    """Of these calls."""
+    searched: float = 0.0
+    """Dollars of all samples of the episodes so far."""
     spare: float = 0.0
     """Calls that earlier updates might have spent, and had no use for."""
 
@@ -153,17 +160,19 @@ class Learner:
         arena: Arena,
         author: Author,
         updates: int,
+        budget: float | None = None,
         times: float = 1.0,
         states: Sequence[State],
     ) -> None:
         """`prompts` are the agents' own; `author` writes behaviours. `updates`: how many the run
-        takes in all, for which the race plans. A rehearsal has only one part in `times` of each
+        takes in all, for which the race plans. `budget`: dollars that all of it may cost, where
+        the learner decides how much it spends. A rehearsal has only one part in `times` of each
         update's episodes, and spends accordingly.
         """
         self.states = list(states)
         self._config, self._seed, self._agents, self._prompts = config, seed, agents, prompts
         self._dev, self._arena, self._author = dev, arena, author
-        self._updates, self._state = updates, self.states[-1]
+        self._updates, self._budget, self._state = updates, budget, self.states[-1]
         self._times, self._left, self._to_come = times, 0.0, 0.0
         self._notes: list[str] = []
 
@@ -179,7 +188,7 @@ class Learner:
         Spends about `share` times the calls of the block on dev, and what was spared before.
         """
         self._notes = []
-        self._allow(sum(record.calls for record in block))
+        self._allow(sum(record.calls for record in block), sum(record.usd for record in block))
         self._search(block)
         await self._propose([*block, *again], ratings)
         self._enter()
@@ -217,18 +226,32 @@ class Learner:
         for one in self._state.race.candidates:
             self._decide(one)
 
-    def _allow(self, calls: int) -> None:
+    def _allow(self, calls: int, usd: float) -> None:
         """Sets what this update may spend on dev, and what later ones are likely to."""
         updates, whole = max(self._updates, len(self.states)), self._times * calls
-        share = self._share(whole, updates)
-        self._left = share * calls + self._state.spare
-        self._to_come = share * (whole * (updates - len(self.states)) + whole - calls)
+        self._set(searched=self._state.searched + usd)
+        ahead = updates - len(self.states)
+        payable = self._payable(ahead, usd / max(1, calls))
+        share = min(self._share(whole, updates), payable / max(1.0, calls))
+        self._left = min(share * calls + self._state.spare, payable)
+        self._to_come = share * (whole * ahead + whole - calls)
         pairs = self._pairs_left
         points = 100 * shown(self._sd, pairs, self._level)
         self._notes.append(
             f"about {pairs:.0f} pairs are left to play: they show a gain of {points:.0f} points "
             f"with a chance of {POWER:.0%}"
         )
+
+    def _payable(self, ahead: int, each: float) -> float:
+        """Calls on dev that the budget leaves for this update, with as many for each one `ahead`,
+        once the episodes to come are set aside. A call costs `each`, until some were paid."""
+        if self._budget is None or self._config.share is not None:
+            return math.inf
+        searched, so_far = SIDE_COSTS * self._state.searched, len(self.states)
+        left = self._budget - searched * (1 + ahead / so_far) - self._state.usd
+        if self._state.calls:
+            each = self._state.usd / self._state.calls
+        return max(0.0, left) / each / (1 + ahead) if each else math.inf
 
     def _share(self, calls: float, updates: int) -> float:
         """What an update spends, as a multiple of its episodes' calls: see BehaviorsConfig."""
@@ -387,6 +410,7 @@ class Learner:
         self._set(
             pairs=self._state.pairs + len(whole),
             calls=self._state.calls + calls,
+            usd=self._state.usd + usd,
             squares=self._state.squares + sum(gain * gain for _, gain in whole),
             known=known,
         )

@@ -16,6 +16,7 @@ from orchestry.backends.api.distil import Author
 from orchestry.backends.api.learner import (
     AHEAD,
     BATCH,
+    SIDE_COSTS,
     TOGETHER,
     Learner,
     Played,
@@ -94,6 +95,7 @@ def learner(
     texts: Iterator[str],
     arena: Planted,
     states: Sequence[State] | None = None,
+    budget: float | None = None,
     **changes: Any,
 ) -> Learner:
     """One whose distiller answers with the next text each time."""
@@ -113,6 +115,7 @@ def learner(
         arena=arena,
         author=Author(Scripted(distilled), "m", 256),
         updates=6,
+        budget=budget,
         states=states or [started(Library(task="words", model="m"))],
     )
 
@@ -529,3 +532,22 @@ def test_gains_in_the_search_are_within_a_state_or_between_those_of_one_sample(
     assert gain == pytest.approx(0.2)
     assert tried_gains(record.model_copy(update={"groups": tuple(single[:1])})) == []
     assert tried_gains(block[0]) == []
+
+
+async def test_what_is_spent_on_dev_leaves_the_episodes_to_come_their_money(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    usd = sum(record.usd for record in block)
+    paid = [record.model_copy(update={"usd": 1.0}) for record in block] if not usd else block
+    searched = sum(record.usd for record in paid)
+    budget = SIDE_COSTS * 6 * searched + 30.0  # a play on dev costs 0.75
+    subject = learner(texts(0.01), Planted(), budget=budget)
+    free = learner(texts(0.01), Planted())
+    for _ in range(6):
+        await subject.update(paid, {})
+        await free.update(paid, {})
+    assert 15.0 < subject.states[-1].usd <= 30.0 + 16 * 0.75
+    assert free.states[-1].usd > 2 * subject.states[-1].usd
+    asked = learner(texts(0.01), Planted(), budget=budget, share=1.0)
+    await asked.update(paid, {})
+    assert asked.states[-1].usd > 30.0 / 6, "a share that the user names is kept"
