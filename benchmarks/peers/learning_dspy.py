@@ -89,10 +89,13 @@ class Team(dspy.Module):  # type: ignore[misc]
     def forward(self, problem: str) -> Any:
         play = self.play(prompts_of(self), problem)
         for turn in play["turns"]:
-            said = turn["answered"]
-            with dspy.context(lm=Lm(lambda _, said=said: said), adapter=Plain()):
+            with dspy.context(lm=Lm(partial(_said, turn)), adapter=Plain()):
                 self.agents[turn["agent"]](seen=turn["saw"])
         return dspy.Prediction(reward=play["reward"])
+
+
+def _said(turn: Mapping[str, str], messages: Any) -> str:
+    return turn["answered"]
 
 
 def prompts_of(team: Team) -> dict[str, str]:

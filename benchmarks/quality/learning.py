@@ -39,6 +39,7 @@ from benchmarks.stats import done
 from orchestry.backends.api.library import IN_RUN
 from orchestry.core.config import validate
 from orchestry.core.errors import BudgetExceeded, OrchestryError
+from orchestry.core.types import Split
 from orchestry.engine.run import resume, train
 from orchestry.engine.session import Silent
 from orchestry.store.journal import read as read_journal
@@ -135,7 +136,7 @@ class Bench:
         changes = {"split": "train", "episodes": self.episodes, "behaviors": {"enabled": True}}
         return self._config(seed, changes)
 
-    def testing(self, seed: int, split: str = "test") -> dict[str, Any]:
+    def testing(self, seed: int, split: Split = "test") -> dict[str, Any]:
         """The config of k independent samples a problem, without judge and learning."""
         changes = {
             "split": split,
@@ -218,6 +219,8 @@ def main() -> None:
         with _alone(args.folder, args.provider):
             if part:
                 play(benches, seeds, [args.only] if args.only else [*LABELS])
+                for bench in code:
+                    bench.headroom()
                 return
             body = learning_report.report(results(benches, code, seeds))
     except OrchestryError as error:

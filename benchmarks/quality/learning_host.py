@@ -92,6 +92,7 @@ async def _optimise(
 ) -> Optimised:
     plan = prepare(config, _note)
     backend, task = plan.backend, plan.task
+    assert isinstance(backend, ApiBackend), "whose prompts are optimised"
     with Store(folder) as store:
         store.write("config.yaml", plan.config.to_yaml())
         unsafe = plan.config.allow_unsafe_code

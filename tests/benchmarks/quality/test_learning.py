@@ -31,7 +31,7 @@ SCRIPT = (
     {"agent": "reflection", "text": "Here it is:\n```\nBe exact.\n```"},
 )
 PEER = """\
-import json, sys, threading
+import json, os, sys
 number = 0
 def ask(**message):
     global number
@@ -41,6 +41,7 @@ def ask(**message):
     assert reply["number"] == number
     return reply
 order = json.loads(sys.stdin.readline())
+assert "OPENAI_API_KEY" not in os.environ, "a peer asks no server"
 prompts, train = order["prompts"], [*order["train"]]
 assert "even" in order["dev"]["is_even"], "texts by id"
 first = ask(ask="play", prompts=prompts, problems=["is_even", train[0]])
@@ -81,7 +82,10 @@ def config(provider: dict[str, Any]) -> RunConfig:
     return validate({**plain, "provider": provider, "allow_unsafe_code": True})
 
 
-def test_a_peer_has_its_team_played_and_paid_once(config: RunConfig, tmp_path: Path) -> None:
+def test_a_peer_has_its_team_played_and_paid_once(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret-of-the-test")
     found = optimise(config, tmp_path / "peer", 50, peer())
     assert [kept.dev for kept in found.kept] == [1.0, 0.5]
     assert found.winner.prompts == found.kept[0].prompts
