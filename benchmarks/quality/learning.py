@@ -36,7 +36,7 @@ from benchmarks.peers.overhead import python_of
 from benchmarks.quality import learning_cost, learning_report
 from benchmarks.quality.learning_host import Optimised, calls_of, optimise
 from benchmarks.stats import done
-from orchestry.backends.api.library import IN_RUN
+from orchestry.backends.api.library import IN_RUN, read_library
 from orchestry.core.config import validate
 from orchestry.core.errors import BudgetExceeded, OrchestryError
 from orchestry.core.types import Split
@@ -118,14 +118,19 @@ class Bench:
 
     def test(self, name: str, seed: int) -> Run:
         """A contestant on the test split, after what it needs was learned."""
-        changes: dict[str, Any] = {}
-        if name == "ours":
-            library = self.train(seed).folder / IN_RUN
-            changes["behaviors"] = {"enabled": False, "from": str(library)}
-        elif name != "off":
-            prompts = self.learn(name, seed).winner.prompts
-            changes["agents"] = {role: {"system_prompt": text} for role, text in prompts.items()}
-        return self._run(name, {**self.testing(seed), **changes})
+        prompts = {role: {"system_prompt": text} for role, text in self.prompts(name, seed).items()}
+        own = {"agents": prompts} if prompts else {}
+        return self._run(name, {**self.testing(seed), **own})
+
+    def prompts(self, name: str, seed: int) -> Mapping[str, str]:
+        """A contestant's system prompts by role; {}: the task's own."""
+        if name == "off":
+            return {}
+        if name in PEERS:
+            return self.learn(name, seed).winner.prompts
+        run, task = self.train(seed), load_task(self.task)
+        config, library = validate(run.config), read_library(run.folder / IN_RUN)
+        return {s.role: library.prompt(s.role, config.system_prompt(s)) for s in task.agents}
 
     def headroom(self) -> Run:
         """The task's own prompts on dev: the mean sample beside the best of k."""
