@@ -31,37 +31,32 @@ SCRIPT = (
     {"agent": "reflection", "text": "Here it is:\n```\nBe exact.\n```"},
 )
 PEER = """\
-import json, os, sys
-number = 0
-def ask(**message):
-    global number
-    number += 1
-    print(json.dumps(dict(number=number, **message)), flush=True)
-    reply = json.loads(sys.stdin.readline())
-    assert reply["number"] == number
-    return reply
-order = json.loads(sys.stdin.readline())
-assert "OPENAI_API_KEY" not in os.environ, "a peer asks no server"
-prompts, train = order["prompts"], [*order["train"]]
-assert "even" in order["dev"]["is_even"], "texts by id"
-first = ask(ask="play", prompts=prompts, problems=["is_even", train[0]])
-if {dies}:
-    sys.exit("died of a cold")
-again = ask(ask="play", prompts=prompts, problems=["is_even"])
-assert again["calls"] == first["calls"], "what was asked once is free"
-question = [dict(role="user", content="Better?")]
-other = {{**prompts, "writer": ask(ask="reflect", messages=question)["text"]}}
-rewards = [ask(ask="play", prompts=p, problems=["is_even"])["plays"][0]["reward"]
-           for p in (prompts, other)]
-turns = {{turn["agent"]: turn for turn in first["plays"][0]["turns"]}}
-assert "is_even" in turns["writer"]["saw"] and turns["reviewer"]["answered"] == "LGTM"
-while any(ask(ask="play", prompts=other, problems=train[:8])["plays"]):
-    train = train[8:]
-last = ask(ask="reflect", messages=[dict(role="user", content="And now?")])
-assert first["calls"] < last["calls"] <= order["calls"]
-assert last["calls"] < order["calls"] or not last["text"], "the calls are spent"
-kept = [dict(prompts=prompts, dev=rewards[0]), dict(prompts=other, dev=rewards[1] / 2)]
-print(json.dumps(dict(ask="done", kept=kept, best={best})), flush=True)
+import os, sys
+from benchmarks.peers.learning_line import serve
+def optimise(line):
+    assert "OPENAI_API_KEY" not in os.environ, "a peer asks no server"
+    order = line.order
+    prompts, train = order["prompts"], [*order["train"]]
+    assert "even" in order["dev"]["is_even"], "texts by id"
+    first, _ = line.play(prompts, ["is_even", train[0]])
+    if {dies}:
+        sys.exit("died of a cold")
+    before = line.calls
+    line.play(prompts, ["is_even"])
+    assert line.calls == before, "what was asked once is free"
+    question = [dict(role="user", content="Better?")]
+    other = {{**prompts, "writer": line.reflect(question)}}
+    rewards = [line.play(p, ["is_even"])[0]["reward"] for p in (prompts, other)]
+    turns = {{turn["agent"]: turn for turn in first["turns"]}}
+    assert "is_even" in turns["writer"]["saw"] and turns["reviewer"]["answered"] == "LGTM"
+    while any(line.play(other, train[:8])):
+        train = train[8:]
+    last = line.reflect([dict(role="user", content="And now?")])
+    assert before < line.calls <= order["calls"]
+    assert line.calls < order["calls"] or not last, "the calls are spent"
+    kept = [dict(prompts=prompts, dev=rewards[0]), dict(prompts=other, dev=rewards[1] / 2)]
+    line.done(kept, {best})
+serve(optimise)
 """
 
 
