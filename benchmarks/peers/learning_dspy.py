@@ -31,6 +31,8 @@ from benchmarks.peers.learning_line import Line, serve
 THRESHOLD = 0.5
 """Reward from which a play becomes a demo."""
 Play = Callable[[Mapping[str, str], str], Any]
+Text = tuple[tuple[str, str], ...]
+"""Roles with their system prompts."""
 
 
 class Lm(dspy.BaseLM):  # type: ignore[misc]
@@ -120,8 +122,13 @@ def optimise(line: Line, optimiser: str) -> None:
     order = line.order
     dspy.configure(lm=Lm(line.reflect), adapter=Lenient(use_json_adapter_fallback=False))
 
+    cut_off = set[Text]()
+
     def play(prompts: Mapping[str, str], problem: str) -> Any:
-        return line.play(prompts, [problem])[0] or {"reward": 0.0, "turns": []}
+        (played,) = line.play(prompts, [problem])
+        if played is None:
+            cut_off.add(tuple(prompts.items()))
+        return played or {"reward": 0.0, "turns": []}
 
     start = Team(play, order["prompts"])
     train, dev = (_examples(order[split]) for split in ("train", "dev"))
@@ -131,7 +138,7 @@ def optimise(line: Line, optimiser: str) -> None:
         search = dspy.BootstrapFewShotWithRandomSearch(metric, **shared)
     else:
         search = dspy.MIPROv2(metric, seed=9 + order["seed"], **shared)
-    _report(line, start, search.compile(start, trainset=train, valset=dev))
+    _report(line, start, search.compile(start, trainset=train, valset=dev), cut_off)
 
 
 def _examples(problems: Mapping[str, str]) -> list[Any]:
@@ -142,18 +149,20 @@ def _examples(problems: Mapping[str, str]) -> list[Any]:
     ]
 
 
-def _report(line: Line, start: Team, best: Team) -> None:
-    """Every program that was evaluated, what it started from first."""
-    rewards = {_text(start): 0.0}
+def _report(line: Line, start: Team, best: Team, cut_off: set[Text]) -> None:
+    """Every program that was evaluated to its end, what it started from first."""
+    first, last = _text(start), _text(best)
+    rewards = {first: 0.0, last: 0.0}
     for row in best.candidate_programs:
         text = _text(row["program"])
-        rewards[text] = max(rewards.get(text, 0.0), float(row["score"]) / 100)
+        if text not in cut_off or text in (first, last):
+            rewards[text] = max(rewards.get(text, 0.0), float(row["score"]) / 100)
     texts = [*rewards]
     kept = [{"prompts": dict(text), "dev": rewards[text]} for text in texts]
-    line.done(kept, texts.index(_text(best)))
+    line.done(kept, texts.index(last))
 
 
-def _text(team: Team) -> tuple[tuple[str, str], ...]:
+def _text(team: Team) -> Text:
     return tuple(prompts_of(team).items())
 
 

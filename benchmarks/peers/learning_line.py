@@ -11,8 +11,8 @@ role, `train` and `dev` (each problem's text by its id). Then the peer may ask
   `feedback` and `turns`, or None once the calls are spent;
 - `reflect`: `messages`; the reply's `text` is '' once the calls are spent.
 
-The last line out is `done`: `kept`, every candidate with its `prompts` and mean reward on `dev`,
-what it started from first, and `best`, the place of the chosen one.
+The last line out is `done`: `kept`, every candidate that was evaluated, with its `prompts` and mean
+reward on `dev`, what it started from first, and `best`, the place of the chosen one.
 """
 
 from __future__ import annotations
