@@ -10,6 +10,8 @@ its traces, demos and scores. An agent's system prompt is its instructions and i
 `bootstrap` is BootstrapFewShotWithRandomSearch and `mipro` MIPROv2, both with their defaults, but
 
 - nobody is shown gold answers, so there are no labelled demos;
+- MIPROv2's `auto` is off: with few calls its six candidates would spend all of them on demos and
+  proposals, so there are three at fewer than 800 calls, and trials until the calls are spent;
 - a play becomes a demo if it earned half of the reward or more, for nearly every play earns some;
 - where the calls are spent, plays earn 0 and reflections are empty: the best program so far wins.
 """
@@ -136,9 +138,13 @@ def optimise(line: Line, optimiser: str) -> None:
     shared = {"max_labeled_demos": 0, "metric_threshold": THRESHOLD}
     if optimiser == "bootstrap":
         search = dspy.BootstrapFewShotWithRandomSearch(metric, **shared)
+        best = search.compile(start, trainset=train, valset=dev)
     else:
-        search = dspy.MIPROv2(metric, seed=9 + order["seed"], **shared)
-    _report(line, start, search.compile(start, trainset=train, valset=dev), cut_off)
+        seed, count = 9 + order["seed"], max(3, min(6, order["calls"] // 200))
+        search = dspy.MIPROv2(metric, auto=None, num_candidates=count, seed=seed, **shared)
+        trials = {"num_trials": order["calls"] // len(dev), "minibatch": False}
+        best = search.compile(start, trainset=train, valset=dev, **trials)
+    _report(line, start, best, cut_off)
 
 
 def _examples(problems: Mapping[str, str]) -> list[Any]:

@@ -100,8 +100,9 @@ def _setting(results: Results) -> str:
         f"`{results.labels['off']}`. Learners get the same train and dev problems, model and "
         "reward, and at most as many calls as ours took; nobody is shown gold answers or the test "
         "split. Contestants share the answers to equal requests, which narrows the gains; such an "
-        "answer counts as a call for each. GEPA and DSPy's optimisers run with their defaults; "
-        "DSPy's examples are plays of train that earned half of the reward."
+        "answer counts as a call for each. GEPA and DSPy's optimisers run with their defaults "
+        "(MIPROv2: as many candidates and trials as the calls allow); DSPy's examples are plays of "
+        "train that earned half of the reward."
     )
 
 
