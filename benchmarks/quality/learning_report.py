@@ -112,7 +112,7 @@ def _contestants(results: Results) -> str:
     for played in results.played:
         one, best = played.rewards(best=False), played.rewards(best=True)
         for name, label in results.labels.items():
-            calls = ranged([float(calls) for calls in _training_calls(played, name)], ".0f")
+            calls = ranged(_training_calls(played, name), ".0f") if name != "off" else "0"
             figures = (
                 text
                 for rewards in (one, best)
@@ -123,11 +123,11 @@ def _contestants(results: Results) -> str:
     return table([*header, f"best of {results.samples}", "gain"], rows)
 
 
-def _training_calls(played: Played, name: str) -> list[int]:
-    """By seed."""
+def _training_calls(played: Played, name: str) -> list[float]:
+    """Of a learner, by seed."""
     if name == "ours":
-        return [calls_of(run.summary.usage) for run in played.trained]
-    return [calls_of(found.usage) for found in played.optimised.get(name, ())] or [0]
+        return [float(calls_of(run.summary.usage)) for run in played.trained]
+    return [float(calls_of(found.usage)) for found in played.optimised[name]]
 
 
 def _gain(rewards: Table, name: str) -> str:
@@ -153,10 +153,12 @@ def _verdict(results: Results, played: Played) -> str:
         for verb, names in said.items()
         if names
     ]
-    best = max(results.labels, key=lambda name: mean(rewards[name]))
+    means = {name: mean(rewards[name]) for name in results.labels}
+    best = max(means, key=lambda name: means[name])  # a tie goes to the first, which is `off`
+    whose = "No mean is above that of" if best == "off" else "The best mean is that of"
     return (
         f"On {played.task}, at one sample, against `{results.labels['off']}`: {'; '.join(parts)}. "
-        f"The best mean is that of {results.labels[best]}."
+        f"{whose} {results.labels[best]}."
     )
 
 
