@@ -1,7 +1,8 @@
 """Figures of runs by arm and problem, and what they say: means, differences, intervals.
 
 Every arm plays the same problems with the same seeds. Its intervals are percentile bootstraps over
-problems, each with all its seeds; those of a share of trials are Wilson's.
+problems, each with all its seeds, or over problems and seeds (`crossed`); those of a share of
+trials are Wilson's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from statistics import fmean, median
 from orchestry.core.errors import StoreError
 from orchestry.core.intervals import wilson
 from orchestry.report import stats
+from orchestry.report.stats import Interval
 from orchestry.report.text import table
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run
@@ -60,6 +62,23 @@ def interval(rows: Rows) -> str:
     """Mean and interval as text."""
     low, high = bounds(rows)
     return f"{mean(rows):.3f} [{low:.3f}, {high:.3f}]"
+
+
+def crossed(rows: Rows) -> Interval:
+    """Mean and 95 % interval over problems and seeds: both are resampled, each with replacement.
+
+    `rows` have a figure per problem and seed, shape (P, S), the same seeds for every problem.
+    """
+    import numpy as np
+
+    figures_PS = np.array([*rows.values()])
+    draws = np.random.RandomState([0])
+    weights_DP, weights_DS = (
+        draws.multinomial(n, [1 / n] * n, size=stats.DRAWS) / n for n in figures_PS.shape
+    )
+    means = np.sort(np.einsum("dp,ps,ds->d", weights_DP, figures_PS, weights_DS))
+    tail = round((1 - stats.LEVEL) / 2 * stats.DRAWS)
+    return Interval(float(figures_PS.mean()), float(means[tail]), float(means[-tail - 1]))
 
 
 def columns(rows: Sequence[Mapping[str, str]], figures: bool = True) -> str:

@@ -1,48 +1,21 @@
-"""gepa.optimize on a team that another process plays: the peer of benchmarks.quality.learning.
+"""gepa.optimize on a team that another process plays: a peer of benchmarks.quality.learning.
 
-Runs in .envs/gepa and needs nothing of Orchestry. It asks by lines of JSON on stdout and is
-answered by lines on stdin, so that the same gateway answers, counts and keeps all its calls. The
-first line in is the order: `seed`, `calls` (when to stop), `prompts` by role, `train` and `dev`
-(problem ids). The last line out is `done`, with every candidate kept and its mean reward on dev.
-
-The components are the agents' system prompts. All strategies and the reflection prompt are GEPA's
-defaults; only the stopping rule, calls of the model, is ours.
+Runs in .envs/gepa; see learning_line for the connection. The components are the agents' system
+prompts. All strategies and the reflection prompt are GEPA's defaults; only the stopping rule, calls
+of the model, is ours. A play that the calls no longer pay for earns 0, so a candidate that could
+not be evaluated to its end is not the best one.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 import gepa
 from gepa.core.adapter import EvaluationBatch
 
-
-class Line:
-    """The connection to the process that plays. `calls` is what the model was asked so far."""
-
-    def __init__(self, replies: TextIO, asks: TextIO) -> None:
-        self._replies, self._asks = replies, asks
-        self.calls = 0
-
-    def send(self, **message: Any) -> None:
-        self._asks.write(json.dumps(message) + "\n")
-        self._asks.flush()
-
-    def read(self) -> Any:
-        line = self._replies.readline()
-        if not line:
-            raise EOFError("the process that plays has gone away")
-        return json.loads(line)
-
-    def ask(self, **message: Any) -> Any:
-        self.send(**message)
-        reply = self.read()
-        self.calls = reply["calls"]
-        return reply
+from benchmarks.peers.learning_line import Line, serve
 
 
 class Team:
@@ -52,15 +25,19 @@ class Team:
 
     def __init__(self, line: Line) -> None:
         self._line = line
+        self.over = False
+        """Whether a play was not paid for any more."""
 
     def evaluate(
         self, batch: list[str], candidate: dict[str, str], capture_traces: bool = False
     ) -> EvaluationBatch[Any, Any]:
-        plays = self._line.ask(ask="play", prompts=candidate, problems=batch)["plays"]
+        plays = self._line.play(candidate, batch)
+        self.over = self.over or None in plays
+        played = [play or {"reward": 0.0, "feedback": "", "turns": []} for play in plays]
         return EvaluationBatch(
-            outputs=[play["moves"] for play in plays],
-            scores=[play["reward"] for play in plays],
-            trajectories=plays if capture_traces else None,
+            outputs=[play["turns"] for play in played],
+            scores=[play["reward"] for play in played],
+            trajectories=played if capture_traces else None,
         )
 
     def make_reflective_dataset(
@@ -73,11 +50,13 @@ class Team:
         return {
             role: [
                 {
-                    "Inputs": play["moves"][role]["saw"],
-                    "Generated Outputs": play["moves"][role]["answered"],
+                    "Inputs": turn["saw"],
+                    "Generated Outputs": turn["answered"],
                     "Feedback": f"Reward {play['reward']:.2f} of 1. {play['feedback']}",
                 }
                 for play in eval_batch.trajectories or ()
+                for turn in play["turns"]
+                if turn["agent"] == role
             ]
             for role in components_to_update
         }
@@ -91,20 +70,21 @@ class Quiet:
 
 
 def optimise(line: Line) -> None:
-    """Takes the order, optimises until the calls are made, reports."""
-    order = line.read()
+    """Optimises until the calls are made, reports."""
+    order, team = line.order, Team(line)
 
     def reflect(prompt: str | list[dict[str, Any]]) -> str:
-        return str(line.ask(ask="reflect", prompt=prompt)["text"])
+        whole = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        return line.reflect(whole)
 
     def spent(state: Any) -> bool:
-        return bool(line.calls >= order["calls"])
+        return team.over or line.calls >= order["calls"]
 
     result = gepa.optimize(
         seed_candidate=order["prompts"],
-        trainset=order["train"],
-        valset=order["dev"],
-        adapter=Team(line),
+        trainset=[*order["train"]],
+        valset=[*order["dev"]],
+        adapter=team,
         reflection_lm=reflect,
         stop_callbacks=spent,
         logger=Quiet(),
@@ -112,19 +92,8 @@ def optimise(line: Line) -> None:
         raise_on_exception=True,
     )
     kept = zip(result.candidates, result.val_aggregate_scores, strict=True)
-    line.send(
-        ask="done",
-        kept=[{"prompts": prompts, "dev": reward} for prompts, reward in kept],
-        best=result.best_idx,
-    )
-
-
-def main() -> None:
-    """Keeps the real stdout for the connection: whatever prints, prints to stderr."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as asks:
-        os.dup2(2, 1)
-        optimise(Line(sys.stdin, asks))
+    line.done([{"prompts": prompts, "dev": reward} for prompts, reward in kept], result.best_idx)
 
 
 if __name__ == "__main__":
-    main()
+    serve(optimise)

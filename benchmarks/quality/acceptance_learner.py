@@ -22,8 +22,9 @@ from benchmarks.quality.planted_prompts import (
     new_world,
 )
 from orchestry.backends.api.distil import Author
-from orchestry.backends.api.learner import Learner, Played, State
+from orchestry.backends.api.learner import Learner, State
 from orchestry.backends.api.library import Behavior, Library
+from orchestry.backends.api.pairs import Played
 from orchestry.core.config import BehaviorsConfig, RunConfig, SearchConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import AgentSpec, Completion, Message, Problem, Request, Turn

@@ -1,17 +1,20 @@
-"""What learning behaviours is worth on the embedded model, beside gepa.optimize and best-of-n.
+"""What learning prompts is worth on real models, beside GEPA, two optimisers of DSPy and best-of-n.
 
-For each seed, two learners get the same number of calls of the same model: a run of ours on
-code_review's train split, with behaviours distilled by the embedded model itself and tried on dev;
-and GEPA, whose components are the three agents' system prompts, with train as its training and dev
-as its validation set. Then every arm plays the test split: the task's own prompts, those with what
-our library accepted, and GEPA's best ones, by the same small beam; and the task's own prompts by
-best-of-n at the beam's calls. Arms share the answers of equal requests.
+For each task and seed, a run of ours with the library's defaults learns on train and dev. Every
+other learner gets the same problems, model and reward, and at most as many calls as ours took.
+Then every contestant's team plays the test split, which nobody has seen, with k independent samples
+a problem: their mean is the reward at one sample, their maximum that of best-of-k. `off` is the
+task's own prompts, so its maximum is best-of-n.
 
-    python -m benchmarks.quality.learning [--seeds N] [--episodes N] [--problems N] [--folder DIR]
-        [--only ARM] [--seed N] [--write]
+    python -m benchmarks.quality.learning [--tasks NAME...] [--seeds N] [--episodes N] [--samples K]
+        [--provider NAME] [--model NAME] [--base-url URL] [--budget USD] [--dry-run]
+        [--folder DIR] [--only CONTESTANT] [--seed N] [--headroom] [--write]
 
-All runs lie in --folder, so that a cut-off benchmark goes on where it was, and seeds may be played
-side by side, each by a process with --seed and a core of its own.
+`--dry-run` prints what it would cost. `--budget` caps the whole table, and a larger one goes on.
+All runs lie in --folder, so that a cut-off benchmark goes on where it was, and what was asked once
+is never paid again. With a free model, seeds may be played side by side, each by a process with
+--seed and a core of its own. With another provider than the embedded model, answers may be as long
+as the library's defaults allow.
 """
 
 from __future__ import annotations
@@ -19,52 +22,60 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from benchmarks import page
 from benchmarks.peers.overhead import python_of
-from benchmarks.quality import learning_report
+from benchmarks.quality import learning_cost, learning_report
 from benchmarks.quality.learning_host import Optimised, calls_of, optimise
 from benchmarks.stats import done
-from orchestry.backends.api.library import IN_RUN
+from orchestry.backends.api.library import IN_RUN, read_library
 from orchestry.core.config import validate
+from orchestry.core.errors import BudgetExceeded, OrchestryError
+from orchestry.core.types import Split
 from orchestry.engine.run import resume, train
 from orchestry.engine.session import Silent
+from orchestry.store.journal import read as read_journal
 from orchestry.store.run import Run, load_run
+from orchestry.store.summary import NANO, replay
 from orchestry.task.registry import load_task
 
-MAX_TOKENS = 128
-PROVIDER: Mapping[str, Any] = {"name": "embedded"}
-EPISODES = 8
-PLAY = {"k_samples": 2, "beam_width": 1}
-"""6 calls per problem of three agents, in the test."""
-EXPLORE = {"k_samples": 4, "beam_width": 2}
-"""20 calls per problem, in training: with fewer, most problems show no contrast to learn from."""
-LEARNING = {"enabled": True, "every": 4, "share": 3.0}
-"""Most of the calls go to trials, which decide what is accepted; a longer trial than 100 pairs
-could not be paid for, and one that knows it plans for the larger gain that 100 pairs can show."""
-Learner = Literal["none", "library", "gepa"]
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """One way to play the test split: whose prompts, and which search."""
-
-    label: str
-    learner: Learner
-    strategy: str
-
-
-ARMS = {
-    "on": Arm("library on, beam", "library", "beam"),
-    "off": Arm("library off, beam", "none", "beam"),
-    "best_of_n": Arm("library off, best of n at equal calls", "none", "best_of_n"),
-    "gepa": Arm("GEPA's prompts, beam", "gepa", "beam"),
+TASKS = ("tldr", "arxiv", "code_collaboration")
+CODE = ("code_review", "code_collaboration")
+"""Code tasks whose headroom is measured; the one with most of it is played."""
+EPISODES = {"tldr": 10}
+"""Of training by task: two updates of the library."""
+FEWER_EPISODES = 5
+"""Of the other tasks, whose answers are longer: one update."""
+SAMPLES = 4
+"""Per problem, in the test; our own search's default in training."""
+TOKENS = {"tldr": 96, "arxiv": 256}
+"""Longest answer of the embedded model by task, in tokens."""
+CODE_TOKENS = 160
+REFLECTION_TOKENS = 256
+"""Longest reflection of the embedded model."""
+FREE = ("embedded", "fake")
+LABELS = {
+    "off": "library off",
+    "ours": "ours",
+    "gepa": "GEPA",
+    "bootstrap": "DSPy BootstrapFewShotWithRandomSearch",
+    "mipro": "DSPy MIPROv2",
 }
+"""The contestants, in the order of the tables."""
+PEERS = {
+    "gepa": ("gepa", "benchmarks.peers.learning_gepa"),
+    "bootstrap": ("dspy", "benchmarks.peers.learning_dspy", "bootstrap"),
+    "mipro": ("dspy", "benchmarks.peers.learning_dspy", "mipro"),
+}
+"""Environment, module and arguments of each peer."""
 
 
 class Notes(Silent):
@@ -76,137 +87,241 @@ class Notes(Silent):
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where the runs lie, how large they are, who answers, and how the peer is started."""
+    """One task: where the runs lie, how large they are, who answers, and who competes."""
 
     folder: Path
-    episodes: int = EPISODES
-    problems: int | None = None
-    """Of the test split; None: all."""
-    provider: Mapping[str, Any] = field(default_factory=lambda: PROVIDER)
-    peer: Sequence[str] = ()
-    """The optimiser's command; (): GEPA in its own environment."""
+    task: str = "tldr"
+    episodes: int = FEWER_EPISODES
+    samples: int = SAMPLES
+    provider: Mapping[str, Any] = field(default_factory=lambda: {"name": "embedded"})
+    budget: float = 5.0
+    """Dollars, of all runs in the folder together."""
+    peers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Commands of peers, by name; else each runs in its own environment."""
 
     def train(self, seed: int) -> Run:
         """Our learner's run."""
-        changes = {"search": EXPLORE, "behaviors": LEARNING, "episodes": self.episodes}
-        return self._run("train", seed, {"split": "train", **changes})
+        return self._run("train", self.training(seed))
 
-    def gepa(self, seed: int) -> Optimised:
-        """GEPA's, with as many calls as ours took."""
+    def learn(self, name: str, seed: int) -> Optimised:
+        """A peer's optimisation, with as many calls as ours took."""
         calls = calls_of(self.train(seed).summary.usage)
-        config = self._config(seed, {"split": "train"})
-        command = self.peer or (python_of("gepa"), "-m", "benchmarks.peers.learning_gepa")
-        print(f"GEPA, seed {seed}, {calls} calls", file=sys.stderr)
-        return optimise(validate(config), self._place("gepa", config, calls), calls, command)
+        config = self._config(seed, {"split": "train", "behaviors": {"enabled": False}})
+        place = self._place(name, config, calls)
+        environment, *rest = PEERS[name]
+        command = self.peers.get(name) or (python_of(environment), "-m", *rest)
+        print(f"{name} on {self.task}, seed {seed}, {calls} calls", file=sys.stderr)
+        try:
+            return optimise(validate(self._capped(config, place)), place, calls, command)
+        except BudgetExceeded as error:
+            raise SystemExit(_spent(place)) from error
 
     def test(self, name: str, seed: int) -> Run:
-        """One arm on the test split, after what it needs was learned."""
-        arm = ARMS[name]
-        changes: dict[str, Any] = {
-            "split": "test",
-            "episodes": self.problems or len(load_task("code_review").problems("test")),
-            "search": {**PLAY, "strategy": arm.strategy},
-        }
-        if arm.learner == "library":
-            changes["behaviors"] = {"enabled": False, "from": self.train(seed).folder / IN_RUN}
-        if arm.learner == "gepa":
-            prompts = self.gepa(seed).winner.prompts
-            changes["agents"] = {role: {"system_prompt": text} for role, text in prompts.items()}
-        return self._run(name, seed, changes)
+        """A contestant on the test split, after what it needs was learned."""
+        prompts = {role: {"system_prompt": text} for role, text in self.prompts(name, seed).items()}
+        own = {"agents": prompts} if prompts else {}
+        return self._run(name, {**self.testing(seed), **own})
 
-    def _run(self, name: str, seed: int, changes: Mapping[str, Any]) -> Run:
-        """A run from its start, or the rest of it, or what it came to."""
+    def prompts(self, name: str, seed: int) -> Mapping[str, str]:
+        """A contestant's system prompts by role; {}: the task's own."""
+        if name == "off":
+            return {}
+        if name in PEERS:
+            return self.learn(name, seed).winner.prompts
+        run, task = self.train(seed), load_task(self.task)
+        config, library = validate(run.config), read_library(run.folder / IN_RUN)
+        return {s.role: library.prompt(s.role, config.system_prompt(s)) for s in task.agents}
+
+    def headroom(self) -> Run:
+        """The task's own prompts on dev: the mean sample beside the best of k."""
+        return self._run("headroom", self.testing(0, "dev"))
+
+    def training(self, seed: int) -> dict[str, Any]:
+        """The config of our learner's run: the library's defaults, with learning on."""
+        changes = {"split": "train", "episodes": self.episodes, "behaviors": {"enabled": True}}
+        return self._config(seed, changes)
+
+    def testing(self, seed: int, split: Split = "test") -> dict[str, Any]:
+        """The config of k independent samples a problem, without judge and learning."""
+        changes = {
+            "split": split,
+            "episodes": len(load_task(self.task).problems(split)),
+            "search": {"strategy": "chains", "k_samples": self.samples},
+            "behaviors": {"enabled": False},
+        }
         config = self._config(seed, changes)
+        return {**config, "judge": {**config.get("judge", {}), "enabled": False}}
+
+    def _run(self, name: str, config: dict[str, Any]) -> Run:
+        """A run from its start, or the rest of it, or what it came to."""
         place = self._place(name, config)
         if not (place / "journal.jsonl").exists():
             print(f"{place.name} begins", file=sys.stderr)
-            run = train(validate(config), place, Notes())
+            run = train(validate(self._capped(config, place)), place, Notes())
         elif not done(run := load_run(place)):
-            run = resume(place, observer=Notes())
+            budget = self._capped({}, place)["budget"]
+            run = resume(place, {"budget": budget}, Notes(), trust=True)
+        if run.summary.stopped == "budget":
+            raise SystemExit(_spent(place))
         if not done(run):  # Ctrl-C: what depends on it would be learned from half of it
             raise SystemExit(f"{place} stopped before its end: the same command goes on")
         return run
 
     def _config(self, seed: int, changes: Mapping[str, Any]) -> dict[str, Any]:
         plain: dict[str, Any] = {
-            "task": "code_review",
+            "task": self.task,
             "seed": seed,
             "provider": dict(self.provider),
-            "sampling": {"max_tokens": MAX_TOKENS},
-            "judge": {"enabled": False},
-            "behaviors": {"enabled": False},
-            "cache": {"dir": self.folder / "answers"},
             "allow_unsafe_code": True,
         }
-        search = {"concurrency": 8, **changes.get("search", {})}
-        return {**plain, **changes, "search": search}
+        if self.provider["name"] in FREE:
+            plain["sampling"] = {"max_tokens": TOKENS.get(self.task, CODE_TOKENS)}
+            plain["judge"] = {"max_tokens": REFLECTION_TOKENS}
+        return {**plain, **changes}
 
     def _place(self, name: str, config: Mapping[str, Any], *more: object) -> Path:
         """A folder for each config, so that no result of another one is ever taken for its own."""
-        text = json.dumps([config, *more], sort_keys=True, default=str)
+        text = json.dumps([config, *more], sort_keys=True)
         digest = blake2b(text.encode(), digest_size=4).hexdigest()
-        return self.folder / f"{name}-{config['seed']}-{digest}"
+        return self.folder / f"{self.task}-{name}-{config['seed']}-{digest}"
+
+    def _capped(self, config: Mapping[str, Any], place: Path) -> dict[str, Any]:
+        """The config with what the budget leaves this run, and the answers of all others."""
+        left = self.budget - sum(_dollars(one) for one in journals(self.folder, besides=place))
+        if left <= 0.0:
+            raise SystemExit(_spent(place))
+        cache = {"dir": str(self.folder / "answers")}
+        return {**config, "budget": {"usd": left}, "cache": cache}
+
+
+def journals(folder: Path, besides: Path) -> Iterator[Path]:
+    """The journals of all runs in the folder but one."""
+    return (file for file in folder.glob("*/journal.jsonl") if file.parent != besides)
+
+
+def _dollars(journal: Path) -> float:
+    return replay(read_journal(journal)).spent / NANO
+
+
+def _spent(place: Path) -> str:
+    return f"the budget was spent in {place}: the same command with a larger --budget goes on"
 
 
 def main() -> None:
     """Plays what is missing, then prints or writes the section."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--episodes", type=int, default=EPISODES, help="of training, a seed")
-    parser.add_argument("--problems", type=int, help="only the first N of the test split")
-    parser.add_argument("--folder", type=Path, default=Path("runs/benchmark-learning"))
-    parser.add_argument("--provider", choices=["embedded", "fake"], default="embedded")
-    parser.add_argument("--only", choices=["train", "gepa", *ARMS], help="play that, then stop")
-    parser.add_argument("--seed", type=int, help="play only this one of the seeds, then stop")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser = _parser()
     args = parser.parse_args()
     part = args.only or args.seed is not None
-    seeds = range(args.seeds) if args.seed is None else [args.seed]
-    if args.write and (part or args.provider == "fake"):
+    if args.write and (part or args.provider != "embedded"):
         parser.error("--write is for whole runs of the embedded model")
-    provider = {"name": args.provider}
-    bench = Bench(args.folder, args.episodes, args.problems, provider)
-    if args.only:
-        for seed in seeds:
-            play(bench, args.only, seed)
-        return
-    found = results(bench, seeds)
-    if part:
-        return
-    body = learning_report.report(found)
+    seeds = range(args.seeds) if args.seed is None else [args.seed]
+    benches = [_bench(args, task) for task in args.tasks]
+    code = [_bench(args, task) for task in CODE] if args.headroom else []
+    try:
+        if args.dry_run:
+            print(learning_cost.forecast(plans(benches, code), len(seeds), [*PEERS]))
+            return
+        with _alone(args.folder, args.provider):
+            if part:
+                play(benches, seeds, [args.only] if args.only else [*LABELS])
+                for bench in code:
+                    bench.headroom()
+                return
+            body = learning_report.report(results(benches, code, seeds))
+    except OrchestryError as error:
+        raise SystemExit(str(error)) from error
     print(body)
     if args.write:
         page.write("learning", _command(args), body)
 
 
-def play(bench: Bench, name: str, seed: int) -> None:
-    """One arm or one learner."""
-    if name == "train":
-        bench.train(seed)
-    elif name == "gepa":
-        bench.gepa(seed)
-    else:
-        bench.test(name, seed)
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tasks", nargs="+", default=[*TASKS], metavar="NAME")
+    parser.add_argument("--seeds", type=int, default=3)
+    episodes = f"of training, a seed; else tldr {EPISODES['tldr']}, others {FEWER_EPISODES}"
+    parser.add_argument("--episodes", type=int, help=episodes)
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="a test problem (k)")
+    parser.add_argument("--provider", default="embedded", help="as of `orchestry run`")
+    parser.add_argument("--model", help="the provider's own default, unless given")
+    parser.add_argument("--base-url", help="the provider's server, unless it is the vendor's")
+    parser.add_argument("--budget", type=float, default=5.0, help="USD, for the whole table")
+    parser.add_argument("--dry-run", action="store_true", help="print the cost, ask nobody")
+    parser.add_argument("--folder", type=Path, default=Path("runs/benchmark-learning"))
+    parser.add_argument("--only", choices=LABELS, help="play this contestant, then stop")
+    parser.add_argument("--seed", type=int, help="play only this one of the seeds, then stop")
+    parser.add_argument("--headroom", action="store_true", help="of the code tasks, on dev")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    return parser
 
 
-def results(bench: Bench, seeds: Sequence[int]) -> learning_report.Results:
-    """All learners and arms of these seeds, seed by seed."""
-    trained, optimised = list[Run](), list[Optimised]()
-    tested: dict[str, list[Run]] = {name: [] for name in ARMS}
-    for seed in seeds:
-        trained.append(bench.train(seed))
-        optimised.append(bench.gepa(seed))
-        for name in ARMS:
-            tested[name].append(bench.test(name, seed))
-    labels = {name: arm.label for name, arm in ARMS.items()}
-    return learning_report.Results(labels, trained, optimised, tested, MAX_TOKENS)
+def _bench(args: argparse.Namespace, task: str) -> Bench:
+    named = {"name": args.provider, "model": args.model, "base_url": args.base_url}
+    return Bench(
+        folder=args.folder,
+        task=task,
+        episodes=args.episodes or EPISODES.get(task, FEWER_EPISODES),
+        samples=args.samples,
+        provider={key: value for key, value in named.items() if value is not None},
+        budget=args.budget,
+    )
+
+
+@contextmanager
+def _alone(folder: Path, provider: str) -> Iterator[None]:
+    """Holds the folder while money is spent: two processes would each spend the whole budget."""
+    if provider in FREE:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise SystemExit(f"another process spends the budget of {folder}: wait for it") from None
+
+
+def play(benches: Sequence[Bench], seeds: Sequence[int], names: Sequence[str]) -> None:
+    """These contestants, task by task and seed by seed."""
+    for bench in benches:
+        for seed in seeds:
+            for name in names:
+                bench.test(name, seed)
+
+
+def results(
+    benches: Sequence[Bench], code: Sequence[Bench], seeds: Sequence[int]
+) -> learning_report.Results:
+    """All learners and contestants, task by task and seed by seed."""
+    play(benches, seeds, [*LABELS])
+    played = [
+        learning_report.Played(
+            task=bench.task,
+            trained=[bench.train(seed) for seed in seeds],
+            optimised={name: [bench.learn(name, seed) for seed in seeds] for name in PEERS},
+            tested={name: [bench.test(name, seed) for seed in seeds] for name in LABELS},
+        )
+        for bench in benches
+    ]
+    headroom = {bench.task: bench.headroom() for bench in code}
+    return learning_report.Results(LABELS, played, headroom, benches[0].samples)
+
+
+def plans(benches: Sequence[Bench], code: Sequence[Bench]) -> list[learning_cost.Plan]:
+    """The configs whose costs say that of the whole table."""
+    tasks = [
+        learning_cost.Plan(bench.task, bench.training(0), bench.testing(0)) for bench in benches
+    ]
+    return [*tasks, *(learning_cost.Plan(b.task, None, b.testing(0, "dev")) for b in code)]
 
 
 def _command(args: argparse.Namespace) -> str:
-    options = [f"--seeds {args.seeds}", f"--episodes {args.episodes}"]
-    options += [f"--problems {args.problems}"] if args.problems else []
+    options = [f"--tasks {' '.join(args.tasks)}", f"--seeds {args.seeds}"]
+    options += [f"--samples {args.samples}"]
+    options += [f"--episodes {args.episodes}"] if args.episodes else []
+    options += ["--headroom"] if args.headroom else []
     return " ".join(["python -m benchmarks.quality.learning", *options, "--write"])
 
 

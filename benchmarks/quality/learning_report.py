@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from benchmarks.quality.learning_host import Optimised, calls_of, wall_s
-from benchmarks.stats import Rows, Table, bounds, difference, interval, mean, tabulate
+from benchmarks.stats import Rows, Table, crossed, difference, mean, ranged, tabulate
 from orchestry.backends.api.library import IN_RUN, Behavior, Library, read_library
 from orchestry.report.text import table
-from orchestry.store.records import UsageRecord
+from orchestry.store.records import EpisodeRecord, UsageRecord
 from orchestry.store.run import Run
 
-PAIRS = (("on", "off"), ("on", "best_of_n"), ("on", "gepa"), ("gepa", "off"))
 SHORT = 300
 """Characters shown of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
-    """Everything that was played; lists have one entry a seed, in order."""
+class Played:
+    """Everything that was played of one task; lists have one entry a seed, in order."""
 
-    labels: Mapping[str, str]
+    task: str
     trained: Sequence[Run]
-    optimised: Sequence[Optimised]
+    optimised: Mapping[str, Sequence[Optimised]]
+    """By peer."""
     tested: Mapping[str, list[Run]]
-    max_tokens: int
+    """By contestant; `off` is the task's own prompts."""
 
     @property
     def libraries(self) -> list[Library]:
@@ -34,28 +35,45 @@ class Results:
 
     @property
     def problems(self) -> int:
+        """Of the test split."""
         return len(self.tested["off"][0].episodes)
 
-    def same(self, seed: int) -> bool:
-        """Whether the library changed no prompt."""
-        return not accepted(self.libraries[seed])
+    def rewards(self, best: bool) -> Table:
+        """Of a problem's mean sample, or of its best one, by contestant."""
+        return tabulate(dict(self.tested), self.problems, best_sample if best else mean_sample)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All tasks, and the headroom of code tasks where it was measured."""
+
+    labels: Mapping[str, str]
+    """Of the contestants, in order."""
+    played: Sequence[Played]
+    headroom: Mapping[str, Run]
+    samples: int
+
+
+def mean_sample(episode: EpisodeRecord) -> float:
+    """The expected reward at one sample; an episode without a finished trajectory earned none."""
+    return fmean([leaf.score.total for leaf in episode.leaves()] or [0.0])
+
+
+def best_sample(episode: EpisodeRecord) -> float:
+    """The reward of the best of its samples."""
+    return max((leaf.score.total for leaf in episode.leaves()), default=0.0)
 
 
 def report(results: Results) -> str:
     """The section's body."""
-    runs, problems = dict(results.tested), results.problems
-    reward = tabulate(runs, problems, lambda e: e.reward)
-    solved = tabulate(runs, problems, lambda e: float("solved" in e.best_node.score.tags))
-    calls = tabulate(runs, problems, lambda e: float(e.calls))
     blocks = [
         _setting(results),
-        _arms(results.labels, calls, reward, solved),
-        _differences(results.labels, reward, solved),
-        _verdict(results, reward),
+        _contestants(results),
+        *(_verdict(results, played) for played in results.played),
+        _headroom(results),
         _learners(results),
         _trials(results),
         _prompts(results),
-        _limits(results, reward),
     ]
     return "\n\n".join(block for block in blocks if block)
 
@@ -71,92 +89,138 @@ def tried(library: Library) -> list[Behavior]:
 
 
 def _setting(results: Results) -> str:
-    seeds, model = len(results.trained), results.trained[0].summary.model
+    first, seeds = results.played[0].trained[0], len(results.played[0].trained)
+    splits = ", ".join(f"{played.task} {played.problems}" for played in results.played)
     return (
-        f"{results.problems} problems of code_review's test split, {seeds} "
-        f"seed{'s' * (seeds > 1)}, {model}, at most {results.max_tokens} tokens per answer of the "
-        "team. The reward is that of the best trajectory found, executed tests decide which; mean "
-        "and 95 % bootstrap interval over problems, each with all its seeds. Arms of one seed "
-        "share the answers to equal requests, which narrows the differences; such an answer "
-        "counts as a call for each arm."
+        f"{first.summary.model}, {seeds} seed{'s' * (seeds > 1)}, {results.samples} independent "
+        f"samples of each test problem ({splits} problems). The reward at one sample is their "
+        f"mean, that of best of {results.samples} their maximum: `{results.labels['off']}` is the "
+        "task's own prompts, so its maximum is best-of-n. In brackets are 95 % bootstrap intervals "
+        "over seeds and problems, of a gain over the same seeds and problems of "
+        f"`{results.labels['off']}`. Learners get the same train and dev problems, model and "
+        "reward, and at most as many calls as ours took; nobody is shown gold answers or the test "
+        "split. Contestants share the answers to equal requests, which narrows the gains; such an "
+        "answer counts as a call for each. GEPA and DSPy's optimisers run with their defaults "
+        "(MIPROv2: as many candidates and trials as the calls allow); DSPy's examples are plays of "
+        "train that earned half of the reward."
     )
 
 
-def _arms(labels: Mapping[str, str], calls: Table, reward: Table, solved: Table) -> str:
-    rows = [
-        [label, f"{mean(calls[arm]):.1f}", interval(reward[arm]), interval(solved[arm])]
-        for arm, label in labels.items()
-    ]
-    return table(["arm", "calls per problem", "reward", "solved"], rows)
-
-
-def _differences(labels: Mapping[str, str], reward: Table, solved: Table) -> str:
+def _contestants(results: Results) -> str:
+    """One row per task and contestant."""
     rows = []
-    for one, other in PAIRS:
-        apart = (interval(difference(arms[one], arms[other])) for arms in (reward, solved))
-        rows.append([f"{labels[one]}, less {labels[other]}", *apart])
-    return table(["paired difference", "reward", "solved"], rows)
+    for played in results.played:
+        one, best = played.rewards(best=False), played.rewards(best=True)
+        for name, label in results.labels.items():
+            calls = ranged(_training_calls(played, name), ".0f") if name != "off" else "0"
+            figures = (
+                text
+                for rewards in (one, best)
+                for text in (str(crossed(rewards[name])), _gain(rewards, name))
+            )
+            rows.append([played.task, label, calls, *figures])
+    header = ["task", "prompts", "training calls", "1 sample", "gain"]
+    return table([*header, f"best of {results.samples}", "gain"], rows)
 
 
-def _verdict(results: Results, reward: Table) -> str:
-    """What the intervals allow to say."""
-    said = []
-    if all(results.same(seed) for seed in range(len(results.trained))):
-        said.append(
-            "No behaviour was accepted with any seed, so the prompts with the library are those "
-            "without it, and `library on` equals `library off` answer by answer: a null result."
-        )
-    else:
-        said.append(_compared("the library", "the prompts without it", reward["on"], reward["off"]))
-    others = (
-        ("the library with the beam", "best of n at equal calls", "on", "best_of_n"),
-        ("the library", "GEPA's prompts", "on", "gepa"),
-        ("GEPA's prompts", "the prompts it started from", "gepa", "off"),
+def _training_calls(played: Played, name: str) -> list[float]:
+    """Of a learner, by seed."""
+    if name == "ours":
+        return [float(calls_of(run.summary.usage)) for run in played.trained]
+    return [float(calls_of(found.usage)) for found in played.optimised[name]]
+
+
+def _gain(rewards: Table, name: str) -> str:
+    return "" if name == "off" else str(crossed(gains(rewards, name)))
+
+
+def gains(rewards: Table, name: str) -> Rows:
+    """Of a contestant over the task's own prompts, by problem and seed."""
+    return difference(rewards[name], rewards["off"])
+
+
+def _verdict(results: Results, played: Played) -> str:
+    """What the intervals allow to say of a task at one sample."""
+    rewards = played.rewards(best=False)
+    found = {name: crossed(gains(rewards, name)) for name in results.labels if name != "off"}
+    said = {
+        "gained": [name for name, gain in found.items() if gain.low > 0],
+        "lost": [name for name, gain in found.items() if gain.high < 0],
+        "showed no difference": [n for n, gain in found.items() if gain.low <= 0 <= gain.high],
+    }
+    parts = [
+        f"{verb}: {', '.join(results.labels[name] for name in names)}"
+        for verb, names in said.items()
+        if names
+    ]
+    means = {name: mean(rewards[name]) for name in results.labels}
+    best = max(means, key=lambda name: means[name])  # a tie goes to the first, which is `off`
+    whose = "No mean is above that of" if best == "off" else "The best mean is that of"
+    return (
+        f"On {played.task}, at one sample, against `{results.labels['off']}`: {'; '.join(parts)}. "
+        f"{whose} {results.labels[best]}."
     )
-    said += [_compared(a, b, reward[one], reward[other]) for a, b, one, other in others]
-    return " ".join(said)
 
 
-def _compared(one: str, other: str, first: Rows, second: Rows) -> str:
-    low, high = bounds(difference(first, second))
-    if low > 0:
-        return f"{one[0].upper()}{one[1:]} earned more than {other}."
-    if high < 0:
-        return f"{one[0].upper()}{one[1:]} earned less than {other}."
-    return f"This does not tell {one} from {other}."
+def _headroom(results: Results) -> str:
+    """Why this code task: the distance from the mean sample to the best of k, and to 1."""
+    if not results.headroom:
+        return ""
+    rows = []
+    for task, run in results.headroom.items():
+        one, best = (
+            tabulate({"dev": [run]}, len(run.episodes), figure)["dev"]
+            for figure in (mean_sample, best_sample)
+        )
+        tie = fmean(float(mean_sample(e) == best_sample(e)) for e in run.episodes)
+        rows.append([task, str(crossed(one)), str(crossed(best)), f"{tie:.0%}"])
+    header = ["task", "1 sample", f"best of {results.samples}", "problems whose samples all tie"]
+    return (
+        "Headroom of the code tasks, their own prompts on dev (a problem whose samples all earn "
+        f"the same teaches nothing):\n\n{table(header, rows)}"
+    )
 
 
 def _learners(results: Results) -> str:
     """What each learner spent, and what it came to."""
     rows = []
-    for seed, (run, other) in enumerate(zip(results.trained, results.optimised, strict=True)):
-        library = results.libraries[seed]
-        count = Counter(b.status for b in library.behaviors)
-        ours = (
-            f"{len(library.behaviors)} behaviours distilled, {len(tried(library))} tried, "
-            f"{count['accepted']} accepted"
-        )
-        rows.append(_spent(seed, "library", run.summary.usage, wall_s(run.events), ours))
-        theirs = (
-            f"{_by_purpose(other.usage)['reflect']} prompts proposed, {len(other.kept) - 1} kept, "
-            f"best on dev {other.winner.dev:.3f} from {other.kept[0].dev:.3f}"
-            f"{f', {other.refused} prompts longer than the context' * bool(other.refused)}"
-        )
-        rows.append(_spent(seed, "GEPA", other.usage, other.seconds, theirs))
-    header = ["seed", "learner", "calls", "of these", "minutes", "came to"]
+    for played in results.played:
+        for seed, run in enumerate(played.trained):
+            ours = _came_to(played.libraries[seed])
+            who = [played.task, str(seed)]
+            rows.append([*who, "ours", *_spent(run.summary.usage, wall_s(run.events)), ours])
+            for name, found in played.optimised.items():
+                one = found[seed]
+                spent = _spent(one.usage, one.seconds)
+                rows.append([*who, results.labels[name], *spent, _kept(one)])
+    header = ["task", "seed", "learner", "calls", "of these", "minutes", "came to"]
     return (
         "A learner's calls are the answers that it asked for, those that an earlier run had left "
-        "in the cache included; a request repeated within a run is one call. GEPA stops at the "
-        "first iteration that ends with at least as many calls as ours took.\n\n"
-        f"{table(header, rows, figures=False)}"
+        "in the cache included; a request repeated within a run is one call. A peer whose calls "
+        "are spent is refused further ones, which earn 0, and its best candidate so far is taken. "
+        f"Minutes are those of a shared machine.\n\n{table(header, rows, figures=False)}"
     )
 
 
-def _spent(
-    seed: int, who: str, usage: Sequence[UsageRecord], seconds: float, came_to: str
-) -> list[str]:
+def _came_to(library: Library) -> str:
+    count = Counter(b.status for b in library.behaviors)
+    return (
+        f"{len(library.behaviors)} behaviours distilled, {len(tried(library))} tried, "
+        f"{count['accepted']} accepted"
+    )
+
+
+def _kept(found: Optimised) -> str:
+    too_long = f", {found.refused} prompts longer than the context" * bool(found.refused)
+    return (
+        f"{len(found.kept) - 1} candidates evaluated, best on dev {found.winner.dev:.3f} from "
+        f"{found.kept[0].dev:.3f}{too_long}"
+    )
+
+
+def _spent(usage: Sequence[UsageRecord], seconds: float) -> list[str]:
     by_purpose = ", ".join(f"{purpose} {n}" for purpose, n in _by_purpose(usage).items())
-    return [str(seed), who, str(calls_of(usage)), by_purpose, f"{seconds / 60:.1f}", came_to]
+    return [str(calls_of(usage)), by_purpose, f"{seconds / 60:.1f}"]
 
 
 def _by_purpose(usage: Iterable[UsageRecord]) -> Counter[str]:
@@ -169,56 +233,44 @@ def _by_purpose(usage: Iterable[UsageRecord]) -> Counter[str]:
 def _trials(results: Results) -> str:
     """Every behaviour that raced, and what came of it."""
     rows = [
-        [str(seed), b.agent, b.kind, str(b.evidence), f"{b.status}{': ' * bool(b.note)}{b.note}"]
-        for seed, library in enumerate(results.libraries)
+        [
+            played.task,
+            str(seed),
+            b.agent,
+            b.kind,
+            str(b.evidence),
+            f"{b.status}{': ' * bool(b.note)}{b.note}",
+        ]
+        for played in results.played
+        for seed, library in enumerate(played.libraries)
         for b in tried(library)
     ]
-    header = ["seed", "agent", "kind", "lift on dev", "verdict"]
+    header = ["task", "seed", "agent", "kind", "lift on dev", "verdict"]
     return table(header, rows, figures=False) if rows else "No behaviour was tried."
 
 
 def _prompts(results: Results) -> str:
-    """What was accepted, and GEPA's best prompts where they differ from the first."""
+    """What was accepted, and the peers' best prompts where they differ from the first."""
     lines = []
-    for seed, (library, other) in enumerate(zip(results.libraries, results.optimised, strict=True)):
-        lines += [
-            f"- Seed {seed}, accepted for the {b.agent}: {_short(b.text)}"
-            for b in accepted(library)
-        ]
-        first = other.kept[0].prompts
-        changed = {r: text for r, text in other.winner.prompts.items() if text != first[r]}
-        lines += [f"- Seed {seed}, GEPA for the {r}: {_short(text)}" for r, text in changed.items()]
-        if not changed:
-            lines.append(f"- Seed {seed}: GEPA's best prompts are the ones it started from.")
-    return "\n".join(lines)
+    for played in results.played:
+        for seed, library in enumerate(played.libraries):
+            lines += [
+                f"- {played.task}, seed {seed}, ours, for the {b.agent}: {_short(b.text)}"
+                for b in accepted(library)
+            ]
+            for name, found in played.optimised.items():
+                where = f"- {played.task}, seed {seed}, {results.labels[name]}"
+                lines += [
+                    f"{where}, for the {role}: {_short(text)}"
+                    for role, text in found[seed].winner.prompts.items()
+                    if text != found[seed].kept[0].prompts[role]
+                ]
+    if not lines:
+        return "No learner changed a prompt."
+    return "The prompts that were changed; all others are the task's own.\n\n" + "\n".join(lines)
 
 
 def _short(text: str) -> str:
     """On one line, as code."""
     line = " ".join(text.replace("`", "'").split())
     return f"`{line[:SHORT]}{'...' * (len(line) > SHORT)}`" if line else "(an empty prompt)"
-
-
-def _limits(results: Results, reward: Table) -> str:
-    """What keeps the result from saying more, in figures of this run."""
-    trials = [b for library in results.libraries for b in tried(library)]
-    made = sum(len(library.behaviors) for library in results.libraries)
-    won = sum(len(accepted(library)) for library in results.libraries)
-    said = [f"What limits it: of {made} behaviours distilled, {len(trials)} were put on trial"]
-    evidence = [b.evidence for b in trials if b.evidence]
-    if evidence:
-        pairs = [e.pairs for e in evidence]
-        margin = min(e.lift - e.low for e in evidence)
-        said.append(
-            f" and {won} accepted; a trial got {min(pairs)} to {max(pairs)} pairs, and the "
-            f"tightest interval began {100 * margin:.0f} points below its lift, so no gain smaller "
-            "than that could be shown"
-        )
-    low, high = bounds(difference(reward["gepa"], reward["off"]))
-    return (
-        "".join(said)
-        + f"; on test, the interval of GEPA's gain is {100 * (high - low):.0f} points wide; and "
-        f"the intervals, over problems, leave out how a learner's runs differ, of which there are "
-        f"{len(results.trained)}. Who writes the behaviours and the prompts is a "
-        "model of 135 million parameters."
-    )

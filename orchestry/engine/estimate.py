@@ -19,8 +19,7 @@ from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
-from orchestry.backends.api.learner import power_of
-from orchestry.backends.api.race import TYPICAL_SD
+from orchestry.backends.api.race import TYPICAL_SD, power_of
 from orchestry.core.config import RunConfig
 from orchestry.core.types import Frozen
 from orchestry.engine.lengths import measured

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.stats import bounds, columns, difference, interval, mean, ranged, share
+from benchmarks.stats import bounds, columns, crossed, difference, interval, mean, ranged, share
 
 ROWS = st.dictionaries(
     st.sampled_from("abcd"),
@@ -33,6 +33,16 @@ def test_the_interval_covers_the_mean_and_narrows_with_problems() -> None:
     assert low < 0.5 < high
     assert bounds(many)[1] - bounds(many)[0] < (high - low) / 3
     assert interval({"a": [0.25], "b": [0.25]}) == "0.250 [0.250, 0.250]"
+
+
+def test_a_crossed_interval_also_has_the_spread_of_seeds() -> None:
+    seeds = {str(i): [0.2, 0.8] for i in range(10)}
+    assert bounds(seeds) == (0.5, 0.5)
+    assert (crossed(seeds).low, crossed(seeds).high) == pytest.approx((0.2, 0.8))
+    problems = {str(i): [float(i % 2)] * 3 for i in range(40)}
+    assert crossed(problems).mean == 0.5
+    found = crossed(problems).low, crossed(problems).high
+    assert found == pytest.approx(bounds(problems), abs=0.02)
 
 
 def test_figures_as_text() -> None:

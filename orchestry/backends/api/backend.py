@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestry.backends.api.distil import Author
-from orchestry.backends.api.learner import Arena, Learner, Played, State
+from orchestry.backends.api.learner import Learner, State
 from orchestry.backends.api.library import (
     IN_RUN,
     Behavior,
@@ -24,6 +24,7 @@ from orchestry.backends.api.library import (
     read_library,
     to_yaml,
 )
+from orchestry.backends.api.pairs import Arena, Played
 from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Ranked, Update
 from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError

@@ -13,19 +13,26 @@ same result.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
-from types import MappingProxyType
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from orchestry.backends.api.contrasts import Contrast, contrasts
 from orchestry.backends.api.distil import Author, Brief, Distilled, distil
 from orchestry.backends.api.library import Behavior, Evidence, Library
+from orchestry.backends.api.pairs import (
+    AHEAD,
+    BATCH,
+    Arena,
+    Batch,
+    behavior_of,
+    coins,
+    cost,
+    together_now,
+    tried_gains,
+)
 from orchestry.backends.api.race import (
     FIRST,
     HOPELESS,
@@ -35,7 +42,9 @@ from orchestry.backends.api.race import (
     Race,
     interval,
     kept_for,
+    level_of,
     pairs_for,
+    power_of,
     shown,
     spread_of,
 )
@@ -43,17 +52,10 @@ from orchestry.core.choices import PROPOSALS
 from orchestry.core.concurrency import Outstanding, together
 from orchestry.core.config import BehaviorsConfig
 from orchestry.core.seeds import derive
-from orchestry.core.types import AgentSpec, Frozen, Problem, Turn
+from orchestry.core.types import AgentSpec, Frozen, Problem
 from orchestry.rollout.credit import blame
 from orchestry.store.records import EpisodeRecord, Power
 
-BATCH = 4
-"""Pairs that are drawn together; the race looks after each batch."""
-AHEAD = 4
-"""Batches in flight at once: 32 plays, so that call slots stay taken. Who plays in a batch depends
-on all batches up to the fourth before it, whatever arrives first. More at once would know less."""
-TOGETHER = 4
-"""Rules of one agent that race at once: half of them stand in a prompt, on average."""
 GAIN = 0.05
 """Mean gain that `behaviors.share: auto` spends to show."""
 SIDE_COSTS = 1.5
@@ -62,47 +64,6 @@ TYPICAL_LEFT = 100.0
 """Pairs that are taken to be left when the search chooses what to try."""
 MOST_SHARE = 3.0
 """The most that it spends, as a multiple of the search's calls."""
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One dev episode: its value in [0, 1], and the turns that led there.
-
-    None if one of its calls failed, so it can't be compared.
-    """
-
-    value: float | None
-    turns: tuple[Turn, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Pairs of teams that are being played."""
-
-    entrants: Sequence[Entrant]
-    moving: Collection[str]
-    """Their agents."""
-    problems: Sequence[str]
-    sides: Sequence[Mapping[str, int]]
-    """By pair and behaviour, the team that has it: see `coins`."""
-    plays: asyncio.Task[list[Played]]
-    """Of each pair its first team, then its second."""
-    calls: float
-    """That they take, as far as known beforehand."""
-
-
-class Arena(Protocol):
-    """Compares libraries."""
-
-    async def play(
-        self, library: Library, problem: Problem, seed: int, still: Collection[str]
-    ) -> Played:
-        """Plays one episode, without search, with that library.
-
-        Agents who are `still` draw the same samples in every play of the problem: what they say
-        before the others move is asked and paid once.
-        """
-        ...
 
 
 class State(Frozen):
@@ -206,13 +167,13 @@ class Learner:
             return []
         mine = dict[str, list[Entrant]]()
         for one in state.race.candidates:
-            mine.setdefault(_behavior(state.library, one.behavior).agent, []).append(one)
+            mine.setdefault(behavior_of(state.library, one.behavior).agent, []).append(one)
         chosen = []
         for agent, found in mine.items():
             rng = random.Random(derive(self._seed, "tried", episode, agent))
             best = max(found, key=lambda one: (one.chance(TYPICAL_LEFT), one.behavior))
             chosen.append(best if rng.random() < 0.5 else rng.choice(found))
-        return [_behavior(state.library, one.behavior) for one in chosen]
+        return [behavior_of(state.library, one.behavior) for one in chosen]
 
     def _search(self, block: Sequence[EpisodeRecord]) -> None:
         """Tells the race what the search's samples showed of the candidates that it tried."""
@@ -269,7 +230,7 @@ class Learner:
 
     @property
     def _level(self) -> float:
-        return _level_of(self._config, self._updates)
+        return level_of(self._config, self._updates)
 
     @property
     def _sd(self) -> float:
@@ -498,7 +459,7 @@ class Learner:
         return [(random.Random(seed).choice(self._dev), seed) for seed in seeds]
 
     def _get(self, id: str) -> Behavior:
-        return _behavior(self._state.library, id)
+        return behavior_of(self._state.library, id)
 
     def _put(self, *behaviors: Behavior) -> None:
         library = self._state.library
@@ -508,57 +469,6 @@ class Learner:
 
     def _set(self, **changes: object) -> None:
         self._state = self._state.model_copy(update=changes)
-
-
-def tried_gains(record: EpisodeRecord) -> list[tuple[str, float]]:
-    """What the samples with each behaviour on trial earned more than those without it, in the mean:
-    a number in [-1, 1] per state in which both are there, and one for all other states together."""
-    ends = {leaf.id: leaf.score.total for leaf in record.leaves()}
-    rest, found = dict[str, _Arms](), list[tuple[str, _Arms]]()
-    for group in record.groups:
-        for trial in group.trials if ends.keys() >= set(group.children) else ():
-            values = [ends[child] for child in group.children]
-            own = _Arms([], [])
-            own.add(values, trial.drawn)
-            if own.both:
-                found.append((trial.behavior, own))
-            else:
-                rest.setdefault(trial.behavior, _Arms([], [])).add(values, trial.drawn)
-    found += [(behavior, arms) for behavior, arms in rest.items() if arms.both]
-    return [(behavior, fmean(arms.given) - fmean(arms.without)) for behavior, arms in found]
-
-
-@dataclass(frozen=True, slots=True)
-class _Arms:
-    """Rewards of samples with a behaviour, and without it."""
-
-    given: list[float]
-    without: list[float]
-
-    @property
-    def both(self) -> bool:
-        return bool(self.given and self.without)
-
-    def add(self, values: Sequence[float], drawn: Sequence[bool]) -> None:
-        for value, tried in zip(values, drawn, strict=True):
-            (self.given if tried else self.without).append(value)
-
-
-def _behavior(library: Library, id: str) -> Behavior:
-    found = library.find(id)
-    assert found is not None, f"the state names a behaviour that its library lacks: {id}"
-    return found
-
-
-def power_of(config: BehaviorsConfig, updates: int, calls: float, each: float, sd: float) -> Power:
-    """What so many calls on dev show, at that many calls per pair and that sd of its gain."""
-    gain = shown(sd, calls / each, _level_of(config, updates))
-    return Power(pairs=calls / each, calls=calls, gain=gain)
-
-
-def _level_of(config: BehaviorsConfig, updates: int) -> float:
-    """What one of a first update's candidates borrows."""
-    return config.alpha * (1.0 - kept_for(1, updates)) / config.candidates
 
 
 def _told(role: str, distilled: Distilled) -> str:
@@ -584,58 +494,3 @@ def _shares(blamed: Mapping[str, float], count: int) -> dict[str, int]:
     for role in ranked[: count - sum(given.values())]:
         given[role] += 1
     return {role: number for role, number in given.items() if number}
-
-
-def coins(seed: int, behaviors: Sequence[str]) -> dict[str, int]:
-    """By behaviour the team that has it in a pair, 1 or -1: fair and independent."""
-    return {id: random.Random(derive(seed, "side", id)).choice((1, -1)) for id in behaviors}
-
-
-def together_now(
-    race: Race, library: Library, left: float, flying: Mapping[str, int] = MappingProxyType({})
-) -> list[Entrant]:
-    """Who plays the next pairs: the retest, and of each agent TOGETHER rules and one example, those
-    first who have played least (with pairs in flight, by behaviour), then the likeliest winners."""
-
-    def rank(one: Entrant) -> tuple[bool, float, str]:
-        played = len(one.gains) + flying.get(one.behavior, 0)
-        return played >= FIRST, -one.chance(left), one.behavior
-
-    ranked = sorted(race.candidates, key=rank)
-    chosen, counts = [one for one in race.entrants if one.kind == "retest"], Counter[str]()
-    for one in ranked:
-        behavior = library.find(one.behavior)
-        assert behavior is not None, f"{one.behavior} races and is not in the library"
-        place = f"{behavior.kind} {behavior.agent}"
-        if counts[place] < (TOGETHER if behavior.kind == "rule" else 1):
-            counts[place] += 1
-            chosen.append(one)
-    return chosen
-
-
-def cost(
-    problems: Sequence[str],
-    pairs: Sequence[Sequence[Played]],
-    moving: Collection[str],
-    known: frozenset[int],
-) -> tuple[int, float, frozenset[int]]:
-    """Calls and dollars of pairs of plays on these problems, and what is known after them.
-
-    Up to the first agent whose prompt differs, the two of a pair ask the same, and share the
-    answer: it is counted once, as it is paid once. What is said before one of the `moving` agents
-    is the same in every play of the problem, and paid once in a run.
-    """
-    paid, after = dict[int, float](), set(known)
-    for number, (problem, pair) in enumerate(zip(problems, pairs, strict=True)):
-        for played in pair:
-            shared = True
-            for place, turn in enumerate(played.turns):
-                shared = shared and turn.agent not in moving
-                said = turn.model_dump_json(include={"agent", "messages"})
-                at = f"dev {problem}" if shared else f"pair {number}"
-                key = derive(place, at, said)
-                if key not in known:
-                    paid[key] = turn.completion.usd
-                if shared:
-                    after.add(key)
-    return len(paid), sum(paid.values()), frozenset(after)

@@ -39,8 +39,10 @@ from collections.abc import Collection, Sequence
 from statistics import NormalDist
 from typing import Literal
 
+from orchestry.core.config import BehaviorsConfig
 from orchestry.core.errors import TaskError
 from orchestry.core.types import Frozen
+from orchestry.store.records import Power
 
 DATES = (24, 72)
 """Pairs by which a part of the wealth bets to win; the rest bets for the end of the run."""
@@ -280,6 +282,17 @@ def kept_for(update: int, updates: int) -> float:
 def pairs_for(gain: float, sd: float, level: float) -> float:
     """How many pairs show that gain with a chance of POWER: the inverse of `shown`."""
     return ((_distance(level) + _NORMAL.inv_cdf(POWER)) * sd / gain) ** 2 / EFFICIENCY
+
+
+def power_of(config: BehaviorsConfig, updates: int, calls: float, each: float, sd: float) -> Power:
+    """What so many calls on dev show, at that many calls per pair and that sd of its gain."""
+    gain = shown(sd, calls / each, level_of(config, updates))
+    return Power(pairs=calls / each, calls=calls, gain=gain)
+
+
+def level_of(config: BehaviorsConfig, updates: int) -> float:
+    """What one of a first update's candidates borrows."""
+    return config.alpha * (1.0 - kept_for(1, updates)) / config.candidates
 
 
 def _distance(wealth: float) -> float:

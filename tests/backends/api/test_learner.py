@@ -13,20 +13,18 @@ import pytest
 
 import orchestry
 from orchestry.backends.api.distil import Author
-from orchestry.backends.api.learner import (
+from orchestry.backends.api.learner import SIDE_COSTS, Learner, State
+from orchestry.backends.api.library import Behavior, Evidence, Library
+from orchestry.backends.api.pairs import (
     AHEAD,
     BATCH,
-    SIDE_COSTS,
     TOGETHER,
-    Learner,
     Played,
-    State,
     coins,
     cost,
     together_now,
     tried_gains,
 )
-from orchestry.backends.api.library import Behavior, Evidence, Library
 from orchestry.backends.api.race import FIRST, Entrant, Race
 from orchestry.core.config import BehaviorsConfig, resolve
 from orchestry.core.seeds import derive

@@ -19,22 +19,23 @@ from benchmarks.quality.acceptance_learner import (
     searched,
 )
 from benchmarks.quality.planted_prompts import NOISES, PROBLEMS, new_world
-from orchestry.backends.api.learner import MOST_SHARE, cost
+from orchestry.backends.api.learner import MOST_SHARE
 from orchestry.backends.api.library import Behavior, Library
+from orchestry.backends.api.pairs import cost
 
 
 def test_a_large_gain_is_found_soon_and_a_run_repeats() -> None:
     script = Script(((0.3, -0.3, -0.3), (), (), ()))
     runs = [play(script, 0, number) for number in range(4)]
     assert [run.accepted for run in runs] == [(0.3,)] * 4
-    assert all(run.won_after <= 48 for run in runs)
+    assert all(run.won_after <= 60 for run in runs)
     assert runs[0] == play(script, 0, 0)
 
 
 def test_losses_neither_race_for_long_nor_are_accepted() -> None:
     run = play(Script(((-0.3, -0.3, -0.3),) * 2), 0, 0)
     assert (run.found, run.accepted) == (False, ())
-    assert run.calls < 200
+    assert run.calls < 350
 
 
 def test_a_run_spends_no_more_than_it_may() -> None:

@@ -1,7 +1,8 @@
-"""The learning benchmark: the peer's connection, the equal count of calls, and what it reports."""
+"""The learning benchmark: the peers' connection, the equal count of calls, and what it reports."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -10,15 +11,18 @@ from typing import Any
 import pytest
 
 from benchmarks.page import ROOT
-from benchmarks.quality.learning import ARMS, Bench, results
-from benchmarks.quality.learning_host import Optimised, calls_of, optimise, wall_s
+from benchmarks.quality.learning import LABELS, PEERS, Bench, plans, play, results
+from benchmarks.quality.learning_cost import forecast
+from benchmarks.quality.learning_host import calls_of, optimise, wall_s
 from benchmarks.quality.learning_report import report
+from benchmarks.server.bill import Options
+from benchmarks.server.loopback import spawn
 from orchestry.backends.api.library import IN_RUN, Behavior, Evidence, read_library, to_yaml
 from orchestry.core.config import RunConfig, validate
 from orchestry.store.journal import Answered, Event, Opened, Stopped
-from orchestry.store.run import load_run
+from orchestry.store.run import Run, load_run
+from orchestry.task.registry import load_task
 
-GEPA = ROOT / ".envs" / "gepa" / "bin" / "python"
 CODE = "```python\ndef is_even(n):\n    return n % 2 == 0\n```"
 SCRIPT = (
     {"agent": "reviewer", "text": "LGTM"},
@@ -27,28 +31,37 @@ SCRIPT = (
     {"agent": "reflection", "text": "Here it is:\n```\nBe exact.\n```"},
 )
 PEER = """\
-import json, sys
-def ask(**message):
-    print(json.dumps(message), flush=True)
-    return json.loads(sys.stdin.readline())
-order = json.loads(sys.stdin.readline())
-first = ask(ask="play", prompts=order["prompts"], problems=["is_even", order["train"][0]])
-if {dies}:
-    sys.exit("died of a cold")
-again = ask(ask="play", prompts=order["prompts"], problems=["is_even"])
-assert again["calls"] == first["calls"], "what was asked once is free"
-other = {{**order["prompts"], "writer": ask(ask="reflect", prompt="Better?")["text"]}}
-rewards = [ask(ask="play", prompts=p, problems=["is_even"])["plays"][0]["reward"]
-           for p in (order["prompts"], other)]
-moves = first["plays"][0]["moves"]
-assert "is_even" in moves["writer"]["saw"] and moves["reviewer"]["answered"] == "LGTM"
-kept = [dict(prompts=order["prompts"], dev=rewards[0]), dict(prompts=other, dev=rewards[1] / 2)]
-print(json.dumps(dict(ask="done", kept=kept, best=0)), flush=True)
+import os, sys
+from benchmarks.peers.learning_line import serve
+def optimise(line):
+    assert "OPENAI_API_KEY" not in os.environ, "a peer asks no server"
+    order = line.order
+    prompts, train = order["prompts"], [*order["train"]]
+    assert "even" in order["dev"]["is_even"], "texts by id"
+    first, _ = line.play(prompts, ["is_even", train[0]])
+    if {dies}:
+        sys.exit("died of a cold")
+    before = line.calls
+    line.play(prompts, ["is_even"])
+    assert line.calls == before, "what was asked once is free"
+    question = [dict(role="user", content="Better?")]
+    other = {{**prompts, "writer": line.reflect(question)}}
+    rewards = [line.play(p, ["is_even"])[0]["reward"] for p in (prompts, other)]
+    turns = {{turn["agent"]: turn for turn in first["turns"]}}
+    assert "is_even" in turns["writer"]["saw"] and turns["reviewer"]["answered"] == "LGTM"
+    while any(line.play(other, train[:8])):
+        train = train[8:]
+    last = line.reflect([dict(role="user", content="And now?")])
+    assert before < line.calls <= order["calls"]
+    assert line.calls < order["calls"] or not last, "the calls are spent"
+    kept = [dict(prompts=prompts, dev=rewards[0]), dict(prompts=other, dev=rewards[1] / 2)]
+    line.done(kept, {best})
+serve(optimise)
 """
 
 
-def peer(*, dies: bool = False) -> list[str]:
-    return [sys.executable, "-c", PEER.format(dies=dies)]
+def peer(*, dies: bool = False, best: int = 0) -> list[str]:
+    return [sys.executable, "-c", PEER.format(dies=dies, best=best)]
 
 
 @pytest.fixture
@@ -64,13 +77,16 @@ def config(provider: dict[str, Any]) -> RunConfig:
     return validate({**plain, "provider": provider, "allow_unsafe_code": True})
 
 
-def test_a_peer_has_its_team_played_and_paid_once(config: RunConfig, tmp_path: Path) -> None:
+def test_a_peer_has_its_team_played_and_paid_once(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret-of-the-test")
     found = optimise(config, tmp_path / "peer", 50, peer())
     assert [kept.dev for kept in found.kept] == [1.0, 0.5]
     assert found.winner.prompts == found.kept[0].prompts
     assert found.kept[1].prompts["writer"].endswith("Be exact.\n```")
-    # two plays, a reflection, and the writer with its new prompt: the others are asked as before
-    assert calls_of(found.usage) == 6 + 1 + 1
+    # two plays, a reflection, the writer with its new prompt, and what was left for plays of train
+    assert calls_of(found.usage) == found.asked == 50
     assert found.seconds > 0
     assert optimise(config, tmp_path / "peer", 50, ["/no/such/program"]) == found
 
@@ -94,52 +110,105 @@ def test_the_time_of_several_processes_is_added_without_the_gaps() -> None:
     assert wall_s(events) == pytest.approx(3.5)
 
 
+@pytest.fixture
+def bench(provider: dict[str, Any], tmp_path: Path) -> Bench:
+    peers = {name: peer() for name in PEERS}
+    return Bench(
+        tmp_path / "bench", "code_review", episodes=3, samples=2, provider=provider, peers=peers
+    )
+
+
 @pytest.mark.slow
-def test_the_whole_bench_from_training_to_report(provider: dict[str, Any], tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "bench", episodes=3, problems=3, provider=provider, peer=peer())
-    found = results(bench, [0, 1])
-    assert [o.asked for o in found.optimised] == [calls_of(r.summary.usage) for r in found.trained]
-    calls = {arm: found.tested[arm][0].episodes[0].calls for arm in ARMS}
-    assert calls["on"] == calls["off"] == calls["best_of_n"] == calls["gepa"] == 6
+def test_the_whole_bench_from_training_to_report(bench: Bench) -> None:
+    found = results([bench], [bench], [0, 1])
+    (played,) = found.played
+    asked = [calls_of(run.summary.usage) for run in played.trained]
+    for optimised in played.optimised.values():
+        assert [one.asked for one in optimised] == asked
+        assert all(calls_of(one.usage) <= one.asked for one in optimised)
+    assert {run.config["split"] for run in played.tested["ours"]} == {"test"}
+    assert {run.config["split"] for run in played.trained} == {"train"}
     body = report(found)
-    assert "a null result" in body
-    assert "GEPA's best prompts are the ones it started from" in body
-    for arm in ARMS.values():
-        assert f"| {arm.label} |" in body
-    assert [r.folder for r in results(bench, [0, 1]).trained] == [r.folder for r in found.trained]
+    assert "No learner changed a prompt." in body
+    for label in LABELS.values():
+        assert f"| code_review | {label} |" in body
+    assert "| 0.000 [0.000, 0.000] |" in body, "equal prompts have equal answers"
+    again = results([bench], [], [0, 1]).played[0]
+    assert [run.folder for run in again.trained] == [run.folder for run in played.trained]
 
 
 @pytest.mark.slow
-def test_an_accepted_behaviour_is_played_and_reported(
-    provider: dict[str, Any], tmp_path: Path
-) -> None:
-    bench = Bench(tmp_path / "bench", episodes=3, problems=1, provider=provider, peer=peer())
+def test_what_was_learned_is_played_and_reported(bench: Bench) -> None:
     place = bench.train(0).folder / IN_RUN
     won = Evidence(pairs=40, lift=0.2, low=0.05, high=0.35, e_value=50.0, level=0.025)
     behavior = Behavior(agent="writer", text="Handle `[]`\nfirst.", status="accepted", evidence=won)
     other = Behavior(agent="reviewer", text="Be kind.")
     place.write_text(to_yaml(read_library(place).put(behavior).put(other)))
-    found = results(bench, [0])
-    system = found.tested["on"][0].episodes[0].best_node
-    first = found.tested["on"][0].episodes[0].path(system.id)[0].turns[0].messages[0].content
-    assert "Handle `[]`" in first
+    peers = {**bench.peers, "mipro": peer(best=1)}
+    found = results([dataclasses.replace(bench, peers=peers)], [], [0])
+    tested = found.played[0].tested
+    shown = {name: first_prompt(run) for name, (run,) in tested.items()}
+    assert "Handle `[]`" in shown["ours"]
+    assert "Be exact." in shown["mipro"]
+    assert shown["gepa"] == shown["off"]
     body = report(found)
-    assert "- Seed 0, accepted for the writer: `Handle '[]' first.`" in body
+    assert "- code_review, seed 0, ours, for the writer: `Handle '[]' first.`" in body
+    assert "- code_review, seed 0, DSPy MIPROv2, for the writer: `Here it is: " in body
+    assert "GEPA, for the" not in body
     lift = "+20.0 points [+5.0, +35.0] on 40 pairs, e-value 50 (40 decides)"
-    assert f"| 0 | writer | rule | {lift} | accepted |" in body
-    assert "the tightest interval began 15 points below its lift" in body
-    assert "null result" not in body
+    assert f"| code_review | 0 | writer | rule | {lift} | accepted |" in body
+
+
+def first_prompt(run: Run) -> str:
+    episode = run.episodes[0]
+    return episode.path(episode.best)[0].turns[0].messages[0].content
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not GEPA.exists(), reason=".envs/gepa is made by the benchmarks")
-def test_gepa_itself_evaluates_reflects_and_stops_at_the_calls(
-    config: RunConfig, tmp_path: Path
+def test_one_budget_caps_all_runs_and_a_larger_one_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = [str(GEPA), "-m", "benchmarks.peers.learning_gepa"]
-    found = optimise(config, tmp_path / "gepa", 100, command)
-    assert isinstance(found, Optimised)
-    by_purpose = {row.purpose for row in found.usage}
-    assert by_purpose == {"trial", "reflect"}
-    assert calls_of(found.usage) >= 100
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "test")
+    with spawn(Options()) as server:
+        model = {"name": "anthropic", "model": "claude-sonnet-5", "base_url": server.url}
+        paid = dataclasses.replace(bench, task="tldr", episodes=2, samples=1, provider=model)
+        first = dataclasses.replace(paid, budget=0.05)
+        with pytest.raises(SystemExit, match="larger --budget goes on"):
+            play([first], range(9), ["off"])
+        spent = float(server.bill()["usd"])
+        assert 0.02 < spent <= 0.05
+        paid.test("off", 0)
+        assert float(server.bill()["usd"]) < spent + 0.05
+
+
+@pytest.mark.slow
+def test_the_dry_run_prices_every_contestant(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    claude = dataclasses.replace(
+        bench, task="tldr", provider={"name": "anthropic", "model": "claude-sonnet-5"}
+    )
+    rows = [
+        row.strip("| ").split(" | ")
+        for row in forecast(plans([claude], [claude]), 2, [*PEERS]).splitlines()
+    ]
+    usd = {row[1]: float(row[3]) for row in rows if row[0] == "tldr"}
+    assert usd["mipro, training"] > usd["ours, training"] > 0.0
+    assert usd["mipro, test"] > usd["off, test"] > usd["headroom"] > 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "calls"), [("gepa", 120), ("bootstrap", 180), ("mipro", 240)])
+def test_a_real_peer_evaluates_proposes_and_stops_at_the_calls(
+    name: str, calls: int, config: RunConfig, tmp_path: Path
+) -> None:
+    environment, *rest = PEERS[name]
+    python = ROOT / ".envs" / environment / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f".envs/{environment} is made by the benchmarks")
+    found = optimise(config, tmp_path / name, calls, [str(python), "-m", *rest])
+    purposes = {row.purpose for row in found.usage}
+    assert purposes == ({"trial"} if name == "bootstrap" else {"trial", "distil"})
+    assert calls - 10 < calls_of(found.usage) <= calls
+    team = {spec.role: spec.system_prompt for spec in load_task("code_review").agents}
+    assert found.kept[0].prompts == team
     assert 0.0 < found.kept[0].dev < 1.0  # is_even alone

@@ -1,0 +1,165 @@
+"""Pairs of teams on dev, and moves of the search: what a race learns its gains from.
+
+Who plays a pair, on which side, what it costs, and what the samples of a search showed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from types import MappingProxyType
+from typing import Protocol
+
+from orchestry.backends.api.library import Behavior, Library
+from orchestry.backends.api.race import FIRST, Entrant, Race
+from orchestry.core.seeds import derive
+from orchestry.core.types import Problem, Turn
+from orchestry.store.records import EpisodeRecord
+
+BATCH = 4
+"""Pairs that are drawn together; the race looks after each batch."""
+AHEAD = 4
+"""Batches in flight at once: 32 plays, so that call slots stay taken. Who plays in a batch depends
+on all batches up to the fourth before it, whatever arrives first. More at once would know less."""
+TOGETHER = 4
+"""Rules of one agent that race at once: half of them stand in a prompt, on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One dev episode: its value in [0, 1], and the turns that led there.
+
+    None if one of its calls failed, so it can't be compared.
+    """
+
+    value: float | None
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Pairs of teams that are being played."""
+
+    entrants: Sequence[Entrant]
+    moving: Collection[str]
+    """Their agents."""
+    problems: Sequence[str]
+    sides: Sequence[Mapping[str, int]]
+    """By pair and behaviour, the team that has it: see `coins`."""
+    plays: asyncio.Task[list[Played]]
+    """Of each pair its first team, then its second."""
+    calls: float
+    """That they take, as far as known beforehand."""
+
+
+class Arena(Protocol):
+    """Compares libraries."""
+
+    async def play(
+        self, library: Library, problem: Problem, seed: int, still: Collection[str]
+    ) -> Played:
+        """Plays one episode, without search, with that library.
+
+        Agents who are `still` draw the same samples in every play of the problem: what they say
+        before the others move is asked and paid once.
+        """
+        ...
+
+
+def coins(seed: int, behaviors: Sequence[str]) -> dict[str, int]:
+    """By behaviour the team that has it in a pair, 1 or -1: fair and independent."""
+    return {id: random.Random(derive(seed, "side", id)).choice((1, -1)) for id in behaviors}
+
+
+def together_now(
+    race: Race, library: Library, left: float, flying: Mapping[str, int] = MappingProxyType({})
+) -> list[Entrant]:
+    """Who plays the next pairs: the retest, and of each agent TOGETHER rules and one example, those
+    first who have played least (with pairs in flight, by behaviour), then the likeliest winners."""
+
+    def rank(one: Entrant) -> tuple[bool, float, str]:
+        played = len(one.gains) + flying.get(one.behavior, 0)
+        return played >= FIRST, -one.chance(left), one.behavior
+
+    ranked = sorted(race.candidates, key=rank)
+    chosen, counts = [one for one in race.entrants if one.kind == "retest"], Counter[str]()
+    for one in ranked:
+        behavior = library.find(one.behavior)
+        assert behavior is not None, f"{one.behavior} races and is not in the library"
+        place = f"{behavior.kind} {behavior.agent}"
+        if counts[place] < (TOGETHER if behavior.kind == "rule" else 1):
+            counts[place] += 1
+            chosen.append(one)
+    return chosen
+
+
+def cost(
+    problems: Sequence[str],
+    pairs: Sequence[Sequence[Played]],
+    moving: Collection[str],
+    known: frozenset[int],
+) -> tuple[int, float, frozenset[int]]:
+    """Calls and dollars of pairs of plays on these problems, and what is known after them.
+
+    Up to the first agent whose prompt differs, the two of a pair ask the same, and share the
+    answer: it is counted once, as it is paid once. What is said before one of the `moving` agents
+    is the same in every play of the problem, and paid once in a run.
+    """
+    paid, after = dict[int, float](), set(known)
+    for number, (problem, pair) in enumerate(zip(problems, pairs, strict=True)):
+        for played in pair:
+            shared = True
+            for place, turn in enumerate(played.turns):
+                shared = shared and turn.agent not in moving
+                said = turn.model_dump_json(include={"agent", "messages"})
+                at = f"dev {problem}" if shared else f"pair {number}"
+                key = derive(place, at, said)
+                if key not in known:
+                    paid[key] = turn.completion.usd
+                if shared:
+                    after.add(key)
+    return len(paid), sum(paid.values()), frozenset(after)
+
+
+def tried_gains(record: EpisodeRecord) -> list[tuple[str, float]]:
+    """What the samples with each behaviour on trial earned more than those without it, in the mean:
+    a number in [-1, 1] per state in which both are there, and one for all other states together."""
+    ends = {leaf.id: leaf.score.total for leaf in record.leaves()}
+    rest, found = dict[str, _Arms](), list[tuple[str, _Arms]]()
+    for group in record.groups:
+        for trial in group.trials if ends.keys() >= set(group.children) else ():
+            values = [ends[child] for child in group.children]
+            own = _Arms([], [])
+            own.add(values, trial.drawn)
+            if own.both:
+                found.append((trial.behavior, own))
+            else:
+                rest.setdefault(trial.behavior, _Arms([], [])).add(values, trial.drawn)
+    found += [(behavior, arms) for behavior, arms in rest.items() if arms.both]
+    return [(behavior, fmean(arms.given) - fmean(arms.without)) for behavior, arms in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arms:
+    """Rewards of samples with a behaviour, and without it."""
+
+    given: list[float]
+    without: list[float]
+
+    @property
+    def both(self) -> bool:
+        return bool(self.given and self.without)
+
+    def add(self, values: Sequence[float], drawn: Sequence[bool]) -> None:
+        for value, tried in zip(values, drawn, strict=True):
+            (self.given if tried else self.without).append(value)
+
+
+def behavior_of(library: Library, id: str) -> Behavior:
+    found = library.find(id)
+    assert found is not None, f"the state names a behaviour that its library lacks: {id}"
+    return found
