@@ -78,7 +78,7 @@ class State(Frozen):
     """Of all pairs so far."""
     squares: float = 0.0
     """The sum of the squared differences between the two teams of a pair, over all pairs."""
-    known: frozenset[int] = frozenset()
+    known: tuple[int, ...] = ()
     """Digests of the moves on dev that later pairs may start from at no cost."""
     usd: float = 0.0
     """Of these calls."""
@@ -360,7 +360,7 @@ class Learner:
         """Tells every entrant that is still in the race its gains in these pairs."""
         plays = await batch.plays
         pairs = list(zip(plays[::2], plays[1::2], strict=True))
-        calls, usd, known = cost(batch.problems, pairs, batch.moving, self._state.known)
+        calls, usd, known = cost(batch.problems, pairs, batch.moving, frozenset(self._state.known))
         left = self._pairs_left
         self._left -= max(calls, len(pairs))  # a server that refuses all pairs ends the race too
         whole = [
@@ -373,7 +373,7 @@ class Learner:
             calls=self._state.calls + calls,
             usd=self._state.usd + usd,
             squares=self._state.squares + sum(gain * gain for _, gain in whole),
-            known=known,
+            known=tuple(sorted(known)),
         )
         there = {one.behavior for one in batch.entrants}
         for one in self._state.race.entrants:
