@@ -9,7 +9,7 @@ much of each of ten behaviours as it would say of one alone. The last one in the
 with the team as it stands.
 
 The search adds gains of the same kind: moves of which some samples were drawn with a behaviour and
-some without. What a behaviour must show is a gain in the mean over what it is tried on: dev problems,
+search on other problems than those the behaviour was made from.
 with what the agents before the first tested one said there once in this run, and last moves of the
 search on problems that the behaviour was not made from.
 
