@@ -68,7 +68,7 @@ class Example(Frozen):
     @property
     def messages(self) -> tuple[Message, Message]:
         """As turns of a chat, where models of all sizes take them for what they are: in a system
-        prompt, small ones copy them (docs/benchmarks.md)."""
+        prompt, small ones copy them."""
         return (
             Message(role="user", content=self.asked),
             Message(role="assistant", content=self.answered),
