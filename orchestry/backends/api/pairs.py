@@ -78,8 +78,8 @@ def coins(seed: int, behaviors: Sequence[str]) -> dict[str, int]:
 def together_now(
     race: Race, library: Library, left: float, flying: Mapping[str, int] = MappingProxyType({})
 ) -> list[Entrant]:
-    """Who plays the next pairs: the retest, and of each agent TOGETHER rules, a prompt and an example,
-    those first who have played least (with pairs in flight, by behaviour), then the likeliest."""
+    """Who plays the next pairs: the retest, and of each agent TOGETHER rules, one prompt and one
+    example, those first who have played least (pairs in flight count), then likely winners."""
 
     def rank(one: Entrant) -> tuple[bool, float, str]:
         played = len(one.gains) + flying.get(one.behavior, 0)
