@@ -155,11 +155,13 @@ def _why(seeds: Sequence[Seed], models: Sequence[Model]) -> str:
     sorts: dict[str, Sort] = {
         "rules, convention of weight 2": lambda b: _weight(b) == CONVENTIONS.MAJOR,
         "rules, convention of weight 1": lambda b: _weight(b) == CONVENTIONS.MINOR,
+        "whole prompts": lambda b: b.kind == "prompt",
         "rules without a convention": lambda b: b.kind == "rule" and not known(b.text),
         "examples": lambda b: b.kind == "example",
     }
     rows = []
-    for (name, sort), truth in zip(sorts.items(), (*_gains(models), "0.0", "0.0"), strict=True):
+    truths = (*_gains(models), _whole_gain(seeds, models), "0.0", "0.0")
+    for (name, sort), truth in zip(sorts.items(), truths, strict=True):
         mine = [[one for one in seed.behaviors if sort(one)] for seed in seeds]
         tried = [one.evidence for each in mine for one in each if one.evidence]
         rows.append(
@@ -195,6 +197,16 @@ def _gains(models: Sequence[Model]) -> list[str]:
     return [f"{100 * fmean(values):+.1f}" for values in gains.values()]
 
 
+def _whole_gain(seeds: Sequence[Seed], models: Sequence[Model]) -> str:
+    """Points that the rules of a whole prompt add on dev, as an editor's, over all prompts."""
+    gains = list[float]()
+    for seed, model in zip(seeds, models, strict=False):
+        for behavior in (b for b in seed.behaviors if b.kind == "prompt"):
+            rules = "\n".join(RULES[name] for name in known(behavior.text))
+            gains += [reward(model, one, rules) - reward(model, one, "") for one in _of("dev")]
+    return f"{100 * fmean(gains or [0.0]):+.1f}"
+
+
 def _reasons(found: Mapping[Variant, Sequence[Seed]]) -> str:
     """What limits the default run, in figures."""
     seeds = next(iter(found.values()))
@@ -205,10 +217,10 @@ def _reasons(found: Mapping[Variant, Sequence[Seed]]) -> str:
     full = [sum(_count(seed, role) >= most for role in ("writer", "editor")) for seed in seeds]
     return "\n".join(
         [
-            f"- At most {most} behaviours enter an agent's prompt, so a team of two can state "
-            f"{2 * most} rules; {fmean(full):.1f} of its two prompts are full at the end.",
-            f"- A run plays {fmean(seed.pairs for seed in seeds):.0f} pairs in all. A rule that is "
-            f"accepted takes {fmean(won or [0]):.0f} of them in the mean ({len(won)} rules in "
+            f"- At most {most} rules and examples are added to an agent's prompt; {fmean(full):.1f} "
+            "of the team's two prompts are full at the end.",
+            f"- A run plays {fmean(seed.pairs for seed in seeds):.0f} pairs in all. What is "
+            f"accepted takes {fmean(won or [0]):.0f} of them in the mean ({len(won)} behaviours in "
             f"{len(seeds)} runs).",
             f"- A run proposes rules about {fmean(map(len, proposed)):.1f} of the {len(RULES)} "
             f"conventions; {fmean(again):.1f} of its rules are about one that it proposed for the "
