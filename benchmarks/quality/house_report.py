@@ -217,8 +217,8 @@ def _reasons(found: Mapping[Variant, Sequence[Seed]]) -> str:
     full = [sum(_count(seed, role) >= most for role in ("writer", "editor")) for seed in seeds]
     return "\n".join(
         [
-            f"- At most {most} rules and examples are added to an agent's prompt; {fmean(full):.1f} "
-            "of the team's two prompts are full at the end.",
+            f"- At most {most} rules and examples are added to an agent's prompt; "
+            f"{fmean(full):.1f} of the team's two prompts are full at the end.",
             f"- A run plays {fmean(seed.pairs for seed in seeds):.0f} pairs in all. What is "
             f"accepted takes {fmean(won or [0]):.0f} of them in the mean ({len(won)} behaviours in "
             f"{len(seeds)} runs).",
