@@ -151,7 +151,7 @@ def test_diff_of_two_needs_no_task(cli: CommandLine) -> None:
 
 
 def test_what_is_not_there_is_one_line_and_code_2(cli: CommandLine) -> None:
-    assert "tldr-smollm2-135m" in cli("behaviors", "list").out  # what ships
+    assert "house_style-scripted" in cli("behaviors", "list").out  # what ships
     cli("behaviors", "list", "nowhere").failed(2, "nowhere does not exist")
     Path("empty").mkdir()
     cli("behaviors", "list", "empty").failed(2, "empty holds no library of behaviours")
