@@ -35,6 +35,15 @@ def _places_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
+@pytest.fixture(autouse=True)
+def _servers_are_left_as_they_were() -> Iterator[None]:
+    """A test that leaves a key or a server behind misleads every later one of its process."""
+    yours = ("_API_KEY", "_BASE_URL")
+    before = {name: text for name, text in os.environ.items() if name.endswith(yours)}
+    yield
+    assert {name: text for name, text in os.environ.items() if name.endswith(yours)} == before
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """A local run sets torch's threads for the whole process; here they come back."""

@@ -24,6 +24,7 @@ from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks import page
 from benchmarks.quality import house_report
@@ -90,6 +91,11 @@ def served(model: Model) -> Iterator[str]:
         loop.close()
 
 
+def _where(url: str) -> dict[str, str]:
+    """The environment of a run whose server is there; its config names no port, so it resumes."""
+    return {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none-needed-here"}
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
     """Where the runs lie, and how long they are."""
@@ -101,8 +107,7 @@ class Bench:
     def play(self, variant: Variant, seed: int) -> Seed:
         """One run and its two evaluations; what is finished is read."""
         model = Model(seed, variant.per_rule)
-        with served(model) as url:
-            os.environ |= {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none-needed-here"}
+        with served(model) as url, patch.dict(os.environ, _where(url)):
             run = self._run(variant, seed)
             if not done(run):
                 raise SystemExit(f"{run.folder} stopped before its end: the same command goes on")
