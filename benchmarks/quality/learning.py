@@ -36,7 +36,7 @@ from benchmarks.peers.overhead import python_of
 from benchmarks.quality import learning_cost, learning_report
 from benchmarks.quality.learning_host import Optimised, calls_of, optimise
 from benchmarks.stats import done
-from orchestry.backends.api.library import IN_RUN, read_library
+from orchestry.backends.api.library import IN_RUN, Library, read_library
 from orchestry.core.config import validate
 from orchestry.core.errors import BudgetExceeded, OrchestryError
 from orchestry.core.types import Split
@@ -118,19 +118,23 @@ class Bench:
 
     def test(self, name: str, seed: int) -> Run:
         """A contestant on the test split, after what it needs was learned."""
-        prompts = {role: {"system_prompt": text} for role, text in self.prompts(name, seed).items()}
-        own = {"agents": prompts} if prompts else {}
+        team = self.team(name, seed)
+        own = {"agents": team} if team else {}
         return self._run(name, {**self.testing(seed), **own})
 
-    def prompts(self, name: str, seed: int) -> Mapping[str, str]:
-        """A contestant's system prompts by role; {}: the task's own."""
+    def team(self, name: str, seed: int) -> Mapping[str, Mapping[str, Any]]:
+        """A contestant's agents by role, as a config has them; {}: the task's own."""
         if name == "off":
             return {}
         if name in PEERS:
-            return self.learn(name, seed).winner.prompts
+            prompts = self.learn(name, seed).winner.prompts
+            return {role: {"system_prompt": text} for role, text in prompts.items()}
         run, task = self.train(seed), load_task(self.task)
         config, library = validate(run.config), read_library(run.folder / IN_RUN)
-        return {s.role: library.prompt(s.role, config.system_prompt(s)) for s in task.agents}
+        return {
+            spec.role: learned(library, spec.role, config.system_prompt(spec))
+            for spec in task.agents
+        }
 
     def headroom(self) -> Run:
         """The task's own prompts on dev: the mean sample beside the best of k."""
@@ -192,6 +196,12 @@ class Bench:
             raise SystemExit(_spent(place))
         cache = {"dir": str(self.folder / "answers")}
         return {**config, "budget": {"usd": left}, "cache": cache}
+
+
+def learned(library: Library, role: str, own: str) -> dict[str, Any]:
+    """An agent of our own with what the library taught it."""
+    shown = [example.model_dump() for example in library.examples(role)]
+    return {"system_prompt": library.system(role, own)} | ({"examples": shown} if shown else {})
 
 
 def journals(folder: Path, besides: Path) -> Iterator[Path]:

@@ -19,6 +19,7 @@ from benchmarks.server.bill import Options
 from benchmarks.server.loopback import spawn
 from orchestry.backends.api.library import IN_RUN, Behavior, Evidence, read_library, to_yaml
 from orchestry.core.config import RunConfig, validate
+from orchestry.core.types import Turn
 from orchestry.store.journal import Answered, Event, Opened, Stopped
 from orchestry.store.run import Run, load_run
 from orchestry.task.registry import load_task
@@ -58,6 +59,9 @@ def optimise(line):
     line.done(kept, {best})
 serve(optimise)
 """
+
+
+SHOT = "Asked:\nSort a list.\n\nAnswered:\nsorted(xs)"
 
 
 def peer(*, dies: bool = False, best: int = 0) -> list[str]:
@@ -143,12 +147,16 @@ def test_what_was_learned_is_played_and_reported(bench: Bench) -> None:
     won = Evidence(pairs=40, lift=0.2, low=0.05, high=0.35, e_value=50.0, level=0.025)
     behavior = Behavior(agent="writer", text="Handle `[]`\nfirst.", status="accepted", evidence=won)
     other = Behavior(agent="reviewer", text="Be kind.")
-    place.write_text(to_yaml(read_library(place).put(behavior).put(other)))
+    shot = Behavior(agent="writer", kind="example", text=SHOT, status="accepted", evidence=won)
+    place.write_text(to_yaml(read_library(place).put(behavior).put(other).put(shot)))
     peers = {**bench.peers, "mipro": peer(best=1)}
     found = results([dataclasses.replace(bench, peers=peers)], [], [0])
     tested = found.played[0].tested
     shown = {name: first_prompt(run) for name, (run,) in tested.items()}
     assert "Handle `[]`" in shown["ours"]
+    (ours,) = tested["ours"]
+    roles = [message.role for message in first_turn(ours).messages]
+    assert roles == ["system", "user", "assistant", "user"], "an example is a turn of the chat"
     assert "Be exact." in shown["mipro"]
     assert shown["gepa"] == shown["off"]
     body = report(found)
@@ -160,8 +168,12 @@ def test_what_was_learned_is_played_and_reported(bench: Bench) -> None:
 
 
 def first_prompt(run: Run) -> str:
+    return first_turn(run).messages[0].content
+
+
+def first_turn(run: Run) -> Turn:
     episode = run.episodes[0]
-    return episode.path(episode.best)[0].turns[0].messages[0].content
+    return episode.path(episode.best)[0].turns[0]
 
 
 @pytest.mark.slow
