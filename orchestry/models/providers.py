@@ -24,8 +24,8 @@ def resolve_name(config: ProviderConfig, environ: Mapping[str, str]) -> tuple[st
     if environ.get("ANTHROPIC_API_KEY", "").strip():
         return "anthropic", "ANTHROPIC_API_KEY is set: using Claude (paid, within the budget)"
     return "embedded", (
-        "no ANTHROPIC_API_KEY: using the embedded SmolLM2-135M (free, on this machine); "
-        "set the key to use Claude"
+        f"no ANTHROPIC_API_KEY: using the embedded {config.model or 'SmolLM2-135M'} (free, on this "
+        "machine); set the key to use Claude"
     )
 
 
