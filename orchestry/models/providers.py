@@ -84,7 +84,8 @@ def _openai(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
     if not model:
         raise ConfigError(
             "provider openai has no default model: name one with --model, provider.model (for a "
-            "judge of its own judge.provider.model) or OPENAI_MODEL"
+            "judge or author of its own judge.provider.model, behaviors.provider.model) or "
+            "OPENAI_MODEL"
         )
     return OpenAIProvider(endpoint, model)
 
