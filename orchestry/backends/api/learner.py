@@ -414,7 +414,7 @@ class Learner:
                 self._set(race=race.without(one, 0.0))
         elif len(one.gains) >= FIRST and one.chance(self._pairs_left, race.pool) < HOPELESS:
             if one.kind == "candidate":
-                self._record(one, "rejected", f"no gain in {len(one.gains)} pairs")
+                self._record(one, "rejected", f"too little to win, after {len(one.gains)} pairs")
                 self._set(race=race.left(one))
             else:
                 self._record(one, "kept")

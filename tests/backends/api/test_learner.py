@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,8 @@ async def test_a_gain_enters_the_prompt_and_a_loss_does_not(block: Sequence[Epis
     assert winner.evidence.e_value >= 1 / winner.evidence.level
     assert winner.evidence.low > 0
     assert winner.evidence.episodes
+    notes = {b.note for b in library.behaviors if b.status == "rejected"}
+    assert any(re.fullmatch(r"too little to win, after \d+ pairs", note) for note in notes)
     assert library.prompt(winner.agent, "p").endswith(f"- {text}")
 
 
