@@ -329,7 +329,12 @@ def _arguments(args: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--set", action="append", default=[], dest="sets", help="a config key, for every run"
     )
-    return parser.parse_args(args)
+    asked = parser.parse_args(args)
+    if not asked.live and asked != parser.parse_args([]):
+        parser.error("these options need --live: without it nothing is paid")
+    if not 0 < asked.budget < float("inf"):
+        parser.error(f"--budget {asked.budget:g} is no cap: give dollars above 0, such as 0.25")
+    return asked
 
 
 if __name__ == "__main__":

@@ -104,3 +104,17 @@ def test_a_server_that_refuses_is_named_by_every_item(tmp_path: Path) -> None:
     assert all(line.startswith("FAIL (") for line in failed)
     assert sum("answered 404" in line for line in failed) == 3
     assert lines[-1] == "4 of 5 failed; $0.0000 of $0.25 spent"
+
+
+@pytest.mark.parametrize("budget", ["0", "-1", "nan", "inf"])
+def test_a_budget_that_is_no_cap_is_refused_at_once(budget: str, tmp_path: Path) -> None:
+    done = live(tmp_path, "--budget", budget)
+    assert done.returncode == 2
+    assert f"--budget {budget} is no cap: give dollars above 0" in done.stderr
+
+
+def test_its_options_need_the_word_live(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--budget", "0.5"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert "these options need --live" in done.stderr

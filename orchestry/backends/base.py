@@ -47,9 +47,7 @@ from orchestry.store.run import Run, Store
 from orchestry.task.base import BaseTask
 
 NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-for-a-dry-run")
-NOISE = (
-    "judge off: ratings of the embedded 135M model are noise (judge.enabled=true asks it anyway)"
-)
+NOISE = "judge off: ratings of a small embedded model are noise (judge.enabled=true asks it anyway)"
 ABLE = ("anthropic", "openai")
 """Providers whose models can judge."""
 SHARE = 0.1

@@ -112,9 +112,14 @@ def _input(given: str | None, file: Path | None) -> str | dict[str, Any]:
             text = file.read_text(encoding="utf-8")
         else:
             text = sys.stdin.read() if given == "-" else str(given)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        why = error.strerror or reason(error)
         raise ConfigError(
-            f"the input can't be read ({reason(error)}): give a text in UTF-8"
+            f"the input {file or 'on stdin'} can't be read ({why}): give a text file that exists"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"the input {file or 'on stdin'} can't be read ({reason(error)}): give a text in UTF-8"
         ) from None
     return _object(text) or text.rstrip("\n")
 
@@ -136,15 +141,16 @@ def _show(where: Console, found: Answer, verbose: bool) -> None:
 
 
 def _show_turns(where: Console, found: Answer) -> None:
-    """What each agent wrote, without a text that is the answer itself."""
+    """What each agent wrote, without what stands in the answer itself."""
     from rich.markup import escape
     from rich.text import Text
 
     from orchestry.cli.screen import print_framed
+    from orchestry.engine.ask import headed
     from orchestry.report.text import plain
 
     for role, text in found.turns:
-        if text != found.text:
+        if text != found.text and headed(role, text) not in found.text:
             print_framed(where, Text(plain(text).strip() or "(empty)"), escape(role), expand=True)
 
 

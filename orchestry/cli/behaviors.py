@@ -147,9 +147,9 @@ def _one(where: Path) -> Library:
 
 def _run_diff(folder: Path) -> str:
     """The run's prompts per agent, without and with what it learned."""
-    from orchestry.backends.api.library import HEADING, Library, prompt_diff
+    from orchestry.backends.api.library import Library, prompt_diff
     from orchestry.core.errors import ConfigError
-    from orchestry.engine.export import prompts_of
+    from orchestry.engine.export import system_prompts
     from orchestry.store.run import load_run
 
     if folder.is_file():
@@ -157,10 +157,11 @@ def _run_diff(folder: Path) -> str:
             f"{folder} is one library: give a run, to see its prompts before and after "
             "(`behaviors diff RUN`), or two libraries (`behaviors diff A B`)"
         )
-    asked = prompts_of(load_run(folder))
-    after = _one(folder)
+    run, after = load_run(folder), _one(folder)
     prompts = dict.fromkeys((b.agent for b in after.behaviors), "")  # of a run without an episode
-    prompts |= {role: text.partition(f"\n\n{HEADING}")[0] for role, text in asked.items()}
+    for role, system in system_prompts(run):
+        own = after.own(role, system)
+        prompts[role] = prompts.get(role, "") if own is None else own
     return prompt_diff(Library(task=after.task, model=after.model), after, prompts)
 
 

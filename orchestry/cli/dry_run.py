@@ -60,13 +60,16 @@ def plain(found: Estimate) -> dict[str, Any]:
 def _remark(found: Estimate, cap: float | None) -> str:
     """What the figures rest on."""
     if found.cost_usd.max == 0 and not any(row.usd for row in found.usage):
-        return f"Every model that it asks is free. {_power(found)}".strip()
-    return " ".join(filter(None, (_kind(found, cap), _known(found), _power(found))))
+        return f"Every model that it asks is free. {_power(found, cap)}".strip()
+    return " ".join(filter(None, (_kind(found, cap), _known(found), _power(found, cap))))
 
 
-def _power(found: Estimate) -> str:
-    """What the run can learn."""
-    return f"Learning: {found.power}." if found.power else ""
+def _power(found: Estimate, cap: float | None) -> str:
+    """What the run can learn if the budget does not end it, or its learning, before."""
+    if not found.power:
+        return ""
+    short = cap is not None and found.enough_usd > cap
+    return f"Learning{', with that larger budget' if short else ''}: {found.power}."
 
 
 def _kind(found: Estimate, cap: float | None) -> str:

@@ -5,6 +5,7 @@ The streams may fail. Text from others can't control the terminal.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
@@ -77,8 +78,9 @@ class Lenient:
     All output of the command line passes here, and its control characters are removed.
     """
 
-    def __init__(self, stream: TextIO, kind: type[OSError]) -> None:
-        self._stream, self._kind = stream, kind
+    def __init__(self, stream: TextIO | None, kind: type[OSError]) -> None:
+        self._stream = io.StringIO() if stream is None else stream  # closed by the caller: `>&-`
+        self._kind = kind
 
     @property
     def styled(self) -> Styled:

@@ -221,7 +221,9 @@ _FIXES = {
     "literal_error": "give {expected}",
     "string_type": "give a text, in quotes where it looks like a number",
     "string_too_long": "give at most {max_length} characters",
+    "string_too_short": "give a text",
     "tuple_type": "give a list, such as [a, b]",
+    "too_short": "give a list with at least {min_length} item",
     "path_type": "give a path",
 }
 """By pydantic's type of error."""

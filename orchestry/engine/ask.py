@@ -7,7 +7,7 @@ The same ask again continues there, or returns its answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -24,7 +24,7 @@ from orchestry.core.errors import (
 )
 from orchestry.core.resolve import merge
 from orchestry.core.secrets import looks_like_key
-from orchestry.core.types import TASK_ERROR
+from orchestry.core.types import TASK_ERROR, utf8
 from orchestry.engine.evaluate import play_measurement
 from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare
@@ -41,6 +41,8 @@ from orchestry.task.guard import task_boundary
 
 BUDGET_USD = 0.25
 """The cap of one ask."""
+MAX_LEVELS = 64
+"""An input's data nest at most this deep: journal and config must hold them."""
 _ONE_PASS: dict[str, Any] = {
     "search": {"strategy": "chains", "k_samples": 1, "joint": "aligned"},
     "judge": {"enabled": False},
@@ -126,9 +128,19 @@ def _today(
 
 
 def _problem(given: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Raises ConfigError for an empty input, or one with a secret: it is written to disk."""
+    """Raises ConfigError for an empty input, one that can't be stored, or one with a secret: it is
+    written to disk."""
     found = {"prompt": given} if isinstance(given, str) else dict(given)
+    if _deeper(found, MAX_LEVELS):
+        raise ConfigError(
+            f"the input's data nest deeper than {MAX_LEVELS} levels: give them with fewer"
+        )
     text = json.dumps(found, ensure_ascii=False, default=str)
+    if utf8(text) != text:
+        raise ConfigError(
+            "the input is no valid Unicode (it holds half of a surrogate pair, or bytes that are "
+            "not UTF-8): give a text in UTF-8"
+        )
     if looks_like_key(text):
         raise ConfigError("the input holds what looks like an API key: remove it")
     if not str(found.get("prompt", "")).strip():
@@ -137,6 +149,14 @@ def _problem(given: str | Mapping[str, Any]) -> dict[str, Any]:
             "needs it, data"
         )
     return found
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether a value nests deeper than that."""
+    inner = value.values() if isinstance(value, Mapping) else value
+    if not isinstance(inner, list | tuple | ValuesView):
+        return False
+    return not levels or any(_deeper(one, levels - 1) for one in inner)
 
 
 def _name(asked: Mapping[str, Any]) -> str:
@@ -200,7 +220,12 @@ def _last(stage: Sequence[tuple[str, str]]) -> str:
     """The texts of a stage: alone, or under the names of those who acted at once."""
     if len(stage) == 1:
         return stage[0][1]
-    return "\n\n".join(f"## {role}\n\n{text}" for role, text in stage)
+    return "\n\n".join(headed(role, text) for role, text in stage)
+
+
+def headed(role: str, text: str) -> str:
+    """A text under the name of its author."""
+    return f"## {role}\n\n{text}"
 
 
 def _delivered(plan: Plan, record: EpisodeRecord) -> str:

@@ -214,12 +214,15 @@ def _gone(base: str) -> bool:
 
 def prompts_of(run: Run) -> dict[str, str]:
     """The agents' last system prompts, from the journal; the task's files may have changed."""
-    found: dict[str, str] = {}
+    return dict(system_prompts(run))
+
+
+def system_prompts(run: Run) -> Iterator[tuple[str, str]]:
+    """Each turn's agent and system prompt, in the order of the journal."""
     for episode in run.episodes:
         for turn in (turn for node in episode.nodes for turn in node.turns):
             system = [message.content for message in turn.messages if message.role == "system"]
-            found[turn.agent] = "\n".join(system)
-    return found
+            yield turn.agent, "\n".join(system)
 
 
 def held_out(run: Run, update: int) -> dict[str, float]:

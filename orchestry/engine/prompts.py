@@ -195,11 +195,16 @@ print(Anthropic().messages.create(**how, system=system["content"], messages=chat
 def _learned(found: Prompts) -> str:
     """The behaviours with their evidence, and the rewards of evaluations."""
     lines = [
-        f"- {one.agent}, {one.kind} `{one.id}`: {one.retest or one.evidence or 'not tried'}"
-        for one in found.accepted
+        f"- {one.agent}, {one.kind} `{one.id}`: {_evidence(one)}" for one in found.accepted
     ] or ["Nothing was accepted: these are the prompts that the run began with."]
     rewards = [f"- mean reward on {split}: {x:.3f}" for split, x in found.rewards.items()]
     return "\n".join([*lines, *(["", *rewards] if rewards else [])])
+
+
+def _evidence(one: Behavior) -> str:
+    """What accepted it, then its last test since."""
+    again = f"; again: {one.retest}" if one.retest else ""
+    return f"{one.evidence or 'not tried'}{again}"
 
 
 def _agent(member: Member) -> list[str]:

@@ -146,8 +146,9 @@ def _load(cancelled: threading.Event, key: str, own: Gguf | None) -> Any:
         return server
     except (RuntimeError, OSError, HTTPException) as error:
         raise ProviderError(
-            f"the embedded model did not start ({error}): it needs 1 GiB of free memory and a "
-            "free port on 127.0.0.1",
+            f"the embedded model {path} did not start ({error}): it needs a whole file (this one "
+            f"has {path.stat().st_size:,} bytes), 1 GiB of free memory or more if it is large, and "
+            "a free port on 127.0.0.1",
             transient=False,
             billed=False,
         ) from None

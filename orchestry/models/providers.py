@@ -24,8 +24,8 @@ def resolve_name(config: ProviderConfig, environ: Mapping[str, str]) -> tuple[st
     if environ.get("ANTHROPIC_API_KEY", "").strip():
         return "anthropic", "ANTHROPIC_API_KEY is set: using Claude (paid, within the budget)"
     return "embedded", (
-        "no ANTHROPIC_API_KEY: using the embedded SmolLM2-135M (free, on this machine); "
-        "set the key to use Claude"
+        f"no ANTHROPIC_API_KEY: using the embedded {config.model or 'SmolLM2-135M'} (free, on this "
+        "machine); set the key to use Claude"
     )
 
 
@@ -84,7 +84,8 @@ def _openai(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
     if not model:
         raise ConfigError(
             "provider openai has no default model: name one with --model, provider.model (for a "
-            "judge of its own judge.provider.model) or OPENAI_MODEL"
+            "judge or author of its own judge.provider.model, behaviors.provider.model) or "
+            "OPENAI_MODEL"
         )
     return OpenAIProvider(endpoint, model)
 

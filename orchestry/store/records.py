@@ -178,6 +178,10 @@ class UsageRecord(Frozen):
     usd: float
 
 
+MOST_POINTS = 100.0
+"""No change of a reward is larger."""
+
+
 class Power(Frozen):
     """What the pairs that a run plays on dev can show of a change of its prompts."""
 
@@ -189,6 +193,8 @@ class Power(Frozen):
 
     def __str__(self) -> str:
         gain, half = 100.0 * self.gain, 50.0 * self.gain
+        if self.pairs < 1.0 or gain >= MOST_POINTS:
+            return f"{self.pairs:.0f} pairs on dev ({self.calls:.0f} calls) can't find any gain"
         return (
             f"{self.pairs:.0f} pairs on dev ({self.calls:.0f} calls) find a gain of {gain:.1f} "
             f"points in 80 of 100 runs; {half:.1f} points take four times the calls"

@@ -50,9 +50,19 @@ def test_an_input_comes_from_a_file_or_from_stdin(
 def test_what_is_no_input_is_named(cli: CommandLine, run: Path) -> None:
     cli("ask", run).failed(2, "give one input: a text, `-` for stdin, or --file FILE")
     cli("ask", run, "a", "--file", "b").failed(2, "give one input")
-    cli("ask", run, "--file", "nowhere").failed(2, "the input can't be read", "No such file")
+    cli("ask", run, "--file", "nowhere").failed(
+        2, "nowhere can't be read (No such file", "that exists"
+    )
     cli("ask", "nowhere", "a").failed(2, "nowhere does not exist: give the directory")
     assert not (run / "asks").exists()
+
+
+def test_a_part_of_the_answer_is_not_shown_twice(cli: CommandLine) -> None:
+    assert cli("run", *FAKE, "--task", "tldr", "--run-dir", "t").code == 0
+    found = cli("ask", "t", "words on tea", "--verbose")
+    concise = json.loads(cli("ask", "t", "words on tea", "--json").out)["turns"][0]["text"]
+    assert concise in found.out
+    assert concise not in found.err
 
 
 @pytest.mark.slow

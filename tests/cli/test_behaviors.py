@@ -133,6 +133,19 @@ def test_diff_of_a_run_shows_its_prompts_before_and_after(cli: CommandLine) -> N
     assert json.loads(cli("behaviors", "diff", "a-run", "--json").out) == {"diff": out}
 
 
+def test_diff_of_a_run_shows_a_whole_prompt_that_was_played_already(cli: CommandLine) -> None:
+    learned = Behavior(agent="writer", kind="prompt", text="One word.", status="accepted")
+    start = write(Path("start.yaml"), learned)
+    tried = Behavior(agent="reviewer", kind="prompt", text="Praise.", status="trial")
+    more = ("--set", f"behaviors.from={start}", "--set", "behaviors.enabled=false")
+    assert cli("run", *FAKE, *more, "--run-dir", "a-run").code == 0
+    write(Path("a-run/behaviors/library.yaml"), learned, tried)
+    out = cli("behaviors", "diff", "a-run").out
+    assert "--- writer (before)\n+++ writer (after)\n" in out
+    assert "\n+One word.\n" in out
+    assert "reviewer" not in out
+
+
 def test_diff_of_a_run_takes_a_prompt_from_its_config(cli: CommandLine) -> None:
     own = ("--set", "agents.writer.system_prompt=Be brief.")
     assert cli("run", *FAKE, *own, "--run-dir", "a-run").code == 0

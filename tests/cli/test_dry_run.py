@@ -86,3 +86,14 @@ def test_the_text_names_a_budget_that_is_enough(cli: CommandLine) -> None:
     capped = cli(*dry, "--budget", enough)
     assert "is enough" not in capped.out
     assert json.loads(cli(*dry, "--budget", enough, "--json").out)["cost_usd"]["p95"] < enough
+
+
+def test_a_budget_that_is_too_small_does_not_promise_what_a_larger_one_learns(
+    cli: CommandLine,
+) -> None:
+    learns = ("--episodes", "20", "--set", "behaviors.enabled=true")
+    dry = ("run", *FAKE, *learns, *PRICED, "--dry-run")
+    small, large = (" ".join(cli(*dry, "--budget", usd).out.split()) for usd in (0.001, 1000))
+    assert "is enough in 95 of 100 cases." in small
+    assert "Learning, with that larger budget: " in small
+    assert "Learning: " in large

@@ -63,3 +63,12 @@ def test_a_full_stdout_is_a_fault(cli: CommandLine) -> None:
         done = subprocess.run([*RUN, "--json"], stdout=full, stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == 1
     assert b"can't be written" in done.stderr
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_closed_stream_fails_no_command(stream: int, tmp_path: Path) -> None:
+    shell = f'exec "$0" -m orchestry models list {stream}>&-'
+    done = subprocess.run(
+        ["sh", "-c", shell, sys.executable], cwd=tmp_path, capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")

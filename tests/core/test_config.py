@@ -66,6 +66,8 @@ def test_a_resolved_config_is_rerunnable(tmp_path: Path) -> None:
         ("search.strategy=[a]", "'search.strategy' is .'a'.: give 'beam', 'single'"),
         ("split=tst", "'split' is 'tst': give 'train', 'dev' or 'test'"),
         ("sampling.stop=x", "'sampling.stop' is 'x': give a list, such as .a, b."),
+        ("behaviors.propose=[]", "'behaviors.propose' is ..: give a list with at least 1 item"),
+        ("agents.a.examples=[{asked: '', answered: b}]", "examples.0.asked' is '': give a text"),
         ("judge={quality: 0, collaboration: 0, efficiency: 0}", "0}: quality, .* are all zero"),
         (f"judge.rubric={'x' * 10_001}", r"xxx\.\.\.: give at most 10000 characters"),
         ("search=[", "is not a YAML value"),

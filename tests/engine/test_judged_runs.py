@@ -39,7 +39,7 @@ def test_the_embedded_model_does_not_judge_unless_asked_to() -> None:
     plan = prepare(resolve([], ["provider.name=embedded"]), environ={})
     assert plan.config.judge.enabled is False
     assert plan.config.behaviors.enabled is False
-    assert any("ratings of the embedded 135M model are noise" in n for n in plan.backend.notes)
+    assert any("ratings of a small embedded model are noise" in n for n in plan.backend.notes)
     asked = prepare(resolve([], ["provider.name=embedded", "judge.enabled=true"]), environ={})
     assert asked.config.judge.enabled is True
     assert not any("ratings" in note for note in asked.backend.notes)

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 import orchestry
-from orchestry.backends.api.library import Behavior, Library, empty_library, to_yaml, told
+from orchestry.backends.api.library import (
+    Behavior,
+    Evidence,
+    Library,
+    empty_library,
+    to_yaml,
+    told,
+)
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Example
@@ -30,7 +37,13 @@ def library(model: str = "fake-1") -> Library:
     """One behaviour of each kind."""
     found = empty_library("words", model)
     for one in (
-        Behavior(agent="writer", text="Be short.", status="accepted"),
+        Behavior(
+            agent="writer",
+            text="Be short.",
+            status="accepted",
+            evidence=Evidence(pairs=90, lift=0.1, low=0.02, high=0.18, e_value=50, level=0.025),
+            retest=Evidence(pairs=24, lift=0.01, low=-0.2, high=0.22, level=0.05),
+        ),
         Behavior(agent="writer", kind="example", text=told(MOVE), status="accepted"),
         Behavior(
             agent="reviewer", kind="prompt", text=ODD.replace("\u2028", ""), status="accepted"
@@ -95,6 +108,7 @@ def test_the_python_file_imports_nothing_and_makes_the_same_chats(tmp_path: Path
     for role in known["TEAM"]:
         assert f"\n## {role}\n" in text
     assert "- writer, rule `" in text
+    assert ": +10.0 points [+2.0, +18.0] on 90 pairs, e-value 50 (40 decides); again: +1.0" in text
     assert MOVE.asked.rstrip() in text
 
 

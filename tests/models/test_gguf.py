@@ -79,6 +79,18 @@ def test_a_file_of_ones_own_plays_a_run(cli: CommandLine, mine: Path) -> None:
     assert (told["model"], told["model_sha256"]) == (str(mine), SHA256)
     assert (told["calls"], told["cost_usd"]) == (3, 0.0)
     assert cli("resume", "r", "--set", "episodes=2").code == 0
+    content = mine.read_bytes()
+    mine.unlink()  # a link to the weights that all tests use
+    mine.write_bytes(content + b"1")
+    changed = cli("resume", "r", "--set", "episodes=3")
+    changed.failed(2, "was played with other contents of weights", "--accept-changes")
+
+
+def test_a_file_that_breaks_off_is_named(cli: CommandLine, tmp_path: Path) -> None:
+    part = tmp_path / "part.gguf"
+    part.write_bytes(b"GGUF")
+    found = cli("run", "--provider", "embedded", "--model", part, "--run-dir", "r")
+    found.failed(1, f"the embedded model {part} did not start", "a whole file (this one has 4 by")
 
 
 def test_without_a_name_all_is_as_before() -> None:

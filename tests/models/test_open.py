@@ -26,6 +26,7 @@ def test_auto_says_what_it_chose() -> None:
     name, line = resolve_name(config(), {"ANTHROPIC_API_KEY": " "})
     assert name == "embedded"
     assert line.startswith("no ANTHROPIC_API_KEY: using the embedded SmolLM2-135M (free")
+    assert "the embedded my.gguf (free" in resolve_name(config(model="my.gguf"), {})[1]
     assert resolve_name(config(name="fake"), KEYS) == ("fake", "")
 
 

@@ -42,7 +42,7 @@ from orchestry.task.base import BaseTask
 _START = "behaviors/from.yaml"
 """The run's copy of its starting library."""
 NO_RULES = (
-    "only examples are tried as behaviours: rules of the embedded 135M model are noise "
+    "only examples are tried as behaviours: rules of a small embedded model are noise "
     "(behaviors.provider names a model that writes, behaviors.propose=[rules,prompts,examples] "
     "asks this one anyway)"
 )
@@ -121,6 +121,13 @@ class ApiBackend(Backend):
         if source != kept:
             store.write(_START, file_of(source).read_text(encoding="utf-8"))
         return _from(self.config, kept)
+
+    def digests(self) -> dict[str, str]:
+        """See Backend: the weights of embedded models. A hub's file that is not downloaded yet has
+        no digest."""
+        own = {f"weights of {role}": asked.provider for role, asked in self._own.items()}
+        found = {"weights": self.provider, **own}.items()
+        return {name: sha for name, one in found if (sha := getattr(one, "sha256", None))}
 
     def team(self, task: BaseTask[Any], library: Library | None = None) -> dict[str, Member]:
         """See Backend: with the behaviours of `library`, else of the run's first one."""

@@ -54,7 +54,7 @@ from orchestry.core.config import BehaviorsConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import AgentSpec, Frozen, Problem
 from orchestry.rollout.credit import blame
-from orchestry.store.records import EpisodeRecord, Power
+from orchestry.store.records import MOST_POINTS, EpisodeRecord, Power
 
 GAIN = 0.05
 """Mean gain that `behaviors.share: auto` spends to show."""
@@ -198,10 +198,10 @@ class Learner:
         self._to_come = share * (whole * ahead + whole - calls)
         pairs = self._pairs_left
         points = 100 * shown(self._sd, pairs, self._level)
-        self._notes.append(
-            f"about {pairs:.0f} pairs are left to play: they show a gain of {points:.0f} points "
-            f"with a chance of {POWER:.0%}"
-        )
+        able = f"show a gain of {points:.0f} points with a chance of {POWER:.0%}"
+        if pairs < 1.0 or points >= MOST_POINTS:
+            able = "can't show any gain; a larger budget leaves more, or a larger behaviors.share"
+        self._notes.append(f"about {pairs:.0f} pairs are left to play: they {able}")
 
     def _payable(self, ahead: int, each: float) -> float:
         """Calls on dev that the budget leaves for this update, with as many for each one `ahead`,
@@ -414,7 +414,7 @@ class Learner:
                 self._set(race=race.without(one, 0.0))
         elif len(one.gains) >= FIRST and one.chance(self._pairs_left, race.pool) < HOPELESS:
             if one.kind == "candidate":
-                self._record(one, "rejected", f"no gain in {len(one.gains)} pairs")
+                self._record(one, "rejected", f"too little to win, after {len(one.gains)} pairs")
                 self._set(race=race.left(one))
             else:
                 self._record(one, "kept")

@@ -215,6 +215,13 @@ class Library(Frozen):
         head = HEADING if rules or examples else ""
         return "\n\n".join(filter(None, (base, head, "\n".join(rules), *examples)))
 
+    def own(self, agent: str, system: str) -> str | None:
+        """The agent's own prompt in one that `system` made, now or earlier in the run; None where a
+        learned one stood in its place."""
+        base = system.partition(f"\n\n{HEADING}")[0]
+        learned = (b.text for b in self.behaviors if b.agent == agent and b.kind == "prompt")
+        return None if base in {text.partition(f"\n\n{HEADING}")[0] for text in learned} else base
+
     def examples(self, agent: str) -> tuple[Example, ...]:
         """The accepted examples, which the agent sees as earlier turns of the chat."""
         return tuple(b.example for b in self.added(agent) if b.example is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from orchestry.backends.api.race import FIRST, Entrant, Race
 from orchestry.core.config import BehaviorsConfig, resolve
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Message, Part, Problem, Request, Score, Trial, Turn
-from orchestry.store.records import EpisodeRecord
+from orchestry.store.records import EpisodeRecord, Power
 from tests.toys import Scripted, Words
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "tasks"
@@ -183,6 +184,8 @@ async def test_a_gain_enters_the_prompt_and_a_loss_does_not(block: Sequence[Epis
     assert winner.evidence.e_value >= 1 / winner.evidence.level
     assert winner.evidence.low > 0
     assert winner.evidence.episodes
+    notes = {b.note for b in library.behaviors if b.status == "rejected"}
+    assert any(re.fullmatch(r"too little to win, after \d+ pairs", note) for note in notes)
     assert library.prompt(winner.agent, "p").endswith(f"- {text}")
 
 
@@ -195,6 +198,16 @@ async def test_a_race_pauses_and_goes_on_where_it_stood(block: Sequence[EpisodeR
     (second,) = [one for one in later if one.behavior == first.behavior]
     assert second.gains[: len(first.gains)] == first.gains
     assert len(second.gains) > len(first.gains)
+
+
+async def test_an_update_with_too_few_calls_says_that_it_can_show_no_gain(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    found = await learner(texts(), Planted(), share=0.001).update(block, {})
+    assert any("they can't show any gain; a larger budget" in note for note in found)
+    assert (
+        str(Power(pairs=0.4, calls=2, gain=0.9)) == "0 pairs on dev (2 calls) can't find any gain"
+    )
 
 
 async def test_all_candidates_of_all_agents_race_at_once(block: Sequence[EpisodeRecord]) -> None:
