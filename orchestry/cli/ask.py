@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -125,12 +126,22 @@ def _input(given: str | None, file: Path | None) -> str | dict[str, Any]:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """The problem that a text is in JSON: an object with `prompt`. None for any other text."""
+    """The problem that a text is in JSON: an object with `prompt`. None for any other text; but
+    raises ConfigError for one that begins as an object does, since it would be paid as a text."""
+    from orchestry.core.errors import ConfigError, reason
+
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and "prompt" in found else None
+        found, why = json.loads(text), "it lacks prompt"
+    except (ValueError, RecursionError) as error:
+        found, why = None, f"it can't be read: {reason(error)}"
+    if isinstance(found, dict) and "prompt" in found:
+        return found
+    if re.match(r'\s*\{\s*"', text):
+        raise ConfigError(
+            f'the input begins as a JSON object ({why}): give {{"prompt": TEXT}}, also for a text '
+            "that begins so"
+        )
+    return None
 
 
 def _show(where: Console, found: Answer, verbose: bool) -> None:

@@ -229,7 +229,7 @@ class BehaviorsConfig(Frozen):
     source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
     """A library to start from (`behaviors.from`): a YAML file, a run, or the name of a bundled one.
     A library of another task or model is tested first."""
-    provider: ProviderConfig | None = None
+    provider: Annotated[ProviderConfig | None, Mark.RESUMABLE] = None
     """The model that writes behaviours. None: the judge's."""
     propose: tuple[Proposal, ...] | None = Field(None, min_length=1)
     """What is tried: `rules`, which a model writes; `prompts`, whole prompts that it writes anew

@@ -338,7 +338,10 @@ class Gateway:
         effect = "counts as empty" if long else lost
         if why not in self._told:
             self._told.add(why)
-            self._on_warn(f"{request.agent}'s answer {effect}: {why}")
+            told = f"{request.agent}'s answer"
+            if request.purpose == "distil":
+                told = f"the answer with behaviours for the {request.agent}"
+            self._on_warn(f"{told} {effect}: {why}")
         stop, failed = ("too_long", "") if long else ("failed", why)
         gone = Completion(text="", model=request.model, stop=stop, failed=failed)
         return self._stand_in(key, request, gone)

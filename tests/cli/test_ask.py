@@ -54,6 +54,8 @@ def test_what_is_no_input_is_named(cli: CommandLine, run: Path) -> None:
         2, "nowhere can't be read (No such file", "that exists"
     )
     cli("ask", "nowhere", "a").failed(2, "nowhere does not exist: give the directory")
+    for text, why in (('{"promt": "x"}', "it lacks prompt"), ('{"prompt": "x", ', "can't be read")):
+        cli("ask", run, text).failed(2, "begins as a JSON object", why, 'give {"prompt": TEXT}')
     assert not (run / "asks").exists()
 
 

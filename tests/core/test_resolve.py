@@ -28,7 +28,7 @@ RESUMABLE = (
     *("learn.device", "learn.evaluate_every", "learn.gradient_checkpointing", "learn.keep"),
     *("learn.learning_rate", "learn.micro_tokens", "learn.vllm_url", "provider.base_url"),
     *("provider.timeout_s", "retry", "search.concurrency", "task_path", "trackers"),
-    "behaviors.provider.base_url",
+    "behaviors.provider",
 )
 MEASURED = (
     *("task", "backend", "seed", "options", "weights", "provider", "sampling", "agents"),
@@ -42,7 +42,7 @@ MUTE = (
 )
 LISTS = {
     Mark.RESUMABLE: (
-        *(*RESUMABLE, "judge.provider.timeout_s", "behaviors.provider.timeout_s"),
+        *(*RESUMABLE, "judge.provider.timeout_s"),
         *("agents.NAME.provider.base_url", "agents.NAME.provider.timeout_s"),
     ),
     Mark.MOVABLE: (

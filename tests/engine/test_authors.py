@@ -10,8 +10,10 @@ import pytest
 import orchestry
 from orchestry.core.choices import PROPOSALS
 from orchestry.core.config import resolve
-from orchestry.engine.run import prepare
+from orchestry.core.errors import ProviderError
+from orchestry.engine.run import prepare, resume
 from orchestry.store import journal
+from tests.cli.support import served
 from tests.engine.test_judged_runs import KEYS
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tasks"
@@ -50,6 +52,28 @@ def test_a_model_of_its_own_writes_the_behaviours(tmp_path: Path) -> None:
         assert row.usd == pytest.approx((2 * row.input_tokens + 8 * row.output_tokens) / 1e6)
     (learned,) = (event for event in run.events if isinstance(event, journal.Learned))
     assert "Say a." in [b["text"] for b in learned.state["library"]["behaviors"]]
+
+
+@pytest.mark.slow
+def test_a_wrong_author_is_put_right_on_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-wrong-one")
+    missing = json.dumps({"error": {"message": "no such key"}}).encode()
+    with served(lambda number, body: (401, missing)) as url:
+        author = (
+            *("behaviors.provider.name=openai", "behaviors.provider.model=wise"),
+            *(f"behaviors.provider.base_url={url}/v1", "behaviors.propose=[rules]"),
+            *("prices.wise.input=2", "prices.wise.output=8", "behaviors.share=0.2", "episodes=5"),
+        )
+        with pytest.raises(ProviderError, match="no such key"):
+            orchestry.train(resolve([], [*WORDS, *author]), tmp_path / "run")
+    script = tmp_path / "author.jsonl"
+    script.write_text(json.dumps({"agent": "*", "text": "no JSON"}) + "\n")
+    other = {"name": "fake", "model": None, "base_url": None, "fake": {"script": str(script)}}
+    run = resume(tmp_path / "run", {"behaviors": {"provider": other}})
+    assert run.summary.stopped == "done"
+    assert run.summary.updates == 1
 
 
 def test_an_agents_examples_are_earlier_turns_of_its_chat(tmp_path: Path) -> None:

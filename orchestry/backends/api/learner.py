@@ -149,9 +149,11 @@ class Learner:
         Spends about `share` times the calls of the block on dev, and what was spared before.
         """
         self._notes = []
-        self._allow(sum(record.calls for record in block), sum(record.usd for record in block))
+        calls, usd = sum(record.calls for record in block), sum(record.usd for record in block)
+        testable = self._allow(calls, usd)
         self._search(block)
-        await self._propose([*block, *again], ratings)
+        if testable:
+            await self._propose([*block, *again], ratings)
         self._enter()
         await self._race()
         library = self._state.library.model_copy(update={"update": len(self.states)})
@@ -187,8 +189,9 @@ class Learner:
         for one in self._state.race.candidates:
             self._decide(one)
 
-    def _allow(self, calls: int, usd: float) -> None:
-        """Sets what this update may spend on dev, and what later ones are likely to."""
+    def _allow(self, calls: int, usd: float) -> bool:
+        """Sets what this update may spend on dev, and what later ones are likely to. Returns
+        whether the budget leaves a pair, without which a new candidate is not worth its call."""
         updates, whole = max(self._updates, len(self.states)), self._times * calls
         self._set(searched=self._state.searched + usd)
         ahead = updates - len(self.states)
@@ -202,6 +205,7 @@ class Learner:
         if pairs < 1.0 or points >= MOST_POINTS:
             able = "can't show any gain; a larger budget leaves more, or a larger behaviors.share"
         self._notes.append(f"about {pairs:.0f} pairs are left to play: they {able}")
+        return payable >= self._pair_calls
 
     def _payable(self, ahead: int, each: float) -> float:
         """Calls on dev that the budget leaves for this update, with as many for each one `ahead`,

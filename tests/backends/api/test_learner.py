@@ -559,6 +559,9 @@ async def test_what_is_spent_on_dev_leaves_the_episodes_to_come_their_money(
         await free.update(paid, {})
     assert 15.0 < subject.states[-1].usd <= 30.0 + 16 * 0.75
     assert free.states[-1].usd > 2 * subject.states[-1].usd
+    broke = learner(texts(0.01), Planted(), budget=0.01)
+    await broke.update(paid, {})
+    assert not broke.states[-1].library.behaviors, "what can't be tested is not paid for"
     asked = learner(texts(0.01), Planted(), budget=budget, share=1.0)
     await asked.update(paid, {})
     assert asked.states[-1].usd > 30.0 / 6, "a share that the user names is kept"
