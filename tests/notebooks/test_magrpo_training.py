@@ -60,7 +60,7 @@ def test_a_key_is_asked_for_only_where_a_judge_needs_one(
         return secret
 
     monkeypatch.setattr("getpass.getpass", typed)
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.setattr("os.environ", {})
     exec(source, {"JUDGE": False})
     assert not asked
     exec(source, {"JUDGE": True})
