@@ -20,11 +20,13 @@ from orchestry.core.seeds import derive
 from orchestry.core.types import Problem, Turn
 from orchestry.store.records import EpisodeRecord
 
-BATCH = 4
+BATCH = 2
 """Pairs that are drawn together; the race looks after each batch."""
-AHEAD = 4
-"""Batches in flight at once: 32 plays, so that call slots stay taken. Who plays in a batch depends
-on all batches up to the fourth before it, whatever arrives first. More at once would know less."""
+AHEAD = 16
+"""Batches in flight at once: 64 plays, since the two of a pair often share a call, and many wait
+for one. Who plays in a batch depends on all batches up to the 16th before it, whatever arrives
+first. With half as many, a run finds as much (`python -m benchmarks.quality.acceptance`) and leaves
+a quarter of the call slots empty (`python -m benchmarks.guarantees.wall`)."""
 TOGETHER = 4
 """Rules of one agent that race at once: half of them stand in a prompt, on average."""
 
