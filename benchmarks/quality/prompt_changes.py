@@ -51,8 +51,30 @@ BY_HAND = {
         DETAILED: "Summarize the text in three sentences, in your own words. First say what "
         "happened, then why, and then how it ended. Use because, however and then.",
     },
+    "concise: at most 20 words": {
+        CONCISE: "Provide a concise, objective summary of the input text in one short sentence of "
+        "at most 20 words, in your own words.",
+    },
+    "concise: a title": {
+        CONCISE: "Provide a concise, objective title for the input text, in your own words.",
+    },
+    "concise: said twice": {
+        CONCISE: "Provide a very concise, objective summary of the input text in only one very "
+        "short sentence, in your own words.",
+    },
+    "concise: what it is about": {
+        CONCISE: "In one short sentence, say what the input text is about.",
+    },
+    "concise: as GEPA had it written": {
+        CONCISE: "You're an AI assistant for text re-writing. Rewrite the input text to make it "
+        "more concise while preserving its core meaning.",
+    },
+    "detailed: more sentences": {
+        DETAILED: "Provide a detailed, objective summary of the input text in four or five "
+        "sentences, in your own words, joined by words such as because, however and then.",
+    },
 }
-"""Prompts by role, as a person would try them."""
+"""Prompts by role, as a person would try them; and one that GEPA ended with (learning.py)."""
 
 Agents = Mapping[str, Mapping[str, Any]]
 """By role what a config says of it."""
