@@ -101,7 +101,7 @@ def _default_files() -> list[Path]:
 
 
 def _files(where: Path) -> list[Path]:
-    from orchestry.backends.api.library import IN_RUN
+    from orchestry.backends.api.library import IN_RUN, file_of
     from orchestry.core.errors import ConfigError
 
     if (where / "journal.jsonl").exists() or (where / IN_RUN).exists():
@@ -109,6 +109,8 @@ def _files(where: Path) -> list[Path]:
     if where.is_dir():
         return _yaml_files(where)
     if not where.exists():
+        if (bundled := file_of(where)).exists():
+            return [bundled]
         raise ConfigError(f"{where} does not exist: give a run directory or a library's YAML file")
     return [where]
 

@@ -163,6 +163,16 @@ def test_diff_of_two_needs_no_task(cli: CommandLine) -> None:
     cli("behaviors", "diff", one).failed(2, "one.yaml is one library: give a run", "diff A B")
 
 
+def test_a_bundled_library_is_known_by_its_name(cli: CommandLine) -> None:
+    name = "house_style-scripted"
+    assert cli("behaviors", "list", name).out == cli("behaviors", "list").out != ""
+    started = ("--task", "house_style", "--set", f"behaviors.from={name}")
+    on = ("--provider", "fake", "--set", "behaviors.enabled=true", "--episodes", "1")
+    assert cli("run", *on, *started, "--run-dir", "r").code == 0
+    assert "Begin with the severity" in Path("r/behaviors/from.yaml").read_text()
+    assert cli("resume", "r", "--episodes", "2").code == 0
+
+
 def test_what_is_not_there_is_one_line_and_code_2(cli: CommandLine) -> None:
     assert "house_style-scripted" in cli("behaviors", "list").out  # what ships
     cli("behaviors", "list", "nowhere").failed(2, "nowhere does not exist")

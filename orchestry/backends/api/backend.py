@@ -63,8 +63,11 @@ class ApiBackend(Backend):
         need_key: bool,
         folder: Path | None,
     ) -> None:
+        source = config.behaviors.source
         if folder is not None and (folder / _START).exists():  # also after the run was moved
-            config = _from(config, folder / _START)
+            source = folder / _START
+        if source is not None:
+            config = _from(config, file_of(source))
         config, notes = _with_dev(_with_provider(config, task), task)
         name, note = resolve_name(config.provider, environ)
         named = config.provider.model_copy(update={"name": name})
@@ -119,7 +122,7 @@ class ApiBackend(Backend):
         if source is None:
             return self.config
         if source != kept:
-            store.write(_START, file_of(source).read_text(encoding="utf-8"))
+            store.write(_START, source.read_text(encoding="utf-8"))
         return _from(self.config, kept)
 
     def digests(self) -> dict[str, str]:
