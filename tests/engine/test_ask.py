@@ -111,6 +111,13 @@ def test_a_text_is_enough_or_the_missing_fields_are_named(task: str, tmp_path: P
     assert not (run.folder / "asks").exists()
 
 
+def test_a_text_that_is_no_module_has_nothing_to_document(tmp_path: Path) -> None:
+    run = of("documentation", tmp_path)
+    for text in (TEXT, "LIMIT = 3"):
+        with pytest.raises(ConfigError, match="no Python module with a public function or class"):
+            ask(run, text)
+
+
 def test_a_users_own_task_is_scored_where_its_field_is_given(tmp_path: Path) -> None:
     (tmp_path / "tasks" / "slogan").mkdir(parents=True)
     (tmp_path / "tasks" / "slogan" / "task.py").write_text(SLOGAN)
