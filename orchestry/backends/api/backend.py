@@ -25,7 +25,7 @@ from orchestry.backends.api.library import (
     to_yaml,
 )
 from orchestry.backends.api.pairs import Arena, Played
-from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Ranked, Update
+from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Ranked, Update, too_short
 from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import write_atomic
@@ -76,6 +76,8 @@ class ApiBackend(Backend):
         provider = open_provider(named, config.seed, environ)
         config = config.model_copy(update={"provider": named})
         super().__init__(config, task, provider, environ)
+        if self.every is not None:
+            notes += too_short("behaviors.every", self.every, config.episodes)
         notes += [NO_RULES] if self._leans_on_examples(config) else []
         self.notes = [*notes, *([note] if note else []), *self.notes]
         self.library = self._first_library()
