@@ -249,6 +249,8 @@ def test_wrong_inputs_are_named_before_anything_is_written(tmp_path: Path) -> No
         ({"prompt": "a", "tests": 1}, "not a problem \\(tests: Extra inputs"),
         ("my key is sk-ant-REDACTED", "looks like an API key: remove it"),
         ("half of \ud83d", "no valid Unicode"),
+        (3, "the input is of type int: give a text, or a dict"),
+        ({"prompt": "a", "data": {"b": {1, 2}}}, "can't be written as JSON .*set"),
         ({"prompt": "a", "data": {"b": json.loads("[" * 900 + "]" * 900)}}, "nest deeper than 64"),
     ):
         with pytest.raises(ConfigError, match=said):
