@@ -164,6 +164,9 @@ def _run_diff(folder: Path) -> str:
     for role, system in system_prompts(run):
         own = after.own(role, system)
         prompts[role] = prompts.get(role, "") if own is None else own
+    begun = {b.agent for b in after.behaviors if b.kind == "prompt" and b.status == "accepted"}
+    if any(not prompts[role] for role in begun) and (run.folder / "summary.json").exists():
+        return run.summary.prompt_diff  # a learned prompt was there from the start
     return prompt_diff(Library(task=after.task, model=after.model), after, prompts)
 
 

@@ -142,6 +142,7 @@ def test_diff_of_a_run_shows_a_whole_prompt_that_was_played_already(cli: Command
     write(Path("a-run/behaviors/library.yaml"), learned, tried)
     out = cli("behaviors", "diff", "a-run").out
     assert "--- writer (before)\n+++ writer (after)\n" in out
+    assert "\n-You are the writer of a team. write words\n" in out
     assert "\n+One word.\n" in out
     assert "reviewer" not in out
 
