@@ -243,7 +243,7 @@ def judged(url: str, tasks: Path) -> RunConfig:
 
 def test_wrong_inputs_are_named_before_anything_is_written(tmp_path: Path) -> None:
     run = orchestry.train(config(), tmp_path / "run")
-    for given, said in (
+    inputs: tuple[tuple[Any, str], ...] = (
         ("  ", "has no text"),
         ({"data": {}}, "has no text"),
         ({"prompt": "a", "tests": 1}, "not a problem \\(tests: Extra inputs"),
@@ -252,7 +252,8 @@ def test_wrong_inputs_are_named_before_anything_is_written(tmp_path: Path) -> No
         (3, "the input is of type int: give a text, or a dict"),
         ({"prompt": "a", "data": {"b": {1, 2}}}, "can't be written as JSON .*set"),
         ({"prompt": "a", "data": {"b": json.loads("[" * 900 + "]" * 900)}}, "nest deeper than 64"),
-    ):
+    )
+    for given, said in inputs:
         with pytest.raises(ConfigError, match=said):
             ask(run, given)
     assert not (run.folder / "asks").exists()
