@@ -8,13 +8,14 @@ task's own prompts, so its maximum is best-of-n.
 
     python -m benchmarks.quality.learning [--tasks NAME...] [--seeds N] [--episodes N] [--samples K]
         [--provider NAME] [--model NAME] [--base-url URL] [--budget USD] [--dry-run]
-        [--folder DIR] [--only CONTESTANT] [--seed N] [--headroom] [--write]
+        [--set A.B=C...] [--folder DIR] [--only CONTESTANT] [--seed N] [--headroom] [--write]
 
 `--dry-run` prints what it would cost. `--budget` caps the whole table, and a larger one goes on.
 All runs lie in --folder, so that a cut-off benchmark goes on where it was, and what was asked once
 is never paid again. With a free model, seeds may be played side by side, each by a process with
 --seed and a core of its own. With another provider than the embedded model, answers may be as long
-as the library's defaults allow.
+as the library's defaults allow. `--set` is for all runs: a model whose price is unknown needs its
+`prices.MODEL.input` and `prices.MODEL.output`, in dollars per million tokens.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from benchmarks.stats import done
 from orchestry.backends.api.library import IN_RUN, Library, read_library
 from orchestry.core.config import validate
 from orchestry.core.errors import BudgetExceeded, OrchestryError
+from orchestry.core.resolve import merge, settings_of
 from orchestry.core.types import Split
 from orchestry.engine.run import resume, train
 from orchestry.engine.session import Silent
@@ -96,6 +98,8 @@ class Bench:
     provider: Mapping[str, Any] = field(default_factory=lambda: {"name": "embedded"})
     budget: float = 5.0
     """Dollars, of all runs in the folder together."""
+    sets: Mapping[str, Any] = field(default_factory=dict)
+    """Config keys of all runs, nested."""
     peers: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Commands of peers, by name; else each runs in its own environment."""
 
@@ -120,7 +124,7 @@ class Bench:
         """A contestant on the test split, after what it needs was learned."""
         team = self.team(name, seed)
         own = {"agents": team} if team else {}
-        return self._run(name, {**self.testing(seed), **own})
+        return self._run(name, merge(self.testing(seed), own))
 
     def team(self, name: str, seed: int) -> Mapping[str, Mapping[str, Any]]:
         """A contestant's agents by role, as a config has them; {}: the task's own."""
@@ -181,7 +185,7 @@ class Bench:
         if self.provider["name"] in FREE:
             plain["sampling"] = {"max_tokens": TOKENS.get(self.task, CODE_TOKENS)}
             plain["judge"] = {"max_tokens": REFLECTION_TOKENS}
-        return {**plain, **changes}
+        return merge(merge(plain, self.sets), changes)
 
     def _place(self, name: str, config: Mapping[str, Any], *more: object) -> Path:
         """A folder for each config, so that no result of another one is ever taken for its own."""
@@ -222,12 +226,14 @@ def main() -> None:
     parser = _parser()
     args = parser.parse_args()
     part = args.only or args.seed is not None
-    if args.write and (part or args.provider != "embedded"):
-        parser.error("--write is for whole runs of the embedded model")
+    if args.write and (part or args.set or args.provider != "embedded"):
+        parser.error("--write is for whole runs of the embedded model, without --set")
+    if min(args.seeds, args.samples) < 1:
+        parser.error("--seeds and --samples are at least 1")
     seeds = range(args.seeds) if args.seed is None else [args.seed]
-    benches = [_bench(args, task) for task in args.tasks]
-    code = [_bench(args, task) for task in CODE] if args.headroom else []
     try:
+        benches = [_bench(args, task) for task in args.tasks]
+        code = [_bench(args, task) for task in CODE] if args.headroom else []
         if args.dry_run:
             print(learning_cost.forecast(plans(benches, code), len(seeds), [*PEERS]))
             return
@@ -259,6 +265,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--base-url", help="the provider's server, unless it is the vendor's")
     parser.add_argument("--budget", type=float, default=5.0, help="USD, for the whole table")
     parser.add_argument("--dry-run", action="store_true", help="print the cost, ask nobody")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="A.B=C", help="config keys of all runs"
+    )
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmark-learning"))
     parser.add_argument("--only", choices=LABELS, help="play this contestant, then stop")
     parser.add_argument("--seed", type=int, help="play only this one of the seeds, then stop")
@@ -276,6 +285,7 @@ def _bench(args: argparse.Namespace, task: str) -> Bench:
         samples=args.samples,
         provider={key: value for key, value in named.items() if value is not None},
         budget=args.budget,
+        sets=settings_of(args.set),
     )
 
 

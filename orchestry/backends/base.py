@@ -512,6 +512,15 @@ def _credit(credit: CreditConfig, learns: bool) -> CreditConfig:
     return credit.model_copy(update={"share": 0.0, "method": method})
 
 
+def too_short(key: str, every: int, episodes: int) -> list[str]:
+    """Before a run: a note if it ends before its first update, which takes `every` episodes (the
+    config key of that name)."""
+    if episodes >= every:
+        return []
+    what = f"an update takes {key}={every} episodes, the run has {episodes}"
+    return [f"nothing is learned: {what}: raise --episodes to {every}, or lower {key}"]
+
+
 def _absolute(**paths: Path | None) -> dict[str, Path]:
     return {name: path.absolute() for name, path in paths.items() if path}
 

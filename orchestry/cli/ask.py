@@ -113,6 +113,7 @@ def _input(given: str | None, file: Path | None) -> str | dict[str, Any]:
             text = file.read_text(encoding="utf-8")
         else:
             text = sys.stdin.read() if given == "-" else str(given)
+        text = text.removeprefix("\ufeff")  # a mark that some editors put at a file's start
     except OSError as error:
         why = error.strerror or reason(error)
         raise ConfigError(
@@ -127,16 +128,18 @@ def _input(given: str | None, file: Path | None) -> str | dict[str, Any]:
 
 def _object(text: str) -> dict[str, Any] | None:
     """The problem that a text is in JSON: an object with `prompt`. None for any other text; but
-    raises ConfigError for one that begins as an object does, since it would be paid as a text."""
+    raises ConfigError for one that begins as an object does, or a list of them, since it would be
+    paid as a text."""
     from orchestry.core.errors import ConfigError, reason
 
     try:
-        found, why = json.loads(text), "it lacks prompt"
+        found = json.loads(text)
+        why = "it is a list" if isinstance(found, list) else "it lacks prompt"
     except (ValueError, RecursionError) as error:
         found, why = None, f"it can't be read: {reason(error)}"
     if isinstance(found, dict) and "prompt" in found:
         return found
-    if re.match(r'\s*\{\s*"', text):
+    if re.match(r'\s*(\[\s*)?\{\s*"', text):
         raise ConfigError(
             f'the input begins as a JSON object ({why}): give {{"prompt": TEXT}}, also for a text '
             "that begins so"

@@ -101,7 +101,7 @@ def _default_files() -> list[Path]:
 
 
 def _files(where: Path) -> list[Path]:
-    from orchestry.backends.api.library import IN_RUN
+    from orchestry.backends.api.library import IN_RUN, file_of
     from orchestry.core.errors import ConfigError
 
     if (where / "journal.jsonl").exists() or (where / IN_RUN).exists():
@@ -109,6 +109,8 @@ def _files(where: Path) -> list[Path]:
     if where.is_dir():
         return _yaml_files(where)
     if not where.exists():
+        if (bundled := file_of(where)).exists():
+            return [bundled]
         raise ConfigError(f"{where} does not exist: give a run directory or a library's YAML file")
     return [where]
 
@@ -162,6 +164,9 @@ def _run_diff(folder: Path) -> str:
     for role, system in system_prompts(run):
         own = after.own(role, system)
         prompts[role] = prompts.get(role, "") if own is None else own
+    begun = {b.agent for b in after.behaviors if b.kind == "prompt" and b.status == "accepted"}
+    if any(not prompts[role] for role in begun) and (run.folder / "summary.json").exists():
+        return run.summary.prompt_diff  # a learned prompt was there from the start
     return prompt_diff(Library(task=after.task, model=after.model), after, prompts)
 
 

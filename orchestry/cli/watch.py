@@ -66,7 +66,7 @@ class Meter:
         """The line, most important parts first."""
         backend = self.plan.backend
         found = [f"{self.done}/{self.plan.config.episodes}"]
-        if self._count:
+        if self._count and not self.plan.unscored:
             found.append(f"reward {self._sum / self._count:.2f} best {self._best:.2f}")
         found.append(spent(backend))
         if backend.gateway.away:
@@ -150,9 +150,13 @@ class _Watch:
             tags = " ".join(f"{tag}:{count}" for tag, count in sorted(record.tags().items()))
             say(
                 self.console,
-                f"episode {record.episode}  {record.problem}  reward {record.reward:.3f}  "
+                f"episode {record.episode}  {record.problem}  {self._reward(record)}"
                 f"{record.calls} calls  ${record.usd:.4f}  {tags}",
             )
+
+    def _reward(self, record: EpisodeRecord) -> str:
+        unscored = self._meter is not None and self._meter.plan.unscored
+        return "" if unscored else f"reward {record.reward:.3f}  "
 
     def close(self) -> None:
         self._stop()

@@ -21,6 +21,7 @@ from orchestry.core.errors import (
     Interrupted,
     OrchestryError,
     ServerAway,
+    reason,
 )
 from orchestry.core.resolve import merge
 from orchestry.core.secrets import looks_like_key
@@ -130,12 +131,23 @@ def _today(
 def _problem(given: str | Mapping[str, Any]) -> dict[str, Any]:
     """Raises ConfigError for an empty input, one that can't be stored, or one with a secret: it is
     written to disk."""
+    if not isinstance(given, str | Mapping):
+        raise ConfigError(
+            f"the input is of type {type(given).__name__}: give a text, or a dict with prompt and, "
+            "where the task needs it, data"
+        )
     found = {"prompt": given} if isinstance(given, str) else dict(given)
     if _deeper(found, MAX_LEVELS):
         raise ConfigError(
             f"the input's data nest deeper than {MAX_LEVELS} levels: give them with fewer"
         )
-    text = json.dumps(found, ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(found, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the input can't be written as JSON ({reason(error)}): give data of texts, numbers, "
+            "lists and dicts"
+        ) from None
     if utf8(text) != text:
         raise ConfigError(
             "the input is no valid Unicode (it holds half of a surrogate pair, or bytes that are "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,13 +103,21 @@ def export(
                 held_out=rewards,
             )
             (own / "README.md").write_text(card.text(), encoding="utf-8")
-        page = _page(config, learned, adapters, merge)
+        page = _page(config, learned, adapters, merge, whole=_covers(adapters, prompts))
         (part / "README.md").write_text(page, encoding="utf-8")
     return Exported(place, learned, adapters)
 
 
-def _page(config: RunConfig, learned: Learned, adapters: Sequence[Adapter], merged: bool) -> str:
-    """The README of the whole team."""
+def _covers(adapters: Sequence[Adapter], roles: Iterable[str]) -> bool:
+    """Whether these are the adapters of all agents."""
+    return {role for one in adapters for role in one.agents} >= set(roles)
+
+
+def _page(
+    config: RunConfig, learned: Learned, adapters: Sequence[Adapter], merged: bool, *, whole: bool
+) -> str:
+    """The README of the whole team or, if not `whole`, of some of its agents; another run can't
+    learn from these alone."""
     folders = {role: f"./{one.folder.name}" for one in adapters for role in one.agents}
     table = [f"| {role} | [{name[2:]}]({name}/README.md) |" for role, name in folders.items()]
     more = [
@@ -117,13 +125,13 @@ def _page(config: RunConfig, learned: Learned, adapters: Sequence[Adapter], merg
         fenced(f"orchestry run --backend local --task {config.task} --set learn.from=.", "sh"),
     ]
     parts = [
-        f"# {', '.join(folders)}: the team of task {config.task}",
+        f"# {', '.join(folders)}{':' if whole else ', of'} the team of task {config.task}",
         f"Weights after update {learned.update}. Each folder's README has the agent's system "
         "prompt, the sampling settings and code that asks it.",
         "\n".join(["| agent | folder |", "|---|---|", *table]),
         "## How to use it",
         fenced((_TEAM_MERGED if merged else _TEAM).format(folders=json.dumps(folders)), "python"),
-        *([] if merged else more),
+        *(more if whole and not merged else []),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -168,13 +168,24 @@ def _readme(found: Prompts) -> str:
         "## How to use it",
         fenced(usage, "python"),
         "Run it in this folder. `TEAM` has each agent's prompt, examples and settings; `messages` "
-        "makes the chat. In Orchestry, this plays the team, and goes on learning from there:",
+        f"makes the chat. {_server(found, member)}In Orchestry, this plays the team, and goes on "
+        "learning from there:",
         fenced(again, "sh"),
         "## What was learned",
         _learned(found),
         *(text for member in found.team.values() for text in _agent(member)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _server(found: Prompts, member: Member) -> str:
+    """Where the model is to be asked, if no vendor has it."""
+    if found.provider in ("anthropic", "openai"):
+        return ""
+    return (
+        f"No vendor has {member.model}: give `OpenAI(base_url=...)` the address of a server that "
+        "does, on this machine or elsewhere. "
+    )
 
 
 _ASK = """\

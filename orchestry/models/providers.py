@@ -125,8 +125,9 @@ def _key(environ: Mapping[str, str], variable: str, placeholder: str | None = No
     key = environ.get(variable, "").strip() or placeholder
     if key is None:
         raise ConfigError(
-            f"{variable} is not set: export it, or name another provider in provider.name, or in "
-            "judge.provider.name where the judge wants it: embedded is free, on this machine"
+            f"{variable} is not set: export it, or name another provider for a new run in "
+            "provider.name, or in judge.provider.name where the judge wants it: embedded is free, "
+            "on this machine"
         )
     if not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigError(f"{variable} holds a character that no key has: copy the key again")

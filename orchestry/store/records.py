@@ -192,6 +192,8 @@ class Power(Frozen):
     """The mean gain in reward that they show with a chance of 80 %."""
 
     def __str__(self) -> str:
+        if not self.calls:
+            return "no change of a prompt was tried on dev, so no gain could be found"
         gain, half = 100.0 * self.gain, 50.0 * self.gain
         if self.pairs < 1.0 or gain >= MOST_POINTS:
             return f"{self.pairs:.0f} pairs on dev ({self.calls:.0f} calls) can't find any gain"

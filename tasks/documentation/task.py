@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from orchestry import Frozen, Problem, Score, Split, TeamTask, Tools, Transcript, datasets
+from orchestry import (
+    Frozen,
+    Problem,
+    Score,
+    Split,
+    TeamTask,
+    Tools,
+    Transcript,
+    datasets,
+    errors,
+)
 
 from . import examples, prompts, remarks, reward, samples, sources
 from .module import read
@@ -43,7 +53,13 @@ class Documentation(TeamTask):
         return datasets.own(path or BANK, split, ())
 
     def observe(self, state: Transcript, agent: str) -> str:
+        """Raises TaskError if the problem's text is no module with something to document."""
         module = read(state.problem.prompt)
+        if not module.names:
+            raise errors.TaskError(
+                "its text is no Python module with a public function or class: give the source of "
+                "one"
+            )
         if agent == DOCUMENTER:
             return prompts.for_documenter(module)
         draft = sections(state.last(DOCUMENTER), module.names, mentions=True)

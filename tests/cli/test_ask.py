@@ -42,7 +42,9 @@ def test_an_input_comes_from_a_file_or_from_stdin(
     Path("in.json").write_text(json.dumps({"prompt": "words on ink"}))
     monkeypatch.setattr(sys, "stdin", io.StringIO("words on ink\n"))
     piped = cli("ask", run, "-")
-    for args in (("--file", "in.txt"), ("--file", "in.json"), ("words on ink",)):
+    Path("marked.json").write_text(json.dumps({"prompt": "words on ink"}), encoding="utf-8-sig")
+    files = (("--file", name) for name in ("in.txt", "in.json", "marked.json"))
+    for args in (*files, ("words on ink",)):
         assert cli("ask", run, *args).out == piped.out != ""
     assert len(list((run / "asks").iterdir())) == 1
 
@@ -54,7 +56,11 @@ def test_what_is_no_input_is_named(cli: CommandLine, run: Path) -> None:
         2, "nowhere can't be read (No such file", "that exists"
     )
     cli("ask", "nowhere", "a").failed(2, "nowhere does not exist: give the directory")
-    for text, why in (('{"promt": "x"}', "it lacks prompt"), ('{"prompt": "x", ', "can't be read")):
+    for text, why in (
+        ('{"promt": "x"}', "it lacks prompt"),
+        ('{"prompt": "x", ', "can't be read"),
+        ('[{"prompt": "x"}]', "it is a list"),
+    ):
         cli("ask", run, text).failed(2, "begins as a JSON object", why, 'give {"prompt": TEXT}')
     assert not (run / "asks").exists()
 

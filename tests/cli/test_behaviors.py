@@ -142,6 +142,7 @@ def test_diff_of_a_run_shows_a_whole_prompt_that_was_played_already(cli: Command
     write(Path("a-run/behaviors/library.yaml"), learned, tried)
     out = cli("behaviors", "diff", "a-run").out
     assert "--- writer (before)\n+++ writer (after)\n" in out
+    assert "\n-You are the writer of a team. write words\n" in out
     assert "\n+One word.\n" in out
     assert "reviewer" not in out
 
@@ -161,6 +162,16 @@ def test_diff_of_two_needs_no_task(cli: CommandLine) -> None:
     assert cli("behaviors", "diff", one, one).out == "No prompt is changed.\n"
     assert json.loads(cli("behaviors", "diff", one, one, "--json").out) == {"diff": ""}
     cli("behaviors", "diff", one).failed(2, "one.yaml is one library: give a run", "diff A B")
+
+
+def test_a_bundled_library_is_known_by_its_name(cli: CommandLine) -> None:
+    name = "house_style-scripted"
+    assert cli("behaviors", "list", name).out == cli("behaviors", "list").out != ""
+    started = ("--task", "house_style", "--set", f"behaviors.from={name}")
+    on = ("--provider", "fake", "--set", "behaviors.enabled=true", "--episodes", "1")
+    assert cli("run", *on, *started, "--run-dir", "r").code == 0
+    assert "Begin with the severity" in Path("r/behaviors/from.yaml").read_text()
+    assert cli("resume", "r", "--episodes", "2").code == 0
 
 
 def test_what_is_not_there_is_one_line_and_code_2(cli: CommandLine) -> None:

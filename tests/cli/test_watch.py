@@ -66,6 +66,13 @@ def test_the_eta_falls_as_calls_are_answered(tmp_path: Path) -> None:
     assert meter._speed() == 50.0
 
 
+def test_a_reward_that_the_task_can_not_compute_is_not_shown(cli: CommandLine) -> None:
+    assert cli("run", *FAKE, "--task", "research", "--run-dir", "run").code == 0
+    found = cli("ask", "run", "What is a ledger?", "--verbose")
+    assert "no reward, 3 calls" in found.err
+    assert "reward 0" not in found.err
+
+
 def test_the_first_line_comes_before_anything_slow(tmp_path: Path) -> None:
     """Nothing of a backend or a model is loaded when it is written."""
     code = (

@@ -111,6 +111,13 @@ def test_a_text_is_enough_or_the_missing_fields_are_named(task: str, tmp_path: P
     assert not (run.folder / "asks").exists()
 
 
+def test_a_text_that_is_no_module_has_nothing_to_document(tmp_path: Path) -> None:
+    run = of("documentation", tmp_path)
+    for text in (TEXT, "LIMIT = 3"):
+        with pytest.raises(ConfigError, match="no Python module with a public function or class"):
+            ask(run, text)
+
+
 def test_a_users_own_task_is_scored_where_its_field_is_given(tmp_path: Path) -> None:
     (tmp_path / "tasks" / "slogan").mkdir(parents=True)
     (tmp_path / "tasks" / "slogan" / "task.py").write_text(SLOGAN)
@@ -236,14 +243,17 @@ def judged(url: str, tasks: Path) -> RunConfig:
 
 def test_wrong_inputs_are_named_before_anything_is_written(tmp_path: Path) -> None:
     run = orchestry.train(config(), tmp_path / "run")
-    for given, said in (
+    inputs: tuple[tuple[Any, str], ...] = (
         ("  ", "has no text"),
         ({"data": {}}, "has no text"),
         ({"prompt": "a", "tests": 1}, "not a problem \\(tests: Extra inputs"),
         ("my key is sk-ant-REDACTED", "looks like an API key: remove it"),
         ("half of \ud83d", "no valid Unicode"),
+        (3, "the input is of type int: give a text, or a dict"),
+        ({"prompt": "a", "data": {"b": {1, 2}}}, "can't be written as JSON .*set"),
         ({"prompt": "a", "data": {"b": json.loads("[" * 900 + "]" * 900)}}, "nest deeper than 64"),
-    ):
+    )
+    for given, said in inputs:
         with pytest.raises(ConfigError, match=said):
             ask(run, given)
     assert not (run.folder / "asks").exists()

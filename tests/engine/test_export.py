@@ -167,6 +167,7 @@ def test_the_teams_readme_loads_all_agents(
         expected = ours(model, finished.folder / LAST, agent)
         torch.testing.assert_close(logits(known["team"][role]), expected, atol=1e-5, rtol=1e-5)
         assert f"| {role} | [{role}](./{role}/README.md) |" in text
+    assert ("--set learn.from=." in text) is not merge
 
 
 def test_another_run_starts_from_an_export(
@@ -185,6 +186,9 @@ def test_an_earlier_update_and_some_agents_can_be_chosen(run: Run) -> None:
     assert names(run.folder / "export" / "update-1") == ["README.md", "left"]
     taken = run.folder / "export" / "update-1" / "left" / "adapter_model.safetensors"
     assert taken.read_bytes() == first.read_bytes()
+    text = (run.folder / "export" / "update-1" / "README.md").read_text()
+    assert text.startswith("# left, of the team of task letters\n")
+    assert "learn.from" not in text
     assert export(run.folder).folder.name == "update-2"
     assert export(run.folder, merge=True).folder.name == "update-2--merged"
 

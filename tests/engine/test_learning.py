@@ -236,6 +236,17 @@ def test_a_task_without_dev_problems_can_not_learn(tmp_path: Path) -> None:
     assert "nothing is learned" in notes[0]
 
 
+def test_a_run_too_short_to_learn_says_so() -> None:
+    def told(*sets: str) -> list[str]:
+        notes = prepare(config(*FAKE, *sets)).backend.notes
+        return [note for note in notes if "nothing is learned" in note]
+
+    (note,) = told("episodes=2", "behaviors.every=3")
+    assert "an update takes behaviors.every=3 episodes, the run has 2: raise --episodes" in note
+    assert told("episodes=3", "behaviors.every=3") == []
+    assert told("episodes=2", "behaviors.every=3", "behaviors.enabled=false") == []
+
+
 # --- the library that a run starts from -----------------------------------------------------------
 
 

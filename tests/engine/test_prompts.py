@@ -107,6 +107,7 @@ def test_the_python_file_imports_nothing_and_makes_the_same_chats(tmp_path: Path
     text = (folder / "README.md").read_text(encoding="utf-8")
     for role in known["TEAM"]:
         assert f"\n## {role}\n" in text
+    assert "No vendor has fake-1: give `OpenAI(base_url=...)`" in text
     assert "- writer, rule `" in text
     assert ": +10.0 points [+2.0, +18.0] on 90 pairs, e-value 50 (40 decides); again: +1.0" in text
     assert MOVE.asked.rstrip() in text
@@ -133,6 +134,7 @@ def test_the_readmes_code_runs(
         folder = export_prompts(run.folder, tmp_path / "out").folder
         (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
         assert len(code.splitlines()) <= 6
+        assert "No vendor" not in (folder / "README.md").read_text()
         monkeypatch.setenv(f"{vendor.upper()}_BASE_URL", f"{url}{path}")
         monkeypatch.syspath_prepend(str(folder))
         monkeypatch.delitem(sys.modules, "team", raising=False)

@@ -25,7 +25,7 @@ from orchestry.backends.api.library import (
     to_yaml,
 )
 from orchestry.backends.api.pairs import Arena, Played
-from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Ranked, Update
+from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Ranked, Update, too_short
 from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import write_atomic
@@ -63,8 +63,11 @@ class ApiBackend(Backend):
         need_key: bool,
         folder: Path | None,
     ) -> None:
+        source = config.behaviors.source
         if folder is not None and (folder / _START).exists():  # also after the run was moved
-            config = _from(config, folder / _START)
+            source = folder / _START
+        if source is not None:
+            config = _from(config, file_of(source))
         config, notes = _with_dev(_with_provider(config, task), task)
         name, note = resolve_name(config.provider, environ)
         named = config.provider.model_copy(update={"name": name})
@@ -73,6 +76,8 @@ class ApiBackend(Backend):
         provider = open_provider(named, config.seed, environ)
         config = config.model_copy(update={"provider": named})
         super().__init__(config, task, provider, environ)
+        if self.every is not None:
+            notes += too_short("behaviors.every", self.every, config.episodes)
         notes += [NO_RULES] if self._leans_on_examples(config) else []
         self.notes = [*notes, *([note] if note else []), *self.notes]
         self.library = self._first_library()
@@ -119,7 +124,7 @@ class ApiBackend(Backend):
         if source is None:
             return self.config
         if source != kept:
-            store.write(_START, file_of(source).read_text(encoding="utf-8"))
+            store.write(_START, source.read_text(encoding="utf-8"))
         return _from(self.config, kept)
 
     def digests(self) -> dict[str, str]:

@@ -227,8 +227,8 @@ class Learner:
 
     @property
     def power(self) -> Power | None:
-        """What the pairs played so far could show; None before the first one."""
-        if not self._state.pairs:
+        """What the pairs played so far could show; None before the first update."""
+        if len(self.states) == 1:
             return None
         return power_of(self._config, self._updates, self._state.calls, self._pair_calls, self._sd)
 

@@ -11,7 +11,7 @@ from itertools import takewhile
 from statistics import fmean
 from typing import Any
 
-from orchestry.backends.base import Evaluation
+from orchestry.backends.base import Evaluation, too_short
 from orchestry.core.concurrency import together
 from orchestry.core.seeds import derive, shuffled
 from orchestry.core.types import Problem
@@ -90,13 +90,11 @@ def dev_problems(problems: Sequence[Problem], most: int, seed: int) -> list[Prob
 def leftover(episodes: int, every: int) -> list[str]:
     """Before a run: a note on episodes that belong to no update."""
     left = episodes % every
-    if not left:
-        return []
-    what = f"an update takes learn.every={every} episodes, the run has {episodes}"
-    if left == episodes:
-        return [f"nothing is learned: {what}: raise --episodes to {every}, or lower learn.every"]
+    if not left or left == episodes:
+        return too_short("learn.every", every, episodes)
     return [
-        f"the last {left} of {episodes} episodes teach nothing, since {what}: set --episodes "
+        f"the last {left} of {episodes} episodes teach nothing, since an update takes "
+        f"learn.every={every} episodes, the run has {episodes}: set --episodes "
         f"{episodes - left} or {episodes - left + every}"
     ]
 

@@ -39,14 +39,14 @@ def hear(tree: Tree[Any], said: Mapping[str, Rated], weight: float) -> int:
 def notes(asked: int, heard: int, late: Sequence[int], replays: bool) -> list[str]:
     """Lines for the user: how many of the block's ratings counted, and the episodes of those that
     came too late."""
-    found = [f"{heard} ratings of people are in the returns"] if heard else []
+    found = [f"{_ratings(heard)} in the returns"] if heard else []
     if lost := asked - heard:
         why = (
             "learn.credit=replay takes only ratings with --override"
             if replays
             else ("judge.weight is 0, or they rate an unfinished or failed trajectory")
         )
-        found.append(f"{lost} ratings of people are not learned from: {why}")
+        found.append(f"{_ratings(lost)} not learned from: {why}")
     if late:
         which = ", ".join(map(str, sorted(set(late))))
         found.append(
@@ -54,6 +54,10 @@ def notes(asked: int, heard: int, late: Sequence[int], replays: bool) -> list[st
             "and change nothing: rate before an update (docs/local.md)"
         )
     return found
+
+
+def _ratings(count: int) -> str:
+    return "1 rating of people is" if count == 1 else f"{count} ratings of people are"
 
 
 def late_ones(events: Iterable[Event], again: Sequence[EpisodeRecord]) -> list[int]:

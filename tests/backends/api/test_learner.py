@@ -168,8 +168,10 @@ async def test_where_every_play_fails_an_update_ends(block: Sequence[EpisodeReco
 
 async def test_a_block_of_failed_episodes_teaches_nothing() -> None:
     subject = learner(texts(0.2), Planted())
+    assert subject.power is None
     *_, note = await subject.update([], {})
     assert "nothing to contrast" in note
+    assert str(subject.power).startswith("no change of a prompt was tried on dev")
 
 
 async def test_a_gain_enters_the_prompt_and_a_loss_does_not(block: Sequence[EpisodeRecord]) -> None:

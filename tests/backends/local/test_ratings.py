@@ -81,7 +81,9 @@ def test_a_rating_without_weight_or_of_another_node_changes_nothing() -> None:
     assert hear(tree, {"0.0": said(1.0), "0": said(1.0, "0", override=True)}, 0.0) == 0
     assert tree.nodes[ROOT.child(0)].judged is None
     (note,) = notes(2, 0, [], replays=True)
+    assert "2 ratings of people are not learned from" in note
     assert "takes only ratings with --override" in note
+    assert notes(1, 1, [], replays=False) == ["1 rating of people is in the returns"]
 
 
 @pytest.mark.parametrize("override", [False, True])

@@ -208,6 +208,16 @@ def test_the_dry_run_prices_every_contestant(bench: Bench, monkeypatch: pytest.M
     assert usd["mipro, test"] > usd["off, test"] > usd["headroom"] > 0.0
 
 
+def test_keys_of_all_runs_price_an_unknown_model_and_stay_in_a_test(bench: Bench) -> None:
+    sets = {"prices": {"mine": {"input": 1.0, "output": 2.0}}, "judge": {"repeats": 1}}
+    own = dataclasses.replace(bench, provider={"name": "openai", "model": "mine"}, sets=sets)
+    for config in (own.training(0), own.testing(0)):
+        assert config["prices"] == sets["prices"]
+        assert config["judge"]["repeats"] == 1
+    assert own.testing(0)["judge"]["enabled"] is False
+    assert "prices" not in bench.training(0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "calls"), [("gepa", 120), ("bootstrap", 180), ("mipro", 240)])
 def test_a_real_peer_evaluates_proposes_and_stops_at_the_calls(
