@@ -180,7 +180,7 @@ class Learner:
     def _search(self, block: Sequence[EpisodeRecord]) -> None:
         """Tells the race what the search's samples showed of the candidates that it tried."""
         for record in block:
-            for behavior, gain in tried_gains(record):
+            for behavior, gain in tried_gains(record).items():
                 race = self._state.race
                 one = next((one for one in race.candidates if one.behavior == behavior), None)
                 source = self._get(behavior).evidence

@@ -78,8 +78,8 @@ class Evidence(Frozen):
     """The evidence of a paired trial on dev so far; rewards are in [0, 1], so lifts in [-1, 1]."""
 
     pairs: int = Field(0, ge=0)
-    """Comparisons: dev episodes played with and without the behaviour under common seeds, and moves
-    of the search of which some samples were drawn with it."""
+    """Comparisons: dev episodes played with and without the behaviour under common seeds, and
+    episodes of the search in which some samples of the last move were drawn with it."""
     lift: Reward = 0.0
     """Mean reward with it minus mean reward without it."""
     low: Reward = -1.0

@@ -125,9 +125,13 @@ def cost(
     return len(paid), sum(paid.values()), frozenset(after)
 
 
-def tried_gains(record: EpisodeRecord) -> list[tuple[str, float]]:
-    """What the samples with each behaviour on trial earned more than those without it, in the mean:
-    a number in [-1, 1] per state in which both are there, and one for all other states together."""
+def tried_gains(record: EpisodeRecord) -> dict[str, float]:
+    """What the samples with each behaviour on trial earned more than those without it, in [-1, 1]:
+    the mean over the states in which both are there, and over all other states together.
+
+    It is one number per episode: gains of one problem go together, and a bettor who bets on the
+    second after the first has paid would win by that alone.
+    """
     ends = {leaf.id: leaf.score.total for leaf in record.leaves()}
     rest, found = dict[str, _Arms](), list[tuple[str, _Arms]]()
     for group in record.groups:
@@ -140,7 +144,10 @@ def tried_gains(record: EpisodeRecord) -> list[tuple[str, float]]:
             else:
                 rest.setdefault(trial.behavior, _Arms([], [])).add(values, trial.drawn)
     found += [(behavior, arms) for behavior, arms in rest.items() if arms.both]
-    return [(behavior, fmean(arms.given) - fmean(arms.without)) for behavior, arms in found]
+    gains = dict[str, list[float]]()
+    for behavior, arms in found:
+        gains.setdefault(behavior, []).append(fmean(arms.given) - fmean(arms.without))
+    return {behavior: fmean(each) for behavior, each in gains.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ others are there, its Banzhaf value. This is a factorial design in opposite halv
 much of each of ten behaviours as it would say of one alone. The last one in the race is compared
 with the team as it stands.
 
-The search adds gains of the same kind: moves of which some samples were drawn with a behaviour and
-some without. A behaviour must show a gain in the mean over all that it is tried on: dev problems,
-with what the agents before the first tested one said there once in this run, and last moves of the
-search, on other problems than those it was made from.
+The search adds gains of the same kind, one per episode: last moves of which some samples were
+drawn with a behaviour and some without. A behaviour must show a gain in the mean over all that it
+is tried on: dev problems, with what the agents before the first tested one said there once in this
+run, and last moves of the search, on other problems than those it was made from.
 
 Each behaviour bets on its own gains. A bet b in [0, 1), fixed before the pair is played, turns
 wealth w into w (1 + b x). Where the mean gain x is at most 0, wealth is a non-negative

@@ -30,7 +30,7 @@ from orchestry.backends.api.race import FIRST, Entrant, Race
 from orchestry.core.config import BehaviorsConfig, resolve
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Message, Part, Problem, Request, Score, Trial, Turn
-from orchestry.store.records import EpisodeRecord, Power
+from orchestry.store.records import EpisodeRecord, GroupRecord, NodeRecord, Power
 from tests.toys import Scripted, Words
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "tasks"
@@ -525,7 +525,7 @@ def test_gains_in_the_search_are_within_a_state_or_between_those_of_one_sample(
     block: Sequence[EpisodeRecord],
 ) -> None:
     record = searched(block[0], "x", 0.2)
-    ((tried, gain),) = tried_gains(record)
+    ((tried, gain),) = tried_gains(record).items()
     assert tried == "x"
     assert gain == pytest.approx(0.2)
     (group,) = record.groups
@@ -538,11 +538,75 @@ def test_gains_in_the_search_are_within_a_state_or_between_those_of_one_sample(
         )
         for child, drawn in zip(group.children, group.trials[0].drawn, strict=True)
     ]
-    ((tried, gain),) = tried_gains(record.model_copy(update={"groups": tuple(single)}))
+    ((tried, gain),) = tried_gains(record.model_copy(update={"groups": tuple(single)})).items()
     assert tried == "x"
     assert gain == pytest.approx(0.2)
-    assert tried_gains(record.model_copy(update={"groups": tuple(single[:1])})) == []
-    assert tried_gains(block[0]) == []
+    assert tried_gains(record.model_copy(update={"groups": tuple(single[:1])})) == {}
+    assert tried_gains(block[0]) == {}
+
+
+def episode_of(gains: Sequence[float]) -> EpisodeRecord:
+    """An episode whose last move has a state per gain, with one sample of each arm."""
+    root, nodes, groups = node("0", 0.0), list[NodeRecord](), list[GroupRecord]()
+    for state, gain in enumerate(gains):
+        ids = (f"0.{state}.0", f"0.{state}.1")
+        nodes += [
+            node(f"0.{state}", 0.0),
+            node(ids[0], 0.5 - gain / 2),
+            node(ids[1], 0.5 + gain / 2),
+        ]
+        trial = Trial(agent="writer", behavior="x", drawn=(False, True))
+        groups.append(
+            GroupRecord(
+                parent=f"0.{state}",
+                agents=("writer",),
+                children=ids,
+                source="leaf",
+                values=(0.5, 0.5),
+                advantages=(0.0, 0.0),
+                trials=(trial,),
+            )
+        )
+    return EpisodeRecord(
+        episode=0,
+        problem="p",
+        split="train",
+        seed=0,
+        best="0.0.0",
+        reward=0.5,
+        mean_leaf_reward=0.5,
+        calls=0,
+        usd=0.0,
+        input_tokens=0,
+        output_tokens=0,
+        nodes=(root, *nodes),
+        groups=tuple(groups),
+    )
+
+
+def node(id: str, value: float) -> NodeRecord:
+    score = Score(parts=(Part(name="reward", value=value),))
+    parent = id.rpartition(".")[0] or None
+    return NodeRecord(
+        id=id, parent=parent, turns=(), value=value, source="task", survived=True, score=score
+    )
+
+
+def test_states_of_one_problem_are_one_gain_so_that_a_bettor_can_not_win_by_their_likeness() -> (
+    None
+):
+    # By problem it adds or costs 30 points in all eight states: nothing in the mean.
+    def wins(seed: int) -> bool:
+        rng, entrant = random.Random(seed), Entrant(behavior="x").lent(0.05)
+        for _ in range(20):
+            record = episode_of([rng.choice((0.3, -0.3))] * 8)
+            for gain in tried_gains(record).values():
+                entrant = entrant.seen(gain, 100.0)
+                if entrant.worth >= 1.0:
+                    return True
+        return False
+
+    assert sum(map(wins, range(100))) <= 12, "of 100 at a level of 5 %"
 
 
 async def test_what_is_spent_on_dev_leaves_the_episodes_to_come_their_money(
