@@ -61,7 +61,8 @@ GAIN = 0.05
 SIDE_COSTS = 1.5
 """What episodes cost in all, per dollar of their samples: judge, replays and distilling too."""
 TYPICAL_LEFT = 100.0
-"""Pairs that are taken to be left when the search chooses what to try."""
+"""Pairs that are taken to be left when the search chooses what to try, and before an update has
+said how many are."""
 MOST_SHARE = 3.0
 """The most that it spends, as a multiple of the search's calls."""
 
@@ -86,6 +87,9 @@ class State(Frozen):
     """Dollars of all samples of the episodes so far."""
     spare: float = 0.0
     """Calls that earlier updates might have spent, and had no use for."""
+    ahead: float = TYPICAL_LEFT
+    """Pairs that the run was about to play after this update. Bets on what the next episodes show
+    are made for these, since a bet must not know their calls or dollars."""
 
     @classmethod
     def first(cls, library: Library, alpha: float) -> State:
@@ -157,7 +161,7 @@ class Learner:
         self._enter()
         await self._race()
         library = self._state.library.model_copy(update={"update": len(self.states)})
-        self._set(library=library, spare=max(0.0, self._left))
+        self._set(library=library, spare=max(0.0, self._left), ahead=self._pairs_left)
         self.states.append(self._state)
         return self._notes
 
@@ -185,7 +189,7 @@ class Learner:
                 one = next((one for one in race.candidates if one.behavior == behavior), None)
                 source = self._get(behavior).evidence
                 if one and not (source and record.problem in source.problems):
-                    self._set(race=race.put(one.seen(gain, self._pairs_left)))
+                    self._set(race=race.put(one.seen(gain, self._state.ahead)))
         for one in self._state.race.candidates:
             self._decide(one)
 

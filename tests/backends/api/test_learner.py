@@ -521,6 +521,24 @@ async def test_what_the_search_showed_of_a_candidate_counts_in_its_race(
     assert after.evidence.pairs - before < 8, "nothing is shown on the problem that it comes from"
 
 
+async def test_a_bet_on_what_episodes_show_knows_nothing_of_what_they_took(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    async def wealth(calls: int) -> float:
+        subject = learner(texts(0.0), Planted(), share=0.1)
+        await subject.update(block, {})
+        first, state = subject.states
+        id = state.race.candidates[0].behavior
+        alone = state.model_copy(update={"race": state.race.model_copy(update={"pool": 0.0})})
+        last = searched(block[0], id, 0.2).model_copy(update={"problem": "new", "calls": calls})
+        subject = learner(texts(0.0), Failing(1.0), [first, alone], share=1.0)  # no more pairs
+        await subject.update([last], {})
+        (found,) = [one for one in subject.states[-1].race.candidates if one.behavior == id]
+        return found.worth
+
+    assert await wealth(20) == await wealth(300)
+
+
 def test_gains_in_the_search_are_within_a_state_or_between_those_of_one_sample(
     block: Sequence[EpisodeRecord],
 ) -> None:
