@@ -166,6 +166,13 @@ class Behavior(Frozen):
         return Example(asked=asked, answered=answered) if asked and answered else None
 
     @property
+    def source(self) -> Evidence | None:
+        """Of its evidence, what it was made from; None if that is not known."""
+        if self.evidence is None or not self.evidence.problems:
+            return None
+        return Evidence(problems=self.evidence.problems)
+
+    @property
     def tested(self) -> int:
         """The update at which it was tested last."""
         return max(e.update if e else 0 for e in (self.evidence, self.retest))
@@ -280,13 +287,13 @@ class Library(Frozen):
     def adopted(self) -> Library:
         """The start of another run of the same task and model: accepted ones stay accepted.
 
-        Update numbers start again, and an open trial restarts.
+        Update numbers start again, and an open trial restarts; what it was made from stays known.
         """
         kept = []
         for b in self.behaviors:
             changes: dict[str, Any] = {"born": 0}
             if b.status == "trial":
-                changes |= {"status": "candidate", "evidence": None}
+                changes |= {"status": "candidate", "evidence": b.source}
             elif b.evidence:
                 changes["evidence"] = b.evidence.model_copy(update={"update": 0})
             if b.retest:
@@ -305,7 +312,8 @@ class Library(Frozen):
     def transferred(self, task: str, model: str) -> Library:
         """Accepted behaviours as candidates for a run on another task or with another model.
 
-        Their evidence is dropped, because it says nothing about that run.
+        Their evidence is dropped, because it says nothing about that run; on the same task, the
+        problems that they were made from stay known.
         """
         moved = tuple(
             Behavior(
@@ -314,6 +322,7 @@ class Library(Frozen):
                 text=b.text,
                 why=b.why,
                 parents=b.parents,
+                evidence=b.source if task == self.task else None,
                 note=f"from {self.task} with {self.model}",
             )
             for b in self.behaviors

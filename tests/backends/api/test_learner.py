@@ -448,6 +448,19 @@ def test_a_library_that_another_run_starts_from_brings_no_open_trial_and_no_date
     assert (bad.status, bad.evidence) == ("candidate", None)
 
 
+def test_another_run_knows_what_problems_a_behaviour_was_made_from() -> None:
+    dated = WON.model_copy(update={"update": 40, "episodes": (7,), "problems": ("train-1",)})
+    open_trial = Behavior(agent="writer", text=BAD, status="trial", evidence=dated)
+    accepted = Behavior(agent="writer", text=GOOD, status="accepted", evidence=dated)
+    library = Library(task="t", model="m", update=40, behaviors=(open_trial, accepted))
+    source = Evidence(problems=("train-1",))
+    assert library.adopted().behaviors[1].evidence == source
+    (moved,) = library.transferred("t", "another").behaviors
+    assert (moved.status, moved.evidence) == ("candidate", source)
+    (moved,) = library.transferred("another", "m").behaviors
+    assert moved.evidence is None
+
+
 def test_arms_pay_once_for_what_they_ask_alike() -> None:
     library = Library(task="words", model="m")
     changed = library.accept(Behavior(agent="refactorer", text=GOOD), 3)
