@@ -179,10 +179,10 @@ async def _ask_prompt(author: Author, brief: Brief) -> tuple[Reply[Any], list[Be
     present = brief.library.without("example").prompt(brief.agent, brief.prompt)
     request = _request(author, brief, "rewrite", order, present, _earlier(brief), last)
     reply = await _ask(author, request, _schema(MAX_REWRITE), _Text, MAX_REWRITE + MAX_WHY + _FRAME)
-    one, parents = reply.value, tuple(b.id for b in helped)
+    one = reply.value
     if one is None or one.text == present.strip():
         return reply, []
-    return reply, [_born(brief, kind="prompt", text=one.text, why=one.why, parents=parents)]
+    return reply, [_born(brief, helped, kind="prompt", text=one.text, why=one.why)]
 
 
 async def _ask(
@@ -203,13 +203,22 @@ async def _ask(
     return reply
 
 
-def _born(brief: Brief, **known: Any) -> Behavior:
-    """A new behaviour for the agent, with the episodes that it comes from."""
+def _born(brief: Brief, parents: Sequence[Behavior] = (), **known: Any) -> Behavior:
+    """A new behaviour for the agent, with the episodes that it and its parents come from."""
     shown = varied(brief.contrasts, MAX_CONTRASTS)
-    sources = tuple(sorted({side.episode for c in shown for side in (c.winner, c.loser)}))
-    problems = tuple(sorted({contrast.problem for contrast in shown}))
-    source = Evidence(episodes=sources, problems=problems)
-    made = {"agent": brief.agent, "born": brief.update, "evidence": source}
+    before = [parent.evidence for parent in parents if parent.evidence]
+    episodes = {side.episode for c in shown for side in (c.winner, c.loser)}
+    problems = {contrast.problem for contrast in shown}
+    source = Evidence(
+        episodes=tuple(sorted(episodes.union(*(one.episodes for one in before)))),
+        problems=tuple(sorted(problems.union(*(one.problems for one in before)))),
+    )
+    made = {
+        "agent": brief.agent,
+        "born": brief.update,
+        "evidence": source,
+        "parents": tuple(parent.id for parent in parents),
+    }
     return Behavior.model_validate({**made, **known})
 
 

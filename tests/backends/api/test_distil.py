@@ -224,7 +224,8 @@ def rewritten(text: str) -> str:
 
 
 def helped(text: str, status: str, lift: float, e_value: float) -> Behavior:
-    tested = Evidence(pairs=20, lift=lift, e_value=e_value, level=0.02)
+    source = {"episodes": (1,), "problems": ("p0",)}
+    tested = Evidence(pairs=20, lift=lift, e_value=e_value, level=0.02, **source)
     raw = {"agent": "writer", "text": text, "status": status, "evidence": tested}
     return Behavior.model_validate(raw)
 
@@ -245,6 +246,9 @@ async def test_a_prompt_is_made_of_what_helped_and_takes_its_place() -> None:
     found = await ask(policy, library=library, rewrite=True)
     (prompt,) = (b for b in found.behaviors if b.kind == "prompt")
     assert prompt.parents == (accepted.id,)
+    assert prompt.evidence is not None
+    assert {"p0"} < set(prompt.evidence.problems), "also those that its parents come from"
+    assert 1 in prompt.evidence.episodes
     (request,) = (r for batch in policy.batches for r in batch if "anew" in r.messages[1].content)
     user = request.messages[1].content
     assert CALM in user
