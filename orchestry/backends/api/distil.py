@@ -137,13 +137,13 @@ async def distil(
     """Candidates of these kinds that would make the agent's bad moves like its good ones.
 
     The model writes at most `count` texts. With `rewrite`, one of them is a whole prompt, where
-    `kinds` has prompts; the others are rules. One example is taken, or more in the place of texts
-    that the model did not write. A malformed answer is repaired once; if that fails, it has no
-    texts. Raises what the policy raises.
+    `kinds` has prompts and the model can be shown all of the present one; the others are rules.
+    One example is taken, or more in the place of texts that the model did not write. A malformed
+    answer is repaired once; if that fails, it has no texts. Raises what the policy raises.
     """
     if not brief.contrasts:
         return Distilled((), None)
-    rewrites = int("prompts" in kinds and (rewrite or "rules" not in kinds))
+    rewrites = int("prompts" in kinds and (rewrite or "rules" not in kinds) and _seen_whole(brief))
     rules = count - rewrites if "rules" in kinds else 0
     asked = [_ask_rules(author, brief, rules)] if rules else []
     asked += [_ask_prompt(author, brief)] if rewrites else []
@@ -176,13 +176,23 @@ async def _ask_prompt(author: Author, brief: Brief) -> tuple[Reply[Any], list[Be
     order = _REWRITE.format(agent=brief.agent, words=_REWRITE_WORDS)
     last = f"Write the system prompt of the {brief.agent} anew."
     helped = _helped(brief)
-    present = brief.library.without("example").prompt(brief.agent, brief.prompt)
+    present = _present(brief)
     request = _request(author, brief, "rewrite", order, present, _earlier(brief), last)
     reply = await _ask(author, request, _schema(MAX_REWRITE), _Text, MAX_REWRITE + MAX_WHY + _FRAME)
     one = reply.value
     if one is None or one.text == present.strip():
         return reply, []
     return reply, [_born(brief, helped, kind="prompt", text=one.text, why=one.why)]
+
+
+def _present(brief: Brief) -> str:
+    """What a new prompt takes the place of."""
+    return brief.library.without("example").prompt(brief.agent, brief.prompt)
+
+
+def _seen_whole(brief: Brief) -> bool:
+    """Whether the author is shown all that a new prompt must keep."""
+    return len(_present(brief)) <= MAX_PROMPT
 
 
 async def _ask(

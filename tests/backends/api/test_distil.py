@@ -54,12 +54,13 @@ async def ask(
     max_tokens: int = 600,
     kinds: Collection[Proposal] = PROPOSALS,
     rewrite: bool = False,
+    prompt: str = "You write.",
 ) -> Distilled:
     brief = Brief(
         agents=Words.agents,
         library=library,
         agent="writer",
-        prompt="You write.",
+        prompt=prompt,
         contrasts=contrasts,
         blame={"writer": 0.25, "reviewer": -0.01},
         update=2,
@@ -273,6 +274,17 @@ async def test_the_same_prompt_again_is_no_proposal() -> None:
     policy = says(rewritten(" You write. "))
     found = await ask(policy, kinds=PROMPTS)
     assert (found.behaviors, found.outcome, policy.calls) == ((), "rated", 1)
+
+
+async def test_a_prompt_that_the_author_can_not_see_whole_is_not_written_anew() -> None:
+    kept = "Answer in JSON."
+    prompt = f"{'You write. ' * 200}{kept}{' You check.' * 200}"
+    policy = says(answer(CALM))
+    found = await ask(policy, kinds=("rules", "prompts"), count=1, rewrite=True, prompt=prompt)
+    assert rules(found) == [(CALM, "candidate")]
+    assert kept not in policy.batches[0][0].messages[1].content, "a rule may be added unseen"
+    alone = await ask(says(), kinds=PROMPTS, prompt=prompt)
+    assert (alone.behaviors, alone.outcome) == ((), None)
 
 
 async def test_the_longest_prompt_fits_its_limit() -> None:
