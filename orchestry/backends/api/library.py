@@ -284,6 +284,12 @@ class Library(Frozen):
                 library = library.put(b.model_copy(update=changed))
         return library
 
+    def replaced(self, behavior: Behavior, max_per_agent: int) -> frozenset[str]:
+        """The accepted behaviours that leave the prompt when this one is accepted, by id."""
+        after = self.accept(behavior, max_per_agent).accepted(behavior.agent)
+        before = {b.id for b in self.accepted(behavior.agent)}
+        return frozenset(before - {b.id for b in after})
+
     def adopted(self) -> Library:
         """The start of another run of the same task and model: accepted ones stay accepted.
 

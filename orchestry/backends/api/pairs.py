@@ -54,6 +54,8 @@ class Batch:
     """Of each pair its first team, then its second."""
     calls: float
     """That they take, as far as known beforehand."""
+    draw: int
+    """The first one's number."""
 
 
 class Arena(Protocol):
@@ -76,10 +78,18 @@ def coins(seed: int, behaviors: Sequence[str]) -> dict[str, int]:
 
 
 def together_now(
-    race: Race, library: Library, left: float, flying: Mapping[str, int] = MappingProxyType({})
+    race: Race,
+    library: Library,
+    left: float,
+    most: int,
+    flying: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Entrant]:
     """Who plays the next pairs: the retest, and of each agent TOGETHER rules, one prompt and one
-    example, those first who have played least (pairs in flight count), then likely winners."""
+    example, those first who have played least (pairs in flight count), then likely winners.
+
+    Where an agent has `most` behaviours already, one alone: two would push out only one other, and
+    each would seem to cost half of it.
+    """
 
     def rank(one: Entrant) -> tuple[bool, float, str]:
         played = len(one.gains) + flying.get(one.behavior, 0)
@@ -90,8 +100,9 @@ def together_now(
     for one in ranked:
         behavior = library.find(one.behavior)
         assert behavior is not None, f"{one.behavior} races and is not in the library"
-        place = f"{behavior.kind} {behavior.agent}"
-        if counts[place] < (TOGETHER if behavior.kind == "rule" else 1):
+        full = len(library.added(behavior.agent)) >= most
+        place = behavior.agent if full else f"{behavior.kind} {behavior.agent}"
+        if counts[place] < (TOGETHER if behavior.kind == "rule" and not full else 1):
             counts[place] += 1
             chosen.append(one)
     return chosen

@@ -95,6 +95,7 @@ def learner(
     arena: Planted,
     states: Sequence[State] | None = None,
     budget: float | None = None,
+    seed: int = 0,
     **changes: Any,
 ) -> Learner:
     """One whose distiller answers with the next text each time."""
@@ -107,7 +108,7 @@ def learner(
     )
     return Learner(
         config,
-        0,
+        seed,
         Words.agents,
         prompts=dict.fromkeys(ROLES, "p"),
         dev=DEV,
@@ -277,9 +278,9 @@ def test_new_ones_take_the_place_of_those_that_lead_for_one_batch_only() -> None
     seen = tuple(Entrant(behavior=b.id, gains=(0.3,) * FIRST) for b in old)
     fresh = tuple(Entrant(behavior=b.id) for b in new)
     race = Race(pool=0.05, entrants=(*seen, *fresh))
-    first = together_now(race, library, 100.0)
+    first = together_now(race, library, 100.0, 4)
     assert {one.behavior for one in first} == {b.id for b in new}
-    second = together_now(race, library, 100.0, {one.behavior: FIRST for one in first})
+    second = together_now(race, library, 100.0, 4, {one.behavior: FIRST for one in first})
     assert {one.behavior for one in second} == {b.id for b in old}
 
 
@@ -303,6 +304,55 @@ async def test_two_that_help_are_both_found_and_a_harmful_one_beside_them_is_not
     after = {b.id: b.status for b in subject.states[-1].library.behaviors}
     assert [after[b.id] for b in two] == ["accepted", "accepted"]
     assert BAD not in rules(subject.states[-1].library, "accepted")
+
+
+async def beside(seed: int, *found: Behavior) -> list[str]:
+    """What the writer has after four updates that begin with these behaviours, and find no more."""
+    state = started(Library(task="words", model="m", behaviors=found))
+    subject = learner(texts(), Planted(), [state], seed=seed, share=3.0)
+    for _ in range(4):
+        await subject.update([episode_of([]).model_copy(update={"calls": 200})], {})
+    return sorted(b.text for b in subject.states[-1].library.accepted("writer"))
+
+
+async def test_in_a_full_prompt_none_takes_the_place_of_a_better_one() -> None:
+    better = [f"sort {word} by their date 0.08" for word in ("lists", "names", "files")]
+    worse = [f"check {word} for gaps 0.06" for word in ("tables", "charts")]
+    accepted = [Behavior(agent="writer", text=one, status="accepted") for one in better]
+    new = [Behavior(agent="writer", text=one) for one in worse]
+    found = [await beside(seed, *accepted, *new) for seed in range(6)]
+    assert sum(one == sorted(better) for one in found) >= 5
+
+
+async def test_what_a_candidate_would_replace_is_not_retested_beside_it() -> None:
+    prompt = Behavior(agent="writer", kind="prompt", text="You write.", status="accepted")
+    rule = Behavior(agent="writer", text="read every line", status="accepted")
+    rival = Behavior(agent="writer", kind="prompt", text="You only sing.")
+    for found, retested in (((prompt, rule), prompt), ((prompt, rule, rival), rule)):
+        state = started(Library(task="words", model="m", behaviors=found))
+        subject = learner(texts(), Failing(1.0), [state], share=1.0)
+        await subject.update([episode_of([]).model_copy(update={"calls": 20})], {})
+        race = subject.states[-1].race
+        assert [one.behavior for one in race.entrants if one.kind == "retest"] == [retested.id]
+
+
+async def test_who_would_replace_others_than_before_begins_anew(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    first = Behavior(agent="writer", kind="prompt", text="check what you write 0.1", status="trial")
+    other = Behavior(
+        agent="writer", kind="prompt", text="trace your own steps 0.06", status="trial"
+    )
+    library = Library(task="words", model="m", behaviors=(first, other))
+    won = Entrant(behavior=first.id, wealth=(0.0, 0.0, 1.0), borrowed=0.01)
+    near = Entrant(behavior=other.id, wealth=(0.0, 0.0, 0.9), borrowed=0.01, gains=(0.5,) * 9)
+    state = State(library=library, race=Race(entrants=(won, near)), draws=7)
+    subject = learner(texts(*[-0.3] * 9), Failing(1.0), [state], share=1.0)
+    await subject.update(block, {})
+    assert [b.text for b in subject.states[-1].library.accepted("writer")] == [first.text]
+    (found,) = [one for one in subject.states[-1].race.candidates if one.behavior == other.id]
+    assert (found.gains, found.since) == ((), 7)
+    assert 0.01 <= found.worth <= found.borrowed
 
 
 async def test_a_state_of_a_release_without_races_goes_on(block: Sequence[EpisodeRecord]) -> None:
