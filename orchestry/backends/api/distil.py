@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field, ValidationError
 
 from orchestry.backends.api.contrasts import Contrast, Side, varied
-from orchestry.backends.api.library import Behavior, Evidence, Library, PlainText, told
+from orchestry.backends.api.library import NEAR, Behavior, Evidence, Library, PlainText, told
 from orchestry.core.choices import Proposal
 from orchestry.core.concurrency import together
 from orchestry.core.errors import reason
@@ -240,12 +240,14 @@ def _helped(brief: Brief) -> list[Behavior]:
 
 
 def _novel(library: Library, proposed: Sequence[Behavior]) -> tuple[Behavior, ...]:
-    """The new ones; near-duplicates, also of each other, get the status `merged`."""
+    """The new ones; near-duplicates, also of each other, get the status `merged`. A prompt is none
+    as long as one word is new: it keeps most of what it is made from."""
     fresh = list[Behavior]()
     for behavior in proposed:
         if library.find(behavior.id) is not None:
             continue
-        twin = library.near(behavior.agent, behavior.text)
+        least = 1.0 if behavior.kind == "prompt" else NEAR
+        twin = library.near(behavior.agent, behavior.text, least)
         if twin is not None:
             changed = {"status": "merged", "note": f"says what {twin.id} says", "evidence": None}
             behavior = behavior.model_copy(update=changed)

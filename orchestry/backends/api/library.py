@@ -249,8 +249,8 @@ class Library(Frozen):
             return self._with((*self.behaviors, behavior))
         return self._with(tuple(behavior if b.id == behavior.id else b for b in self.behaviors))
 
-    def near(self, agent: str, text: str) -> Behavior | None:
-        """The agent's behaviour that says nearly the same, the nearest of several.
+    def near(self, agent: str, text: str, least: float = NEAR) -> Behavior | None:
+        """The agent's behaviour whose similarity is `least` or more, the nearest of several.
 
         Merged ones don't count; a text is compared with the behaviours they were merged into.
         """
@@ -260,7 +260,7 @@ class Library(Frozen):
             if b.agent == agent and b.status != "merged"
         ]
         best = max(scored, default=None, key=lambda item: item[:2])
-        return best[2] if best and best[0] >= NEAR else None
+        return best[2] if best and best[0] >= least else None
 
     def accept(self, behavior: Behavior, max_per_agent: int) -> Library:
         """A library with this behaviour in the prompt. If that has `max_per_agent` rules and

@@ -276,6 +276,23 @@ async def test_the_same_prompt_again_is_no_proposal() -> None:
     assert (found.behaviors, found.outcome, policy.calls) == ((), "rated", 1)
 
 
+async def test_a_prompt_that_keeps_all_of_the_present_one_and_adds_to_it_is_new() -> None:
+    present = "You write short functions. Name what you return. Handle the empty list first."
+    accepted = Behavior(agent="writer", kind="prompt", text=present, status="accepted")
+    longer = f"{present} Sort in place."
+    found = await ask(says(rewritten(longer)), kinds=PROMPTS, library=EMPTY.put(accepted))
+    (prompt,) = found.behaviors
+    assert (prompt.text, prompt.status, prompt.parents) == (longer, "candidate", (accepted.id,))
+    again = await ask(
+        says(rewritten(f"{longer}\n")), kinds=PROMPTS, library=EMPTY.put(accepted).put(prompt)
+    )
+    assert again.behaviors == ()
+    spaced = await ask(
+        says(rewritten(longer.replace(". ", ".\n"))), kinds=PROMPTS, library=EMPTY.put(prompt)
+    )
+    assert [b.status for b in spaced.behaviors] == ["merged"]
+
+
 async def test_a_prompt_that_the_author_can_not_see_whole_is_not_written_anew() -> None:
     kept = "Answer in JSON."
     prompt = f"{'You write. ' * 200}{kept}{' You check.' * 200}"
