@@ -278,9 +278,10 @@ class Rollout(Generic[StateT]):
         asked = list[list[tuple[Request, list[int], bool]]]()
         for place, (state, agents) in enumerate(acting):
             for turn, agent in enumerate(agents):
+                tries = agent in variants and len(acting) * n > 1 << turn  # else one arm is empty
                 first = derive(state.seed, "arm", agent) & 1
                 bits = [(place * n + i >> turn & 1) ^ first for i in range(n)]
-                own = [agent in variants and bool(bit) for bit in bits]
+                own = [tries and bool(bit) for bit in bits]
                 arms = [
                     (self.request(state, agent, member=member), places, tried)
                     for tried, member in self._arms(agent, variants)

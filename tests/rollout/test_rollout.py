@@ -395,6 +395,18 @@ def test_a_coin_says_whether_the_first_state_tries_what_is_on_trial() -> None:
     assert 10 <= sum(map(first, range(40))) <= 30
 
 
+@pytest.mark.parametrize(("task", "k", "role"), [(Words(), 1, "refactorer"), (Duo(), 2, "right")])
+def test_nothing_is_tried_where_no_sample_could_be_drawn_without_it(
+    task: Any, k: int, role: str
+) -> None:
+    roles = (role,) if k == 1 else ("left", role)
+    for seed in range(8):
+        record = episode_record(tried(task, Scripted(letters), k, roles, seed), 0)
+        found = [t for group in record.groups for t in group.trials if t.agent == role]
+        assert found
+        assert not any(any(trial.drawn) for trial in found)
+
+
 def test_agents_that_act_at_once_try_in_a_factorial_design() -> None:
     tree = tried(Duo(), Scripted(letters), k=8, roles=("left", "right"))
     (group,) = episode_record(tree, 0).groups
