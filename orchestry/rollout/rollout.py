@@ -270,11 +270,18 @@ class Rollout(Generic[StateT]):
         variants: Mapping[str, Variant],
     ) -> list[list[Move]]:
         """n samples of every agent in every state, in one batch; with variants, in one more for
-        each number of samples that is asked of one prompt."""
+        each number of samples that is asked of one prompt.
+
+        A coin per episode says which arm begins: states stand in the order in which they were
+        found, and the first is likelier than the last.
+        """
         asked = list[list[tuple[Request, list[int], bool]]]()
         for place, (state, agents) in enumerate(acting):
             for turn, agent in enumerate(agents):
-                own = [agent in variants and bool((place * n + i) >> turn & 1) for i in range(n)]
+                tries = agent in variants and len(acting) * n > 1 << turn  # else one arm is empty
+                first = derive(state.seed, "arm", agent) & 1
+                bits = [(place * n + i >> turn & 1) ^ first for i in range(n)]
+                own = [tries and bool(bit) for bit in bits]
                 arms = [
                     (self.request(state, agent, member=member), places, tried)
                     for tried, member in self._arms(agent, variants)

@@ -343,7 +343,13 @@ def test_an_agent_that_the_team_lacks_is_found_before_anyone_is_asked() -> None:
         count_stages(task, task.problems("train")[0])
 
 
-def tried(task: Any, policy: Scripted, k: int = 4, roles: tuple[str, ...] = ("refactorer",)) -> Any:
+def tried(
+    task: Any,
+    policy: Scripted,
+    k: int = 4,
+    roles: tuple[str, ...] = ("refactorer",),
+    seed: int = 1,
+) -> Any:
     usual = team(task)
     variants = {
         role: Variant(f"of {role}", replace(usual[role], system_prompt="TRIED")) for role in roles
@@ -351,7 +357,7 @@ def tried(task: Any, policy: Scripted, k: int = 4, roles: tuple[str, ...] = ("re
     schedule = Beam(k=k, width=1)
     rate = task_rater(task, TOOLS)
     rollout = Rollout(task, usual, policy, rate, schedule, variants=variants)
-    return asyncio.run(rollout.play(task.problems("train")[0], 1))
+    return asyncio.run(rollout.play(task.problems("train")[0], seed))
 
 
 def is_tried(turn: Turn) -> bool:
@@ -368,7 +374,9 @@ def test_half_of_the_last_moves_samples_try_what_is_on_trial() -> None:
     # The reviewers' states tie, so that each of them has one sample of the refactorer.
     *before, a, b, c, d = record.groups
     assert not any(group.trials for group in before)
-    assert [group.trials[0].drawn for group in (a, b, c, d)] == [(False,), (True,)] * 2
+    first, second, *more = [group.trials[0].drawn for group in (a, b, c, d)]
+    assert {first, second} == {(False,), (True,)}
+    assert more == [first, second]
     for group in (a, b, c, d):
         (trial,) = group.trials
         assert (trial.agent, trial.behavior) == ("refactorer", "of refactorer")
@@ -376,6 +384,27 @@ def test_half_of_the_last_moves_samples_try_what_is_on_trial() -> None:
             (turn,) = record.node(child).turns
             assert is_tried(turn) == drawn
             assert turn.completion.text[0] == ("t" if drawn else "b")
+
+
+def test_a_coin_says_whether_the_first_state_tries_what_is_on_trial() -> None:
+    def first(seed: int) -> bool:
+        record = episode_record(tried(Words(), Scripted(letters), seed=seed), 0)
+        drawn: bool = next(group for group in record.groups if group.trials).trials[0].drawn[0]
+        return drawn
+
+    assert 10 <= sum(map(first, range(40))) <= 30
+
+
+@pytest.mark.parametrize(("task", "k", "role"), [(Words(), 1, "refactorer"), (Duo(), 2, "right")])
+def test_nothing_is_tried_where_no_sample_could_be_drawn_without_it(
+    task: Any, k: int, role: str
+) -> None:
+    roles = (role,) if k == 1 else ("left", role)
+    for seed in range(8):
+        record = episode_record(tried(task, Scripted(letters), k, roles, seed), 0)
+        found = [t for group in record.groups for t in group.trials if t.agent == role]
+        assert found
+        assert not any(any(trial.drawn) for trial in found)
 
 
 def test_agents_that_act_at_once_try_in_a_factorial_design() -> None:
@@ -394,6 +423,6 @@ def test_a_failed_sample_leaves_its_arm_and_not_the_others() -> None:
     record = episode_record(tried(Duo(), Scripted(answer), k=4, roles=("left", "right")), 0)
     (group,) = record.groups
     left, right = group.trials
-    assert (left.drawn, right.drawn) == ((False, False, True), (False, True, True))
+    assert (sum(left.drawn), len(left.drawn)) == (1, 3)
     for child, *drawn in zip(group.children, left.drawn, right.drawn, strict=True):
         assert [is_tried(turn) for turn in record.node(child).turns] == drawn

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field, ValidationError
 
 from orchestry.backends.api.contrasts import Contrast, Side, varied
-from orchestry.backends.api.library import Behavior, Evidence, Library, PlainText, told
+from orchestry.backends.api.library import NEAR, Behavior, Evidence, Library, PlainText, told
 from orchestry.core.choices import Proposal
 from orchestry.core.concurrency import together
 from orchestry.core.errors import reason
@@ -137,13 +137,13 @@ async def distil(
     """Candidates of these kinds that would make the agent's bad moves like its good ones.
 
     The model writes at most `count` texts. With `rewrite`, one of them is a whole prompt, where
-    `kinds` has prompts; the others are rules. One example is taken, or more in the place of texts
-    that the model did not write. A malformed answer is repaired once; if that fails, it has no
-    texts. Raises what the policy raises.
+    `kinds` has prompts and the model can be shown all of the present one; the others are rules.
+    One example is taken, or more in the place of texts that the model did not write. A malformed
+    answer is repaired once; if that fails, it has no texts. Raises what the policy raises.
     """
     if not brief.contrasts:
         return Distilled((), None)
-    rewrites = int("prompts" in kinds and (rewrite or "rules" not in kinds))
+    rewrites = int("prompts" in kinds and (rewrite or "rules" not in kinds) and _seen_whole(brief))
     rules = count - rewrites if "rules" in kinds else 0
     asked = [_ask_rules(author, brief, rules)] if rules else []
     asked += [_ask_prompt(author, brief)] if rewrites else []
@@ -176,13 +176,23 @@ async def _ask_prompt(author: Author, brief: Brief) -> tuple[Reply[Any], list[Be
     order = _REWRITE.format(agent=brief.agent, words=_REWRITE_WORDS)
     last = f"Write the system prompt of the {brief.agent} anew."
     helped = _helped(brief)
-    present = brief.library.without("example").prompt(brief.agent, brief.prompt)
+    present = _present(brief)
     request = _request(author, brief, "rewrite", order, present, _earlier(brief), last)
     reply = await _ask(author, request, _schema(MAX_REWRITE), _Text, MAX_REWRITE + MAX_WHY + _FRAME)
-    one, parents = reply.value, tuple(b.id for b in helped)
+    one = reply.value
     if one is None or one.text == present.strip():
         return reply, []
-    return reply, [_born(brief, kind="prompt", text=one.text, why=one.why, parents=parents)]
+    return reply, [_born(brief, helped, kind="prompt", text=one.text, why=one.why)]
+
+
+def _present(brief: Brief) -> str:
+    """What a new prompt takes the place of."""
+    return brief.library.without("example").prompt(brief.agent, brief.prompt)
+
+
+def _seen_whole(brief: Brief) -> bool:
+    """Whether the author is shown all that a new prompt must keep."""
+    return len(_present(brief)) <= MAX_PROMPT
 
 
 async def _ask(
@@ -203,13 +213,22 @@ async def _ask(
     return reply
 
 
-def _born(brief: Brief, **known: Any) -> Behavior:
-    """A new behaviour for the agent, with the episodes that it comes from."""
+def _born(brief: Brief, parents: Sequence[Behavior] = (), **known: Any) -> Behavior:
+    """A new behaviour for the agent, with the episodes that it and its parents come from."""
     shown = varied(brief.contrasts, MAX_CONTRASTS)
-    sources = tuple(sorted({side.episode for c in shown for side in (c.winner, c.loser)}))
-    problems = tuple(sorted({contrast.problem for contrast in shown}))
-    source = Evidence(episodes=sources, problems=problems)
-    made = {"agent": brief.agent, "born": brief.update, "evidence": source}
+    before = [parent.evidence for parent in parents if parent.evidence]
+    episodes = {side.episode for c in shown for side in (c.winner, c.loser)}
+    problems = {contrast.problem for contrast in shown}
+    source = Evidence(
+        episodes=tuple(sorted(episodes.union(*(one.episodes for one in before)))),
+        problems=tuple(sorted(problems.union(*(one.problems for one in before)))),
+    )
+    made = {
+        "agent": brief.agent,
+        "born": brief.update,
+        "evidence": source,
+        "parents": tuple(parent.id for parent in parents),
+    }
     return Behavior.model_validate({**made, **known})
 
 
@@ -221,12 +240,14 @@ def _helped(brief: Brief) -> list[Behavior]:
 
 
 def _novel(library: Library, proposed: Sequence[Behavior]) -> tuple[Behavior, ...]:
-    """The new ones; near-duplicates, also of each other, get the status `merged`."""
+    """The new ones; near-duplicates, also of each other, get the status `merged`. A prompt is none
+    as long as one word is new: it keeps most of what it is made from."""
     fresh = list[Behavior]()
     for behavior in proposed:
         if library.find(behavior.id) is not None:
             continue
-        twin = library.near(behavior.agent, behavior.text)
+        least = 1.0 if behavior.kind == "prompt" else NEAR
+        twin = library.near(behavior.agent, behavior.text, least)
         if twin is not None:
             changed = {"status": "merged", "note": f"says what {twin.id} says", "evidence": None}
             behavior = behavior.model_copy(update=changed)

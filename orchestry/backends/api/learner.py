@@ -61,7 +61,8 @@ GAIN = 0.05
 SIDE_COSTS = 1.5
 """What episodes cost in all, per dollar of their samples: judge, replays and distilling too."""
 TYPICAL_LEFT = 100.0
-"""Pairs that are taken to be left when the search chooses what to try."""
+"""Pairs that are taken to be left when the search chooses what to try, and before an update has
+said how many are."""
 MOST_SHARE = 3.0
 """The most that it spends, as a multiple of the search's calls."""
 
@@ -86,6 +87,9 @@ class State(Frozen):
     """Dollars of all samples of the episodes so far."""
     spare: float = 0.0
     """Calls that earlier updates might have spent, and had no use for."""
+    ahead: float = TYPICAL_LEFT
+    """Pairs that the run was about to play after this update. Bets on what the next episodes show
+    are made for these, since a bet must not know their calls or dollars."""
 
     @classmethod
     def first(cls, library: Library, alpha: float) -> State:
@@ -157,7 +161,7 @@ class Learner:
         self._enter()
         await self._race()
         library = self._state.library.model_copy(update={"update": len(self.states)})
-        self._set(library=library, spare=max(0.0, self._left))
+        self._set(library=library, spare=max(0.0, self._left), ahead=self._pairs_left)
         self.states.append(self._state)
         return self._notes
 
@@ -179,15 +183,16 @@ class Learner:
 
     def _search(self, block: Sequence[EpisodeRecord]) -> None:
         """Tells the race what the search's samples showed of the candidates that it tried."""
+        played_with = self.states[max(0, len(self.states) - 1 - self._config.overlap)]
         for record in block:
-            for behavior, gain in tried_gains(record):
+            for behavior, gain in tried_gains(record).items():
                 race = self._state.race
-                one = next((one for one in race.candidates if one.behavior == behavior), None)
+                racing = (one for one in race.candidates if one.since <= played_with.draws)
+                one = next((one for one in racing if one.behavior == behavior), None)
                 source = self._get(behavior).evidence
                 if one and not (source and record.problem in source.problems):
-                    self._set(race=race.put(one.seen(gain, self._pairs_left)))
-        for one in self._state.race.candidates:
-            self._decide(one)
+                    self._set(race=race.put(one.seen(gain, self._state.ahead)))
+        self._decide(self._state.race.candidates)
 
     def _allow(self, calls: int, usd: float) -> bool:
         """Sets what this update may spend on dev, and what later ones are likely to. Returns
@@ -296,17 +301,31 @@ class Learner:
 
     def _enter(self) -> None:
         """All new candidates enter the race; and the accepted behaviour that was tested longest
-        ago, if no other one is tested again."""
+        ago, of those that no candidate would replace, if no other one is tested again."""
         race, library = self._state.race, self._state.library
         waiting = [b.id for b in library.behaviors if b.status == "candidate"]
         race = race.entered(waiting, self._kept)
         for id in waiting:
             self._put(self._get(id).model_copy(update={"status": "trial"}))
+        self._set(race=race)
+        for one in race.entrants:
+            if one.kind == "retest" and self._contested(one.behavior):
+                race = race.without(one, 0.0)
         accepted = [b for b in library.behaviors if b.status == "accepted"]
-        oldest = min(accepted, key=lambda b: (b.tested, b.id), default=None)
+        free = [b for b in accepted if not self._contested(b.id)]
+        oldest = min(free, key=lambda b: (b.tested, b.id), default=None)
         if oldest is not None and all(one.kind == "candidate" for one in race.entrants):
             race = race.retested(oldest.id)
         self._set(race=race)
+
+    def _contested(self, id: str) -> bool:
+        """Whether one that races would replace this accepted behaviour. A retest beside it would
+        set the newcomer against a team that lacks what it replaces."""
+        return any(id in self._replaced(one) for one in self._state.race.candidates)
+
+    def _replaced(self, one: Entrant) -> frozenset[str]:
+        library = self._state.library
+        return library.replaced(self._get(one.behavior), self._config.max_per_agent)
 
     async def _race(self) -> None:
         """Plays pairs until nobody is left in the race or the update can't pay for another one."""
@@ -323,8 +342,7 @@ class Learner:
                 if not flying:
                     break
                 await self._take_in(flying.popleft())
-                for one in self._state.race.entrants:
-                    self._decide(one)
+                self._decide(self._state.race.entrants)
                 self._set(race=self._state.race.backed(self._pairs_left, self._kept))
         for one in self._state.race.entrants:
             if one.behavior in played:
@@ -340,11 +358,13 @@ class Learner:
         pairs = Counter[str]()
         for batch in flying:
             pairs.update({one.behavior: len(batch.sides) for one in batch.entrants})
-        return together_now(self._state.race, self._state.library, self._pairs_left, pairs)
+        most = self._config.max_per_agent
+        return together_now(self._state.race, self._state.library, self._pairs_left, most, pairs)
 
     def _pairs(self, entrants: Sequence[Entrant], calls: float, outstanding: Outstanding) -> Batch:
         """Starts pairs of teams for at most so many calls, each on a fresh draw."""
         count = min(BATCH, int(calls / self._pair_calls))
+        first = self._state.draws
         draws = self._draw(count)
         sides = [coins(seed, [one.behavior for one in entrants]) for _, seed in draws]
         arms = [
@@ -356,9 +376,8 @@ class Learner:
         asked = (self._arena.play(*one, still) for pair in arms for one in pair)
         problems = [problem.id for problem, _ in draws]
         each = self._pair_calls
-        return Batch(
-            entrants, moving, problems, sides, outstanding.start(together(asked)), count * each
-        )
+        plays = outstanding.start(together(asked))
+        return Batch(entrants, moving, problems, sides, plays, count * each, first)
 
     async def _take_in(self, batch: Batch) -> None:
         """Tells every entrant that is still in the race its gains in these pairs."""
@@ -381,7 +400,7 @@ class Learner:
         )
         there = {one.behavior for one in batch.entrants}
         for one in self._state.race.entrants:
-            if one.behavior not in there:
+            if one.behavior not in there or batch.draw < one.since:
                 continue
             for side, gain in whole:
                 if one.worth < 1.0:
@@ -391,38 +410,55 @@ class Learner:
 
     def _team(self, entrants: Sequence[Entrant], side: Mapping[str, int], arm: int) -> Library:
         """The library of one arm of a pair: with the candidates on its side, and without the
-        accepted behaviours on the other. In a full prompt they take the place of the weakest."""
+        accepted behaviours on the other. In a full prompt one takes the place of the weakest, also
+        where a retest has left room."""
         library, most = self._state.library, dict[str, int]()
         for one in entrants:
-            behavior, there = self._get(one.behavior), side[one.behavior] == arm
-            if one.kind == "retest" and not there:
-                library = library.put(behavior.model_copy(update={"status": "retired"}))
-            elif one.kind == "candidate" and there:
+            if one.kind == "candidate" and side[one.behavior] == arm:
+                behavior = self._get(one.behavior)
                 room = most.setdefault(behavior.agent, self._config.max_per_agent)
                 library = library.accept(behavior, room)
                 most[behavior.agent] = room + 1
+        for one in entrants:
+            if one.kind == "retest" and side[one.behavior] != arm:
+                retired = self._get(one.behavior).model_copy(update={"status": "retired"})
+                library = library.put(retired)
         return library
 
-    def _decide(self, one: Entrant) -> None:
-        """Takes one who has won, or has no chance left, out of the race."""
+    def _decide(self, entrants: Iterable[Entrant]) -> None:
+        """Takes those who have won, or have no chance left, out of the race."""
+        for id in [one.behavior for one in entrants]:
+            (one,) = (one for one in self._state.race.entrants if one.behavior == id)
+            before = {each.behavior: self._replaced(each) for each in self._state.race.candidates}
+            if one.kind == "candidate":
+                self._decide_candidate(one)
+            else:
+                self._decide_retest(one)
+            for other in self._state.race.candidates:
+                if self._replaced(other) != before[other.behavior]:
+                    self._set(race=self._state.race.put(other.anew(self._state.draws)))
+                    self._notes.append(f"candidate {other.behavior} begins anew, in a new prompt")
+
+    def _decide_candidate(self, one: Entrant) -> None:
         race = self._state.race
-        if one.kind == "retest" and self._get(one.behavior).status != "accepted":
-            self._set(race=race.without(one, 0.0))  # it gave way to a better one
-        elif one.worth >= 1.0:
-            if one.kind == "candidate":
-                tested = self._record(one, "accepted")
-                library = self._state.library.accept(tested, self._config.max_per_agent)
-                self._set(library=library, race=race.accepted(one))
-            else:
-                self._record(one, "retired", "clear loss")
-                self._set(race=race.without(one, 0.0))
+        if one.worth >= 1.0:
+            tested = self._record(one, "accepted")
+            library = self._state.library.accept(tested, self._config.max_per_agent)
+            self._set(library=library, race=race.accepted(one))
         elif len(one.gains) >= FIRST and one.chance(self._pairs_left, race.pool) < HOPELESS:
-            if one.kind == "candidate":
-                self._record(one, "rejected", f"too little to win, after {len(one.gains)} pairs")
-                self._set(race=race.left(one))
-            else:
-                self._record(one, "kept")
-                self._set(race=race.without(one, 0.0))
+            self._record(one, "rejected", f"too little to win, after {len(one.gains)} pairs")
+            self._set(race=race.left(one))
+
+    def _decide_retest(self, one: Entrant) -> None:
+        race = self._state.race
+        if self._get(one.behavior).status != "accepted" or self._contested(one.behavior):
+            self._set(race=race.without(one, 0.0))  # it gave way to a better one, or may do so
+        elif one.worth >= 1.0:
+            self._record(one, "retired", "clear loss")
+            self._set(race=race.without(one, 0.0))
+        elif len(one.gains) >= FIRST and one.chance(self._pairs_left, race.pool) < HOPELESS:
+            self._record(one, "kept")
+            self._set(race=race.without(one, 0.0))
 
     def _record(self, one: Entrant, outcome: str, why: str = "") -> Behavior:
         """Writes what the race showed of a behaviour into the library, and tells the user."""

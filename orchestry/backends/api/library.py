@@ -78,8 +78,8 @@ class Evidence(Frozen):
     """The evidence of a paired trial on dev so far; rewards are in [0, 1], so lifts in [-1, 1]."""
 
     pairs: int = Field(0, ge=0)
-    """Comparisons: dev episodes played with and without the behaviour under common seeds, and moves
-    of the search of which some samples were drawn with it."""
+    """Comparisons: dev episodes played with and without the behaviour under common seeds, and
+    episodes of the search in which some samples of the last move were drawn with it."""
     lift: Reward = 0.0
     """Mean reward with it minus mean reward without it."""
     low: Reward = -1.0
@@ -166,6 +166,13 @@ class Behavior(Frozen):
         return Example(asked=asked, answered=answered) if asked and answered else None
 
     @property
+    def source(self) -> Evidence | None:
+        """Of its evidence, what it was made from; None if that is not known."""
+        if self.evidence is None or not self.evidence.problems:
+            return None
+        return Evidence(problems=self.evidence.problems)
+
+    @property
     def tested(self) -> int:
         """The update at which it was tested last."""
         return max(e.update if e else 0 for e in (self.evidence, self.retest))
@@ -242,8 +249,8 @@ class Library(Frozen):
             return self._with((*self.behaviors, behavior))
         return self._with(tuple(behavior if b.id == behavior.id else b for b in self.behaviors))
 
-    def near(self, agent: str, text: str) -> Behavior | None:
-        """The agent's behaviour that says nearly the same, the nearest of several.
+    def near(self, agent: str, text: str, least: float = NEAR) -> Behavior | None:
+        """The agent's behaviour whose similarity is `least` or more, the nearest of several.
 
         Merged ones don't count; a text is compared with the behaviours they were merged into.
         """
@@ -253,7 +260,7 @@ class Library(Frozen):
             if b.agent == agent and b.status != "merged"
         ]
         best = max(scored, default=None, key=lambda item: item[:2])
-        return best[2] if best and best[0] >= NEAR else None
+        return best[2] if best and best[0] >= least else None
 
     def accept(self, behavior: Behavior, max_per_agent: int) -> Library:
         """A library with this behaviour in the prompt. If that has `max_per_agent` rules and
@@ -277,16 +284,22 @@ class Library(Frozen):
                 library = library.put(b.model_copy(update=changed))
         return library
 
+    def replaced(self, behavior: Behavior, max_per_agent: int) -> frozenset[str]:
+        """The accepted behaviours that leave the prompt when this one is accepted, by id."""
+        after = self.accept(behavior, max_per_agent).accepted(behavior.agent)
+        before = {b.id for b in self.accepted(behavior.agent)}
+        return frozenset(before - {b.id for b in after})
+
     def adopted(self) -> Library:
         """The start of another run of the same task and model: accepted ones stay accepted.
 
-        Update numbers start again, and an open trial restarts.
+        Update numbers start again, and an open trial restarts; what it was made from stays known.
         """
         kept = []
         for b in self.behaviors:
             changes: dict[str, Any] = {"born": 0}
             if b.status == "trial":
-                changes |= {"status": "candidate", "evidence": None}
+                changes |= {"status": "candidate", "evidence": b.source}
             elif b.evidence:
                 changes["evidence"] = b.evidence.model_copy(update={"update": 0})
             if b.retest:
@@ -305,7 +318,8 @@ class Library(Frozen):
     def transferred(self, task: str, model: str) -> Library:
         """Accepted behaviours as candidates for a run on another task or with another model.
 
-        Their evidence is dropped, because it says nothing about that run.
+        Their evidence is dropped, because it says nothing about that run; on the same task, the
+        problems that they were made from stay known.
         """
         moved = tuple(
             Behavior(
@@ -314,6 +328,7 @@ class Library(Frozen):
                 text=b.text,
                 why=b.why,
                 parents=b.parents,
+                evidence=b.source if task == self.task else None,
                 note=f"from {self.task} with {self.model}",
             )
             for b in self.behaviors

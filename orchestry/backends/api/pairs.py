@@ -56,6 +56,8 @@ class Batch:
     """Of each pair its first team, then its second."""
     calls: float
     """That they take, as far as known beforehand."""
+    draw: int
+    """The first one's number."""
 
 
 class Arena(Protocol):
@@ -78,10 +80,18 @@ def coins(seed: int, behaviors: Sequence[str]) -> dict[str, int]:
 
 
 def together_now(
-    race: Race, library: Library, left: float, flying: Mapping[str, int] = MappingProxyType({})
+    race: Race,
+    library: Library,
+    left: float,
+    most: int,
+    flying: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Entrant]:
     """Who plays the next pairs: the retest, and of each agent TOGETHER rules, one prompt and one
-    example, those first who have played least (pairs in flight count), then likely winners."""
+    example, those first who have played least (pairs in flight count), then likely winners.
+
+    Where an agent has `most` behaviours already, one alone: two would push out only one other, and
+    each would seem to cost half of it.
+    """
 
     def rank(one: Entrant) -> tuple[bool, float, str]:
         played = len(one.gains) + flying.get(one.behavior, 0)
@@ -92,8 +102,9 @@ def together_now(
     for one in ranked:
         behavior = library.find(one.behavior)
         assert behavior is not None, f"{one.behavior} races and is not in the library"
-        place = f"{behavior.kind} {behavior.agent}"
-        if counts[place] < (TOGETHER if behavior.kind == "rule" else 1):
+        full = len(library.added(behavior.agent)) >= most
+        place = behavior.agent if full else f"{behavior.kind} {behavior.agent}"
+        if counts[place] < (TOGETHER if behavior.kind == "rule" and not full else 1):
             counts[place] += 1
             chosen.append(one)
     return chosen
@@ -127,9 +138,13 @@ def cost(
     return len(paid), sum(paid.values()), frozenset(after)
 
 
-def tried_gains(record: EpisodeRecord) -> list[tuple[str, float]]:
-    """What the samples with each behaviour on trial earned more than those without it, in the mean:
-    a number in [-1, 1] per state in which both are there, and one for all other states together."""
+def tried_gains(record: EpisodeRecord) -> dict[str, float]:
+    """What the samples with each behaviour on trial earned more than those without it, in [-1, 1]:
+    the mean over the states in which both are there, and over all other states together.
+
+    It is one number per episode: gains of one problem go together, and a bettor who bets on the
+    second after the first has paid would win by that alone.
+    """
     ends = {leaf.id: leaf.score.total for leaf in record.leaves()}
     rest, found = dict[str, _Arms](), list[tuple[str, _Arms]]()
     for group in record.groups:
@@ -142,7 +157,10 @@ def tried_gains(record: EpisodeRecord) -> list[tuple[str, float]]:
             else:
                 rest.setdefault(trial.behavior, _Arms([], [])).add(values, trial.drawn)
     found += [(behavior, arms) for behavior, arms in rest.items() if arms.both]
-    return [(behavior, fmean(arms.given) - fmean(arms.without)) for behavior, arms in found]
+    gains = dict[str, list[float]]()
+    for behavior, arms in found:
+        gains.setdefault(behavior, []).append(fmean(arms.given) - fmean(arms.without))
+    return {behavior: fmean(each) for behavior, each in gains.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ others are there, its Banzhaf value. This is a factorial design in opposite halv
 much of each of ten behaviours as it would say of one alone. The last one in the race is compared
 with the team as it stands.
 
-The search adds gains of the same kind: moves of which some samples were drawn with a behaviour and
-some without. A behaviour must show a gain in the mean over all that it is tried on: dev problems,
-with what the agents before the first tested one said there once in this run, and last moves of the
-search, on other problems than those it was made from.
+The search adds gains of the same kind, one per episode: last moves of which some samples were
+drawn with a behaviour and some without. A behaviour must show a gain in the mean over all that it
+is tried on: dev problems, with what the agents before the first tested one said there once in this
+run, and last moves of the search, on other problems than those it was made from.
 
 Each behaviour bets on its own gains. A bet b in [0, 1), fixed before the pair is played, turns
 wealth w into w (1 + b x). Where the mean gain x is at most 0, wealth is a non-negative
@@ -21,12 +21,14 @@ reaches 1.
 
 The run's chance of a false acceptance, alpha, is a pool from which behaviours borrow. One that
 leaves gives back what it has left, at most what it borrowed; one that is accepted gives back what
-it borrowed. Count as V the pool, the wealth of all behaviours without a gain, and the loans of all
-with one. Loans and returns leave V as it is or lower it, and so do the bets in the mean. V begins
-at alpha, and a false acceptance needs V >= 1, so the chance of even one in the whole run is at most
-alpha (Ville's inequality). Returns hand levels on as the fallback rule of Tian and Ramdas does
-("Online control of the familywise error rate", 2021); that losers return what they did not lose is
-new here. Who borrows, plays and leaves may depend on all that was seen before.
+it borrowed. One that would replace others than before begins anew, as if it had left and borrowed
+again: its gains say nothing against these. Count as V the pool, the wealth of all behaviours
+without a gain, and the loans of all with one. Loans and returns leave V as it is or lower it, and
+so do the bets in the mean. V begins at alpha, and a false acceptance needs V >= 1, so the chance of
+even one in the whole run is at most alpha (Ville's inequality). Returns hand levels on as the
+fallback rule of Tian and Ramdas does ("Online control of the familywise error rate", 2021); that
+losers return what they did not lose is new here. Who borrows, plays and leaves may depend on all
+that was seen before.
 
 Wealth bets for dates. To reach 1 within m more pairs, it copies an option that pays 1 if the sum of
 gains touches a line before then. For a Brownian path at z standard deviations (of the sum of those
@@ -94,6 +96,8 @@ class Entrant(Frozen):
     calls: int = 0
     """Of the pairs that it was in, with others or alone."""
     usd: float = 0.0
+    since: int = 0
+    """The first dev draw that counts for it."""
 
     @property
     def worth(self) -> float:
@@ -119,6 +123,11 @@ class Entrant(Frozen):
         whole = math.fsum(open_)
         more = (has + amount * part / whole for has, part in zip(self.wealth, open_, strict=True))
         return self.model_copy(update={"borrowed": self.borrowed + amount, "wealth": tuple(more)})
+
+    def anew(self, draw: int) -> Entrant:
+        """As one that replaces others than before, from that draw on: what it has is a loan."""
+        begun = Entrant(behavior=self.behavior, calls=self.calls, usd=self.usd, since=draw)
+        return begun.lent(min(self.worth, self.borrowed))
 
     def seen(self, gain: float, left: float) -> Entrant:
         """After one more pair; at the bets of before, about `left` pairs are left in the run.

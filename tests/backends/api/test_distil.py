@@ -54,12 +54,13 @@ async def ask(
     max_tokens: int = 600,
     kinds: Collection[Proposal] = PROPOSALS,
     rewrite: bool = False,
+    prompt: str = "You write.",
 ) -> Distilled:
     brief = Brief(
         agents=Words.agents,
         library=library,
         agent="writer",
-        prompt="You write.",
+        prompt=prompt,
         contrasts=contrasts,
         blame={"writer": 0.25, "reviewer": -0.01},
         update=2,
@@ -224,7 +225,8 @@ def rewritten(text: str) -> str:
 
 
 def helped(text: str, status: str, lift: float, e_value: float) -> Behavior:
-    tested = Evidence(pairs=20, lift=lift, e_value=e_value, level=0.02)
+    source = {"episodes": (1,), "problems": ("p0",)}
+    tested = Evidence(pairs=20, lift=lift, e_value=e_value, level=0.02, **source)
     raw = {"agent": "writer", "text": text, "status": status, "evidence": tested}
     return Behavior.model_validate(raw)
 
@@ -245,6 +247,9 @@ async def test_a_prompt_is_made_of_what_helped_and_takes_its_place() -> None:
     found = await ask(policy, library=library, rewrite=True)
     (prompt,) = (b for b in found.behaviors if b.kind == "prompt")
     assert prompt.parents == (accepted.id,)
+    assert prompt.evidence is not None
+    assert {"p0"} < set(prompt.evidence.problems), "also those that its parents come from"
+    assert 1 in prompt.evidence.episodes
     (request,) = (r for batch in policy.batches for r in batch if "anew" in r.messages[1].content)
     user = request.messages[1].content
     assert CALM in user
@@ -269,6 +274,34 @@ async def test_the_same_prompt_again_is_no_proposal() -> None:
     policy = says(rewritten(" You write. "))
     found = await ask(policy, kinds=PROMPTS)
     assert (found.behaviors, found.outcome, policy.calls) == ((), "rated", 1)
+
+
+async def test_a_prompt_that_keeps_all_of_the_present_one_and_adds_to_it_is_new() -> None:
+    present = "You write short functions. Name what you return. Handle the empty list first."
+    accepted = Behavior(agent="writer", kind="prompt", text=present, status="accepted")
+    longer = f"{present} Sort in place."
+    found = await ask(says(rewritten(longer)), kinds=PROMPTS, library=EMPTY.put(accepted))
+    (prompt,) = found.behaviors
+    assert (prompt.text, prompt.status, prompt.parents) == (longer, "candidate", (accepted.id,))
+    again = await ask(
+        says(rewritten(f"{longer}\n")), kinds=PROMPTS, library=EMPTY.put(accepted).put(prompt)
+    )
+    assert again.behaviors == ()
+    spaced = await ask(
+        says(rewritten(longer.replace(". ", ".\n"))), kinds=PROMPTS, library=EMPTY.put(prompt)
+    )
+    assert [b.status for b in spaced.behaviors] == ["merged"]
+
+
+async def test_a_prompt_that_the_author_can_not_see_whole_is_not_written_anew() -> None:
+    kept = "Answer in JSON."
+    prompt = f"{'You write. ' * 200}{kept}{' You check.' * 200}"
+    policy = says(answer(CALM))
+    found = await ask(policy, kinds=("rules", "prompts"), count=1, rewrite=True, prompt=prompt)
+    assert rules(found) == [(CALM, "candidate")]
+    assert kept not in policy.batches[0][0].messages[1].content, "a rule may be added unseen"
+    alone = await ask(says(), kinds=PROMPTS, prompt=prompt)
+    assert (alone.behaviors, alone.outcome) == ((), None)
 
 
 async def test_the_longest_prompt_fits_its_limit() -> None:

@@ -30,7 +30,7 @@ from orchestry.backends.api.race import FIRST, Entrant, Race
 from orchestry.core.config import BehaviorsConfig, resolve
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Message, Part, Problem, Request, Score, Trial, Turn
-from orchestry.store.records import EpisodeRecord, Power
+from orchestry.store.records import EpisodeRecord, GroupRecord, NodeRecord, Power
 from tests.toys import Scripted, Words
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "tasks"
@@ -95,6 +95,7 @@ def learner(
     arena: Planted,
     states: Sequence[State] | None = None,
     budget: float | None = None,
+    seed: int = 0,
     **changes: Any,
 ) -> Learner:
     """One whose distiller answers with the next text each time."""
@@ -107,7 +108,7 @@ def learner(
     )
     return Learner(
         config,
-        0,
+        seed,
         Words.agents,
         prompts=dict.fromkeys(ROLES, "p"),
         dev=DEV,
@@ -279,9 +280,9 @@ def test_new_ones_take_the_place_of_those_that_lead_for_one_batch_only() -> None
     seen = tuple(Entrant(behavior=b.id, gains=(0.3,) * FIRST) for b in old)
     fresh = tuple(Entrant(behavior=b.id) for b in new)
     race = Race(pool=0.05, entrants=(*seen, *fresh))
-    first = together_now(race, library, 100.0)
+    first = together_now(race, library, 100.0, 4)
     assert {one.behavior for one in first} == {b.id for b in new}
-    second = together_now(race, library, 100.0, {one.behavior: FIRST for one in first})
+    second = together_now(race, library, 100.0, 4, {one.behavior: FIRST for one in first})
     assert {one.behavior for one in second} == {b.id for b in old}
 
 
@@ -305,6 +306,55 @@ async def test_two_that_help_are_both_found_and_a_harmful_one_beside_them_is_not
     after = {b.id: b.status for b in subject.states[-1].library.behaviors}
     assert [after[b.id] for b in two] == ["accepted", "accepted"]
     assert BAD not in rules(subject.states[-1].library, "accepted")
+
+
+async def beside(seed: int, *found: Behavior) -> list[str]:
+    """What the writer has after four updates that begin with these behaviours, and find no more."""
+    state = started(Library(task="words", model="m", behaviors=found))
+    subject = learner(texts(), Planted(), [state], seed=seed, share=3.0)
+    for _ in range(4):
+        await subject.update([episode_of([]).model_copy(update={"calls": 200})], {})
+    return sorted(b.text for b in subject.states[-1].library.accepted("writer"))
+
+
+async def test_in_a_full_prompt_none_takes_the_place_of_a_better_one() -> None:
+    better = [f"sort {word} by their date 0.08" for word in ("lists", "names", "files")]
+    worse = [f"check {word} for gaps 0.06" for word in ("tables", "charts")]
+    accepted = [Behavior(agent="writer", text=one, status="accepted") for one in better]
+    new = [Behavior(agent="writer", text=one) for one in worse]
+    found = [await beside(seed, *accepted, *new) for seed in range(6)]
+    assert sum(one == sorted(better) for one in found) >= 5
+
+
+async def test_what_a_candidate_would_replace_is_not_retested_beside_it() -> None:
+    prompt = Behavior(agent="writer", kind="prompt", text="You write.", status="accepted")
+    rule = Behavior(agent="writer", text="read every line", status="accepted")
+    rival = Behavior(agent="writer", kind="prompt", text="You only sing.")
+    for found, retested in (((prompt, rule), prompt), ((prompt, rule, rival), rule)):
+        state = started(Library(task="words", model="m", behaviors=found))
+        subject = learner(texts(), Failing(1.0), [state], share=1.0)
+        await subject.update([episode_of([]).model_copy(update={"calls": 20})], {})
+        race = subject.states[-1].race
+        assert [one.behavior for one in race.entrants if one.kind == "retest"] == [retested.id]
+
+
+async def test_who_would_replace_others_than_before_begins_anew(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    first = Behavior(agent="writer", kind="prompt", text="check what you write 0.1", status="trial")
+    other = Behavior(
+        agent="writer", kind="prompt", text="trace your own steps 0.06", status="trial"
+    )
+    library = Library(task="words", model="m", behaviors=(first, other))
+    won = Entrant(behavior=first.id, wealth=(0.0, 0.0, 1.0), borrowed=0.01)
+    near = Entrant(behavior=other.id, wealth=(0.0, 0.0, 0.9), borrowed=0.01, gains=(0.5,) * 9)
+    state = State(library=library, race=Race(entrants=(won, near)), draws=7)
+    subject = learner(texts(*[-0.3] * 9), Failing(1.0), [state], share=1.0)
+    await subject.update(block, {})
+    assert [b.text for b in subject.states[-1].library.accepted("writer")] == [first.text]
+    (found,) = [one for one in subject.states[-1].race.candidates if one.behavior == other.id]
+    assert (found.gains, found.since) == ((), 7)
+    assert 0.01 <= found.worth <= found.borrowed
 
 
 async def test_a_state_of_a_release_without_races_goes_on(block: Sequence[EpisodeRecord]) -> None:
@@ -450,6 +500,19 @@ def test_a_library_that_another_run_starts_from_brings_no_open_trial_and_no_date
     assert (bad.status, bad.evidence) == ("candidate", None)
 
 
+def test_another_run_knows_what_problems_a_behaviour_was_made_from() -> None:
+    dated = WON.model_copy(update={"update": 40, "episodes": (7,), "problems": ("train-1",)})
+    open_trial = Behavior(agent="writer", text=BAD, status="trial", evidence=dated)
+    accepted = Behavior(agent="writer", text=GOOD, status="accepted", evidence=dated)
+    library = Library(task="t", model="m", update=40, behaviors=(open_trial, accepted))
+    source = Evidence(problems=("train-1",))
+    assert library.adopted().behaviors[1].evidence == source
+    (moved,) = library.transferred("t", "another").behaviors
+    assert (moved.status, moved.evidence) == ("candidate", source)
+    (moved,) = library.transferred("another", "m").behaviors
+    assert moved.evidence is None
+
+
 def test_arms_pay_once_for_what_they_ask_alike() -> None:
     library = Library(task="words", model="m")
     changed = library.accept(Behavior(agent="refactorer", text=GOOD), 3)
@@ -523,11 +586,29 @@ async def test_what_the_search_showed_of_a_candidate_counts_in_its_race(
     assert after.evidence.pairs - before < 8, "nothing is shown on the problem that it comes from"
 
 
+async def test_a_bet_on_what_episodes_show_knows_nothing_of_what_they_took(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    async def wealth(calls: int) -> float:
+        subject = learner(texts(0.0), Planted(), share=0.1)
+        await subject.update(block, {})
+        first, state = subject.states
+        id = state.race.candidates[0].behavior
+        alone = state.model_copy(update={"race": state.race.model_copy(update={"pool": 0.0})})
+        last = searched(block[0], id, 0.2).model_copy(update={"problem": "new", "calls": calls})
+        subject = learner(texts(0.0), Failing(1.0), [first, alone], share=1.0)  # no more pairs
+        await subject.update([last], {})
+        (found,) = [one for one in subject.states[-1].race.candidates if one.behavior == id]
+        return found.worth
+
+    assert await wealth(20) == await wealth(300)
+
+
 def test_gains_in_the_search_are_within_a_state_or_between_those_of_one_sample(
     block: Sequence[EpisodeRecord],
 ) -> None:
     record = searched(block[0], "x", 0.2)
-    ((tried, gain),) = tried_gains(record)
+    ((tried, gain),) = tried_gains(record).items()
     assert tried == "x"
     assert gain == pytest.approx(0.2)
     (group,) = record.groups
@@ -540,11 +621,75 @@ def test_gains_in_the_search_are_within_a_state_or_between_those_of_one_sample(
         )
         for child, drawn in zip(group.children, group.trials[0].drawn, strict=True)
     ]
-    ((tried, gain),) = tried_gains(record.model_copy(update={"groups": tuple(single)}))
+    ((tried, gain),) = tried_gains(record.model_copy(update={"groups": tuple(single)})).items()
     assert tried == "x"
     assert gain == pytest.approx(0.2)
-    assert tried_gains(record.model_copy(update={"groups": tuple(single[:1])})) == []
-    assert tried_gains(block[0]) == []
+    assert tried_gains(record.model_copy(update={"groups": tuple(single[:1])})) == {}
+    assert tried_gains(block[0]) == {}
+
+
+def episode_of(gains: Sequence[float]) -> EpisodeRecord:
+    """An episode whose last move has a state per gain, with one sample of each arm."""
+    root, nodes, groups = node("0", 0.0), list[NodeRecord](), list[GroupRecord]()
+    for state, gain in enumerate(gains):
+        ids = (f"0.{state}.0", f"0.{state}.1")
+        nodes += [
+            node(f"0.{state}", 0.0),
+            node(ids[0], 0.5 - gain / 2),
+            node(ids[1], 0.5 + gain / 2),
+        ]
+        trial = Trial(agent="writer", behavior="x", drawn=(False, True))
+        groups.append(
+            GroupRecord(
+                parent=f"0.{state}",
+                agents=("writer",),
+                children=ids,
+                source="leaf",
+                values=(0.5, 0.5),
+                advantages=(0.0, 0.0),
+                trials=(trial,),
+            )
+        )
+    return EpisodeRecord(
+        episode=0,
+        problem="p",
+        split="train",
+        seed=0,
+        best="0.0.0",
+        reward=0.5,
+        mean_leaf_reward=0.5,
+        calls=0,
+        usd=0.0,
+        input_tokens=0,
+        output_tokens=0,
+        nodes=(root, *nodes),
+        groups=tuple(groups),
+    )
+
+
+def node(id: str, value: float) -> NodeRecord:
+    score = Score(parts=(Part(name="reward", value=value),))
+    parent = id.rpartition(".")[0] or None
+    return NodeRecord(
+        id=id, parent=parent, turns=(), value=value, source="task", survived=True, score=score
+    )
+
+
+def test_states_of_one_problem_are_one_gain_so_that_a_bettor_can_not_win_by_their_likeness() -> (
+    None
+):
+    # By problem it adds or costs 30 points in all eight states: nothing in the mean.
+    def wins(seed: int) -> bool:
+        rng, entrant = random.Random(seed), Entrant(behavior="x").lent(0.05)
+        for _ in range(20):
+            record = episode_of([rng.choice((0.3, -0.3))] * 8)
+            for gain in tried_gains(record).values():
+                entrant = entrant.seen(gain, 100.0)
+                if entrant.worth >= 1.0:
+                    return True
+        return False
+
+    assert sum(map(wins, range(100))) <= 12, "of 100 at a level of 5 %"
 
 
 async def test_what_is_spent_on_dev_leaves_the_episodes_to_come_their_money(
