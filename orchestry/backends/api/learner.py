@@ -190,7 +190,8 @@ class Learner:
                 racing = (one for one in race.candidates if one.since <= played_with.draws)
                 one = next((one for one in racing if one.behavior == behavior), None)
                 source = self._get(behavior).evidence
-                if one and not (source and record.problem in source.problems):
+                known = bool(source and record.problem in source.problems)
+                if one and one.worth < 1.0 and not known:
                     self._set(race=race.put(one.seen(gain, self._state.ahead)))
         self._decide(self._state.race.candidates)
 

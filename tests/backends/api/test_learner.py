@@ -586,6 +586,18 @@ async def test_what_the_search_showed_of_a_candidate_counts_in_its_race(
     assert after.evidence.pairs - before < 8, "nothing is shown on the problem that it comes from"
 
 
+async def test_who_has_won_in_the_search_loses_it_to_no_later_episode(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    good = Behavior(agent="writer", text=GOOD, status="trial")
+    library = Library(task="words", model="m", behaviors=(good,))
+    near = Entrant(behavior=good.id, wealth=(0.0, 0.0, 0.95), borrowed=0.01)
+    state = State(library=library, race=Race(entrants=(near,)))
+    subject = learner(texts(), Failing(1.0), [state], share=1.0)
+    await subject.update([searched(block[0], good.id, gain) for gain in (0.9, -0.9)], {})
+    assert [b.text for b in subject.states[-1].library.accepted("writer")] == [GOOD]
+
+
 async def test_a_bet_on_what_episodes_show_knows_nothing_of_what_they_took(
     block: Sequence[EpisodeRecord],
 ) -> None:
