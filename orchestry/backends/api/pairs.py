@@ -22,11 +22,10 @@ from orchestry.store.records import EpisodeRecord
 
 BATCH = 2
 """Pairs that are drawn together; the race looks after each batch."""
-AHEAD = 16
-"""Batches in flight at once: 64 plays, since the two of a pair often share a call, and many wait
-for one. Who plays in a batch depends on all batches up to the 16th before it, whatever arrives
-first. With half as many, a run finds as much (`python -m benchmarks.quality.acceptance`) and leaves
-a quarter of the call slots empty (`python -m benchmarks.guarantees.wall`)."""
+AHEAD = 8
+"""Batches in flight at once: 32 plays. Who plays in a batch depends on all batches up to the eighth
+before it, whatever arrives first. Twice as many fill the call slots better, but a race knows that
+much less of those who have no chance: candidates that do harm cost half as much again."""
 TOGETHER = 4
 """Rules of one agent that race at once: half of them stand in a prompt, on average."""
 
