@@ -324,8 +324,8 @@ class Learner:
         set the newcomer against a team that lacks what it replaces."""
         return any(id in self._replaced(one) for one in self._state.race.candidates)
 
-    def _replaced(self, one: Entrant) -> frozenset[str]:
-        library = self._state.library
+    def _replaced(self, one: Entrant, library: Library | None = None) -> frozenset[str]:
+        library = library or self._state.library
         return library.replaced(self._get(one.behavior), self._config.max_per_agent)
 
     async def _race(self) -> None:
@@ -430,15 +430,20 @@ class Learner:
         """Takes those who have won, or have no chance left, out of the race."""
         for id in [one.behavior for one in entrants]:
             (one,) = (one for one in self._state.race.entrants if one.behavior == id)
-            before = {each.behavior: self._replaced(each) for each in self._state.race.candidates}
+            before = self._state.library
             if one.kind == "candidate":
                 self._decide_candidate(one)
             else:
                 self._decide_retest(one)
-            for other in self._state.race.candidates:
-                if self._replaced(other) != before[other.behavior]:
-                    self._set(race=self._state.race.put(other.anew(self._state.draws)))
-                    self._notes.append(f"candidate {other.behavior} begins anew, in a new prompt")
+            if self._state.library is not before:
+                self._begin_anew(before)
+
+    def _begin_anew(self, before: Library) -> None:
+        """All candidates who would replace others than in the library of before."""
+        for one in self._state.race.candidates:
+            if self._replaced(one) != self._replaced(one, before):
+                self._set(race=self._state.race.put(one.anew(self._state.draws)))
+                self._notes.append(f"candidate {one.behavior} begins anew, in a new prompt")
 
     def _decide_candidate(self, one: Entrant) -> None:
         race = self._state.race
