@@ -181,7 +181,7 @@ def checklist(items: Sequence[Callable[[Path], None]]) -> int:
 KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 SMALL = (
     *("--k-samples", "2", "--beam-width", "1", "--set", "sampling.max_tokens=300"),
-    *("--set", "cache.enabled=false", "--set", "options.hardest=1", "--task", "code_review"),
+    *("--set", "cache.enabled=false", "--set", "options.grade=1", "--task", "code_review"),
 )
 """One problem, as cheaply as it can be searched."""
 ALONE = ("--set", "judge.enabled=false", "--set", "behaviors.enabled=false")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orchestry.core.types import Split as Split
     from orchestry.core.types import Tools as Tools
     from orchestry.task import datasets as datasets
+    from orchestry.task import generated as generated
     from orchestry.task import prose as prose
     from orchestry.task.base import BaseTask as BaseTask
     from orchestry.task.base import TeamTask as TeamTask
@@ -80,7 +81,7 @@ _HOME = {
     "Split": "core.types",
     "Tools": "core.types",
 }
-_MODULES = {"errors": "core", "datasets": "task", "prose": "task"}
+_MODULES = {"errors": "core", "datasets": "task", "generated": "task", "prose": "task"}
 __all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from orchestry import Frozen
+from orchestry import generated
 
 Acting = Literal["joint", "sequential"]
 Feedback = Literal["none", "levels", "failure"]
-Bank = Literal["own", "humaneval", "coophumaneval"]
 
 
-class Options(Frozen):
+class Options(generated.Bank):
     """The settings of code collaboration."""
 
     acting: Acting = "joint"
@@ -24,7 +24,6 @@ class Options(Frozen):
     feedback: Feedback = "failure"
     """What an agent learns of the turn before: nothing, how far the team came, or also the first
     failing call."""
-    bank: Bank = "own"
-    """The problems: those beside this file, or those of a data set."""
+    own: ClassVar[Sequence[str]] = ("own", "generated", "humaneval", "coophumaneval")
     path: Path | None = None
     """A data set's own local file or folder; None: it is fetched by the extra `datasets`."""

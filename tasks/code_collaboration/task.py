@@ -15,7 +15,6 @@ from orchestry import (
     Score,
     Split,
     Tools,
-    datasets,
     extract_code,
 )
 
@@ -77,9 +76,10 @@ class CodeCollaboration(BaseTask[Work]):
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        if self.options.bank == "own":
-            return datasets.own(self.options.path or BANK, split, sources.HUB)
-        return sources.problems(self.options.bank, self.options.path, split)
+        own = self.options
+        if own.bank in sources.HUB:
+            return own.graded(sources.problems(own.bank, own.path, split))
+        return own.problems(split, own.path or BANK, [*sources.HUB])
 
     def reset(self, problem: Problem, seed: int) -> Work:
         return Work(problem)

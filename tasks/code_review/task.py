@@ -19,7 +19,6 @@ from orchestry import (
     best_constant,
     beyond_chance,
     extract_code,
-    read_problems,
     show_call,
 )
 
@@ -67,8 +66,7 @@ class CodeReview(TeamTask):
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        hardest = self.options.hardest
-        return [one for one in read_problems(BANK, split) if one.data["grade"] <= hardest]
+        return self.options.problems(split, BANK)
 
     def observe(self, state: Transcript, agent: str) -> str:
         problem = state.problem

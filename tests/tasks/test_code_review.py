@@ -65,10 +65,13 @@ def test_the_splits_are_fixed() -> None:
 
 def test_harder_problems_may_be_left_out() -> None:
     for split in SPLITS:
-        kept = load_task("code_review", options={"hardest": 2}).problems(split)
+        kept = load_task("code_review", options={"grade": "1-2"}).problems(split)
         assert [one for one in TASK.problems(split) if one.data["grade"] <= 2] == kept
-    with pytest.raises(ConfigError, match="hardest"):
-        load_task("code_review", options={"hardest": 0})
+    with pytest.raises(ConfigError, match="grade"):
+        load_task("code_review", options={"grade": "easy"})
+    none = load_task("code_review", options={"grade": 7})
+    with pytest.raises(ConfigError, match="only 1, 2, 3, 4, 5"):
+        none.problems("train")
 
 
 def test_the_bank_is_large_graded_and_apart() -> None:

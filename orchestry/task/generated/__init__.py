@@ -1,0 +1,124 @@
+"""Code problems made by a program: graded, with tests, a helper's part and gold code.
+
+A problem is a part (what aux computes of one item) in a use (how the main function works with it),
+so that its gold shows one of the four schemes of cooperation. The test split has parts and uses of
+its own. What a problem is depends on its parts alone; the seed decides which are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from orchestry.core.errors import ConfigError
+from orchestry.core.types import Frozen, Problem, Split
+from orchestry.task import datasets
+from orchestry.task.generated.compose import drawn, problem
+
+GRADES = (1, 2, 3, 4)
+_PER_DEV = 5
+"""One in so many of the problems that are not for test is for dev."""
+_HELD_OUT = 4
+"""Dev and test have one problem for so many of train."""
+
+
+@lru_cache(maxsize=8)  # a run asks for its splits repeatedly
+def problems(
+    split: Split, size: int = 400, seed: int = 0, grades: Sequence[int] = GRADES
+) -> tuple[Problem, ...]:
+    """The problems of one split: `size` of train, a quarter as many of dev, and of test.
+
+    A larger size adds problems and moves none. Raises ConfigError if there are not so many.
+    """
+    wanted = size if split == "train" else -(-size // _HELD_OUT)
+    candidates = drawn(seed, split == "test", tuple(grades))
+    if split != "test":
+        dev = slice(_PER_DEV - 1, None, _PER_DEV)
+        kept = candidates[dev]
+        if split == "train":
+            del candidates[dev]
+        else:
+            candidates = kept
+    found = list[Problem]()
+    for made in candidates:
+        if len(found) == wanted:
+            break
+        if (one := problem(made, split)) is not None:
+            found.append(one)
+    if len(found) < wanted:
+        graded = f" of grade {', '.join(map(str, grades))}" if tuple(grades) != GRADES else ""
+        raise ConfigError(
+            f"options.size={size} asks for {wanted} generated problems{graded} for {split}, and "
+            f"there are {len(found)}: lower it, or take more grades (1 to 4)"
+        )
+    return tuple(found)
+
+
+def _numbers(value: Any) -> Any:
+    """`2`, `1-3`, `1,3` or a list, as a tuple."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value,)
+    if not isinstance(value, str):
+        return value
+    found = list[int]()
+    for part in value.split(","):
+        low, _, high = part.partition("-")
+        if not (low.strip().isdecimal() and (high or low).strip().isdecimal()):
+            raise ValueError(f"found '{value}': write a grade such as 2, a range 1-3, or 1,3")
+        found += range(int(low), int(high or low) + 1)
+    return tuple(found)
+
+
+Grades = Annotated[tuple[int, ...], BeforeValidator(_numbers)]
+
+
+class Bank(Frozen):
+    """The options of a task with problems of code: where they come from, and how hard they are."""
+
+    own: ClassVar[Sequence[str]] = ("own", "generated")
+    """The banks that have a name."""
+    bank: str = "own"
+    """The problems: `own` (beside the task), `generated` (by a program), or a file of problems in
+    the task's own format."""
+    grade: Grades = ()
+    """Only problems of these grades: `1`, `1-2`, `1,3`; 1 is the easiest. (): all."""
+    size: int = Field(400, ge=4, le=10_000)
+    """Generated problems for train; dev and test have a quarter as many each."""
+    bank_seed: int = Field(0, ge=0)
+    """Which problems are generated."""
+
+    @field_validator("bank")
+    @classmethod
+    def _known(cls, bank: str) -> str:
+        if bank in cls.own or Path(bank).expanduser().is_file():
+            return bank
+        raise ValueError(
+            f"found '{bank}', which is no file: name {', '.join(cls.own)}, or a file of problems"
+        )
+
+    def problems(self, split: Split, beside: Path, hubs: Sequence[str] = ()) -> Sequence[Problem]:
+        """The problems of one split, of the grades asked for; `beside` is the task's own file.
+
+        Raises ConfigError if none has such a grade, and as `datasets.own` does.
+        """
+        if self.bank == "generated":
+            return problems(split, self.size, self.bank_seed, self.grade or GRADES)
+        path = beside if self.bank in self.own else Path(self.bank)
+        return self.graded(datasets.own(path, split, hubs))
+
+    def graded(self, found: Sequence[Problem]) -> Sequence[Problem]:
+        """Those of the grades asked for."""
+        if not self.grade or not found:
+            return found
+        kept = [one for one in found if one.data.get("grade") in self.grade]
+        if not kept:
+            there = sorted({str(one.data.get("grade", "none")) for one in found})
+            raise ConfigError(
+                f"options.grade={','.join(map(str, self.grade))}: no {found[0].split} problem of "
+                f"bank {self.bank} has such a grade, only {', '.join(there)}"
+            )
+        return kept

@@ -1,0 +1,142 @@
+"""Generated problems: right, graded, apart, and worth nothing without cooperation."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestry.core.config import RunConfig
+from orchestry.core.errors import ConfigError
+from orchestry.core.types import Call, Limits, Problem, Split, Tools
+from orchestry.sandbox import open_sandbox
+from orchestry.task import generated
+from orchestry.task.base import BaseTask
+from orchestry.task.code import best_constant, compare
+from orchestry.task.generated.compose import SCHEMES, compositions, problem
+from orchestry.task.registry import load_task
+
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+
+
+@pytest.fixture
+async def tools() -> AsyncIterator[Tools]:
+    async with open_sandbox(RunConfig().sandbox) as sandbox:
+        yield Tools(sandbox)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), size=st.integers(4, 60))
+def test_splits_are_apart_and_of_their_size(seed: int, size: int) -> None:
+    found = {split: generated.problems(split, size, seed) for split in SPLITS}
+    assert [len(found[split]) for split in SPLITS] == [size, -(-size // 4), -(-size // 4)]
+    ids = [one.id for split in SPLITS for one in found[split]]
+    assert len(set(ids)) == len(ids)
+    prompts = [one.prompt for split in SPLITS for one in found[split]]
+    assert len(set(prompts)) == len(prompts)
+    assert all(one.split == split for split in SPLITS for one in found[split])
+
+
+def test_a_larger_bank_moves_no_problem_and_another_seed_takes_others() -> None:
+    assert generated.problems("train", 120)[:30] == generated.problems("train", 30)
+    assert generated.problems("train", 30, 1) != generated.problems("train", 30)
+
+
+def test_families_of_the_test_split_are_in_no_other() -> None:
+    test, other = compositions(True), compositions(False)
+    assert not {one.part.name for one in test} & {one.part.name for one in other}
+    assert not {one.use.name for one in test} & {one.use.name for one in other}
+
+
+def test_every_grade_and_scheme_is_in_train_and_in_test() -> None:
+    for split in ("train", "test"):
+        found = generated.problems(split)
+        schemes = Counter(one.data["scheme"] for one in found)
+        assert set(schemes) == set(SCHEMES)
+        assert min(schemes.values()) > len(found) / 8
+        assert set(generated.GRADES) == {one.data["grade"] for one in found}
+
+
+def test_tests_tell_an_answer_from_a_constant() -> None:
+    for test in (False, True):
+        for made in compositions(test)[::7]:
+            if (one := problem(made, "train")) is None:
+                continue
+            tests = one.data["tests"]
+            assert json.loads(json.dumps(tests)) == tests
+            assert 8 <= len(tests) <= 12
+            assert best_constant([value for _, value in tests]) <= 6
+            assert one.data["example"] not in tests
+            assert len({repr(args) for args, _ in tests}) == len(tests)
+
+
+def _played(task: BaseTask[Any], one: Problem, answers: dict[str, str]) -> object:
+    state = task.reset(one, 0)
+    while roles := task.to_act(state):
+        state = task.step(state, {role: answers[role] for role in roles})
+    return state
+
+
+@pytest.mark.parametrize("name", ["code_collaboration", "code_review"])
+async def test_gold_earns_all_and_shows_its_scheme(name: str, tools: Tools) -> None:
+    task = load_task(name, options={"bank": "generated", "size": 40})
+    for split in ("train", "test"):
+        for one in task.problems(split):
+            gold = task.gold(one)
+            assert gold is not None
+            score = await task.evaluate(_played(task, one, dict(gold)), tools)
+            assert score.total == pytest.approx(1.0), one.id
+            if name == "code_collaboration":
+                assert f"scheme_{one.data['scheme']}" in score.tags, one.id
+
+
+async def test_main_alone_and_aux_alone_earn_no_cooperation(tools: Tools) -> None:
+    task = load_task("code_collaboration", options={"bank": "generated", "size": 24})
+    for one in task.problems("train"):
+        data = one.data
+        whole = f"```python\n{data['reference']}```"
+        tricks = (
+            {"helper": f"```python\n{data['gold_aux']}```", "main": whole},
+            {"helper": f"```python\n{data['aux_signature']}\n    return None\n```",
+             "main": f"```python\n{data['gold_main']}```"},
+        )  # fmt: skip
+        for answers in tricks:
+            score = await task.evaluate(_played(task, one, answers), tools)
+            assert score.total <= 0.5, (one.id, score)
+
+
+async def test_a_reference_runs_on_the_tests_it_was_made_from(tools: Tools) -> None:
+    task = load_task("code_review", options={"bank": "generated", "size": 12})
+    for one in task.problems("train"):
+        for args, value in one.data["tests"][:2]:
+            call = Call(args=tuple(args))
+            (result,) = await tools.sandbox.run(
+                one.data["reference"], one.data["entry_point"], [call], Limits()
+            )
+            assert compare(value, result.value)
+
+
+def test_grades_are_read_in_any_form_and_refused_with_what_there_is() -> None:
+    for written, grades in ((2, {2}), ("1-2", {1, 2}), ("1,3", {1, 3}), ([1], {1})):
+        task = load_task("code_review", options={"bank": "generated", "grade": written, "size": 40})
+        assert {one.data["grade"] for one in task.problems("train")} == grades
+    task = load_task("code_review", options={"bank": "generated", "grade": 4, "size": 1000})
+    with pytest.raises(ConfigError, match=r"options\.size=1000 asks for 1000 .* of grade 4"):
+        task.problems("train")
+
+
+def test_a_bank_is_named_or_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"found 'nope', which is no file: name own, generated"):
+        load_task("code_review", options={"bank": "nope"})
+    own = tmp_path / "mine.jsonl"
+    lines = [one.model_dump_json() for one in generated.problems("train", 4)]
+    own.write_text("\n".join(lines), encoding="utf-8")
+    for name in ("code_review", "code_collaboration"):
+        found = load_task(name, options={"bank": str(own)}).problems("train")
+        assert tuple(found) == generated.problems("train", 4)
