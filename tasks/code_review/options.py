@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from orchestry import generated
 
 
 class Options(generated.Bank):
     """The settings of the code review task. Grade 1 is one expression, 5 dynamic programming."""
+
+    helper: ClassVar[bool] = False

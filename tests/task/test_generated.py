@@ -60,7 +60,10 @@ def test_every_grade_and_scheme_is_in_train_and_in_test() -> None:
         schemes = Counter(one.data["scheme"] for one in found)
         assert set(schemes) == set(SCHEMES)
         assert min(schemes.values()) > len(found) / 8
-        assert set(generated.GRADES) == {one.data["grade"] for one in found}
+        assert {1, 2, 3, 4} == {one.data["grade"] for one in found}
+    alone = generated.problems("train", helper=False)
+    assert {1, 2, 3, 4} <= {one.data["grade"] for one in alone}
+    assert {one.data["scheme"] for one in alone if one.data["grade"] == 1} == {"alone"}
 
 
 def test_tests_tell_an_answer_from_a_constant() -> None:
@@ -124,10 +127,10 @@ async def test_a_reference_runs_on_the_tests_it_was_made_from(tools: Tools) -> N
 
 def test_grades_are_read_in_any_form_and_refused_with_what_there_is() -> None:
     for written, grades in ((2, {2}), ("1-2", {1, 2}), ("1,3", {1, 3}), ([1], {1})):
-        task = load_task("code_review", options={"bank": "generated", "grade": written, "size": 40})
+        task = load_task("code_review", options={"bank": "generated", "grade": written, "size": 20})
         assert {one.data["grade"] for one in task.problems("train")} == grades
-    task = load_task("code_review", options={"bank": "generated", "grade": 4, "size": 1000})
-    with pytest.raises(ConfigError, match=r"options\.size=1000 asks for 1000 .* of grade 4"):
+    task = load_task("code_review", options={"bank": "generated", "grade": 5, "size": 1000})
+    with pytest.raises(ConfigError, match=r"options\.size=1000 asks for 1000 .* of grade 5"):
         task.problems("train")
 
 

@@ -17,9 +17,8 @@ from pydantic import BeforeValidator, Field, field_validator
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Frozen, Problem, Split
 from orchestry.task import datasets
-from orchestry.task.generated.compose import drawn, problem
+from orchestry.task.generated.compose import ALL, SCHEMES, Composition, drawn, problem
 
-GRADES = (1, 2, 3, 4)
 _PER_DEV = 5
 """One in so many of the problems that are not for test is for dev."""
 _HELD_OUT = 4
@@ -28,34 +27,43 @@ _HELD_OUT = 4
 
 @lru_cache(maxsize=8)  # a run asks for its splits repeatedly
 def problems(
-    split: Split, size: int = 400, seed: int = 0, grades: Sequence[int] = GRADES
+    split: Split,
+    size: int = 400,
+    seed: int = 0,
+    grades: tuple[int, ...] = (),
+    helper: bool = True,
 ) -> tuple[Problem, ...]:
     """The problems of one split: `size` of train, a quarter as many of dev, and of test.
 
-    A larger size adds problems and moves none. Raises ConfigError if there are not so many.
+    With a `helper` there are grades 1 to 4, each a part in a use. Without, a fifth are parts alone,
+    and grades are 1 (an expression) to 5. `grades`: only these; (): all. A larger size adds
+    problems and moves none. Raises ConfigError if there are not so many.
     """
     wanted = size if split == "train" else -(-size // _HELD_OUT)
-    candidates = drawn(seed, split == "test", tuple(grades))
-    if split != "test":
-        dev = slice(_PER_DEV - 1, None, _PER_DEV)
-        kept = candidates[dev]
-        if split == "train":
-            del candidates[dev]
-        else:
-            candidates = kept
     found = list[Problem]()
-    for made in candidates:
+    for made in _of(split, seed, helper):
         if len(found) == wanted:
             break
-        if (one := problem(made, split)) is not None:
+        harder = not helper and made.use.scheme != "alone"
+        grade = made.grade + harder
+        if (not grades or grade in grades) and (one := problem(made, split, grade)) is not None:
             found.append(one)
     if len(found) < wanted:
-        graded = f" of grade {', '.join(map(str, grades))}" if tuple(grades) != GRADES else ""
+        graded = f" of grade {', '.join(map(str, grades))}" if grades else ""
         raise ConfigError(
             f"options.size={size} asks for {wanted} generated problems{graded} for {split}, and "
-            f"there are {len(found)}: lower it, or take more grades (1 to 4)"
+            f"there are {len(found)}: lower it, or take more grades"
         )
     return tuple(found)
+
+
+def _of(split: Split, seed: int, helper: bool) -> list[Composition]:
+    """All compositions that may be in a split, in the order in which they are taken."""
+    whole = drawn(seed, split == "test", SCHEMES if helper else ALL)
+    if split == "test":
+        return whole
+    dev = split == "dev"
+    return [made for i, made in enumerate(whole) if (i % _PER_DEV == _PER_DEV - 1) == dev]
 
 
 def _numbers(value: Any) -> Any:
@@ -81,6 +89,8 @@ class Bank(Frozen):
 
     own: ClassVar[Sequence[str]] = ("own", "generated")
     """The banks that have a name."""
+    helper: ClassVar[bool] = True
+    """Whether generated problems are for two, a helper and main."""
     bank: str = "own"
     """The problems: `own` (beside the task), `generated` (by a program), or a file of problems in
     the task's own format."""
@@ -106,7 +116,7 @@ class Bank(Frozen):
         Raises ConfigError if none has such a grade, and as `datasets.own` does.
         """
         if self.bank == "generated":
-            return problems(split, self.size, self.bank_seed, self.grade or GRADES)
+            return problems(split, self.size, self.bank_seed, self.grade, self.helper)
         path = beside if self.bank in self.own else Path(self.bank)
         return self.graded(datasets.own(path, split, hubs))
 

@@ -21,6 +21,7 @@ from orchestry.task.code import compare
 from orchestry.task.generated.families import PARTS, USES, WORDS, Part, Scheme, Use
 
 SCHEMES: tuple[Scheme, ...] = ("coordinator", "decorator", "strategy_filter", "fallback")
+ALL: tuple[Scheme, ...] = ("alone", *SCHEMES)
 TESTS = 12
 LEAST_TESTS = 8
 _DRAWS = 80
@@ -38,7 +39,8 @@ class Composition:
 
     @property
     def grade(self) -> int:
-        """1 (two expressions) to 4 (loops in both)."""
+        """For two functions: 1 (two expressions) to 4 (loops in both). For one: 1 (one expression)
+        to 3, where a part is the whole problem."""
         return min(_GRADES, self.part.grade + self.use.grade - 1)
 
     @property
@@ -120,8 +122,9 @@ def compositions(test: bool) -> tuple[Composition, ...]:
     )
 
 
-def problem(made: Composition, split: Split) -> Problem | None:
-    """The problem, the same for the same composition; None if inputs don't tell enough."""
+def problem(made: Composition, split: Split, grade: int | None = None) -> Problem | None:
+    """The problem, the same for the same composition; None if inputs don't tell enough. `grade`
+    replaces the composition's own."""
     rng = random.Random(derive("generated", made.name))
     tests = _tests(made, rng)
     if not tests:
@@ -133,7 +136,7 @@ def problem(made: Composition, split: Split) -> Problem | None:
         "aux_signature": f"def aux({made.x}):",
         "aux_goal": made.aux_goal(),
         "main_goal": made.main_goal(),
-        "grade": made.grade,
+        "grade": grade or made.grade,
         "scheme": made.use.scheme,
         "cooperation": True,
         "example": example,
@@ -160,6 +163,8 @@ def _givens(made: Composition) -> str:
 def _whole(made: Composition) -> str:
     """Both functions as one, for a task without a helper."""
     head, _, body = made.main().partition("\n")
+    if made.use.scheme == "alone":
+        return f"{head}\n{made.aux().partition(chr(10))[2]}"
     return f"{head}\n{indent(made.aux(), '    ')}\n{body}"
 
 
@@ -219,23 +224,22 @@ def _run(made: Composition, aux: str | None = None, name: str | None = None) -> 
 def _lazy(made: Composition) -> list[_Answer]:
     """Answers without cooperation."""
     bodies = ("return None", f"return {made.x}", "return 0", "return True", "raise ValueError")
-    stubs = (f"def aux({made.x}):\n    {body}\n" for body in bodies)
-    return [*(_run(made, stub) for stub in stubs), _run(made, name="aux")]
+    stubs = [_run(made, f"def aux({made.x}):\n    {body}\n") for body in bodies]
+    return stubs if made.use.scheme == "alone" else [*stubs, _run(made, name="aux")]
 
 
-def drawn(seed: int, test: bool, grades: Sequence[int]) -> list[Composition]:
-    """The compositions of these grades in seeded order: the four schemes in turn, and in each
-    scheme one family after the other, so that a family with many numbers is not the most common."""
+def drawn(seed: int, test: bool, schemes: Sequence[Scheme] = SCHEMES) -> list[Composition]:
+    """The compositions in seeded order: the schemes in turn, and in each scheme one family after
+    the other, so that a family with many numbers is not the most common."""
     families: dict[tuple[str, str, str], list[Composition]] = {}
     for made in compositions(test):
-        if made.grade in grades:
-            key = made.use.scheme, made.part.name, made.use.name
-            families.setdefault(key, []).append(made)
+        key = made.use.scheme, made.part.name, made.use.name
+        families.setdefault(key, []).append(made)
     for family, members in families.items():
         random.Random(derive(seed, *family)).shuffle(members)
     keys = [*families]
     order = [keys[place] for place in shuffled(len(keys), seed, "families", test)]
-    decks = [_in_turn([families[key] for key in order if key[0] == one]) for one in SCHEMES]
+    decks = [_in_turn([families[key] for key in order if key[0] == one]) for one in schemes]
     return _in_turn(decks)
 
 

@@ -13,7 +13,8 @@ Item = Literal["int", "word"]
 Gives = Literal["bool", "int", "word", "maybe", "error"]
 """What a part returns. `maybe`: an int, or None where it does not apply. `error`: an int, or a
 ValueError."""
-Scheme = Literal["coordinator", "decorator", "strategy_filter", "fallback"]
+Scheme = Literal["coordinator", "decorator", "strategy_filter", "fallback", "alone"]
+"""How main works with aux. `alone`: it does not; the part is the whole problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,6 +539,53 @@ PARTS = (
 )
 
 USES = (
+    # --- alone: one function, for a task without a helper
+    Use(
+        "is_$part",
+        "alone",
+        "bool",
+        1,
+        "item",
+        "Return True if $says, else False.",
+        "",
+        "return aux($x)",
+    ),
+    Use("the_$part", "alone", "int", 1, "item", "Return $says.", "", "return aux($x)"),
+    Use("the_$part", "alone", "word", 1, "item", "Return $says.", "", "return aux($x)"),
+    Use(
+        "$part_or_none",
+        "alone",
+        "maybe",
+        1,
+        "item",
+        "If $when, return $says, else return None.",
+        "",
+        "return aux($x)",
+    ),
+    Use(
+        "whether_$part",
+        "alone",
+        "bool",
+        1,
+        "item",
+        "Return True if $says, else False.",
+        "",
+        "return aux($x)",
+        test=True,
+    ),
+    Use("find_$part", "alone", "int", 1, "item", "Return $says.", "", "return aux($x)", test=True),
+    Use("find_$part", "alone", "word", 1, "item", "Return $says.", "", "return aux($x)", test=True),
+    Use(
+        "$part_if_any",
+        "alone",
+        "maybe",
+        1,
+        "item",
+        "If $when, return $says, else return None.",
+        "",
+        "return aux($x)",
+        test=True,
+    ),
     # --- coordinator: aux is called for each item of a list
     Use(
         "count_$part",
