@@ -18,7 +18,7 @@ from typing import Any
 from orchestry.core.seeds import derive, shuffled
 from orchestry.core.types import Problem, Split
 from orchestry.task.code import compare
-from orchestry.task.generated.families import PARTS, USES, WORDS, Part, Scheme, Use
+from orchestry.task.generated.families import Part, Scheme, Use, families
 
 SCHEMES: tuple[Scheme, ...] = ("coordinator", "decorator", "strategy_filter", "fallback")
 ALL: tuple[Scheme, ...] = ("alone", *SCHEMES)
@@ -112,8 +112,8 @@ def compositions(test: bool) -> tuple[Composition, ...]:
     """All of the test split's families, or all of the others'."""
     return tuple(
         Composition(part, k, use, c)
-        for part in PARTS
-        for use in USES
+        for part in families().parts
+        for use in families().uses
         if part.test is test is use.test
         and part.gives == use.gives
         and use.item in (None, part.item)
@@ -195,7 +195,7 @@ def _arguments(made: Composition, rng: random.Random) -> list[Any]:
     draw: Callable[[], Any] = (
         (lambda: rng.choice((rng.randint(0, 30), rng.randint(0, 9) ** 2, 10 * rng.randint(0, 9))))
         if made.part.item == "int"
-        else (lambda: rng.choice(WORDS))
+        else (lambda: rng.choice(families().words))
     )
     if made.use.takes == "items":
         return [[draw() for _ in range(rng.randint(1, 6))]]
@@ -231,15 +231,15 @@ def _lazy(made: Composition) -> list[_Answer]:
 def drawn(seed: int, test: bool, schemes: Sequence[Scheme] = SCHEMES) -> list[Composition]:
     """The compositions in seeded order: the schemes in turn, and in each scheme one family after
     the other, so that a family with many numbers is not the most common."""
-    families: dict[tuple[str, str, str], list[Composition]] = {}
+    kinds: dict[tuple[str, str, str], list[Composition]] = {}
     for made in compositions(test):
         key = made.use.scheme, made.part.name, made.use.name
-        families.setdefault(key, []).append(made)
-    for family, members in families.items():
+        kinds.setdefault(key, []).append(made)
+    for family, members in kinds.items():
         random.Random(derive(seed, *family)).shuffle(members)
-    keys = [*families]
+    keys = [*kinds]
     order = [keys[place] for place in shuffled(len(keys), seed, "families", test)]
-    decks = [_in_turn([families[key] for key in order if key[0] == one]) for one in schemes]
+    decks = [_in_turn([kinds[key] for key in order if key[0] == one]) for one in schemes]
     return _in_turn(decks)
 
 
