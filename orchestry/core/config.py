@@ -23,6 +23,7 @@ from pydantic import (
 
 from orchestry.core.choices import BackendName, Proposal, ProviderName
 from orchestry.core.errors import ConfigError
+from orchestry.core.learning import LearnConfig
 from orchestry.core.resolve import (
     Mark,
     by_role,
@@ -250,141 +251,6 @@ class BehaviorsConfig(Frozen):
     it. That is a comparison in the same state at no further cost, and a wider search."""
     alpha: float = Field(0.05, gt=0.0, lt=1.0)
     """Chance of even one false acceptance in the whole run, at most."""
-
-
-_REPLAYED = {
-    "rewards": "final",
-    "discount": 1.0,
-    "grouping": "turn",
-    "baseline": "mean",
-    "normalise": False,
-}
-"""The settings that `credit: replay` requires."""
-
-
-class LearnConfig(Frozen):
-    """Backend local: MAGRPO gradients (arXiv 2508.04652) on one LoRA adapter per agent."""
-
-    enabled: bool = True
-    """False: play without learning."""
-    source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
-    """Adapters to start from (`learn.from`): a checkpoint's folder. None: fresh ones."""
-    group_size: int = Field(4, ge=1, le=64)
-    """Trajectories per problem (G in the paper). The mean of their returns is the baseline."""
-    every: int = Field(8, ge=1, le=100_000)
-    """Episodes (problems) per update."""
-    epochs: int = Field(1, ge=1, le=16)
-    """Steps per update, from the same actions; more than one needs `learn.clip`."""
-    clip: float | None = Field(None, gt=0.0, lt=1.0)
-    """From the second step on, a token's ratio to the update's first policy is clipped to
-    [1 - clip, 1 + clip] (PPO, arXiv 1707.06347)."""
-    kl: float = Field(0.0, ge=0.0, le=10.0)
-    """Weight of the KL to the base without adapter. 0: it is not computed (as in the paper)."""
-    learning_rate: Annotated[float, Mark.RESUMABLE] = Field(1e-4, ge=0.0, le=1.0)
-    """AdamW's learning rate, after a warm-up of 10 % of the updates (at most 100). 0 is the
-    control, which learns nothing."""
-    max_grad_norm: float = Field(1.0, gt=0.0)
-    """Gradients are clipped to this norm."""
-    rewards: Literal["turns", "final"] = "turns"
-    """`turns`: a return sums the scores after each stage, as in the paper; `final`: only the last
-    score counts."""
-    discount: float = Field(1.0, ge=0.0, le=1.0)
-    """Discount of the reward per stage (gamma)."""
-    grouping: Literal["turn", "history", "agent"] = "turn"
-    """An agent's actions that form a group: those of one stage; of one history (AT-GRPO, arXiv
-    2510.11062); of all stages (Dr. MAS, arXiv 2602.08847)."""
-    credit: Literal["joint", "replay"] = "joint"
-    """`joint`: an action's return is that of its joint action (the paper). `replay`: counterfactual
-    advantage, compared with replays in which only this agent acts differently (as in COMA, arXiv
-    1705.08926)."""
-    baseline: Literal["mean", "leave_one_out"] = "mean"
-    """`mean`: the group's mean return (the paper); `leave_one_out`: that of the others (RLOO)."""
-    normalise: bool = False
-    """Divide advantages by the group's standard deviation, as GRPO does and MAGRPO does not."""
-    reduce: Literal["sum", "mean"] = "sum"
-    """Log-probability of an answer: the sum over its tokens (the paper), or their mean."""
-    comlrl_compat: bool = False
-    """The loss of CoMLRL 1.4.3, for comparing with it: advantages are divided by their standard
-    deviation, temperature is 1, padding is trained, the last token is not."""
-    top_p: Annotated[float, Mark.MEASURED] = Field(0.95, gt=0.0, le=1.0)
-    """Each token is drawn from the likeliest tokens that together have this probability."""
-    rank: int = Field(16, ge=1, le=1024)
-    """Rank of an adapter's two matrices (r)."""
-    alpha: int = Field(32, ge=1)
-    """An adapter's output is multiplied by alpha / rank."""
-    dropout: float = Field(0.0, ge=0.0, lt=1.0)
-    """Dropout on an adapter's input during learning. With it, the learning policy differs slightly
-    from the one that drew the answers, so it is off by default; the paper's runs use 0.05."""
-    shared: bool = False
-    """One adapter for all agents."""
-    device: Annotated[Literal["auto", "cpu", "cuda"], Mark.RESUMABLE, Mark.OPERATIONAL] = "auto"
-    """`auto`: a GPU if there is one."""
-    dtype: Annotated[Literal["auto", "float32", "bfloat16"], Mark.MEASURED] = "auto"
-    """Number format of the base model. `auto`: float32 on a CPU, bfloat16 on a GPU."""
-    quantize: Annotated[Literal["nf4", "int8"] | None, Mark.MEASURED] = None
-    """Quantization of the base model by bitsandbytes (extra `quantize`)."""
-    vllm_url: Annotated[str | None, Mark.RESUMABLE, Mark.ADDRESS] = Field(
-        None, pattern=r"^https?://[^/@\s]+(/v1)?/?$"
-    )
-    """A running vLLM server that draws the answers, such as http://127.0.0.1:8000; learning stays
-    here. None: this process draws them."""
-    threads: Annotated[int | None, Mark.OPERATIONAL] = Field(None, ge=1)
-    """CPU threads for the arithmetic, for all processes of a launch together. None: all cores that
-    the process may use. A resume keeps the number, since results depend on it in the last bits."""
-    micro_tokens: Annotated[int | None, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(None, ge=64)
-    """Most tokens in one forward and backward pass; a smaller number needs less memory. None: 4096
-    on a GPU, 1024 on a CPU."""
-    evaluate_every: Annotated[int | None, Mark.RESUMABLE] = Field(None, ge=1)
-    """Updates between two evaluations on dev; there is one before the first update too. None: no
-    evaluations. The checkpoint with the highest dev reward is kept."""
-    evaluate_problems: int = Field(16, ge=1)
-    """Dev problems per evaluation, `group_size` trajectories each."""
-    gradient_checkpointing: Annotated[bool, Mark.RESUMABLE, Mark.OPERATIONAL] = False
-    """Compute each layer again in the backward pass: less memory, more time."""
-    keep: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(3, ge=1, le=1000)
-    """Checkpoints kept, one per update; the last two at least."""
-
-    @model_validator(mode="after")
-    def _replays_are_compared_at_the_end(self) -> Self:
-        for name, fits in _REPLAYED.items():
-            if self.credit == "replay" and (found := getattr(self, name)) != fits:
-                raise ValueError(
-                    f"learn.credit=replay compares final scores one by one, but learn.{name}="
-                    f"{found}: set it to {fits}"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _samples_are_compared(self) -> Self:
-        alone = self.group_size == 1 and self.credit == "joint" and self.grouping != "agent"
-        if self.enabled and alone:
-            raise ValueError(
-                "with learn.group_size=1 every advantage is 0, so nothing would be learned: set "
-                "it to at least 2, or set learn.credit=replay"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _reuse_is_clipped(self) -> Self:
-        if self.epochs == 1 and self.clip is not None:
-            raise ValueError(
-                f"learn.clip={self.clip} limits only the second and later steps, and "
-                "learn.epochs=1 takes one step: set learn.epochs=2, or leave out learn.clip"
-            )
-        if self.epochs > 1 and self.clip is None:
-            raise ValueError(
-                f"learn.epochs={self.epochs} learns from actions of an older policy: set "
-                "learn.clip, 0.2 for instance, or learn.epochs=1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_loss(self) -> Self:
-        own: dict[str, object] = {"reduce": "sum", "baseline": "mean", "epochs": 1, "kl": 0.0}
-        own |= {"grouping": "turn", "credit": "joint"}
-        if self.comlrl_compat and any(getattr(self, name) != own[name] for name in own):
-            raise ValueError(f"learn.comlrl_compat replaces the loss: leave out {', '.join(own)}")
-        return self
 
 
 class BudgetConfig(Frozen):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestry.core.config import LearnConfig, RunConfig, resolve
+from orchestry.core.config import RunConfig, resolve
+from orchestry.core.learning import LearnConfig
 from orchestry.core.types import Member, Turn
 from orchestry.store.journal import Learned
 from orchestry.store.records import EpisodeRecord

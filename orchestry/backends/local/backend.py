@@ -23,12 +23,12 @@ from orchestry.backends.base import NO_KEYS, Backend, Evaluation, Update
 from orchestry.backends.local.credit import Counterfactuals, counterfactuals
 from orchestry.backends.local.dev import DevEvaluations, dev_problems, empty_updates, leftover
 from orchestry.backends.local.lockstep import InStep, Lockstep
-from orchestry.backends.local.model import EMBEDDED, device_of, require_installed, source_of
+from orchestry.backends.local.model import require_installed
 from orchestry.backends.local.ratings import hear, late_ones, notes
-from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig, SearchConfig
+from orchestry.backends.local.settings import as_chains, model_of, refuse
+from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
-from orchestry.core.machine import cores
 from orchestry.core.types import Completion, Problem, Rate, Request, Tree, sample_of
 from orchestry.judge.calibration import Calibration, calibration, judged_pairs
 from orchestry.rollout.rollout import Rollout
@@ -45,11 +45,6 @@ if TYPE_CHECKING:
 
 _START = "start"
 """The run's copy of the adapters of `learn.from`."""
-ON_GPU = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
-_TEMPERATURE = 0.8
-"""The paper's temperature, if the config names none."""
-_FIXED = {"strategy": "chains", "beam_width": SearchConfig().beam_width}
-"""Search settings that a config may repeat, because they are fixed here."""
 _TEMPLATE_TOKENS = 64  # upper bound on what a chat template adds per message
 
 
@@ -122,7 +117,7 @@ class LocalBackend(Backend):
         if not need_key:
             environ = {**NO_KEYS, **environ}
         # The other requests in vLLM's batch change the last bits.
-        provider = Weights(_model_of(config), deterministic=config.learn.vllm_url is None)
+        provider = Weights(model_of(config), deterministic=config.learn.vllm_url is None)
         super().__init__(as_chains(config), task, provider, environ)
         self._check_judge()
         if self.every is not None:
@@ -481,80 +476,3 @@ class LocalBackend(Backend):
 def _checkpoint(episodes: int) -> Path:
     """The checkpoint's folder in the run, named by the number of episodes learned from."""
     return Path("checkpoints", f"{episodes:06d}")
-
-
-def refuse(config: RunConfig) -> None:
-    """Raises ConfigError for settings that this backend would ignore."""
-    judge = config.judge.provider
-    reasons = {
-        f"its own weights answer for every agent: leave out agents.{role}.provider, and name a "
-        f"base of the agent's own in agents.{role}.model": True
-        for role, own in config.agents.items()
-        if own.provider is not None and own.provider.name not in ("auto", EMBEDDED)
-    }
-    reasons |= {
-        f"it has no provider {config.provider.name}: leave out provider.name, and name the base in "
-        "provider.model": config.provider.name not in ("auto", EMBEDDED),
-        "it learns by gradients: behaviors.enabled=true is for backend api": bool(
-            config.behaviors.enabled
-        ),
-        "its weights can't judge: name another provider in judge.provider.name": judge is not None
-        and judge.name == "auto",
-        "its replays are learn.credit=replay: leave out credit.share": bool(config.credit.share),
-        "learn.credit=replay needs aligned joint actions: leave out search.joint": (
-            config.learn.credit == "replay" and config.search.joint != "aligned"
-        ),
-    }
-    reasons |= {
-        f"it draws independent chains, learn.group_size of each problem: leave out search.{name}": (
-            name in config.search.model_fields_set and getattr(config.search, name) != fits
-        )
-        for name, fits in {**_FIXED, "k_samples": config.learn.group_size}.items()
-    }
-    for why, applies in reasons.items():
-        if applies:
-            raise ConfigError(f"backend local refuses this config: {why}")
-
-
-def as_chains(config: RunConfig) -> RunConfig:
-    """Independent trajectories, one group per problem, all episodes of an update at once;
-    everything that a resume needs is resolved."""
-    learn, sampling = config.learn, config.sampling
-    search = {
-        "strategy": "chains",
-        "k_samples": learn.group_size,
-        "episodes_in_flight": learn.every,
-    }
-    temperature = _TEMPERATURE if sampling.temperature is None else sampling.temperature
-    own = {
-        "threads": learn.threads or cores(),
-        "source": learn.source.expanduser().absolute() if learn.source else None,
-    }
-    return config.model_copy(
-        update={
-            "search": config.search.model_copy(update=search),
-            "sampling": sampling.model_copy(update={"temperature": temperature}),
-            "learn": learn.model_copy(update=own),
-            "judge": config.judge.model_copy(update={"when": config.judge.when or "always"}),
-            "agents": {role: _with_source(agent) for role, agent in config.agents.items()},
-            "behaviors": config.behaviors.model_copy(update={"enabled": False}),
-        }
-    )
-
-
-def _with_source(agent: AgentConfig) -> AgentConfig:
-    """With the base resolved; `provider: embedded` names the embedded one."""
-    asked = agent.provider or ProviderConfig()
-    base = agent.model or asked.model or (EMBEDDED if asked.name == EMBEDDED else None)
-    return agent.model_copy(update={"model": base and source_of(base), "provider": None})
-
-
-def _model_of(config: RunConfig) -> str:
-    """The config's base; by default one that can code if there is a GPU, else the embedded one.
-    Raises ConfigError for a folder that does not exist.
-    """
-    if config.provider.model is not None:
-        return source_of(config.provider.model)
-    if config.provider.name == EMBEDDED:
-        return EMBEDDED
-    return ON_GPU if device_of(config.learn.device).type == "cuda" else EMBEDDED

@@ -34,8 +34,8 @@ from orchestry.backends.local.batch import Batch
 from orchestry.backends.local.optimizer import Step
 from orchestry.backends.local.sampler import Beat, Drawn, Prompt, still
 from orchestry.backends.local.trainer import Learnt, Trainer
-from orchestry.core.config import LearnConfig
 from orchestry.core.errors import ConfigError, LearnError, OrchestryError, reason
+from orchestry.core.learning import LearnConfig
 from orchestry.core.machine import Launch, launched
 from orchestry.core.seeds import derive
 from orchestry.core.types import Member

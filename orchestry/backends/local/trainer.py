@@ -27,7 +27,6 @@ from orchestry.backends.local.model import Base, load_base
 from orchestry.backends.local.optimizer import Step, TeamOptimizer
 from orchestry.backends.local.sampler import Beat, Drawn, Prompt, Sampler, still
 from orchestry.backends.local.vllm import VllmSampler
-from orchestry.core.config import LearnConfig
 from orchestry.core.errors import (
     ConfigError,
     LearnError,
@@ -37,6 +36,7 @@ from orchestry.core.errors import (
     reason,
 )
 from orchestry.core.files import sync
+from orchestry.core.learning import LearnConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Member, Request, Tokens
 from orchestry.store.checkpoints import OPTIMIZER

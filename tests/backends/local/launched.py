@@ -18,8 +18,8 @@ import torch
 from orchestry.backends.local.batch import Batch, Sample
 from orchestry.backends.local.distributed import Processes, follow, load_trainer
 from orchestry.backends.local.optimizer import Step, TeamOptimizer
-from orchestry.core.config import LearnConfig
 from orchestry.core.errors import LearnError, OrchestryError
+from orchestry.core.learning import LearnConfig
 from orchestry.core.machine import launched
 from orchestry.core.types import Completion, Member, Message, Request
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from orchestry.backends.local.batch import Batch, Packed, Sample, as_comlrl
 from orchestry.backends.local.magrpo import group_advantages
 from orchestry.backends.local.trainer import Crew
-from orchestry.core.config import LearnConfig
+from orchestry.core.learning import LearnConfig
 from tests.backends.local.teams import plain_logits, some_ids
 from tests.backends.local.tiny import tiny_folder
 

@@ -20,8 +20,8 @@ from orchestry.backends.local.batch import Batch, Packed, Sample
 from orchestry.backends.local.logprobs import completion_logprobs
 from orchestry.backends.local.sampler import Drawn, Prompt
 from orchestry.backends.local.trainer import Trainer
-from orchestry.core.config import LearnConfig
 from orchestry.core.errors import ConfigError, LearnError, PromptTooLong, StoreError
+from orchestry.core.learning import LearnConfig
 from orchestry.core.types import Member, Message, Request
 from tests.backends.local.tiny import CONTEXT, tiny_folder
 

@@ -28,7 +28,7 @@ from orchestry import AgentSpec, BaseTask, Problem, Score, Split, Tools
 from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.trainer import Crew, Trainer
 from orchestry.core.concurrency import together
-from orchestry.core.config import LearnConfig
+from orchestry.core.learning import LearnConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Limits, Member, Request, Tree
 from orchestry.rollout.rollout import task_rater
