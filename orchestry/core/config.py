@@ -358,6 +358,10 @@ class RunConfig(Frozen):
     (`orchestry ask`)."""
     split: Split = "train"
     """Play problems of this split; only `orchestry evaluate` and baselines play test."""
+    curriculum: Literal["none", "grade", "success"] = "none"
+    """The order of the problems. `none`: seeded, all of them in each pass. `grade`: in the first
+    pass the easiest first, by the problems' `data.grade`. `success`: drawn anew after each update,
+    most often those that the team solves about half of the time."""
     seed: Annotated[int, Mark.MEASURED] = Field(0, ge=0)
     """Same seed, same run, if the provider is deterministic."""
     provider: Annotated[ProviderConfig, Mark.MEASURED] = ProviderConfig()

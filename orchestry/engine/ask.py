@@ -51,6 +51,7 @@ _ONE_PASS: dict[str, Any] = {
 _QUIET: dict[str, Any] = {
     "episodes": 1,
     "credit": {"share": 0.0},
+    "curriculum": "none",
     "trackers": {"tensorboard": False, "wandb": "off"},
 }
 _STOPS = {"budget": BudgetExceeded, "away": ServerAway, "interrupted": Interrupted}

@@ -28,6 +28,7 @@ SAMPLES = 10
 """A baseline plays this many trajectories per problem, enough for pass@10."""
 _QUIET: dict[str, Any] = {
     "credit": {"share": 0.0},
+    "curriculum": "none",
     "trackers": {"tensorboard": False, "wandb": "off"},  # trackers show the run's own curves
 }
 

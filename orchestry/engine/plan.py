@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +10,11 @@ from orchestry.backends.base import Backend
 from orchestry.core.config import RunConfig
 from orchestry.core.seeds import derive, shuffled
 from orchestry.core.types import Policy, Problem
+from orchestry.engine.curriculum import by_grade, by_success
 from orchestry.judge.judge import ListwiseJudge, for_task
 from orchestry.models.ledger import Ledger
 from orchestry.rollout.schedule import Schedule, schedule
+from orchestry.store.records import EpisodeRecord
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import count_stages
 
@@ -36,9 +38,22 @@ class Plan:
         """The config with everything that its backend resolved."""
         return self.backend.config
 
+    def draw(self, block: range, before: Iterable[EpisodeRecord]) -> list[Problem]:
+        """The problems of a block's episodes, given all episodes before it.
+
+        A last block that is cut short is the beginning of a whole one: the run may be prolonged.
+        """
+        if block and self.config.curriculum == "success":
+            whole = range(block.start, block.start + (self.backend.every or len(block)))
+            return by_success(self.problems, whole, before, self.config.seed)[: len(block)]
+        return [self.problem(episode) for episode in block]
+
     def problem(self, episode: int) -> Problem:
-        """All problems in seeded order; after each pass they come again in another order."""
+        """All problems in seeded order; after each pass they come again in another order. With
+        `curriculum: grade` the first pass begins with the easiest; `success` needs `draw`."""
         epoch, place = divmod(episode, len(self.problems))
+        if self.config.curriculum == "grade" and not epoch:
+            return by_grade(self.problems, self.config.seed)[place]
         order = shuffled(len(self.problems), self.config.seed, "epoch", epoch)
         return self.problems[order[place]]
 
@@ -46,9 +61,9 @@ class Plan:
         """The seed of an episode's samples."""
         return derive(self.config.seed, "episode", episode)
 
-    def schedule(self, episode: int) -> Schedule:
+    def schedule(self, problem: Problem) -> Schedule:
         """How many samples each stage draws, and which states survive."""
-        return schedule(self.config.search, self.task, self.problem(episode))
+        return schedule(self.config.search, self.task, problem)
 
     def judge(self, policy: Policy, **changes: Any) -> ListwiseJudge:
         """The run's judge, with that policy as its model."""

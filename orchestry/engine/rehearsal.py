@@ -223,7 +223,7 @@ def rollout_of(plan: Plan, policy: Policy, rate: Rate, episode: int, **judge: An
     """How the run would play an episode, with that policy in place of all models; `judge` has
     changes of the judge's settings."""
     critic = plan.judge(policy, **judge) if plan.backend.judges else None
-    team, way = plan.backend.team(plan.task), plan.schedule(episode)
+    team, way = plan.backend.team(plan.task), plan.schedule(plan.problem(episode))
     return Rollout(plan.task, team, policy, rate, way, critic)
 
 

@@ -23,6 +23,7 @@ from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, OrchestryError, too_long
 from orchestry.core.types import Tools
 from orchestry.engine.changes import check_changes, ground_of
+from orchestry.engine.curriculum import check
 from orchestry.engine.manifest import fruitless, stop_reason
 from orchestry.engine.plan import Plan
 from orchestry.engine.scores import Verdicts
@@ -100,6 +101,7 @@ def prepare(
     check_trackers(config.trackers, login=need_key)
     ready = set_up(config, note, held_out)
     backend = open_backend(ready.config, ready.task, environ, need_key, folder)
+    check(ready.config, ready.problems, backend.every)
     for text in backend.notes:
         note(text)
     unscored = _settle_reward(ready, note) if config.problem is not None else ""

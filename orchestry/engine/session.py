@@ -28,6 +28,7 @@ from orchestry.core.errors import (
     TaskFault,
     fault,
 )
+from orchestry.core.types import Problem
 from orchestry.engine.manifest import Reason, summary_of, write_manifest
 from orchestry.engine.plan import Plan
 from orchestry.engine.scores import Faults, Verdicts
@@ -192,7 +193,9 @@ class Session(Work):
         self, updates: Sequence[tuple[int, range]], block: range = range(0)
     ) -> None:
         """Makes these updates, by number and block, while the episodes of `block` are played."""
-        queue = (number for number in block if number not in self.store.episodes)
+        before = [self.store.episodes[n] for n in sorted(self.store.episodes) if n < block.start]
+        problems = dict(zip(block, self.plan.draw(block, before), strict=True))
+        queue = ((n, problems[n]) for n in block if n not in self.store.episodes)
         places = min(len(block), self.plan.episodes_in_flight)
         await self.run(
             [
@@ -254,15 +257,15 @@ class Session(Work):
         except Exception as error:
             self.fail(error)
 
-    async def _work(self, queue: Iterator[int]) -> None:
-        for episode in queue:
+    async def _work(self, queue: Iterator[tuple[int, Problem]]) -> None:
+        for episode, problem in queue:
             if self.failure:
                 return
             try:
                 async with self._claim(episode):
                     if self.failure:  # meanwhile
                         return
-                    self._waiting[episode] = await self._episode(episode)
+                    self._waiting[episode] = await self._episode(episode, problem)
                 self._commit(self._in_order())
             except Exception as error:
                 self.fail(error)
@@ -276,9 +279,9 @@ class Session(Work):
         """Waits until the remaining budget covers one more episode."""
         return nullcontext() if self.plan.backend.in_step else self._ledger.episode(episode)
 
-    async def _episode(self, episode: int) -> EpisodeRecord:
-        plan, problem = self.plan, self.plan.problem(episode)
-        way = plan.schedule(episode)
+    async def _episode(self, episode: int, problem: Problem) -> EpisodeRecord:
+        plan = self.plan
+        way = plan.schedule(problem)
         rollout = plan.backend.rollout(plan.task, self.rate, way, episode)
         tree = await rollout.play(problem, plan.seed(episode))
         if not tree.leaves:
