@@ -1,0 +1,36 @@
+"""How the command line's flags, files and `--set` become one config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from orchestry.cli.options import config_from, settings, which_update
+from orchestry.core.errors import ConfigError
+
+
+def test_a_flag_wins_over_set_and_set_over_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("seed: 1\nepisodes: 4\nsearch: {k_samples: 2}\n")
+    sets = ["seed=2", "episodes=5", "curriculum=grade"]
+    found = config_from(file=file, sets=sets, episodes=6, k_samples=None, trust=True)
+    assert (found.seed, found.episodes, found.search.k_samples) == (2, 6, 2)
+    assert found.curriculum == "grade"
+
+
+def test_the_command_lines_own_keys_are_nested_like_a_config() -> None:
+    found = settings({"sets": ["learn.every=2"], "model": "m", "budget": None})
+    assert found == {"learn": {"every": 2}, "provider": {"model": "m"}}
+
+
+def test_a_preset_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ConfigError, match="laptopp"):
+        config_from(file=Path("laptopp"))
+
+
+def test_an_update_is_a_number_or_the_best() -> None:
+    assert [which_update(text) for text in (None, "best", "3")] == [None, "best", 3]
+    with pytest.raises(typer.BadParameter, match="'-1' is not an update"):
+        which_update("-1")
