@@ -10,12 +10,18 @@ from typing import Any
 from orchestry.backends.api.backend import ApiBackend
 from orchestry.backends.base import Backend
 from orchestry.backends.local.backend import LocalBackend
+from orchestry.backends.teams import TrainedBackend, plays_trained
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.machine import launched
 from orchestry.task.base import BaseTask
 
-BACKENDS: dict[str, type[ApiBackend | LocalBackend]] = {"api": ApiBackend, "local": LocalBackend}
+
+def backend_of(config: RunConfig) -> type[ApiBackend | LocalBackend]:
+    """The backend of a config."""
+    if config.backend == "local":
+        return LocalBackend
+    return TrainedBackend if plays_trained(config) else ApiBackend
 
 
 def open_backend(
@@ -46,4 +52,4 @@ def open_backend(
             "`accelerate launch -m orchestry run`, or call "
             "orchestry.backends.local.distributed.follow() in it"
         )
-    return BACKENDS[config.backend](config, task, environ, need_key, folder)
+    return backend_of(config)(config, task, environ, need_key, folder)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestry.core.choices import PROPOSALS, PROVIDERS
+from orchestry.core.choices import PROPOSALS
 from orchestry.core.config import (
     AgentConfig,
     BehaviorsConfig,
@@ -50,6 +50,8 @@ NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-fo
 NOISE = "judge off: ratings of a small embedded model are noise (judge.enabled=true asks it anyway)"
 ABLE = ("anthropic", "openai")
 """Providers whose models can judge."""
+_POOR = ("embedded", "local")
+"""Providers whose models are not asked for behaviours by default."""
 SHARE = 0.1
 """Share of an episode's calls that replays may use, if behaviours are learned."""
 
@@ -452,11 +454,11 @@ def _resolved(
 
 def settled_provider(asked: ProviderConfig, provider: Provider) -> ProviderConfig:
     """The provider's settings with name, model, address and paths resolved."""
-    name = provider.name if provider.name in PROVIDERS else asked.name  # weights have none
+    name = asked.name if provider.name == "local" else provider.name  # backend local names none
     changes: dict[str, Any] = {"name": name, "model": provider.model}
     if provider.name in ("anthropic", "openai") and not set("@?") & set(provider.base_url):
         changes["base_url"] = provider.base_url
-    changes |= _absolute(recording=asked.recording)
+    changes |= _absolute(recording=asked.recording, team=asked.team)
     changes["fake"] = asked.fake.model_copy(update=_absolute(script=asked.fake.script))
     return asked.model_copy(update=changes)
 
@@ -496,7 +498,7 @@ def _settled_behaviors(config: RunConfig, author: Provider) -> BehaviorsConfig:
     if behaviors.enabled is None:
         changes["enabled"] = able(author) if judged is None else judged
     if behaviors.propose is None:
-        changes["propose"] = ("examples",) if author.name == "embedded" else PROPOSALS
+        changes["propose"] = ("examples",) if author.name in _POOR else PROPOSALS
     if behaviors.provider is not None:
         changes["provider"] = settled_provider(behaviors.provider, author)
     return behaviors.model_copy(update=changes)

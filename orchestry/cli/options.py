@@ -23,7 +23,7 @@ from typing import (
 
 import typer
 
-from orchestry.core.choices import BackendName, ProviderName
+from orchestry.core.choices import PROVIDERS, BackendName
 from orchestry.core.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
@@ -143,11 +143,28 @@ Patience = Annotated[
     ),
 ]
 Budget = Annotated[float | None, option(BUDGET, "Hard cap in dollars.  [5]", metavar="USD")]
+
+
+def provider_name(text: str) -> str:
+    """The value of --provider: a provider's name, or local: with the folder of a trained team."""
+    name, _, team = text.partition(":")
+    if name == "local" and team:
+        return f"local:{run_folder(team)}"
+    if text not in PROVIDERS:
+        known = ", ".join(name for name in PROVIDERS if name != "local")
+        raise typer.BadParameter(f"'{text}' is none of {known} or local:RUN")
+    return text
+
+
 _Provider = Annotated[
-    ProviderName | None,
+    str | None,
     option(
         MODEL,
-        "Who answers. auto: Claude with ANTHROPIC_API_KEY, else the embedded model.  [auto]",
+        "Who answers. auto: Claude with ANTHROPIC_API_KEY, else the embedded model. local:RUN: the "
+        "weights that a run of backend local trained, or one of its checkpoints.  [auto]",
+        parser=provider_name,
+        metavar="|".join([*(name for name in PROVIDERS if name != "local"), "local:RUN"]),
+        autocompletion=lambda: [*PROVIDERS],
     ),
 ]
 Model = Annotated[str | None, option(MODEL, "Model of that provider.", metavar="M")]

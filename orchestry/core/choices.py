@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 Split = Literal["train", "dev", "test"]
 BackendName = Literal["api", "local"]
-ProviderName = Literal["auto", "anthropic", "openai", "embedded", "recorded", "fake"]
+ProviderName = Literal["auto", "anthropic", "openai", "embedded", "local", "recorded", "fake"]
 Proposal = Literal["rules", "prompts", "examples"]
 
 SPLITS: tuple[Split, ...] = get_args(Split)

@@ -74,7 +74,8 @@ class ProviderConfig(Frozen):
     """Which models answer."""
 
     name: ProviderName = "auto"
-    """`auto`: Claude if ANTHROPIC_API_KEY is set, else the embedded model."""
+    """`auto`: Claude if ANTHROPIC_API_KEY is set, else the embedded model. `local:RUN` is `local`
+    with that `team`."""
     model: str | None = None
     """None: the provider's own default."""
     base_url: Annotated[str | None, Mark.RESUMABLE, Mark.ADDRESS] = None
@@ -85,8 +86,26 @@ class ProviderConfig(Frozen):
     """Seconds before an unanswered call is given up, and charged its worst-case cost."""
     recording: Annotated[Path | None, Mark.MOVABLE] = None
     """`recorded`: the run directory, or its journal.jsonl, to replay."""
+    team: Annotated[Path | None, Mark.MOVABLE] = None
+    """`local`: the run of backend local, or the checkpoint, whose trained weights answer."""
     fake: FakeConfig = FakeConfig()
     """`fake`: the script."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_its_team(cls, raw: Any) -> Any:
+        name = raw.get("name") if isinstance(raw, Mapping) else None
+        if not isinstance(name, str) or not name.startswith("local:"):
+            return raw
+        return {**raw, "name": "local", "team": name.removeprefix("local:") or None}
+
+    @model_validator(mode="after")
+    def _has_no_other_team(self) -> Self:
+        if self.team is not None and self.name != "local":
+            raise ValueError(
+                f"team is for provider.name=local, found provider.name={self.name}: leave it out"
+            )
+        return self
 
 
 class SamplingConfig(Frozen):

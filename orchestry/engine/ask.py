@@ -13,7 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from orchestry.backends import BACKENDS
+from orchestry.backends import backend_of
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import (
     BudgetExceeded,
@@ -110,7 +110,7 @@ def ask(
     asked = {"problem": problem, "seed": own.seed if seed is None else seed}
     number = learned.update if learned else 0
     folder = source.folder / ASKS / _name({**asked, "update": number, "search": search})
-    left = BACKENDS[own.backend].as_left(source, learned, folder)
+    left = backend_of(own).as_left(source, learned, folder)
     config = validate({**merge(merge(own.plain(), left), _how(own, search)), **asked})
     plan = _planned(config, search, watch.note)
     found = play_measurement(plan, folder, watch)

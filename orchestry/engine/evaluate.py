@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from orchestry.backends import BACKENDS
+from orchestry.backends import backend_of
 from orchestry.core.config import MAX_EPISODES, RunConfig, validate
 from orchestry.core.errors import ConfigError, unknown
 from orchestry.core.resolve import Mark, leaves, marks, merge
@@ -70,9 +70,7 @@ def evaluate(
     number = (learned.update if learned else 0) if chosen_update(source, None) else None
     stage = Measurement(split=split, update=number, samples=samples)
     folder = source.folder / EVALUATIONS / stage.name
-    changes: dict[str, Any] = dict(
-        BACKENDS[source.config.get("backend", "api")].as_left(source, learned, folder)
-    )
+    changes: dict[str, Any] = dict(backend_of(own).as_left(source, learned, folder))
     if patience_s is not None:
         changes["retry"] = {"patience_s": patience_s}
     config = _held_out(merge(own.plain(), changes), split, budget_usd, samples, episodes)
@@ -264,12 +262,11 @@ def differing(one: RunConfig, other: RunConfig) -> Iterator[tuple[str, Any, Any]
 
 
 def _measured(config: RunConfig) -> dict[str, Any]:
-    """Drops places that don't matter: server addresses, and folders of bases (identified by
-    content)."""
+    """Drops places that don't matter: server addresses, and folders whose content is known."""
     return {
         key: value
         for key, value in leaves(config.model_dump(mode="json", by_alias=True))
         if Mark.MEASURED in (said := marks(RunConfig, key))
-        and Mark.RESUMABLE not in said
+        and not said & {Mark.RESUMABLE, Mark.MOVABLE}
         and not (names_base(config.backend, key) and Path(value or "").is_absolute())
     }

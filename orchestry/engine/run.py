@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestry.backends import open_backend
+from orchestry.backends.teams import as_trained
 from orchestry.core.concurrency import heeding
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, OrchestryError, too_long
@@ -99,7 +100,7 @@ def prepare(
     """
     _refuse_keys(config, environ)
     check_trackers(config.trackers, login=need_key)
-    ready = set_up(config, note, held_out)
+    ready = set_up(as_trained(config, folder), note, held_out)
     backend = open_backend(ready.config, ready.task, environ, need_key, folder)
     check(ready.config, ready.problems, backend.every)
     for text in backend.notes:

@@ -43,6 +43,11 @@ def open_provider(config: ProviderConfig, seed: int, environ: Mapping[str, str])
         return _embedded(config, environ)
     if name == "recorded":
         return _recorded(config)
+    if name == "local":
+        raise ConfigError(
+            "trained weights answer as a whole team, in backend api (--provider local:RUN): they "
+            "can't judge, write behaviours or answer for a single agent: name another provider"
+        )
     from orchestry.models.fake import DEFAULT_MODEL, FakeProvider
 
     return FakeProvider(config.fake, seed, config.model or DEFAULT_MODEL)

@@ -52,6 +52,10 @@ LISTS = {
         "judge.provider.recording",
         "behaviors.provider.recording",
         "agents.NAME.provider.recording",
+        "provider.team",
+        "judge.provider.team",
+        "behaviors.provider.team",
+        "agents.NAME.provider.team",
     ),
     Mark.MEASURED: MEASURED,
     Mark.OPERATIONAL: (

@@ -30,7 +30,7 @@ from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import write_atomic
 from orchestry.core.seeds import derive
-from orchestry.core.types import Member, Policy, Problem, Rate, Variant
+from orchestry.core.types import Member, Policy, Problem, Provider, Rate, Variant
 from orchestry.models.providers import open_provider, resolve_name
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Chains, Schedule
@@ -73,7 +73,7 @@ class ApiBackend(Backend):
         named = config.provider.model_copy(update={"name": name})
         if not need_key:
             environ = {**NO_KEYS, **environ}
-        provider = open_provider(named, config.seed, environ)
+        provider = self._opened(named, config, task, environ)
         config = config.model_copy(update={"provider": named})
         super().__init__(config, task, provider, environ)
         if self.every is not None:
@@ -82,6 +82,16 @@ class ApiBackend(Backend):
         self.notes = [*notes, *([note] if note else []), *self.notes]
         self.library = self._first_library()
         self._keep_roles(task)
+
+    def _opened(
+        self,
+        named: ProviderConfig,
+        config: RunConfig,
+        task: BaseTask[Any],
+        environ: Mapping[str, str],
+    ) -> Provider:
+        """The run's provider; raises ConfigError."""
+        return open_provider(named, config.seed, environ)
 
     def _leans_on_examples(self, asked: RunConfig) -> bool:
         """Whether the run tries only examples, and the user did not say so."""

@@ -26,6 +26,7 @@ from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.model import require_installed
 from orchestry.backends.local.ratings import hear, late_ones, notes
 from orchestry.backends.local.settings import as_chains, model_of, refuse
+from orchestry.backends.local.weights import START, Weights
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
@@ -41,45 +42,6 @@ from orchestry.task.base import BaseTask
 
 if TYPE_CHECKING:
     from orchestry.backends.local.trainer import Learnt, Trainer
-
-
-_START = "start"
-"""The run's copy of the adapters of `learn.from`."""
-_TEMPLATE_TOKENS = 64  # upper bound on what a chat template adds per message
-
-
-class Weights:
-    """A provider that is never called: answers come through Lockstep, one batch at a time."""
-
-    name, base_url = "local", ""
-    cacheable, bills_unanswered = False, False
-    slots: int | None = None
-    device: str | None = None
-    """Their device, once they are loaded."""
-    sha256: str | None = None
-    """Digest of their file, if known."""
-
-    def __init__(self, model: str, deterministic: bool) -> None:
-        self.model, self.deterministic = model, deterministic
-
-    async def complete(
-        self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
-    ) -> Completion:
-        """Never called: moves are drawn in lockstep, and another provider judges."""
-        raise AssertionError(f"the agents' weights were asked for {request.purpose}")
-
-    def input_bound(self, request: Request) -> int:
-        """A token is at least a byte."""
-        texts = [message.content.encode() for message in request.messages]
-        return sum(len(text) + _TEMPLATE_TOKENS for text in texts)
-
-    def leads(self, request: Request) -> bool:
-        return False
-
-    async def __aenter__(self) -> Weights:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +136,7 @@ class LocalBackend(Backend):
         """Raises ConfigError if the adapters to start from do not exist. A continued run has its
         own copy."""
         source, file = self.config.learn.source, "adapter_config.json"
-        if folder is not None and (folder / _START).is_dir():
+        if folder is not None and (folder / START).is_dir():
             return
         if source is None or any(source.glob(f"*/{file}")):
             return
@@ -303,7 +265,7 @@ class LocalBackend(Backend):
         if last is not None:
             trainer.resume(last)
         elif settings.source is not None:
-            kept = self._store.folder / _START
+            kept = self._store.folder / START
             own = bool(self._store.events) and kept.is_dir()
             trainer.start_from(kept if own else settings.source, any_base=own)
         return trainer
@@ -316,7 +278,7 @@ class LocalBackend(Backend):
     def _keep_start(self, store: Store) -> None:
         """Copies the starting adapters into the run, because another run may delete its
         checkpoints."""
-        source, kept = self.config.learn.source, store.folder / _START
+        source, kept = self.config.learn.source, store.folder / START
         if source is None or store.events or self.every is None:
             return
         part = kept.with_name(kept.name + ".part")
@@ -335,8 +297,8 @@ class LocalBackend(Backend):
         changes: dict[str, Any] = {"enabled": False}
         if learned is not None:
             changes["from"] = str(checkpoint(source, learned).absolute())
-        elif (source.folder / _START).is_dir():
-            changes["from"] = str((source.folder / _START).absolute())
+        elif (source.folder / START).is_dir():
+            changes["from"] = str((source.folder / START).absolute())
         return {"learn": changes}
 
     def rollout(

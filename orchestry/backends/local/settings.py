@@ -8,7 +8,7 @@ from orchestry.core.errors import ConfigError
 from orchestry.core.machine import cores
 
 ON_GPU = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
-_TEMPERATURE = 0.8
+TEMPERATURE = 0.8
 """The paper's temperature, if the config names none."""
 _FIXED = {"strategy": "chains", "beam_width": SearchConfig().beam_width}
 """Search settings that a config may repeat, because they are fixed here."""
@@ -56,7 +56,7 @@ def as_chains(config: RunConfig) -> RunConfig:
         "k_samples": learn.group_size,
         "episodes_in_flight": learn.every,
     }
-    temperature = _TEMPERATURE if sampling.temperature is None else sampling.temperature
+    temperature = TEMPERATURE if sampling.temperature is None else sampling.temperature
     own = {
         "threads": learn.threads or cores(),
         "source": learn.source.expanduser().absolute() if learn.source else None,

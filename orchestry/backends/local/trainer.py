@@ -395,11 +395,12 @@ class Crew:
         return found
 
     def _prompt(self, request: Request, n: int) -> Prompt:
+        usual = self._temperatures[request.agent]
         return Prompt(
             agent_index=self.roles.index(request.agent),
             prompt_ids=self.base.render(request.messages, request.max_tokens),
             max_tokens=request.max_tokens,
-            temperature=self._temperatures[request.agent],
+            temperature=usual if request.temperature is None else request.temperature,
             top_p=self._settings.top_p,
             stop=request.stop,
             seeds=tuple(derive(request.seed, index) for index in range(n)),

@@ -1,0 +1,165 @@
+"""A trained team in backend api: its weights answer, and search and prompts go on from there.
+
+Here the two backends meet, which know nothing of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from orchestry.backends.api.backend import ApiBackend
+from orchestry.backends.local.settings import TEMPERATURE
+from orchestry.backends.local.weights import START, TrainedWeights, run_of, team_of
+from orchestry.core.config import ProviderConfig, RunConfig, validate
+from orchestry.core.errors import ConfigError
+from orchestry.core.resolve import merge
+from orchestry.core.types import Provider, Rate
+from orchestry.store import journal
+from orchestry.store.run import Run, Store
+from orchestry.task.base import BaseTask
+
+_TAKEN = ("task", "options", "weights", "baseline", "sampling", "agents", "learn")
+"""What a run's team plays with, unless the config says otherwise."""
+_LEFT = {"learn": ("from", "vllm_url"), "agents": ("model", "provider")}
+"""Of these sections, the keys that say where the weights come from and who draws."""
+
+
+def plays_trained(config: RunConfig) -> bool:
+    """Whether a trained team answers in backend api."""
+    return config.backend == "api" and config.provider.name == "local"
+
+
+def as_trained(config: RunConfig, folder: Path | None = None) -> RunConfig:
+    """The config with the settings of the run that trained its team, where it has none of its own.
+    A config without a trained team comes back as it is.
+
+    `folder` is the run to continue, which has its own copy of the adapters. Raises ConfigError for
+    a missing team, or one of another task.
+    """
+    if not plays_trained(config):
+        return config
+    if config.provider.team is None:
+        raise ConfigError(
+            "provider local answers with a trained team: name its run, --provider local:RUN"
+        )
+    place = config.provider.team.expanduser().absolute()
+    if folder is not None and (folder / START).is_dir():
+        place = folder.absolute() / START
+    team, own = team_of(place), config.plain()
+    taken = _settings(run_of(place), {"learn": team.sizes})
+    if "task" in taken and own.get("task", taken["task"]) != taken["task"]:
+        raise ConfigError(
+            f"provider local: {place} was trained on {taken['task']}, and this run is of "
+            f"{own['task']}: leave out --task, or give a team of {own['task']}"
+        )
+    here = {"provider": {**own["provider"], "team": str(team.folder)}}
+    return validate(merge(merge(taken, own), here))
+
+
+def _settings(run: Run | None, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings to take over, as plain data."""
+    found: dict[str, Any] = {"sampling": {"temperature": TEMPERATURE}}
+    if run is not None and run.config.get("backend") == "local":
+        found = {key: run.config[key] for key in _TAKEN if key in run.config}
+        found["learn"] = _without("learn", found.get("learn", {}))
+        agents = found.get("agents", {})
+        found["agents"] = {role: _without("agents", own) for role, own in agents.items()}
+    return merge(found, sizes)
+
+
+def _without(section: str, keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if key not in _LEFT[section]}
+
+
+class TrainedBackend(ApiBackend):
+    """Backend api over the weights that backend local trained."""
+
+    provider: TrainedWeights
+
+    def __init__(
+        self,
+        config: RunConfig,
+        task: BaseTask[Any],
+        environ: Mapping[str, str],
+        need_key: bool,
+        folder: Path | None,
+    ) -> None:
+        super().__init__(config, task, environ, need_key, folder)
+        self._check_critics()
+
+    def _opened(
+        self,
+        named: ProviderConfig,
+        config: RunConfig,
+        task: BaseTask[Any],
+        environ: Mapping[str, str],
+    ) -> Provider:
+        """See ApiBackend: the weights. Raises ConfigError if they lack an agent, or changed."""
+        assert named.team is not None, "as_trained has checked it"
+        team = team_of(named.team)
+        agents = [spec.role for spec in task.agents]
+        own = {role for role, agent in config.agents.items() if agent.provider}
+        roles = [role for role in agents if role not in own]
+        if lacking := team.lacks(roles):
+            raise ConfigError(
+                f"provider local: {team.folder} has adapters of {', '.join(team.adapters)}, and "
+                f"none of {', '.join(lacking)} of task {task.name}: give a team with these agents, "
+                f"or another provider in agents.{lacking[0]}.provider"
+            )
+        if named.model not in (None, team.name):
+            raise ConfigError(
+                f"provider local: {team.folder} holds {team.name}, and provider.model is "
+                f"{named.model}: leave out provider.model, or put the adapters back that it names"
+            )
+        return TrainedWeights(team, roles, config.learn, config.seed)
+
+    def _check_critics(self) -> None:
+        """Raises ConfigError if the weights would have to judge or to write behaviours."""
+        behaviors = self.config.behaviors
+        writes = behaviors.enabled and set(behaviors.propose or ()) - {"examples"}
+        for applies, provider, fix in (
+            (
+                self.config.judge.enabled,
+                self.bench.provider,
+                "can't judge: name another provider in judge.provider.name, or set "
+                "judge.enabled=false",
+            ),
+            (
+                writes,
+                self.author.provider,
+                "can't write behaviours: name another provider in behaviors.provider.name, or set "
+                "behaviors.propose=[examples]",
+            ),
+        ):
+            if applies and provider is self.provider:
+                raise ConfigError(f"trained weights {fix}")
+
+    @asynccontextmanager
+    async def open(
+        self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
+    ) -> AsyncIterator[None]:
+        """See Backend."""
+        self.provider.warn = on_warn
+        async with super().open(store, task, rate, on_warn):
+            yield
+
+    def kept_config(self, store: Store) -> RunConfig:
+        """See Backend: with the run's own copy of the adapters. What lies in a run already, such as
+        its evaluation, uses that run's copy."""
+        config, kept = super().kept_config(store), store.folder.absolute() / START
+        source = self.provider.team.folder
+        if source.name == START and source.parent in store.folder.absolute().parents:
+            return config
+        if source != kept:
+            self.provider.team.copy(kept)
+        provider = config.provider.model_copy(update={"team": kept})
+        return config.model_copy(update={"provider": provider})
+
+    @classmethod
+    def as_left(cls, source: Run, learned: journal.Learned | None, folder: Path) -> dict[str, Any]:
+        """See Backend: with the run's own copy of the adapters."""
+        team = {"provider": {"team": str(source.folder.absolute() / START)}}
+        return {**super().as_left(source, learned, folder), **team}

@@ -1,0 +1,228 @@
+"""A trained team in backend api: its weights answer, search and prompts go on from there."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import orchestry
+from orchestry.backends.local.weights import TrainedWeights, team_of
+from orchestry.core.config import RunConfig, resolve
+from orchestry.core.errors import ConfigError, PromptTooLong, ProviderError
+from orchestry.core.learning import LearnConfig
+from orchestry.core.types import Completion, Message, Request, sample_of
+from orchestry.engine.ask import ask
+from orchestry.engine.estimate import estimate
+from orchestry.engine.evaluate import evaluate
+from orchestry.engine.run import prepare, resume
+from orchestry.store.run import Run, load_run
+from tests.backends.letters import ROLES, TASK, config, trainer, turns, write_task
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def on_top(run: Path, tasks: Path, *more: str) -> RunConfig:
+    """A search by that run's team."""
+    team = f"provider.name=local:{run}"
+    sets = ("backend=api", team, f"task_path=[{tasks}]", "episodes=2", "cache.enabled=false")
+    return resolve([], [*sets, *more])
+
+
+def request(agent: str = "left", seed: int = 0, prompt: str = "say 1", **more: Any) -> Request:
+    said = (Message(role="system", content=agent[0]), Message(role="user", content=prompt))
+    fields = {"model": "", "max_tokens": 8, "temperature": 0.8, "messages": said, "seed": seed}
+    return Request(agent=agent, **{**fields, **more})
+
+
+@pytest.fixture
+def trained(finished: Run, tmp_path: Path) -> Path:
+    """The run that trained, as a copy that a test may change."""
+    return Path(shutil.copytree(finished.folder, tmp_path / "trained"))
+
+
+@pytest.fixture
+def searched(trained: Path, tasks: Path, tmp_path: Path) -> Run:
+    return orchestry.train(on_top(trained, tasks), tmp_path / "searched")
+
+
+def test_the_weights_of_a_run_answer_in_a_search(
+    searched: Run, finished: Run, model: str, tmp_path: Path
+) -> None:
+    assert searched.summary.stopped == "done"
+    assert (searched.summary.calls, searched.summary.cost_usd) == (2 * 4 * 2, 0.0)
+    assert {row.provider for row in searched.summary.usage} == {"local"}
+    ours = trainer(model, finished.folder / "checkpoints" / "000008")
+    for turn in (turn for episode in searched.episodes for turn in turns(episode)):
+        assert turn.completion.model == searched.summary.model
+        assert turn.completion.tokens is None
+    bare = ours.draw([sample_of(request(seed=7), 1)], 1)[0][0].text
+
+    async def served() -> str:
+        weights = TrainedWeights(
+            team_of(finished.folder), ROLES, LearnConfig(rank=4, alpha=8, threads=1), 0
+        )
+        async with weights:
+            asked = sample_of(request(seed=7, model=weights.model), 1)
+            return (await weights.complete(asked)).text
+
+    assert asyncio.run(served()) == bare
+
+
+def test_the_team_plays_as_it_was_trained_unless_told_otherwise(finished: Run, tasks: Path) -> None:
+    found = prepare(on_top(finished.folder, tasks)).config
+    assert (found.task, found.sampling.max_tokens, found.sampling.temperature) == (
+        "letters",
+        8,
+        0.8,
+    )
+    assert (found.learn.rank, found.learn.alpha, found.learn.threads) == (4, 8, 1)
+    other = prepare(on_top(finished.folder, tasks, "sampling.max_tokens=5")).config
+    assert (other.sampling.max_tokens, other.sampling.temperature) == (5, 0.8)
+    bare = prepare(on_top(finished.folder / "checkpoints" / "000004", tasks)).config
+    assert bare.provider.model != found.provider.model
+    assert bare.learn == found.learn
+
+
+def test_it_goes_on_without_the_run_that_trained_it(
+    searched: Run, trained: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(trained)
+    more = resume(searched.folder, {"episodes": 3})
+    assert more.summary.calls == 3 * 4 * 2
+    moved = Path(shutil.move(searched.folder, tmp_path / "moved"))
+    assert resume(moved, {"episodes": 4}).summary.calls == 4 * 4 * 2
+    measured = evaluate(moved, "dev")
+    assert measured.summary.model == load_run(moved).summary.model
+    assert not (measured.folder / "start").exists()
+    again = evaluate(moved, "dev")
+    assert again.summary.calls == measured.summary.calls
+    answer = ask(moved, "say 9")
+    assert answer.run.summary.calls == 2
+
+
+def test_a_dry_run_loads_no_weights(finished: Run, tasks: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished.folder / "checkpoints" / "000008", tmp_path / "team"))
+    for file in folder.glob("*/*.safetensors"):
+        file.write_bytes(b"no weights")
+    found = estimate(on_top(folder, tasks, "task=letters", "sampling.max_tokens=8"))
+    assert (found.calls, found.cost_usd.max) == (16, 0.0)
+
+
+def test_prompts_are_learned_over_the_weights(finished: Run, tasks: Path, tmp_path: Path) -> None:
+    sets = ("behaviors.enabled=true", "behaviors.every=2", "behaviors.propose=[rules]")
+    sets = (*sets, "behaviors.provider.name=fake", "episodes=4")
+    run = orchestry.train(on_top(finished.folder, tasks, *sets), tmp_path / "run")
+    assert run.summary.updates == 2
+    asked = {(row.purpose, row.provider) for row in run.summary.usage}
+    assert asked >= {("act", "local"), ("distil", "fake"), ("trial", "local")}
+    left = load_run(run.folder).config["provider"]
+    assert left["team"] == str(run.folder / "start")
+
+
+class Counted(TrainedWeights):
+    """Keeps the sizes of its batches."""
+
+    sizes: list[int]
+
+    def _draw(self, requests: Sequence[Request]) -> list[Completion | Exception]:
+        self.sizes.append(len(requests))
+        return super()._draw(requests)
+
+
+async def test_calls_that_wait_together_are_one_batch(finished: Run) -> None:
+    settings = LearnConfig(rank=4, alpha=8, threads=1)
+    weights = Counted(team_of(finished.folder), ROLES, settings, 0)
+    weights.sizes = []
+    async with weights:
+        asked = [request(role, seed, model=weights.model) for role in ROLES for seed in range(5)]
+        together = await asyncio.gather(*(weights.complete(one) for one in asked))
+        assert weights.sizes == [10]
+        alone = [await weights.complete(one) for one in asked]
+        assert [one.text for one in together] == [one.text for one in alone]
+        long = request(prompt="x" * 600, model=weights.model)
+        both = [weights.complete(one) for one in (asked[0], long)]
+        fits, refused = await asyncio.gather(*both, return_exceptions=True)
+        assert isinstance(fits, Completion)
+        assert isinstance(refused, PromptTooLong)
+        with pytest.raises(ProviderError, match="unknown model of the team 'other'"):
+            await weights.complete(request(model="other"))
+
+
+async def test_a_batch_that_nobody_waits_for_ends(finished: Run) -> None:
+    settings = LearnConfig(rank=4, alpha=8, threads=1)
+    async with TrainedWeights(team_of(finished.folder), ROLES, settings, 0) as weights:
+        endless = request(model=weights.model, max_tokens=400, prompt="x")
+        call = asyncio.create_task(weights.complete(endless))
+        await asyncio.sleep(0.05)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await weights.complete(request(model=weights.model))).output_tokens
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["task=code_review"], "was trained on letters, and this run is of code_review"),
+        (["judge.enabled=true"], "trained weights can't judge: name another"),
+        (
+            ["behaviors.enabled=true", "behaviors.propose=[rules]"],
+            "trained weights can't write behaviours: name another",
+        ),
+        (["provider.model=other"], r"holds tiny\+.*, and provider.model is other"),
+        (["agents.left.provider=local:there"], "they can't judge, write behaviours or answer for"),
+        (["provider.name=fake"], "team is for provider.name=local"),
+    ],
+)
+def test_what_a_trained_team_can_not_do_is_refused(
+    finished: Run, tasks: Path, sets: list[str], message: str
+) -> None:
+    team = [f"provider.team={finished.folder}"] if sets == ["provider.name=fake"] else []
+    with pytest.raises(ConfigError, match=message):
+        prepare(on_top(finished.folder, tasks, *team, *sets))
+
+
+def test_a_team_that_is_none_is_refused(
+    searched: Run, trained: Path, tasks: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="gone is not a folder here: give a run of backend local"):
+        prepare(on_top(tmp_path / "gone", tasks))
+    with pytest.raises(ConfigError, match="holds no adapters"):
+        prepare(on_top(tasks, tasks))
+    with pytest.raises(ConfigError, match="is a run of backend api, whose team has no weights"):
+        prepare(on_top(searched.folder, tasks))
+    with pytest.raises(ConfigError, match="name its run, --provider local:RUN"):
+        prepare(resolve([], ["provider.name=local", f"task_path=[{tasks}]", "task=letters"]))
+    shutil.rmtree(trained / "checkpoints" / "000008" / "right")
+    with pytest.raises(ConfigError, match="has adapters of left, and none of right of task letter"):
+        prepare(on_top(trained / "checkpoints" / "000008", tasks))
+
+
+def test_a_run_refuses_other_adapters_than_it_began_with(searched: Run) -> None:
+    left, right = (searched.folder / "start" / role for role in ROLES)
+    shutil.rmtree(left)
+    shutil.copytree(right, left)
+    with pytest.raises(ConfigError, match="put the adapters back that it names"):
+        resume(searched.folder, {"episodes": 3})
+
+
+def test_a_run_that_learned_nothing_has_no_team(model: str, tasks: Path, tmp_path: Path) -> None:
+    run = orchestry.train(config(model, tasks, "episodes=1"), tmp_path / "run")
+    with pytest.raises(ConfigError, match="has no update yet, and no adapters to start from"):
+        prepare(on_top(run.folder, tasks))
+
+
+def test_a_team_shares_its_adapter_with_other_agents(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    run = orchestry.train(config(model, tasks, "learn.shared=true"), tmp_path / "run")
+    other = write_task(tmp_path / "tasks", TASK.replace('"right"', '"third"'))
+    found = orchestry.train(on_top(run.folder, other), tmp_path / "api")
+    assert {row.agent for row in found.summary.usage} == {"left", "third"}
