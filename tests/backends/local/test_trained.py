@@ -116,8 +116,8 @@ def test_a_dry_run_loads_no_weights(finished: Run, tasks: Path, tmp_path: Path) 
 
 
 def test_prompts_are_learned_over_the_weights(finished: Run, tasks: Path, tmp_path: Path) -> None:
-    sets = ("behaviors.enabled=true", "behaviors.every=2", "behaviors.propose=[rules]")
-    sets = (*sets, "behaviors.provider.name=fake", "episodes=4")
+    learns = ("behaviors.enabled=true", "behaviors.every=2", "behaviors.propose=[rules]")
+    sets = (*learns, "behaviors.provider.name=fake", "episodes=4")
     run = orchestry.train(on_top(finished.folder, tasks, *sets), tmp_path / "run")
     assert run.summary.updates == 2
     asked = {(row.purpose, row.provider) for row in run.summary.usage}
