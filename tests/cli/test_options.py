@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from orchestry.cli.options import config_from, settings, which_update
+from orchestry.cli.options import config_from, provider_name, settings, which_update
 from orchestry.core.errors import ConfigError
 
 
@@ -34,3 +34,30 @@ def test_an_update_is_a_number_or_the_best() -> None:
     assert [which_update(text) for text in (None, "best", "3")] == [None, "best", 3]
     with pytest.raises(typer.BadParameter, match="'-1' is not an update"):
         which_update("-1")
+
+
+@pytest.mark.parametrize("text", ["auto", "fake", "local"])
+def test_a_provider_is_named(text: str) -> None:
+    assert provider_name(text) == text
+
+
+@pytest.mark.parametrize("text", ["locl", "local:", "fake:runs", ""])
+def test_another_word_is_no_provider(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is none of auto, .* or local:RUN"):
+        provider_name(text)
+
+
+def test_a_trained_team_is_named_by_its_folder(tmp_path: Path) -> None:
+    found = config_from(provider=provider_name(f"local:{tmp_path}")).provider
+    assert (found.name, found.team) == ("local", tmp_path)
+
+
+def test_the_last_run_can_be_the_team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "trained"
+    run.mkdir(parents=True)
+    for name in ("journal.jsonl", "config.yaml"):
+        (run / name).write_text("")
+    assert provider_name("local:last") == f"local:{Path('runs', 'trained')}"
+    (tmp_path / "last").mkdir()
+    assert provider_name("local:last") == "local:last"
