@@ -43,7 +43,7 @@ def test_a_provider_is_named(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["locl", "local:", "fake:runs", ""])
 def test_another_word_is_no_provider(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is none of auto, .* or local:RUN"):
+    with pytest.raises(typer.BadParameter, match=r"is none of auto, .* or local:RUN"):
         provider_name(text)
 
 
