@@ -21,6 +21,8 @@ from orchestry.core import errors
 from orchestry.core.distribution import install
 from orchestry.core.types import Problem, Split
 from orchestry.task.base import read_problems
+from orchestry.task.humaneval import HUB, function
+from orchestry.task.humaneval import Function as Function
 
 _UNREADABLE = (OSError, EOFError, zlib.error, UnicodeDecodeError)
 _Row = tuple[str, Any]
@@ -70,6 +72,23 @@ def own(path: Path, split: Split, banks: Iterable[str]) -> Sequence[Problem]:
         raise errors.TaskError(
             f"{error}; a copy of a data set needs options.bank: {', '.join(banks)}"
         ) from None
+
+
+def functions(bank: str, path: Path | None) -> Sequence[Function]:
+    """The functions of `bank`, `humaneval` or `coophumaneval`, in the data set's order.
+
+    `path` as in `rows`. Raises ConfigError if the data set can't be reached, TaskError naming file
+    and row where its content is not of the right shape.
+    """
+    found: dict[str, Function] = {}
+    for where, row in rows(HUB[bank], path):
+        one = function(bank, where, row)
+        if one.id in found:
+            raise errors.TaskError(f"{where}: a second row of the id '{one.id}': drop one")
+        found[one.id] = one
+    if not found:
+        raise errors.TaskError(f"{path or HUB[bank]} has no rows: give a whole copy of {HUB[bank]}")
+    return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True)

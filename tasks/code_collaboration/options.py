@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -24,6 +23,4 @@ class Options(generated.Bank):
     feedback: Feedback = "failure"
     """What an agent learns of the turn before: nothing, how far the team came, or also the first
     failing call."""
-    own: ClassVar[Sequence[str]] = ("own", "generated", "humaneval", "coophumaneval")
-    path: Path | None = None
-    """A data set's own local file or folder; None: it is fetched by the extra `datasets`."""
+    hubs: ClassVar[Sequence[str]] = ("humaneval", "coophumaneval")

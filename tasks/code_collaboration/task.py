@@ -76,10 +76,7 @@ class CodeCollaboration(BaseTask[Work]):
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        own = self.options
-        if own.bank in sources.HUB:
-            return own.graded(sources.problems(own.bank, own.path, split))
-        return own.problems(split, own.path or BANK, [*sources.HUB])
+        return self.options.problems(split, BANK, sources.problems)
 
     def reset(self, problem: Problem, seed: int) -> Work:
         return Work(problem)

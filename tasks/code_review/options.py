@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from orchestry import generated
@@ -11,3 +12,4 @@ class Options(generated.Bank):
     """The settings of the code review task. Grade 1 is one expression, 5 dynamic programming."""
 
     helper: ClassVar[bool] = False
+    hubs: ClassVar[Sequence[str]] = ("humaneval",)

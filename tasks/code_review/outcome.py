@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestry import Call, Problem, Tools, compare, show_call, show_value
+from orchestry import Call, Problem, Tools, compare, join_code, show_call, show_value
 
 _SHOWN_FAILURES = 2
 
@@ -35,7 +35,8 @@ async def run_tests(problem: Problem, code: str, tools: Tools) -> Outcome:
         return Outcome(code, (False,) * len(tests))
     name = problem.data["entry_point"]
     calls = [Call(args=tuple(args)) for args, _ in tests]
-    results = await tools.sandbox.run(code, name, calls)
+    whole = join_code([problem.data.get("preamble", ""), code])
+    results = await tools.sandbox.run(whole, name, calls)
     passed, failures = [], []
     for (args, expected), result in zip(tests, results, strict=True):
         passed.append(result.verdict == "value" and compare(expected, result.value))

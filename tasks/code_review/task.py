@@ -19,10 +19,11 @@ from orchestry import (
     best_constant,
     beyond_chance,
     extract_code,
+    join_code,
     show_call,
 )
 
-from . import reward
+from . import reward, sources
 from .flaws import flaws, plain
 from .options import Options
 from .outcome import Outcome, run_tests
@@ -66,12 +67,13 @@ class CodeReview(TeamTask):
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        return self.options.problems(split, BANK)
+        return self.options.problems(split, BANK, sources.problems)
 
     def observe(self, state: Transcript, agent: str) -> str:
         problem = state.problem
         if agent == "writer":
-            return f"{_ask(problem)}\n\n```python\n{problem.data['signature']}\n```"
+            lines = join_code([problem.data.get("preamble", ""), problem.data["signature"]])
+            return f"{_ask(problem)}\n\n```python\n{lines}\n```"
         code = extract_code(state.last("writer"), problem.data["entry_point"])
         shown = f"{_ask(problem)}\n\n```python\n{code or '# no code'}\n```"
         if agent == "reviewer":

@@ -102,7 +102,6 @@ def test_a_row_becomes_a_problem() -> None:
         "signature": signature,
         "preamble": "from typing import List",
         "aux_signature": "def aux(heights: List[int], count: int=2):",
-        "grade": 3,
         "reference": f"{signature}\n{ROWS[0]['canonical_solution']}",
     }
 

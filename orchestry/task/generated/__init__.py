@@ -7,18 +7,20 @@ its own. What a problem is depends on its parts alone; the seed decides which ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Frozen, Problem, Split
 from orchestry.task import datasets
 from orchestry.task.generated.compose import ALL, SCHEMES, Composition, drawn, problem
 
+_OWN = ("own", "generated")
+"""The banks of every task with problems of code."""
 _PER_DEV = 5
 """One in so many of the problems that are not for test is for dev."""
 _HELD_OUT = 4
@@ -87,13 +89,16 @@ Grades = Annotated[tuple[int, ...], BeforeValidator(_numbers)]
 class Bank(Frozen):
     """The options of a task with problems of code: where they come from, and how hard they are."""
 
-    own: ClassVar[Sequence[str]] = ("own", "generated")
-    """The banks that have a name."""
+    hubs: ClassVar[Sequence[str]] = ()
+    """The data sets that the task takes problems from."""
     helper: ClassVar[bool] = True
     """Whether generated problems are for two, a helper and main."""
     bank: str = "own"
-    """The problems: `own` (beside the task), `generated` (by a program), or a file of problems in
-    the task's own format."""
+    """The problems: `own` (beside the task), `generated` (by a program), the name of a data set
+    that the task reads, or a file of problems in the task's own format."""
+    path: Path | None = None
+    """For `own`: a file of problems in the task's own format. For a data set: a local copy of it,
+    file or folder; None: it is fetched by the extra `datasets`."""
     grade: Grades = ()
     """Only problems of these grades: `1`, `1-2`, `1,3`; 1 is the easiest. (): all."""
     size: int = Field(400, ge=4, le=10_000)
@@ -104,27 +109,47 @@ class Bank(Frozen):
     @field_validator("bank")
     @classmethod
     def _known(cls, bank: str) -> str:
-        if bank in cls.own or Path(bank).expanduser().is_file():
+        named = (*_OWN, *cls.hubs)
+        if bank in named or Path(bank).expanduser().is_file():
             return bank
         raise ValueError(
-            f"found '{bank}', which is no file: name {', '.join(cls.own)}, or a file of problems"
+            f"found '{bank}', which is no file: name {', '.join(named)}, or a file of problems"
         )
 
-    def problems(self, split: Split, beside: Path, hubs: Sequence[str] = ()) -> Sequence[Problem]:
-        """The problems of one split, of the grades asked for; `beside` is the task's own file.
+    @model_validator(mode="after")
+    def _path_is_used(self) -> Self:
+        if self.path is not None and self.bank not in ("own", *self.hubs):
+            raise ValueError(
+                f"options.path={self.path} is not read with options.bank={self.bank}: leave out "
+                "one of the two"
+            )
+        return self
 
+    def problems(
+        self, split: Split, beside: Path, of_hub: Callable[..., Sequence[Problem]]
+    ) -> Sequence[Problem]:
+        """The problems of one split, of the grades asked for.
+
+        `beside` is the task's own file; `of_hub(bank, path, split)` gives those of a data set.
         Raises ConfigError if none has such a grade, and as `datasets.own` does.
         """
         if self.bank == "generated":
             return problems(split, self.size, self.bank_seed, self.grade, self.helper)
-        path = beside if self.bank in self.own else Path(self.bank)
-        return self.graded(datasets.own(path, split, hubs))
+        if self.bank in self.hubs:
+            return self.graded(of_hub(self.bank, self.path, split))
+        path = (self.path or beside) if self.bank == "own" else Path(self.bank)
+        return self.graded(datasets.own(path, split, self.hubs))
 
     def graded(self, found: Sequence[Problem]) -> Sequence[Problem]:
         """Those of the grades asked for."""
         if not self.grade or not found:
             return found
         kept = [one for one in found if one.data.get("grade") in self.grade]
+        if not any("grade" in one.data for one in found):
+            raise ConfigError(
+                f"options.grade={','.join(map(str, self.grade))}: the problems of bank {self.bank} "
+                "have no grades: leave out options.grade, or take another bank"
+            )
         if not kept:
             there = sorted({str(one.data.get("grade", "none")) for one in found})
             raise ConfigError(
