@@ -32,6 +32,7 @@ from orchestry.engine.session import Observer, Session, Silent, Work
 from orchestry.engine.trust import Trust, of_run, remember
 from orchestry.rollout.rollout import task_rater
 from orchestry.sandbox import open_sandbox
+from orchestry.store.checkpoints import DISTILLED
 from orchestry.store.journal import Opened, Stopped
 from orchestry.store.run import Run, Store, existing, load_run, read_config
 from orchestry.store.trackers import check_trackers
@@ -80,6 +81,11 @@ def resume(
     records them) and a journal that lost its end.
     """
     watch, place = observer or Silent(), existing(Path(folder))
+    if (place / DISTILLED).exists():
+        raise ConfigError(
+            f"{place} is a distilled team, and no episodes were played in it: begin a run with its "
+            f"weights, `orchestry run --backend local --set learn.from={place}/checkpoints/000001`"
+        )
     before = read_config(place)
     check_changes(changes or {}, str(before.get("backend")))
     config = of_run(place, changes, trust, watch.note)

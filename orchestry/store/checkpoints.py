@@ -15,6 +15,8 @@ Which = int | Literal["best"] | None
 """None: the last one. 0: the untrained team."""
 OPTIMIZER = "optimizer.pt"
 """The part of a checkpoint that only a resume needs."""
+DISTILLED = "distil.json"
+"""In a folder of `orchestry distil`: what was read, and how it was learned."""
 
 
 def best_evaluation(events: Iterable[Event]) -> Evaluated | None:

@@ -111,6 +111,19 @@ class Base:
             )
         return tuple(ids)
 
+    def answer_ids(self, text: str, ended: bool) -> tuple[int, ...]:
+        """Token ids of an answer that others wrote; `ended`: with the end token behind it."""
+        found: Any = self.tokenizer(self._without_controls(text), add_special_tokens=False)
+        return (*found["input_ids"], *([self.end_id] if ended else []))
+
+    @property
+    def end_id(self) -> int:
+        """The token that ends an answer in the chat template; else the tokenizer's EOS."""
+        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}]
+        ids: Any = self.tokenizer.apply_chat_template(chat, return_dict=False)
+        ends = [i for i in ids if i in self.eos_ids]
+        return int(ends[-1] if ends else cast(Any, self.tokenizer).eos_token_id)
+
     def _without_controls(self, text: str) -> str:
         for name in self.tokenizer.all_special_tokens:
             text = text.replace(name, f"{name[:1]} {name[1:]}")

@@ -145,6 +145,17 @@ class Trainer:
             tokens=sum(len(sample.ids) for sample in batch.samples),
         )
 
+    def loss(self, batch: Batch) -> float:
+        """The loss of equation 2, without gradient and dropout; no weight changes."""
+        with explained(self.crews), torch.no_grad():
+            return self._micro.run(
+                lambda tokens: sum(
+                    part.loss.item()
+                    for crew in self.crews
+                    for part in crew.parts(batch, tokens, None)
+                )
+            )
+
     def _step(self) -> Step:
         """Raises LearnError if memory runs out; the last checkpoint stays intact."""
         try:

@@ -1,0 +1,215 @@
+"""`orchestry distil`: winners of runs, and gold answers, become a local team's weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from orchestry.cli.groups import App
+from orchestry.cli.options import (
+    MODEL,
+    OUTPUT,
+    RUN,
+    Json,
+    RunFlags,
+    Seed,
+    Sets,
+    TaskPath,
+    Trusted,
+    flag,
+    option,
+    run_folder,
+    run_folders,
+    settings,
+    task_names,
+    trusting,
+)
+
+if TYPE_CHECKING:
+    from orchestry.cli.console import Console
+    from orchestry.engine.distil import Distilled, Examples, How
+
+WHAT, LEARNING = "What is learned", "How it is learned"
+app = App()
+
+
+@app.command("distil")
+def _command(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RUN...",
+            help="Runs on train, of any backend.",
+            parser=run_folder,
+            autocompletion=run_folders,
+        ),
+    ] = None,
+    into: Annotated[Path | None, option(OUTPUT, "A new folder.  [runs/...]", metavar="DIR")] = None,
+    gold: Annotated[
+        bool,
+        flag(WHAT, "Learn the train problems' gold answers, with or without runs.", "--gold"),
+    ] = False,
+    by: Annotated[
+        Literal["reward", "advantage", "credit", "rating"],
+        option(WHAT, "What trajectories are compared by."),
+    ] = "reward",
+    top: Annotated[
+        float, option(WHAT, "Share of the trajectories that win, for each agent.", metavar="SHARE")
+    ] = 0.2,
+    min_reward: Annotated[
+        float, option(WHAT, "A winner has at least this reward.", metavar="R")
+    ] = 0.0,
+    drop_behaviors: Annotated[
+        bool,
+        flag(
+            WHAT,
+            "Leave learned behaviours out of the prompts: what they taught goes into the weights.",
+            "--drop-behaviors",
+        ),
+    ] = False,
+    task: Annotated[
+        str | None,
+        option(RUN, "The task.  [the runs']", metavar="NAME", autocompletion=task_names),
+    ] = None,
+    task_path: TaskPath = None,
+    seed: Seed = None,
+    sets: Sets = None,
+    model: Annotated[
+        str | None,
+        option(
+            MODEL,
+            "The base: `embedded`, a folder, or a hub's id.  [as `run --backend local`]",
+            metavar="M",
+        ),
+    ] = None,
+    epochs: Annotated[int, option(LEARNING, "Passes over the examples, at most.")] = 4,
+    learning_rate: Annotated[float, option(LEARNING, "AdamW's learning rate.")] = 1e-3,
+    batch: Annotated[int, option(LEARNING, "Examples of each agent per step.")] = 4,
+    held_out: Annotated[
+        float,
+        option(
+            LEARNING,
+            "Share of the problems that is held out; an agent stops when their loss rises.",
+            metavar="SHARE",
+        ),
+    ] = 0.1,
+    trust: Trusted = False,
+    dry_run: Annotated[
+        bool, flag(OUTPUT, "Print the number of examples and tokens; learn nothing.", "--dry-run")
+    ] = False,
+    verbose: Annotated[bool, flag(OUTPUT, "Tracebacks.", "--verbose")] = False,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune a local team on the best answers of runs, or on gold answers.
+
+    Each agent's LoRA adapter learns the agent's own answers in the winning trajectories. The folder
+    that is written holds a checkpoint, for `run --backend local --set learn.from=...`; `evaluate`,
+    `ask` and `export` take the folder itself. `--set learn.rank=8` and the like set up the
+    adapters.
+    """
+    from orchestry.cli.console import Notes
+    from orchestry.cli.screen import console
+    from orchestry.engine.distil import distil
+
+    where = console(stderr=True)
+    config = settings(RunFlags(task=task, task_path=task_path, seed=seed, sets=sets, model=model))
+    how: How = {
+        "by": by,
+        "top": top,
+        "min_reward": min_reward,
+        "gold": gold,
+        "drop_behaviors": drop_behaviors,
+        "epochs": epochs,
+        "learning_rate": learning_rate,
+        "batch": batch,
+        "held_out": held_out,
+    }
+    note = Notes(where)
+    if dry_run:
+        from orchestry.engine.distil import examples
+
+        found = examples(runs or (), config=config, note=note, trust=trusting(trust), **how)
+        _estimate(found, note, as_json=as_json)
+        return
+    with _steps(where) as progress:
+        done = distil(
+            runs or (),
+            into,
+            config=config,
+            note=note,
+            progress=progress,
+            trust=trusting(trust),
+            **how,
+        )
+    typer.echo(json.dumps(_plain(done)) if as_json else _told(done))
+
+
+@contextmanager
+def _steps(where: Console) -> Iterator[Callable[[int, int], None]]:
+    """A bar of steps on a terminal; a file gets the notes alone."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    with Progress(
+        BarColumn(bar_width=10),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=where,
+        disable=not where.is_terminal,
+        transient=True,
+    ) as bar:
+        task = bar.add_task("steps", total=None, visible=False)
+
+        def show(done: int, steps: int) -> None:
+            bar.update(task, completed=done, total=steps, visible=True)
+
+        yield show
+
+
+def _estimate(found: Examples, note: Callable[[str], None], *, as_json: bool) -> None:
+    """Prints what would be learned."""
+    from orchestry.engine.distil import counts
+
+    rows = counts(found, note)
+    if as_json:
+        typer.echo(json.dumps({"task": found.plan.config.task, "agents": rows}))
+        return
+    for role, row in rows.items():
+        typer.echo(
+            f"{role}: {row['examples']} examples, {row['tokens']:,} tokens to learn and "
+            f"{row['prompt_tokens']:,} of prompts; {row['held_out']} held out"
+        )
+
+
+def _plain(found: Distilled) -> dict[str, Any]:
+    return {
+        "run_dir": str(found.run),
+        "checkpoint": str(found.folder),
+        "agents": {
+            role: {
+                "examples": found.examples[role],
+                "held_out_loss": (losses := found.held_out[role])
+                and {"before": losses[0], "after": losses[1]},
+            }
+            for role in found.agents
+        },
+    }
+
+
+def _told(found: Distilled) -> str:
+    lines = list[str]()
+    for role in found.agents:
+        losses = found.held_out[role]
+        how = f", held-out loss {losses[0]:.3f} -> {losses[1]:.3f}" if losses else ""
+        lines.append(f"{role}: {found.examples[role]} examples{how}")
+    return "\n".join(
+        [
+            *lines,
+            f"  {found.run}: `orchestry evaluate {found.run}` measures the team, and",
+            f"  `orchestry run --backend local --set learn.from={found.folder}` trains it on",
+        ]
+    )

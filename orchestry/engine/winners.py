@@ -1,0 +1,235 @@
+"""The winning trajectories of runs, as what each agent is to learn from them: its own answers.
+
+Only runs on train are read, so that nothing is learned from problems that measure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from orchestry.core.errors import ConfigError
+from orchestry.core.seeds import derive
+from orchestry.core.types import TASK_ERROR, Member, Message, Tokens, Turn
+from orchestry.store.journal import last_words
+from orchestry.store.records import EpisodeRecord, NodeRecord
+from orchestry.store.run import Run
+
+By = Literal["reward", "advantage", "credit", "rating"]
+BY: dict[By, str] = {
+    "reward": "the trajectory's reward",
+    "advantage": "its reward above the mean of its problem's trajectories",
+    "credit": "the agent's credit for it",
+    "rating": "a person's rating of it",
+}
+TOP = 0.2
+"""The share of trajectories that win, as in `behaviors.top`."""
+_NO_ANSWER = ("too_long", "refusal")
+"""Endings of answers that no model gave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which trajectories win."""
+
+    by: By = "reward"
+    top: float = TOP
+    """Share of the trajectories, for each agent."""
+    min_reward: float = 0.0
+    """A winner has at least this reward; one of 0 never wins."""
+    seed: int = 0
+    """Breaks ties."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for values out of range."""
+        if self.by not in BY:
+            raise ConfigError(f"by is '{self.by}': choose one of {', '.join(BY)}")
+        if not 0.0 < self.top <= 1.0:
+            raise ConfigError(f"top is {self.top:g}: give a share above 0, and 1 at most")
+        if not 0.0 <= self.min_reward <= 1.0:
+            raise ConfigError(f"min-reward is {self.min_reward:g}: give a reward in [0, 1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One answer that an agent is to learn to give."""
+
+    agent: str
+    messages: tuple[Message, ...]
+    """The prompt."""
+    answer: str
+    ended: bool
+    """Whether it ended by itself; if not, it was cut, and its end is not to be learned."""
+    tokens: Tokens | None
+    """As local weights saw and drew it, if they did."""
+    drawn: tuple[Message, ...]
+    """The prompt of these tokens."""
+    problem: str
+    reward: float
+    """Of its trajectory."""
+    run: str
+    """The run directory's name, or `gold`."""
+    model: str
+    """Who answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    record: EpisodeRecord
+    leaf: NodeRecord
+    run: Run
+    worth: float
+    coin: int
+
+
+def check_source(run: Run, task: str | None = None) -> None:
+    """Raises ConfigError for a run that nothing may be learned from, or of another task."""
+    config, folder = run.config, run.folder
+    splits = {str(config.get("split", "train")), *(one.split for one in run.episodes)} - {"train"}
+    if splits:
+        raise ConfigError(
+            f"{folder} was played on {', '.join(sorted(splits))}, which measures what is learned: "
+            "name runs on train"
+        )
+    if config.get("problem") is not None:
+        raise ConfigError(f"{folder} was asked for an input of its own: name runs on train")
+    if (name := config.get("baseline")) is not None:
+        raise ConfigError(
+            f"{folder} was played as baseline {name}, whose agents are not the team's: name runs "
+            "of the team"
+        )
+    if task is not None and config.get("task") != task:
+        raise ConfigError(
+            f"{folder} is of task {config.get('task')}, and the team is of task {task}: name runs "
+            "of one task"
+        )
+
+
+def winners(runs: Sequence[Run], choice: Choice) -> list[Lesson]:
+    """Every agent's answers in its best trajectories, each once, the best trajectories first.
+
+    Raises ConfigError if the runs have no trajectory to compare, or none that wins.
+    """
+    found = list[Lesson]()
+    compared = 0
+    for agent in _agents(runs):
+        candidates = list(_candidates(runs, agent, choice))
+        compared += len(candidates)
+        candidates.sort(key=lambda one: (-one.worth, one.coin))
+        for one in candidates[: math.ceil(choice.top * len(candidates))]:
+            if _wins(one, choice):
+                found += _lessons(one, agent)
+    if not compared:
+        raise ConfigError(
+            f"nobody rated a trajectory of {_named(runs)}: rate with `orchestry rate`, or choose "
+            "another --by"
+            if choice.by == "rating"
+            else f"{_named(runs)} has no finished trajectory: name other runs"
+        )
+    if not found:
+        raise ConfigError(
+            f"no trajectory of {_named(runs)} wins by {choice.by} with a reward of at least "
+            f"{choice.min_reward:g} and above 0: lower --min-reward, raise --top, or name other "
+            "runs"
+        )
+    return found
+
+
+def _named(runs: Sequence[Run]) -> str:
+    return ", ".join(str(run.folder) for run in runs)
+
+
+def _agents(runs: Iterable[Run]) -> list[str]:
+    """All agents that moved, in the order in which they first did."""
+    return list(
+        dict.fromkeys(
+            turn.agent
+            for run in runs
+            for record in run.episodes
+            for node in record.nodes
+            for turn in node.turns
+        )
+    )
+
+
+def _candidates(runs: Sequence[Run], agent: str, choice: Choice) -> Iterator[_Candidate]:
+    """The finished trajectories with their worth for the agent."""
+    for number, run in enumerate(runs):
+        said = last_words(run.events) if choice.by == "rating" else {}
+        for record in run.episodes:
+            rated = {
+                node: one.rating
+                for (episode, node), one in said.items()
+                if episode == record.episode and one.answers in ("", record.answers(node))
+            }
+            mean = record.mean_leaf_reward
+            for leaf in record.leaves():
+                worth: dict[By, float | None] = {
+                    "reward": leaf.score.total,
+                    "advantage": leaf.score.total - mean,
+                    "credit": _credit(record, leaf.id, agent),
+                    "rating": rated.get(leaf.id),
+                }
+                if (own := worth[choice.by]) is not None and TASK_ERROR not in leaf.score.tags:
+                    coin = derive(choice.seed, "tie", number, record.episode, leaf.id)
+                    yield _Candidate(record, leaf, run, own, coin)
+
+
+def _credit(record: EpisodeRecord, leaf: str, agent: str) -> float | None:
+    """The agent's credit; only the best and the worst trajectory of an episode have some."""
+    found = (one.credit for one in record.credits if (one.leaf, one.agent) == (leaf, agent))
+    return next(found, None)
+
+
+def _wins(one: _Candidate, choice: Choice) -> bool:
+    relative = choice.by in ("advantage", "credit")
+    enough = one.leaf.score.total >= choice.min_reward and one.leaf.score.total > 0.0
+    return enough and (one.worth > 0.0 or not relative)
+
+
+def _lessons(one: _Candidate, agent: str) -> Iterator[Lesson]:
+    turns = [turn for node in one.record.path(one.leaf.id) for turn in node.turns]
+    for turn in turns:
+        if turn.agent == agent and (found := lesson(turn, one.record.problem)) is not None:
+            yield replace(found, reward=one.leaf.score.total, run=one.run.folder.absolute().name)
+
+
+def lesson(turn: Turn, problem: str) -> Lesson | None:
+    """A turn as a lesson; None for an answer that no model gave."""
+    answer = turn.completion
+    if answer.failed or answer.stop in _NO_ANSWER or not answer.text.strip():
+        return None
+    return Lesson(
+        agent=turn.agent,
+        messages=turn.messages,
+        answer=answer.text,
+        ended=answer.stop == "end",
+        tokens=answer.tokens,
+        drawn=turn.messages,
+        problem=problem,
+        reward=1.0,
+        run="gold",
+        model=answer.model,
+    )
+
+
+def without_behaviors(found: Sequence[Lesson], team: Mapping[str, Member]) -> list[Lesson]:
+    """The lessons with the prompts of a team that has learned nothing: its system prompts and
+    examples before the observation, which is a prompt's last message."""
+    return [replace(one, messages=_bare(one, team[one.agent])) for one in found]
+
+
+def _bare(one: Lesson, member: Member) -> tuple[Message, ...]:
+    system = [Message(role="system", content=member.system_prompt)] if member.system_prompt else []
+    shown = [message for example in member.examples for message in example.messages]
+    return (*system, *shown, one.messages[-1])
+
+
+def each_once(found: Iterable[Lesson]) -> list[Lesson]:
+    """Equal answers to equal prompts count once; the first stays."""
+    kept: dict[tuple[str, tuple[Message, ...], str], Lesson] = {}
+    for one in found:
+        kept.setdefault((one.agent, one.messages, one.answer), one)
+    return list(kept.values())

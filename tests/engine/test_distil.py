@@ -1,0 +1,282 @@
+"""Distillation as a user of the function sees it: from runs and gold to weights that play."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+import orchestry
+from orchestry.core.config import resolve
+from orchestry.core.errors import ConfigError
+from orchestry.engine.distil import Distilled, distil, encoded, examples, open_trainer
+from orchestry.engine.export import export
+from orchestry.engine.run import resume
+from orchestry.engine.winners import without_behaviors
+from orchestry.store.run import Run, load_run
+from tests.backends.letters import ROLES, TASK, config, write_task
+from tests.backends.local.tiny import tiny_folder
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+WITH_GOLD = (
+    TASK
+    + """
+    def gold(self, problem):
+        return {"left": "eee", "right": "x" if problem.id == "train-3" else "ee"}
+"""
+)
+WORDS = Path(__file__).parents[1] / "fixtures" / "tasks"
+SMALL: dict[str, Any] = {"learn": {"rank": 4, "alpha": 8, "threads": 1}}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_folder(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_task(tmp_path_factory.mktemp("tasks"), WITH_GOLD)
+
+
+@pytest.fixture(scope="module")
+def finished(model: str, tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A local run of eight episodes, only read."""
+    return orchestry.train(config(model, tasks), tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture
+def gold(model: str, tasks: Path) -> dict[str, Any]:
+    """The settings of a team that learns gold alone."""
+    return {
+        **SMALL,
+        "task": "letters",
+        "task_path": [str(tasks)],
+        "provider": {"model": model},
+        "sampling": {"max_tokens": 8},
+    }
+
+
+@pytest.fixture(scope="module")
+def served(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of backend api: two answers end by themselves, one is cut."""
+    folder = tmp_path_factory.mktemp("api")
+    script = folder / "script.jsonl"
+    lines = [{"agent": "left", "text": "e e e e"}, {"agent": "right", "text": "ee"}]
+    script.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sets = ["task=letters", f"task_path=[{tasks}]", "provider.name=fake", "episodes=4"]
+    sets += [f"provider.fake.script={script}", "judge.enabled=false", "behaviors.enabled=false"]
+    return orchestry.train(resolve([], sets), folder / "run")
+
+
+def weights(found: Distilled) -> dict[str, bytes]:
+    return {
+        role: (found.folder / role / "adapter_model.safetensors").read_bytes() for role in ROLES
+    }
+
+
+def test_a_local_run_becomes_a_team_that_plays(
+    finished: Run, model: str, tasks: Path, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    found = distil([finished], tmp_path / "out", config=SMALL, top=0.5, note=notes.append)
+    assert found.folder == tmp_path / "out" / "checkpoints" / "000001"
+    assert found.agents == ROLES
+    assert all(found.examples[role] > 3 for role in ROLES)
+    assert notes[0] == "before learning: nothing is held out"  # four problems are too few
+    assert notes[-1].startswith("epoch 4 of 4: loss ")
+    told = json.loads((tmp_path / "out" / "distil.json").read_text())
+    assert told["runs"][0]["run"] == "run"
+    assert told["runs"][0]["models"] == [model]
+    assert told["agents"]["left"]["examples"] == found.examples["left"]
+    begun = orchestry.train(
+        config(model, tasks, "episodes=4", f"learn.from={found.folder}"), tmp_path / "next"
+    )
+    assert begun.summary.updates == 1
+    after = orchestry.evaluate(found.run)
+    before = orchestry.evaluate(found.run, update=0)
+    assert after.folder.name == "test--update-1"
+    assert before.folder.name == "test--update-0"
+    assert after.summary.stopped == before.summary.stopped == "done"
+    taken = export(found.run).folder / "left" / "adapter_model.safetensors"
+    assert taken.read_bytes() == weights(found)["left"]
+    with pytest.raises(ConfigError, match=r"is a distilled team.*learn.from="):
+        resume(found.run)
+
+
+def test_gold_is_learned_without_a_run(gold: dict[str, Any], tmp_path: Path) -> None:
+    notes: list[str] = []
+    found = distil(
+        into=tmp_path / "out",
+        config=gold,
+        gold=True,
+        epochs=60,
+        learning_rate=0.03,
+        note=notes.append,
+    )
+    assert notes[0] == "gold of train-3 earns less than 1.0 and is left out"
+    assert found.examples == {"left": 3, "right": 3}
+    after = orchestry.evaluate(found.run, samples=4).summary.mean_trajectory_reward
+    before = orchestry.evaluate(found.run, samples=4, update=0).summary.mean_trajectory_reward
+    assert after is not None
+    assert before is not None
+    assert after > before + 0.3
+    answer = orchestry.evaluate(found.run).episodes[0].nodes[-1].turns[0].completion
+    assert (answer.text, answer.stop) == ("eee", "end")  # the end was learned too
+
+
+def test_an_api_run_teaches_local_weights(
+    served: Run, gold: dict[str, Any], tmp_path: Path
+) -> None:
+    taught = {key: gold[key] for key in ("learn", "provider")}
+    found = examples([served], config=taught, top=1.0)
+    assert [one.answer for one in found.lessons if one.agent == "left"] == ["e e e e"] * 4
+    both = examples([served], config=taught, gold=True)
+    assert [one.run for one in both.lessons].count("gold") == 6
+    assert both.plan.config.sampling.max_tokens == 512  # the run's own
+    done = distil([served], tmp_path / "out", config=taught, epochs=1)
+    assert done.examples == {"left": 1, "right": 1}  # a fifth of four, and all tie
+
+
+def test_the_end_is_learned_where_the_answer_ended(
+    served: Run, finished: Run, model: str, gold: dict[str, Any]
+) -> None:
+    taught = {key: gold[key] for key in ("learn", "provider")}
+    found = examples([served], config=taught, top=1.0)
+    trainer = open_trainer(found.plan, found.settings, print)
+    base = trainer.crews[0].base
+    (end,) = base.eos_ids
+    assert base.end_id == end
+    targets = encoded(found, trainer).learn
+    assert all(one.ids[-1] == end and end not in one.ids[:-1] for one in targets)
+    assert base.answer_ids("e<|im_end|>e", ended=False).count(end) == 0
+    own = examples([finished], config=SMALL, top=1.0)
+    drawn = [one.tokens.ids for one in own.lessons if one.tokens]
+    trainer = open_trainer(own.plan, own.settings, print)
+    assert [one.ids for one in encoded(own, trainer).learn] == drawn
+
+
+def test_answers_of_another_tokenizer_are_read_as_text(finished: Run, tmp_path: Path) -> None:
+    other = tiny_folder(tmp_path / "other", seed=1)
+    template = (other / "chat_template.jinja").read_text()
+    (other / "chat_template.jinja").write_text(template.replace("assistant\n", "assistant: "))
+    found = examples([finished], config={**SMALL, "provider": {"model": str(other)}}, top=1.0)
+    trainer = open_trainer(found.plan, found.settings, print)
+    for lesson, target in zip(found.lessons, encoded(found, trainer).learn, strict=True):
+        assert target.ids == trainer.crews[0].base.answer_ids(lesson.answer, lesson.ended)
+
+
+def test_equal_turns_count_once_and_behaviors_can_be_dropped(
+    served: Run, gold: dict[str, Any]
+) -> None:
+    taught = {key: gold[key] for key in ("learn", "provider")}
+    prompted = {role: {"system_prompt": f"{role}, act"} for role in ROLES}
+    found = examples(
+        [served, served], config={**taught, "agents": prompted}, top=1.0, drop_behaviors=True
+    )
+    assert len(found.lessons) == 8
+    assert {one.messages[0].content for one in found.lessons} == {"left, act", "right, act"}
+    team = found.plan.backend.team(found.plan.task)
+    assert without_behaviors(found.lessons, team) == list(found.lessons)
+
+
+def test_equal_arguments_give_equal_weights(gold: dict[str, Any], tmp_path: Path) -> None:
+    done = [
+        distil(into=tmp_path / name, config={**gold, "seed": seed}, gold=True, epochs=2)
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
+    assert weights(done[0]) == weights(done[1])
+    assert weights(done[0]) != weights(done[2])
+
+
+def test_a_distilled_team_is_a_start_for_another(gold: dict[str, Any], tmp_path: Path) -> None:
+    first = distil(into=tmp_path / "a", config=gold, gold=True, epochs=3, learning_rate=0.03)
+    more = {**gold, "learn": {**gold["learn"], "from": str(first.folder)}}
+    notes: list[str] = []
+    distil(into=tmp_path / "b", config=more, gold=True, epochs=1, note=notes.append)
+    fresh: list[str] = []
+    distil(into=tmp_path / "c", config=gold, gold=True, epochs=1, note=fresh.append)
+    losses = [float(lines[-1].rpartition(" ")[2]) for lines in (notes, fresh)]
+    assert losses[0] < losses[1]
+
+
+def test_an_interruption_leaves_nothing(gold: dict[str, Any], tmp_path: Path) -> None:
+    def stop(done: int, steps: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        distil(into=tmp_path / "x" / "out", config=gold, gold=True, progress=stop)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"split": "dev"}, "was played on dev, which measures"),
+        ({"split": "test"}, "was played on test, which measures"),
+        ({"baseline": "fixed"}, "was played as baseline fixed"),
+        ({"task": "words"}, "is of task words, and the team is of task letters"),
+    ],
+)
+def test_runs_that_measure_or_are_of_other_tasks_are_refused(
+    changes: dict[str, Any], found: str, finished: Run, tmp_path: Path
+) -> None:
+    other = Run(shutil.copytree(finished.folder, tmp_path / "other"))
+    import yaml
+
+    (other.folder / "config.yaml").write_text(yaml.safe_dump({**other.config, **changes}))
+    with pytest.raises(ConfigError, match=found):
+        examples([finished, load_run(other.folder)], config=SMALL)
+
+
+def test_an_evaluation_is_refused(finished: Run, tmp_path: Path) -> None:
+    run = load_run(shutil.copytree(finished.folder, tmp_path / "run"))
+    measured = orchestry.evaluate(run, split="dev")
+    with pytest.raises(ConfigError, match="was played on dev"):
+        examples([measured], config=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [
+        ({"top": 0.0}, "top is 0: give a share"),
+        ({"top": 1.5}, "top is 1.5: give a share"),
+        ({"min_reward": 2.0}, "min-reward is 2"),
+        ({"min_reward": 1.0}, "no trajectory of .*run wins by reward with a reward of at least 1"),
+        ({"by": "luck"}, "by is 'luck': choose one of reward"),
+        ({"by": "rating"}, "nobody rated a trajectory"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"batch": 0}, "batch is 0"),
+        ({"learning_rate": 0.0}, "learning-rate is 0"),
+        ({"held_out": 0.9}, "held-out is 0.9"),
+    ],
+)
+def test_wrong_settings_are_refused(how: Any, found: str, finished: Run) -> None:
+    with pytest.raises(ConfigError, match=found):
+        examples([finished], config=SMALL, **how)
+
+
+def test_what_would_be_ignored_is_refused(finished: Run, tmp_path: Path) -> None:
+    for given, fix in (
+        ({"learn": {"epochs": 2}}, "learn.epochs: give --epochs"),
+        ({"learn": {"learning_rate": 0.1}}, "learn.learning_rate: give --learning-rate"),
+        ({"search": {"k_samples": 2}}, "search.k_samples: leave it out"),
+    ):
+        with pytest.raises(ConfigError, match=fix):
+            examples([finished], config=given)
+    with pytest.raises(ConfigError, match="nothing to learn from"):
+        examples()
+    with pytest.raises(ConfigError, match="needs the task"):
+        examples(gold=True)
+    with pytest.raises(ConfigError, match="has no gold answers on train"):
+        examples(config={"task": "words", "task_path": [str(WORDS)]}, gold=True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(ConfigError, match="full is not empty"):
+        distil([finished], tmp_path / "full")
