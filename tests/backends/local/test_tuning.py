@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch import Tensor
 
 from orchestry.backends.local.trainer import Trainer
 from orchestry.backends.local.tuning import Epoch, Target, Tuning, answers
@@ -43,7 +44,7 @@ def some(count: int, seed: int, roles: Sequence[str] = ROLES) -> list[Target]:
     ]
 
 
-def gradients(made: Trainer) -> list[torch.Tensor]:
+def gradients(made: Trainer) -> list[Tensor]:
     weights = [weight for crew in made.crews for weight in crew.adapters.parameters()]
     found = [w.grad.clone() if w.grad is not None else torch.zeros_like(w) for w in weights]
     for weight in weights:
