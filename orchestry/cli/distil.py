@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, cast
 
 import typer
 
@@ -18,7 +18,6 @@ from orchestry.cli.options import (
     Json,
     RunFlags,
     Seed,
-    Sets,
     TaskPath,
     Trusted,
     flag,
@@ -26,6 +25,7 @@ from orchestry.cli.options import (
     run_folder,
     run_folders,
     settings,
+    spread,
     task_names,
     trusting,
 )
@@ -38,72 +38,90 @@ WHAT, LEARNING = "What is learned", "How it is learned"
 app = App()
 
 
+class DistilFlags(TypedDict, total=False):
+    """Flags of what is learned, and how; None means not given."""
+
+    gold: Annotated[
+        bool | None,
+        flag(WHAT, "Learn the train problems' gold answers, with or without runs.", "--gold"),
+    ]
+    by: Annotated[
+        Literal["reward", "advantage", "credit", "rating"] | None,
+        option(WHAT, "What trajectories are compared by.  [reward]"),
+    ]
+    top: Annotated[
+        float | None,
+        option(WHAT, "Share of the trajectories that win, for each agent.  [0.2]", metavar="SHARE"),
+    ]
+    min_reward: Annotated[
+        float | None, option(WHAT, "A winner has at least this reward.  [0]", metavar="R")
+    ]
+    drop_behaviors: Annotated[
+        bool | None,
+        flag(
+            WHAT,
+            "Leave learned behaviours out of the prompts: what they taught goes into the weights.",
+            "--drop-behaviors",
+        ),
+    ]
+    epochs: Annotated[
+        int | None, option(LEARNING, "Passes over the examples, at most.  [4]", metavar="N")
+    ]
+    learning_rate: Annotated[
+        float | None, option(LEARNING, "AdamW's learning rate.  [0.001]", metavar="RATE")
+    ]
+    batch: Annotated[
+        int | None, option(LEARNING, "Examples of each agent per step.  [4]", metavar="N")
+    ]
+    held_out: Annotated[
+        float | None,
+        option(
+            LEARNING,
+            "Share of the problems that is held out; an agent stops when their loss rises.  [0.1]",
+            metavar="SHARE",
+        ),
+    ]
+
+
 @app.command("distil")
+@spread
 def _command(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="Runs on train, of any backend.",
             parser=run_folder,
             autocompletion=run_folders,
         ),
     ] = None,
     into: Annotated[Path | None, option(OUTPUT, "A new folder.  [runs/...]", metavar="DIR")] = None,
-    gold: Annotated[
-        bool,
-        flag(WHAT, "Learn the train problems' gold answers, with or without runs.", "--gold"),
-    ] = False,
-    by: Annotated[
-        Literal["reward", "advantage", "credit", "rating"],
-        option(WHAT, "What trajectories are compared by."),
-    ] = "reward",
-    top: Annotated[
-        float, option(WHAT, "Share of the trajectories that win, for each agent.", metavar="SHARE")
-    ] = 0.2,
-    min_reward: Annotated[
-        float, option(WHAT, "A winner has at least this reward.", metavar="R")
-    ] = 0.0,
-    drop_behaviors: Annotated[
-        bool,
-        flag(
-            WHAT,
-            "Leave learned behaviours out of the prompts: what they taught goes into the weights.",
-            "--drop-behaviors",
-        ),
-    ] = False,
     task: Annotated[
         str | None,
         option(RUN, "The task.  [the runs']", metavar="NAME", autocompletion=task_names),
     ] = None,
     task_path: TaskPath = None,
     seed: Seed = None,
-    sets: Sets = None,
-    model: Annotated[
-        str | None,
+    sets: Annotated[
+        list[str] | None,
         option(
-            MODEL,
-            "The base: `embedded`, a folder, or a hub's id.  [as `run --backend local`]",
-            metavar="M",
+            RUN,
+            "A setting of the team, such as learn.rank=8; may be repeated.",
+            "--set",
+            metavar="A.B=C",
         ),
     ] = None,
-    epochs: Annotated[int, option(LEARNING, "Passes over the examples, at most.")] = 4,
-    learning_rate: Annotated[float, option(LEARNING, "AdamW's learning rate.")] = 1e-3,
-    batch: Annotated[int, option(LEARNING, "Examples of each agent per step.")] = 4,
-    held_out: Annotated[
-        float,
-        option(
-            LEARNING,
-            "Share of the problems that is held out; an agent stops when their loss rises.",
-            metavar="SHARE",
-        ),
-    ] = 0.1,
+    model: Annotated[
+        str | None,
+        option(MODEL, "The base.  [a local run's, or as `run --backend local`]", metavar="M"),
+    ] = None,
     trust: Trusted = False,
     dry_run: Annotated[
         bool, flag(OUTPUT, "Print the number of examples and tokens; learn nothing.", "--dry-run")
     ] = False,
     verbose: Annotated[bool, flag(OUTPUT, "Tracebacks.", "--verbose")] = False,
     as_json: Json = False,
+    **flags: Unpack[DistilFlags],
 ) -> None:
     """Fine-tune a local team on the best answers of runs, or on gold answers.
 
@@ -114,38 +132,17 @@ def _command(
     """
     from orchestry.cli.console import Notes
     from orchestry.cli.screen import console
-    from orchestry.engine.distil import distil
+    from orchestry.engine.distil import distil, examples
 
     where = console(stderr=True)
+    note, how = Notes(where), cast("How", {k: v for k, v in flags.items() if v is not None})
     config = settings(RunFlags(task=task, task_path=task_path, seed=seed, sets=sets, model=model))
-    how: How = {
-        "by": by,
-        "top": top,
-        "min_reward": min_reward,
-        "gold": gold,
-        "drop_behaviors": drop_behaviors,
-        "epochs": epochs,
-        "learning_rate": learning_rate,
-        "batch": batch,
-        "held_out": held_out,
-    }
-    note = Notes(where)
+    common: dict[str, Any] = {"config": config, "note": note, "trust": trusting(trust)}
     if dry_run:
-        from orchestry.engine.distil import examples
-
-        found = examples(runs or (), config=config, note=note, trust=trusting(trust), **how)
-        _estimate(found, note, as_json=as_json)
+        _estimate(examples(runs or (), **common, **how), note, as_json=as_json)
         return
     with _steps(where) as progress:
-        done = distil(
-            runs or (),
-            into,
-            config=config,
-            note=note,
-            progress=progress,
-            trust=trusting(trust),
-            **how,
-        )
+        done = distil(runs or (), into, progress=progress, **common, **how)
     typer.echo(json.dumps(_plain(done)) if as_json else _told(done))
 
 
