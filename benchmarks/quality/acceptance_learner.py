@@ -23,8 +23,8 @@ from benchmarks.quality.planted_prompts import (
 )
 from orchestry.backends.api.distil import Author
 from orchestry.backends.api.learner import Learner, State
-from orchestry.backends.api.library import Behavior, Library
 from orchestry.backends.api.pairs import Played
+from orchestry.backends.library import Behavior, Library
 from orchestry.core.config import BehaviorsConfig, RunConfig, SearchConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import AgentSpec, Completion, Message, Problem, Request, Turn

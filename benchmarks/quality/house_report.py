@@ -18,7 +18,7 @@ from benchmarks.quality.house_model import (
     reward,
 )
 from benchmarks.stats import columns
-from orchestry.backends.api.library import IN_RUN, Behavior, read_library
+from orchestry.backends.library import IN_RUN, Behavior, read_library
 from orchestry.core.types import SPLITS
 from orchestry.report import stats
 from orchestry.store.journal import Learned

@@ -26,7 +26,7 @@ from benchmarks.quality.acceptance_learner import BLAMED, TEAM, Arena
 from benchmarks.quality.acceptance_report import FOUND
 from benchmarks.quality.planted_prompts import NOISES, PROBLEMS
 from orchestry.backends.api.learner import Learner
-from orchestry.backends.api.library import Library
+from orchestry.backends.library import Library
 from orchestry.core.config import BehaviorsConfig, SearchConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Part, Score, Trial, Turn

@@ -37,7 +37,7 @@ from benchmarks.peers.overhead import python_of
 from benchmarks.quality import learning_cost, learning_report
 from benchmarks.quality.learning_host import Optimised, calls_of, optimise
 from benchmarks.stats import done
-from orchestry.backends.api.library import IN_RUN, Library, read_library
+from orchestry.backends.library import IN_RUN, Library, read_library
 from orchestry.core.config import validate
 from orchestry.core.errors import BudgetExceeded, OrchestryError
 from orchestry.core.resolve import merge, settings_of

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from benchmarks.quality.learning_host import Optimised, calls_of, wall_s
 from benchmarks.stats import Rows, Table, crossed, difference, mean, ranged, tabulate
-from orchestry.backends.api.library import IN_RUN, Behavior, Library, read_library
+from orchestry.backends.library import IN_RUN, Behavior, Library, read_library
 from orchestry.report.text import table
 from orchestry.store.records import EpisodeRecord, UsageRecord
 from orchestry.store.run import Run

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestry.backends.api.backend import ApiBackend
+from orchestry.backends.library import read_library, to_yaml
 from orchestry.backends.local.settings import TEMPERATURE
 from orchestry.backends.local.weights import START, TrainedWeights, run_of, team_of
+from orchestry.backends.prompted import KEPT
 from orchestry.core.config import ProviderConfig, RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.resolve import merge
@@ -50,6 +52,8 @@ def as_trained(config: RunConfig, folder: Path | None = None) -> RunConfig:
         place = folder.absolute() / START
     team, own = team_of(place), config.plain()
     taken = _settings(run_of(place), {"learn": team.sizes})
+    if own.get("behaviors", {}).get("from") is not None:
+        taken.pop("behaviors", None)
     if "task" in taken and own.get("task", taken["task"]) != taken["task"]:
         raise ConfigError(
             f"provider local: {place} was trained on {taken['task']}, and this run is of "
@@ -66,6 +70,8 @@ def _settings(run: Run | None, sizes: Mapping[str, Any]) -> dict[str, Any]:
         found = {key: run.config[key] for key in _TAKEN if key in run.config}
         found["learn"] = _without("learn", found.get("learn", {}))
         agents = found.get("agents", {})
+        if (run.folder / KEPT).is_file():  # the prompts that the weights learned with
+            found["behaviors"] = {"from": str((run.folder / KEPT).absolute())}
         found["agents"] = {role: _without("agents", own) for role, own in agents.items()}
     return merge(found, sizes)
 
@@ -115,6 +121,18 @@ class TrainedBackend(ApiBackend):
                 f"{named.model}: leave out provider.model, or put the adapters back that it names"
             )
         return TrainedWeights(team, roles, config.learn, config.seed)
+
+    def _knows(self, model: str) -> bool:
+        """See ApiBackend: also the base, under whose name backend local keeps the library that its
+        weights learned with."""
+        return super()._knows(model) or model in self.provider.bases
+
+    def _start_text(self) -> str | None:
+        """See ApiBackend: under this team's name."""
+        source = self.config.behaviors.source
+        if source is None or not self._knows((library := read_library(source)).model):
+            return None
+        return to_yaml(library.model_copy(update={"model": self.provider.model}))
 
     def _check_critics(self) -> None:
         """Raises ConfigError if the weights would have to judge or to write behaviours."""

@@ -15,7 +15,7 @@ from orchestry.cli.options import Json, run_argument
 from orchestry.cli.screen import console, facts
 
 if TYPE_CHECKING:
-    from orchestry.backends.api.library import Behavior, Evidence, Library
+    from orchestry.backends.library import Behavior, Evidence, Library
 
 SUFFIXES = (".yaml", ".yml")
 _STYLES = {"accepted": "green", "trial": "yellow", "candidate": "yellow"}
@@ -80,7 +80,7 @@ def _diff(
 
 def _libraries(where: Path | None) -> dict[Path, Library]:
     """The libraries by file; raises ConfigError if there is none."""
-    from orchestry.backends.api.library import read_library
+    from orchestry.backends.library import read_library
     from orchestry.core.errors import ConfigError
 
     paths = _default_files() if where is None else _files(where)
@@ -94,14 +94,14 @@ def _libraries(where: Path | None) -> dict[Path, Library]:
 
 
 def _default_files() -> list[Path]:
-    from orchestry.backends.api.library import IN_RUN, shipped
+    from orchestry.backends.library import IN_RUN, shipped
 
     runs = sorted(Path("runs").glob(f"*/{IN_RUN}"), key=lambda path: path.stat().st_mtime)
     return [*(_yaml_files(Path("behaviors")) or shipped()), *runs[-1:]]
 
 
 def _files(where: Path) -> list[Path]:
-    from orchestry.backends.api.library import IN_RUN, file_of
+    from orchestry.backends.library import IN_RUN, file_of
     from orchestry.core.errors import ConfigError
 
     if (where / "journal.jsonl").exists() or (where / IN_RUN).exists():
@@ -149,7 +149,7 @@ def _one(where: Path) -> Library:
 
 def _run_diff(folder: Path) -> str:
     """The run's prompts per agent, without and with what it learned."""
-    from orchestry.backends.api.library import Library, prompt_diff
+    from orchestry.backends.library import Library, prompt_diff
     from orchestry.core.errors import ConfigError
     from orchestry.engine.export import system_prompts
     from orchestry.store.run import load_run
@@ -172,7 +172,7 @@ def _run_diff(folder: Path) -> str:
 
 def _library_diff(before: Path, after: Path) -> str:
     """What each of two libraries adds to prompts."""
-    from orchestry.backends.api.library import prompt_diff
+    from orchestry.backends.library import prompt_diff
 
     one, other = _one(before), _one(after)
     agents = sorted({b.agent for library in (one, other) for b in library.behaviors})

@@ -248,7 +248,8 @@ class BehaviorsConfig(Frozen):
     run takes less time, and what an update accepts is used `every` episodes later."""
     source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
     """A library to start from (`behaviors.from`): a YAML file, a run, or the name of a bundled one.
-    A library of another task or model is tested first."""
+    A library of another task or model is tested first. Backend local puts its accepted behaviours
+    into the prompts, and weights learn with them; it tests none."""
     provider: Annotated[ProviderConfig | None, Mark.RESUMABLE] = None
     """The model that writes behaviours. None: the judge's."""
     propose: tuple[Proposal, ...] | None = Field(None, min_length=1)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestry.backends.api.backend import ApiBackend
-from orchestry.backends.api.library import Behavior, Library
+from orchestry.backends.library import Behavior, Library
 from orchestry.backends.local.card import fenced
 from orchestry.core.config import AgentConfig, RunConfig
 from orchestry.core.errors import ConfigError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestry.backends.api.library import Behavior, Library, to_yaml
+from orchestry.backends.library import Behavior, Library, to_yaml
 from tests.cli.support import FAKE, CommandLine
 
 EVIDENCE = {"pairs": 120, "lift": 0.0525, "low": 0.011, "high": 0.093, "e_value": 41.5}

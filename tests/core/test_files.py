@@ -12,7 +12,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestry.backends.api.library import read_library
+from orchestry.backends.library import read_library
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import cache, json_lines, new_folder, parse_yaml

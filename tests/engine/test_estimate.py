@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import orchestry
-from orchestry.backends.api.library import Behavior, Library, to_yaml
+from orchestry.backends.library import Behavior, Library, to_yaml
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError
 from orchestry.engine.estimate import Dollars, Estimate, _dollars, _range, estimate

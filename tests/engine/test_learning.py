@@ -19,7 +19,7 @@ import pytest
 
 import orchestry
 from orchestry.backends.api.backend import ApiBackend
-from orchestry.backends.api.library import Behavior, Library, read_library, to_yaml
+from orchestry.backends.library import Behavior, Library, read_library, to_yaml
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError
 from orchestry.engine.run import prepare, resume

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import orchestry
-from orchestry.backends.api.library import read_library
+from orchestry.backends.library import read_library
 from orchestry.engine.run import resume
 from orchestry.report.page.entry import PageRun, entry
 from orchestry.store.journal import Answered, Committed, Learned, read

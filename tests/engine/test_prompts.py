@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import orchestry
-from orchestry.backends.api.library import (
+from orchestry.backends.library import (
     Behavior,
     Evidence,
     Library,

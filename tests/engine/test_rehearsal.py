@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from orchestry.backends.api.backend import ApiBackend, Dev
-from orchestry.backends.api.library import Behavior, Library
+from orchestry.backends.library import Behavior, Library
 from orchestry.core.types import Completion, Request
 from orchestry.engine.lengths import Length, Measured
 from orchestry.engine.rehearsal import Standin, drawn_scores

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestry.backends.api.distil import Author
 from orchestry.backends.api.learner import Learner, State
-from orchestry.backends.api.library import (
+from orchestry.backends.api.pairs import Arena, Played
+from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Ranked, Update, too_short
+from orchestry.backends.library import (
     IN_RUN,
     Behavior,
     Library,
     empty_library,
-    file_of,
     prompt_diff,
     read_library,
     to_yaml,
 )
-from orchestry.backends.api.pairs import Arena, Played
-from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Ranked, Update, too_short
+from orchestry.backends.prompted import KEPT, check_size, for_roles, keep, shown, with_source
 from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import write_atomic
@@ -39,8 +39,6 @@ from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run, Store
 from orchestry.task.base import BaseTask
 
-_START = "behaviors/from.yaml"
-"""The run's copy of its starting library."""
 NO_RULES = (
     "only examples are tried as behaviours: rules of a small embedded model are noise "
     "(behaviors.provider names a model that writes, behaviors.propose=[rules,prompts,examples] "
@@ -63,11 +61,7 @@ class ApiBackend(Backend):
         need_key: bool,
         folder: Path | None,
     ) -> None:
-        source = config.behaviors.source
-        if folder is not None and (folder / _START).exists():  # also after the run was moved
-            source = folder / _START
-        if source is not None:
-            config = _from(config, file_of(source))
+        config = with_source(config, folder)
         config, notes = _with_dev(_with_provider(config, task), task)
         name, note = resolve_name(config.provider, environ)
         named = config.provider.model_copy(update={"name": name})
@@ -80,8 +74,9 @@ class ApiBackend(Backend):
             notes += too_short("behaviors.every", self.every, config.episodes)
         notes += [NO_RULES] if self._leans_on_examples(config) else []
         self.notes = [*notes, *([note] if note else []), *self.notes]
-        self.library = self._first_library()
-        self._keep_roles(task)
+        roles = {spec.role for spec in task.agents}
+        self.library, strangers = for_roles(self._first_library(), roles, task.name)
+        self.notes += strangers
 
     def _opened(
         self,
@@ -130,12 +125,15 @@ class ApiBackend(Backend):
     def kept_config(self, store: Store) -> RunConfig:
         """See Backend: includes the starting library, so that a change between processes is
         found."""
-        source, kept = self.config.behaviors.source, store.folder.absolute() / _START
-        if source is None:
-            return self.config
-        if source != kept:
-            store.write(_START, source.read_text(encoding="utf-8"))
-        return _from(self.config, kept)
+        return keep(self.config, store, self._start_text())
+
+    def _start_text(self) -> str | None:
+        """The text of the run's copy of its starting library; None: that of its file."""
+        return None
+
+    def _knows(self, model: str) -> bool:
+        """Whether a library's evidence about that model holds for this run's."""
+        return model == self.provider.model
 
     def digests(self) -> dict[str, str]:
         """See Backend: the weights of embedded models. A hub's file that is not downloaded yet has
@@ -146,15 +144,7 @@ class ApiBackend(Backend):
 
     def team(self, task: BaseTask[Any], library: Library | None = None) -> dict[str, Member]:
         """See Backend: with the behaviours of `library`, else of the run's first one."""
-        shown = library or self.library
-        return {
-            role: replace(
-                member,
-                system_prompt=shown.system(role, member.system_prompt),
-                examples=(*member.examples, *shown.examples(role)),
-            )
-            for role, member in super().team(task).items()
-        }
+        return shown(library or self.library, super().team(task))
 
     def rollout(
         self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
@@ -177,8 +167,8 @@ class ApiBackend(Backend):
 
     def _variant(self, task: BaseTask[Any], library: Library, tried: Behavior) -> Variant:
         """The agent with this behaviour too, as in the race."""
-        shown = library.accept(tried, self.config.behaviors.max_per_agent)
-        return Variant(tried.id, self.team(task, shown)[tried.agent])
+        with_it = library.accept(tried, self.config.behaviors.max_per_agent)
+        return Variant(tried.id, self.team(task, with_it)[tried.agent])
 
     async def update(
         self,
@@ -197,13 +187,13 @@ class ApiBackend(Backend):
     @classmethod
     def as_left(cls, source: Run, learned: journal.Learned | None, folder: Path) -> dict[str, Any]:
         """See Backend: the library of that update, or the starting library."""
-        library: Path | None = folder / _START
+        library: Path | None = folder / KEPT
         if learned is None:
             library = _began_with(source)
-        elif not (folder / _START).exists():
-            (folder / _START).parent.mkdir(parents=True, exist_ok=True)
+        elif not (folder / KEPT).exists():
+            (folder / KEPT).parent.mkdir(parents=True, exist_ok=True)
             text = to_yaml(Library.model_validate(learned.state["library"]))
-            write_atomic(folder / _START, text.encode("utf-8"))
+            write_atomic(folder / KEPT, text.encode("utf-8"))
         return {"behaviors": {"enabled": False, "from": library and str(library)}}
 
     def files(self) -> dict[str, str]:
@@ -235,37 +225,15 @@ class ApiBackend(Backend):
         if source is None:
             return empty_library(task, model)
         library = read_library(source)
-        self._check_size(library, source)
-        if (library.task, library.model) == (task, model):
-            return library.adopted()
+        check_size(library, source, self.config.behaviors.max_per_agent)
+        if library.task == task and self._knows(library.model):
+            return library.adopted().model_copy(update={"model": model})
         if not self.config.behaviors.enabled:
             raise ConfigError(
                 f"{source} was learned on {library.task} with {library.model}, not on {task} with "
                 f"{model}, so it must be tested before it is used: set behaviors.enabled=true"
             )
         return library.transferred(task, model)
-
-    def _check_size(self, library: Library, source: Path) -> None:
-        """Raises ConfigError for more behaviours than an agent's prompt may have."""
-        most = self.config.behaviors.max_per_agent
-        for agent in sorted({b.agent for b in library.behaviors}):
-            if (count := len(library.added(agent))) > most:
-                raise ConfigError(
-                    f"{source} holds {count} accepted behaviours for {agent}, and "
-                    f"behaviors.max_per_agent={most} enter a prompt: retire some there (status: "
-                    f"retired), or set behaviors.max_per_agent, to 20 at most"
-                )
-
-    def _keep_roles(self, task: BaseTask[Any]) -> None:
-        """Drops, with a note, behaviours for agents that the task lacks."""
-        roles = {spec.role for spec in task.agents}
-        strangers = sorted({b.agent for b in self.library.behaviors} - roles)
-        if strangers:
-            self.library = self.library.of(roles)
-            self.notes.append(
-                f"behaviors.from has behaviours for {', '.join(strangers)}, whom task {task.name} "
-                f"lacks (it has {', '.join(sorted(roles))}): they are left out"
-            )
 
     def new_learner(
         self,
@@ -351,16 +319,10 @@ def _with_provider(config: RunConfig, task: BaseTask[Any]) -> RunConfig:
     return config.model_copy(update={"provider": first})
 
 
-def _from(config: RunConfig, library: Path) -> RunConfig:
-    """The config with the starting library in that file."""
-    learning = config.behaviors.model_copy(update={"source": library.absolute()})
-    return config.model_copy(update={"behaviors": learning})
-
-
 def _began_with(run: Run) -> Path | None:
     """The library in a run's prompts before its first update; empty for a library of another task
     or model, which must be tested first."""
-    path = run.folder / _START
+    path = run.folder / KEPT
     if not path.exists():
         return None
     library = read_library(path)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field, ValidationError
 
 from orchestry.backends.api.contrasts import Contrast, Side, varied
-from orchestry.backends.api.library import NEAR, Behavior, Evidence, Library, PlainText, told
+from orchestry.backends.library import NEAR, Behavior, Evidence, Library, PlainText, told
 from orchestry.core.choices import Proposal
 from orchestry.core.concurrency import together
 from orchestry.core.errors import reason

@@ -21,7 +21,6 @@ from typing import Any
 
 from orchestry.backends.api.contrasts import Contrast, contrasts
 from orchestry.backends.api.distil import Author, Brief, Distilled, distil
-from orchestry.backends.api.library import Behavior, Evidence, Library
 from orchestry.backends.api.pairs import (
     AHEAD,
     BATCH,
@@ -48,6 +47,7 @@ from orchestry.backends.api.race import (
     shown,
     spread_of,
 )
+from orchestry.backends.library import Behavior, Evidence, Library
 from orchestry.core.choices import PROPOSALS
 from orchestry.core.concurrency import Outstanding, together
 from orchestry.core.config import BehaviorsConfig

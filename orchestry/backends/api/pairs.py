@@ -14,8 +14,8 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Protocol
 
-from orchestry.backends.api.library import Behavior, Library
 from orchestry.backends.api.race import FIRST, Entrant, Race
+from orchestry.backends.library import Behavior, Library
 from orchestry.core.seeds import derive
 from orchestry.core.types import Problem, Turn
 from orchestry.store.records import EpisodeRecord

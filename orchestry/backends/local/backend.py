@@ -20,6 +20,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from orchestry.backends.base import NO_KEYS, Backend, Evaluation, Update
+from orchestry.backends.library import IN_RUN, Library, empty_library, read_library, to_yaml
 from orchestry.backends.local.credit import Counterfactuals, counterfactuals
 from orchestry.backends.local.dev import DevEvaluations, dev_problems, empty_updates, leftover
 from orchestry.backends.local.lockstep import InStep, Lockstep
@@ -27,10 +28,11 @@ from orchestry.backends.local.model import require_installed
 from orchestry.backends.local.ratings import hear, late_ones, notes
 from orchestry.backends.local.settings import as_chains, model_of, refuse
 from orchestry.backends.local.weights import START, Weights
+from orchestry.backends.prompted import KEPT, check_size, for_roles, keep, shown, with_source
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
-from orchestry.core.types import Completion, Problem, Rate, Request, Tree, sample_of
+from orchestry.core.types import Completion, Member, Problem, Rate, Request, Tree, sample_of
 from orchestry.judge.calibration import Calibration, calibration, judged_pairs
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Chains, Schedule
@@ -76,11 +78,13 @@ class LocalBackend(Backend):
     ) -> None:
         require_installed()
         refuse(config)
+        config = with_source(config, folder)
         if not need_key:
             environ = {**NO_KEYS, **environ}
         # The other requests in vLLM's batch change the last bits.
         provider = Weights(model_of(config), deterministic=config.learn.vllm_url is None)
         super().__init__(as_chains(config), task, provider, environ)
+        self.library = self._library(task)
         self._check_judge()
         if self.every is not None:
             self.notes += leftover(config.episodes, self.every)
@@ -147,6 +151,43 @@ class LocalBackend(Backend):
             f"learn.from: {source} {what}: give a checkpoint, with a folder per agent, such as "
             f"{max(near).parent.parent if near else 'RUN/checkpoints/000020'}"
         )
+
+    def _library(self, task: BaseTask[Any]) -> Library:
+        """The behaviours in the prompts, of `behaviors.from`. Raises ConfigError for those of
+        another task."""
+        name, model, source = self.config.task, self.provider.model, self.config.behaviors.source
+        if source is None:
+            return empty_library(name, model)
+        library = read_library(source)
+        if library.task != name:
+            raise ConfigError(
+                f"{source} was learned on {library.task}, not on {name}, and backend local can't "
+                "test its behaviours before it uses them: leave out behaviors.from, or learn "
+                "prompts in backend api first"
+            )
+        check_size(library, source, self.config.behaviors.max_per_agent)
+        if library.model != model:
+            self.notes.append(
+                f"behaviors.from was tested with {library.model}, not with {model}: its behaviours "
+                "are in the prompts from the first episode on, and are not tested again"
+            )
+        roles = {spec.role for spec in task.agents}
+        library, strangers = for_roles(library, roles, task.name)
+        self.notes += strangers
+        return library.adopted().model_copy(update={"model": model})
+
+    def team(self, task: BaseTask[Any]) -> dict[str, Member]:
+        """See Backend: with the behaviours of `behaviors.from`."""
+        return shown(self.library, super().team(task))
+
+    def files(self) -> dict[str, str]:
+        """See Backend: the library in use."""
+        return {IN_RUN.as_posix(): to_yaml(self.library)} if self.library.behaviors else {}
+
+    def kept_config(self, store: Store) -> RunConfig:
+        """See Backend: with the run's own copy of its starting library, under the name of the base
+        whose weights learn with it."""
+        return keep(self.config, store, to_yaml(self.library))
 
     def digests(self) -> dict[str, str]:
         """See Backend: the base, or each agent's if they differ. A hub model that is not downloaded
@@ -299,7 +340,10 @@ class LocalBackend(Backend):
             changes["from"] = str(checkpoint(source, learned).absolute())
         elif (source.folder / START).is_dir():
             changes["from"] = str((source.folder / START).absolute())
-        return {"learn": changes}
+        found: dict[str, Any] = {"learn": changes}
+        if (source.folder / KEPT).is_file():
+            found["behaviors"] = {"from": str((source.folder / KEPT).absolute())}
+        return found
 
     def rollout(
         self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int

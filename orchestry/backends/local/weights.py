@@ -229,6 +229,11 @@ class TrainedWeights(Weights):
         self.device = str(trainer.crews[0].base.device)
         return trainer
 
+    @property
+    def bases(self) -> set[str]:
+        """The bases of the team's adapters."""
+        return {member.model for member in self._members.values()}
+
     def _told(self, text: str) -> None:
         self.warn(text)
 

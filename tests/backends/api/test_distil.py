@@ -20,7 +20,7 @@ from orchestry.backends.api.distil import (
     Distilled,
     distil,
 )
-from orchestry.backends.api.library import Behavior, Evidence, Library
+from orchestry.backends.library import Behavior, Evidence, Library
 from orchestry.core.choices import PROPOSALS, Proposal
 from orchestry.core.config import FakeConfig
 from orchestry.core.errors import ProviderError

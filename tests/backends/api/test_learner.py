@@ -15,7 +15,6 @@ import pytest
 import orchestry
 from orchestry.backends.api.distil import Author
 from orchestry.backends.api.learner import SIDE_COSTS, Learner, State
-from orchestry.backends.api.library import Behavior, Evidence, Library
 from orchestry.backends.api.pairs import (
     AHEAD,
     BATCH,
@@ -27,6 +26,7 @@ from orchestry.backends.api.pairs import (
     tried_gains,
 )
 from orchestry.backends.api.race import FIRST, Entrant, Race
+from orchestry.backends.library import Behavior, Evidence, Library
 from orchestry.core.config import BehaviorsConfig, resolve
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Message, Part, Problem, Request, Score, Trial, Turn

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import orchestry
+from orchestry.backends.library import Behavior, Library, read_library, to_yaml
 from orchestry.backends.local.weights import TrainedWeights, team_of
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError, PromptTooLong, ProviderError
@@ -23,7 +24,16 @@ from orchestry.engine.estimate import estimate
 from orchestry.engine.evaluate import evaluate
 from orchestry.engine.run import prepare, resume
 from orchestry.store.run import Run, load_run
-from tests.backends.letters import ROLES, TASK, config, trainer, turns, write_task
+from tests.backends.letters import (
+    ROLES,
+    TASK,
+    adapters,
+    config,
+    surprise,
+    trainer,
+    turns,
+    write_task,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -203,6 +213,85 @@ def test_a_team_that_is_none_is_refused(
     shutil.rmtree(trained / "checkpoints" / "000008" / "right")
     with pytest.raises(ConfigError, match="has adapters of left, and none of right of task letter"):
         prepare(on_top(trained / "checkpoints" / "000008", tasks))
+
+
+# --- weights learn with learned prompts -----------------------------------------------------------
+
+RULE = "Write many letters e."
+
+
+def written(
+    folder: Path, task: str = "letters", model: str = "served", agent: str = "left"
+) -> Path:
+    """A library with one accepted rule."""
+    rule = Behavior(agent=agent, text=RULE, status="accepted")
+    path = folder / f"{task}-{model}-{agent}.yaml"
+    path.write_text(to_yaml(Library(task=task, model=model, behaviors=(rule,))))
+    return path
+
+
+def prompts(run: Run) -> set[tuple[str, str]]:
+    """Who was told what by the system."""
+    return {(turn.agent, turn.messages[0].content) for one in run.episodes for turn in turns(one)}
+
+
+@pytest.fixture(scope="module")
+def prompted(model: str, tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Weights that learned with a rule in a prompt."""
+    folder = tmp_path_factory.mktemp("prompted")
+    sets = (f"behaviors.from={written(folder)}", "learn.every=2")
+    return orchestry.train(config(model, tasks, *sets), folder / "run")
+
+
+def test_weights_learn_with_the_behaviours_of_a_library(prompted: Run, model: str) -> None:
+    assert prompted.summary.stopped == "done"
+    told = dict(prompts(prompted))
+    assert RULE in told["left"]
+    assert told["right"] == "r"
+    assert surprise(trainer(model), prompted.episodes[1]) < 1e-4
+    assert read_library(prompted.folder).model == prompted.summary.model
+    for measured in (evaluate(prompted, "dev"), evaluate(prompted, "dev", update=0)):
+        assert prompts(measured) == prompts(prompted)
+
+
+def test_a_resume_keeps_the_prompts_bit_for_bit(
+    prompted: Run, model: str, tasks: Path, tmp_path: Path
+) -> None:
+    sets = (f"behaviors.from={written(tmp_path)}", "learn.every=2", "episodes=2")
+    begun = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    (tmp_path / "letters-served-left.yaml").unlink()
+    moved = Path(shutil.move(begun.folder, tmp_path / "moved"))
+    whole = resume(moved, {"episodes": 8})
+    assert adapters(whole.folder) == adapters(prompted.folder)
+    assert RULE in dict(prompts(evaluate(moved, "dev")))["left"]
+
+
+def test_the_search_begins_with_the_prompts_that_the_weights_learned_with(
+    prompted: Run, tasks: Path, tmp_path: Path
+) -> None:
+    run = orchestry.train(on_top(prompted.folder, tasks), tmp_path / "run")
+    assert prompts(run) == prompts(prompted)
+    assert read_library(run.folder).model == run.summary.model
+    assert prompts(resume(run.folder, {"episodes": 3})) == prompts(prompted)
+    assert prompts(evaluate(run, "dev", update=0)) == prompts(prompted)
+    other = f"behaviors.from={written(tmp_path, agent='right')}"
+    with pytest.raises(ConfigError, match="so it must be tested before it is used"):
+        prepare(on_top(prompted.folder, tasks, other))
+
+
+def test_a_library_that_does_not_fit_is_refused_or_said(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    told = list[str]()
+    sets = f"behaviors.from={written(tmp_path, agent='stranger')}"
+    prepare(config(model, tasks, sets), told.append)
+    assert any("behaviours for stranger, whom task letters lacks" in text for text in told)
+    assert any("was tested with served, not with" in text for text in told)
+    with pytest.raises(ConfigError, match="was learned on other, not on letters"):
+        prepare(config(model, tasks, f"behaviors.from={written(tmp_path, task='other')}"))
+
+
+# --- what does not fit ----------------------------------------------------------------------------
 
 
 def test_a_run_refuses_other_adapters_than_it_began_with(searched: Run) -> None:

@@ -20,8 +20,8 @@ from benchmarks.quality.acceptance_learner import (
 )
 from benchmarks.quality.planted_prompts import NOISES, PROBLEMS, new_world
 from orchestry.backends.api.learner import MOST_SHARE
-from orchestry.backends.api.library import Behavior, Library
 from orchestry.backends.api.pairs import cost
+from orchestry.backends.library import Behavior, Library
 
 
 def test_a_large_gain_is_found_soon_and_a_run_repeats() -> None:

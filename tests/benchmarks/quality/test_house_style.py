@@ -25,7 +25,7 @@ from benchmarks.quality.house_model import (
 )
 from benchmarks.quality.house_report import Variant, report
 from benchmarks.quality.house_style import Bench
-from orchestry.backends.api.library import NEAR, similarity
+from orchestry.backends.library import NEAR, similarity
 from orchestry.core.types import SPLITS
 
 BRIEFS = {name: BRIEF.Brief.of(problem) for name, problem in PROBLEMS.items()}

@@ -17,7 +17,7 @@ from benchmarks.quality.learning_host import calls_of, optimise, wall_s
 from benchmarks.quality.learning_report import report
 from benchmarks.server.bill import Options
 from benchmarks.server.loopback import spawn
-from orchestry.backends.api.library import IN_RUN, Behavior, Evidence, read_library, to_yaml
+from orchestry.backends.library import IN_RUN, Behavior, Evidence, read_library, to_yaml
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.types import Turn
 from orchestry.store.journal import Answered, Event, Opened, Stopped

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from orchestry.backends.api.library import (
+from orchestry.backends.library import (
     HEADING,
     MAX_TEXT,
     NEAR,
