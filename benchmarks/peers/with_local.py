@@ -31,6 +31,7 @@ def trainer(model: str, threads: int, compat: bool = True) -> Trainer:
     """With the settings that the reference has too, and its loss."""
     settings = LearnConfig(
         comlrl_compat=compat,
+        rewards="turns",
         device="cpu",
         learning_rate=RATE,
         top_p=TOP_P,

@@ -10,14 +10,14 @@ from pydantic import Field, model_validator
 from orchestry.core.resolve import Mark
 from orchestry.core.types import Frozen
 
-_REPLAYED = {
-    "rewards": "final",
-    "discount": 1.0,
-    "grouping": "turn",
-    "baseline": "mean",
-    "normalise": False,
+_REPLAYED: dict[str, tuple[object, ...]] = {
+    "rewards": ("final", "differences"),
+    "discount": (1.0,),
+    "grouping": ("turn",),
+    "baseline": ("mean",),
+    "normalise": (False,),
 }
-"""The settings that `credit: replay` requires."""
+"""The settings that `credit: replay` accepts."""
 
 
 class LearnConfig(Frozen):
@@ -43,9 +43,11 @@ class LearnConfig(Frozen):
     control, which learns nothing."""
     max_grad_norm: float = Field(1.0, gt=0.0)
     """Gradients are clipped to this norm."""
-    rewards: Literal["turns", "final"] = "turns"
-    """`turns`: a return sums the scores after each stage, as in the paper; `final`: only the last
-    score counts."""
+    rewards: Literal["differences", "final", "turns"] = "differences"
+    """What an action earns. `differences`: how much each stage from its own on changed the score,
+    which sums to the final score less the score before the action; `final`: the final score.
+    With discount 1 both train the reported reward. `turns`: the sum of the scores after each stage,
+    as in the paper, which also pays for scores in between."""
     discount: float = Field(1.0, ge=0.0, le=1.0)
     """Discount of the reward per stage (gamma)."""
     grouping: Literal["turn", "history", "agent"] = "turn"
@@ -105,10 +107,10 @@ class LearnConfig(Frozen):
     @model_validator(mode="after")
     def _replays_are_compared_at_the_end(self) -> Self:
         for name, fits in _REPLAYED.items():
-            if self.credit == "replay" and (found := getattr(self, name)) != fits:
+            if self.credit == "replay" and (found := getattr(self, name)) not in fits:
                 raise ValueError(
                     f"learn.credit=replay compares final scores one by one, but learn.{name}="
-                    f"{found}: set it to {fits}"
+                    f"{found}: set it to {fits[0]}"
                 )
         return self
 
@@ -142,4 +144,8 @@ class LearnConfig(Frozen):
         own |= {"grouping": "turn", "credit": "joint"}
         if self.comlrl_compat and any(getattr(self, name) != own[name] for name in own):
             raise ValueError(f"learn.comlrl_compat replaces the loss: leave out {', '.join(own)}")
+        if self.comlrl_compat and self.rewards == "differences":
+            raise ValueError(
+                "learn.comlrl_compat sums scores as CoMLRL does: set learn.rewards=turns"
+            )
         return self

@@ -25,11 +25,12 @@ from orchestry.core.errors import LearnError
 from orchestry.core.types import Group, NodeId, Tokens, Trajectory, Tree, Turn
 from orchestry.rollout.schedule import Joint
 
-_Rewards = Literal["turns", "final"]
+_Rewards = Literal["differences", "final", "turns"]
 Grouping = Literal["turn", "history", "agent"]
 History = tuple[str, tuple[int, ...]]
 """An agent and the prompt it saw."""
 COMLRL_TEMPERATURE = 1.0
+_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +105,21 @@ def gather(
     """The actions of finished episodes, played by Chains(k) with the same `joint`.
 
     Args:
-        rewards: `turns` counts the task's score after each stage (the paper's multi-turn), `final`
-            only that at the end. Tasks that score the work so far count early work often by
-            `turns`. Where a judge or a person rated the finished trajectory, its judged value takes
-            the place of the last score: (1 - weight) * score + weight * rating.
+        rewards: by `turns` a stage earns the task's score after it (the paper's multi-turn), so
+            early work counts often where a task scores the work so far. By `final` the last stage
+            earns the final score. By `differences` a stage earns the score after it minus the score
+            before it (0 before the first). These sum to the final score, so with discount 1 the
+            return is the final score minus the score before the action. What is subtracted does not
+            depend on the action, so with groups of `turn` or `history` the expected gradient is
+            that of `final`. Where a judge or a person rated the finished trajectory, its judged
+            value takes the place of the last score: (1 - weight) * score + weight * rating.
         discount: of a reward one stage later.
         grouping: what is compared, within one episode: see the module.
         baseline, normalise: as in `magrpo.advantages`.
         skip: leaves out actions of zero advantage; a KL term needs them kept.
         credits: by `credit.counterfactuals`, one per tree. Then an action's advantage is its
-            agent's own, and grouping, baseline and normalise are not used.
+            agent's own, and grouping, baseline and normalise are not used. Final scores are
+            compared: the score before the action is the same in all plays.
 
     Samples have one number `group` for equal agent and prompt, over all episodes. Under `cross` an
     action's return is the mean over the joint actions of its stage that it is part of, taken before
@@ -122,6 +128,7 @@ def gather(
     Raises LearnError if an answer has no tokens, a score is missing or not finite, siblings were
     merged, joint actions do not match `joint`, or returns are unknown because of pruning.
     """
+    rewards = rewards if credits is None else "final"
     samples, numbers = list[Sample](), dict[History, int]()
     actions: Counter[str] = Counter()
     for number, tree in enumerate(trees):
@@ -203,11 +210,23 @@ def _returns(tree: Tree[Any], rewards: _Rewards, discount: float) -> dict[NodeId
         scores_T = [_score(tree.nodes[id].trajectory) for id in chain]
         if node.leaf and node.judged is not None:
             scores_T[-1] = node.judged.number
-        if rewards == "final":
-            scores_T = [0.0] * (len(chain) - 1) + scores_T[-1:]
-        for id, return_ in zip(chain, returns(scores_T, discount), strict=True):
+        for id, return_ in zip(chain, _returned(scores_T, rewards, discount), strict=True):
             found[id].append(return_)
     return {id: fsum(each) / len(each) for id, each in found.items()}
+
+
+def _returned(scores_T: Sequence[float], rewards: _Rewards, discount: float) -> tuple[float, ...]:
+    """The return from each stage on, (T,) to (T,), from the scores after each."""
+    *before, last = scores_T
+    if rewards == "turns":
+        return returns(scores_T, discount)
+    if rewards == "final":
+        return returns([0.0] * len(before) + [last], discount)
+    # The sum of discounted differences, rearranged; rounded, so that equal returns stay equal.
+    ahead_T = returns([*((1.0 - discount) * score for score in before), last], discount)
+    return tuple(
+        round(ahead - score, _DIGITS) for ahead, score in zip(ahead_T, (0.0, *before), strict=True)
+    )
 
 
 def _score(node: Trajectory[Any]) -> float:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from statistics import fmean
 from typing import Any, ClassVar
 
@@ -113,21 +113,19 @@ def total(node: Trajectory[Any]) -> float:
 Key = tuple[str, tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 
 
+def paid(scores_T: list[float], rewards: _Rewards) -> list[float]:
+    """Each stage's reward."""
+    if rewards == "differences":
+        return [after - before for before, after in pairwise((0.0, *scores_T))]
+    return scores_T if rewards == "turns" else [0.0] * (len(scores_T) - 1) + scores_T[-1:]
+
+
 def written_out(
     tree: Tree[Any], rewards: _Rewards = "turns", discount: float = 1.0
 ) -> list[tuple[Key, float]]:
     """Every action of aligned chains beside its advantage, by equation 1 as it is written."""
     found, chains = list[tuple[Key, float]](), paths(tree)
-    returned = [
-        returns(
-            [
-                0.0 if rewards == "final" and n + 1 < len(chain) else total(node)
-                for n, node in enumerate(chain)
-            ],
-            discount,
-        )
-        for chain in chains
-    ]
+    returned = [returns(paid(list(map(total, chain)), rewards), discount) for chain in chains]
     for stage in range(max(map(len, chains))):
         here = [c for c in range(len(chains)) if stage < len(chains[c])]
         advantages_G = group_advantages([returned[c][stage] for c in here])
@@ -147,7 +145,7 @@ def written_out(
     st.sampled_from([Words, Rounds, Duo, Trio]),
     st.integers(1, 5),
     st.integers(0, 2**32),
-    st.sampled_from(["turns", "final"]),
+    st.sampled_from(["differences", "turns", "final"]),
     st.sampled_from([0.0, 0.5, 1.0]),
 )
 def test_samples_are_those_of_the_written_out_formula(
@@ -157,6 +155,13 @@ def test_samples_are_those_of_the_written_out_formula(
     expected = written_out(tree, rewards, discount)
     batch = gather([tree], rewards=rewards, discount=discount)
     found = [((s.agent, s.prompt_ids, s.ids, s.logprobs), s.advantage) for s in batch.samples]
+    if rewards == "differences":  # computed without the sum, which rounds otherwise
+        everything = gather([tree], rewards=rewards, discount=discount, skip=False).samples
+        found = [((s.agent, s.prompt_ids, s.ids, s.logprobs), s.advantage) for s in everything]
+        assert [key for key, _ in sorted(found)] == [key for key, _ in sorted(expected)]
+        own = [advantage for _, advantage in sorted(expected)]
+        assert [advantage for _, advantage in sorted(found)] == pytest.approx(own, abs=1e-11)
+        return
     assert sorted(found) == sorted(each for each in expected if each[1] != 0.0)
     assert sum(batch.actions.values()) == len(expected) == len(tree.answers)
     assert batch.skipped == sum(advantage == 0.0 for _, advantage in expected)
@@ -187,12 +192,13 @@ def test_the_discount_and_the_kind_of_reward_count() -> None:
             {"discount": 0.5},
             {"discount": 0.0},
             {"rewards": "final"},
+            {"rewards": "differences"},
             {"rewards": "final", "discount": 0.5},
             {"normalise": True},
             {"baseline": "leave_one_out"},
         )
     }
-    assert len(found) == 7
+    assert len(found) == 8
 
 
 class Planted:
@@ -211,7 +217,7 @@ class Planted:
 
 
 @pytest.mark.parametrize("task", [Duo, Words], ids=["at once", "in turn"])
-@pytest.mark.parametrize("rewards", ["turns", "final"])
+@pytest.mark.parametrize("rewards", ["differences", "turns", "final"])
 def test_a_finished_chains_last_reward_is_its_judged_value(
     task: type[BaseTask[Any]], rewards: _Rewards
 ) -> None:
@@ -394,6 +400,79 @@ def test_siblings_of_a_beam_are_the_groups_of_at_grpo() -> None:
         assert len({sample.group for sample in mine}) == 3
 
 
+# --- what is trained ------------------------------------------------------------------------------
+
+AFTER_ONE = (0.95, 0.0)
+"""The score after each of the writer's two actions."""
+AT_THE_END = ((0.1, 0.3), (0.6, 1.0))
+"""After each of the reviewer's two actions, given the writer's."""
+WRITES, REVIEWS = 0.6, (0.3, 0.8)
+"""Probabilities of action 1."""
+
+
+def slope(chance: float, action: int) -> float:
+    """d log pi(action) / d logit of action 1."""
+    return action - chance
+
+
+def likely(one: float, action: int) -> float:
+    return one if action else 1 - one
+
+
+Slopes = tuple[float, float, float]
+"""By the logits of the writer, and of the reviewer in its two states."""
+
+
+def gradient_in_mean(rewards: _Rewards) -> Slopes:
+    """Of what `gather` gives, over all pairs of chains: the prompt of an action is its number."""
+    found = [0.0, 0.0, 0.0]
+    for played in product(product((0, 1), repeat=2), repeat=2):
+        tree = chains(
+            *([("w", a, AFTER_ONE[a]), ("r", 10 + 2 * a + b, AT_THE_END[a][b])] for a, b in played)
+        )
+        chance = 1.0
+        for a, b in played:
+            chance *= likely(WRITES, a) * likely(REVIEWS[a], b)
+        for sample in gather([tree], rewards=rewards).samples:
+            (number,) = sample.prompt_ids
+            a, b = divmod(number - 10, 2)
+            place, own = (
+                (0, slope(WRITES, number)) if sample.agent == "w" else (1 + a, slope(REVIEWS[a], b))
+            )
+            found[place] += chance * sample.advantage * own / len(played)
+    return found[0], found[1], found[2]
+
+
+def gradient_of_final_score() -> Slopes:
+    found = [0.0, 0.0, 0.0]
+    for a, b in product((0, 1), repeat=2):
+        worth = likely(WRITES, a) * likely(REVIEWS[a], b) * AT_THE_END[a][b]
+        found[0] += worth * slope(WRITES, a)
+        found[1 + a] += worth * slope(REVIEWS[a], b)
+    return found[0], found[1], found[2]
+
+
+@pytest.mark.parametrize("rewards", ["differences", "final"])
+def test_the_expected_gradient_is_that_of_the_final_score(rewards: _Rewards) -> None:
+    own_mean = 1 - 1 / 2  # a group of 2 whose mean holds the action's own return
+    expected = [own_mean * each for each in gradient_of_final_score()]
+    assert gradient_in_mean(rewards) == pytest.approx(expected, abs=1e-12)
+
+
+def test_scores_in_between_turn_the_first_agents_gradient_round() -> None:
+    writer, *reviewer = gradient_in_mean("turns")
+    right, *after = gradient_of_final_score()
+    assert right > 0.1 > 0.0 > writer
+    assert reviewer == pytest.approx([each / 2 for each in after], abs=1e-12)
+
+
+def test_equal_final_scores_after_unequal_ones_are_exactly_equal() -> None:
+    tree = chains(*([("w", 1, score), ("r", 2, 0.3)] for score in (0.1, 0.2, 0.7)))
+    batch = gather([tree], rewards="differences")
+    assert [sample.agent for sample in batch.samples] == ["r"] * 3
+    assert [each.advantage for each in batch.samples] == pytest.approx([7 / 30, 4 / 30, -11 / 30])
+
+
 # --- refusals ----------------------------------------------------------------------------------
 
 
@@ -441,7 +520,10 @@ def test_collapsed_siblings_are_refused() -> None:
         gather([tree])
 
 
-@pytest.mark.parametrize(("rewards", "discount"), [("turns", 0.5), ("final", 1.0), ("final", 0.0)])
+@pytest.mark.parametrize(
+    ("rewards", "discount"),
+    [("turns", 0.5), ("final", 1.0), ("final", 0.0), ("differences", 1.0)],
+)
 def test_pruned_states_have_no_return(rewards: _Rewards, discount: float) -> None:
     tree = play(Words(), Beam(k=4, width=1, collapse=False), 3)
     with pytest.raises(LearnError, match="was pruned"):

@@ -86,7 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_gradients_are_those_of_the_formula_written_out(folder: Path) -> None:
-    made = crew(folder, comlrl_compat=True)
+    made = crew(folder, comlrl_compat=True, rewards="turns")
     ours, theirs = loss(made), written_out(made)
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
     for one, other in zip(gradients(made, ours), gradients(made, theirs), strict=True):
@@ -113,6 +113,11 @@ def test_a_group_of_single_tokens_falls_out_with_its_advantages() -> None:
     short, long = Packed(0, (5,), ((6,), (7,))), Packed(0, (8,), ((9, 10),))
     found = as_comlrl([short, long], [1.0, -1.0, 0.5], PAD)
     assert found == ([Packed(0, (8,), ((9,),))], [0.5])
+
+
+def test_it_sums_the_scores_of_all_stages() -> None:
+    with pytest.raises(ValidationError, match=r"set learn\.rewards=turns"):
+        LearnConfig.model_validate({"comlrl_compat": True})
 
 
 @pytest.mark.parametrize("other", [{"reduce": "mean"}, {"kl": 0.1}])

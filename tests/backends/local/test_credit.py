@@ -159,6 +159,6 @@ def test_batches_of_joint_returns_are_what_they_were() -> None:
 )
 def test_what_does_not_go_with_replays_is_refused(sets: list[str], message: str) -> None:
     pytest.importorskip("torch")
-    replays = ["backend=local", "task=tldr", "learn.credit=replay", "learn.rewards=final"]
+    replays = ["backend=local", "task=tldr", "learn.credit=replay"]
     with pytest.raises(ConfigError, match=message):
         prepare(resolve([], [*replays, *sets]))
