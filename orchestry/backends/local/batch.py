@@ -143,17 +143,14 @@ def gather(
             if skip and advantage == 0.0:
                 continue
             history = (action.agent, action.tokens.prompt_ids)
-            samples.append(
-                Sample(
-                    agent=action.agent,
-                    prompt_ids=action.tokens.prompt_ids,
-                    ids=action.tokens.ids,
-                    logprobs=action.tokens.logprobs,
-                    advantage=advantage,
-                    group=numbers.setdefault(history, len(numbers)),
-                )
-            )
+            group = numbers.setdefault(history, len(numbers))
+            samples.append(_sample(action, advantage, group))
     return Batch(samples=tuple(samples), actions=dict(actions))
+
+
+def _sample(action: Action, advantage: float, group: int) -> Sample:
+    tokens = action.tokens
+    return Sample(action.agent, tokens.prompt_ids, tokens.ids, tokens.logprobs, advantage, group)
 
 
 def _compared(
