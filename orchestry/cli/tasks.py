@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestry.cli.generate import generate
 from orchestry.cli.groups import App
 from orchestry.cli.options import (
     OUTPUT,
@@ -92,6 +93,9 @@ def _check(
     else:
         _print_checklist(name, findings, verbose)
     return 0 if ok else 1
+
+
+app.command("generate")(generate)
 
 
 @app.command("new")

@@ -150,11 +150,17 @@ async def foretold(
         output_tokens=round(sum(row.output_tokens for row in rows)),
         cost_usd=_dollars((low, fmean(costs), high), dearest, plan.config.budget.usd, worst),
         enough_usd=math.ceil(100 * (high + dearest)) / 100,
-        usage=sorted(rows, key=lambda r: (PURPOSES.index(r.purpose), roles.index(r.agent))),
+        usage=sorted(rows, key=lambda row: _place(row, roles)),
         by_provider=[Figures(**row) for row in _means(bills, 2)],
         earlier_runs=known.runs,
         power=_power(plan, sum(row.calls for row in rows if row.purpose == "trial"), known.sd),
     )
+
+
+def _place(row: Row, roles: Sequence[str]) -> tuple[int, int, str]:
+    """By purpose, then in the team's order; others by name."""
+    known = roles.index(row.agent) if row.agent in roles else len(roles)
+    return PURPOSES.index(row.purpose), known, row.agent
 
 
 def _power(plan: Plan, calls: float, sd: float | None) -> Power | None:

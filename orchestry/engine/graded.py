@@ -73,7 +73,7 @@ async def graded_set(task: BaseTask[Any], problem: Problem, rate: Rate) -> Grade
         answers = tuple(task.graded(problem))
     ways: list[tuple[Way, float]] = []
     for index, answer in enumerate(answers):
-        way = _play(task, problem, answer, index)
+        way = play(task, problem, answer, index)
         (score,) = await rate([way[-1]])
         ways.append((way, score.total))
         if len({worth for _, worth in ways}) == _SIZE:  # the rest need not be run
@@ -81,7 +81,7 @@ async def graded_set(task: BaseTask[Any], problem: Problem, rate: Rate) -> Grade
     return _as_siblings(_chosen(ways))
 
 
-def _play(
+def play(
     task: BaseTask[Any], problem: Problem, answers: Mapping[str, str], index: int
 ) -> list[Trajectory[Any]]:
     """The play in which every agent gives its answer whenever it acts."""

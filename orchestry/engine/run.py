@@ -196,7 +196,8 @@ async def drive(work: Work, ground: Mapping[str, Any] | None = None) -> Orchestr
     start, plan, store = time.monotonic(), work.plan, work.store
     unsafe = plan.config.allow_unsafe_code
     async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
-        rater = task_rater(plan.task, Tools(sandbox))
+        work.tools = Tools(sandbox)
+        rater = task_rater(plan.task, work.tools)
         rate = Verdicts(rater, store.journal, store.events, work.faults)
         async with plan.backend.open(store, plan.task, rate, work.note):
             store.journal.append(_opened(plan, ground or {}))

@@ -28,7 +28,7 @@ from orchestry.core.errors import (
     TaskFault,
     fault,
 )
-from orchestry.core.types import Problem
+from orchestry.core.types import Problem, Tools
 from orchestry.engine.manifest import Reason, summary_of, write_manifest
 from orchestry.engine.plan import Plan
 from orchestry.engine.scores import Faults, Verdicts
@@ -72,6 +72,9 @@ class Work(ABC):
 
     faults: Faults | None = None
     """Handles states that the task can't score; None: they stop the work."""
+
+    tools: Tools
+    """The sandbox; set before `play`."""
 
     def __init__(self, plan: Plan, store: Store, note: Callable[[str], None], goes_on: str) -> None:
         """`goes_on` is the command that continues after an interrupt."""
