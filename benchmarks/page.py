@@ -36,6 +36,7 @@ SECTIONS = {
     "gpu": "A team of two on a GPU",
     "prefill": "Prompts of unequal lengths: memory of a draw",
     "local_learning": "A team of 135M models that learns on a CPU",
+    "cooperation": "Two 135M agents that learn to work together",
 }
 """Every section's name and heading, in the order of the page."""
 INTRO = (

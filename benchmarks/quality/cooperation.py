@@ -1,0 +1,256 @@
+"""Whether two 135M agents learn to work together: a warm start from gold, then MAGRPO.
+
+For each seed: both agents' adapters are fine-tuned on the gold answers of generated train problems
+(`warm`). From there a run of backend local learns by MAGRPO (`learned`); it is killed by SIGKILL
+half-way, and resumed. Then the untrained, the warm and the learned team play test problems that
+nobody has seen, generated ones and the own bank's; the untrained and the warm team also play them
+as each baseline. What tests ask and what aux computes differ between train and test.
+
+    python -m benchmarks.quality.cooperation [--seeds N] [--episodes N] [--train N] [--test N]
+        [--model NAME] [--folder DIR] [--only SEED] [--write]
+
+All lies in --folder, so that a cut-off benchmark goes on where it was. `--only SEED` plays one seed
+and prints nothing, so that seeds can be played side by side, each with a core of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestry.engine.distil import CHECKPOINT, How, distil
+
+from benchmarks import page
+from benchmarks.quality.cooperation_report import Played, report
+from benchmarks.quality.cooperation_swaps import Swaps, swapped
+from benchmarks.quality.hacks import spread
+from benchmarks.stats import done
+from orchestry.core.config import validate
+from orchestry.core.files import write_atomic
+from orchestry.engine.evaluate import play_measurement
+from orchestry.engine.run import prepare, resume
+from orchestry.engine.session import Silent
+from orchestry.store.checkpoints import checkpoint, chosen_update
+from orchestry.store.run import Run, load_run
+from orchestry.task.arrangements import ALONE
+from orchestry.task.registry import load_task
+
+TASK = "code_collaboration"
+GRADES = "1-2"
+"""What a 135M model can do at all; fixed before any training."""
+BANK_SIZE = 400
+"""Generated problems for train; a quarter as many for test."""
+SAMPLES = 4
+"""Trajectories per test problem."""
+UNTRAINED, WARM, LEARNED = TEAMS = ("untrained", "warm", "learned")
+GENERATED, OWN = BANKS = ("generated", "own")
+BASELINES = ("fixed", "concat", "sequential", "discussion")
+WARM_UP: How = {"epochs": 4, "learning_rate": 1e-3}
+"""Of fine-tuning; chosen on train problems of other seeds."""
+ADAPTERS: Mapping[str, Any] = {"device": "cpu", "dtype": "bfloat16", "threads": 1}
+LEARN: Mapping[str, Any] = {
+    **ADAPTERS,
+    "group_size": 4,
+    "every": 10,
+    "learning_rate": 3e-4,
+    "keep": 2,
+}
+SAMPLING: Mapping[str, Any] = {"max_tokens": 96, "temperature": 0.8}
+POLL_S = 0.05
+
+
+class Notes(Silent):
+    """What a run says goes to stderr, with its name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def note(self, text: str) -> None:
+        print(f"{self._name}: {text}", file=sys.stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where everything lies, how long teams learn, and on how many problems."""
+
+    folder: Path
+    model: str = "embedded"
+    episodes: int = 500
+    train: int = 120
+    test: int = 100
+
+    def play(self, seed: int) -> Played:
+        """Everything of one seed: from the start, or what is missing."""
+        run = self.learn(seed)
+        tests = {(team, bank): self.measure(team, seed, bank) for team in TEAMS for bank in BANKS}
+        baselines = {
+            (team, name): self.measure(team, seed, GENERATED, name)
+            for team in (UNTRAINED, WARM)
+            for name in BASELINES
+        }
+        return Played(seed, run, tests, baselines)
+
+    def learn(self, seed: int) -> Run:
+        """MAGRPO from the warm start, in a process that is killed half-way; the rest is played
+        here."""
+        place = self.folder / f"run-{seed}"
+        config = self.config(seed, self.bank(GENERATED)) | {
+            "episodes": self.episodes,
+            "learn": {**LEARN, "from": str(self.warm(seed))},
+        }
+        if not (place / "journal.jsonl").exists():
+            self._killed(place, config)
+        run = load_run(place)
+        if not done(run):
+            run = resume(place, observer=Notes(f"run {seed}"))
+        if not done(run):
+            raise SystemExit(f"{place} stopped before its end: the same command goes on")
+        return run
+
+    def warm(self, seed: int) -> Path:
+        """The checkpoint that was fine-tuned on the train problems' gold."""
+        place = self.folder / f"warm-{seed}"
+        if not place.exists():
+            config = self.config(seed, self.bank(GENERATED)) | {"learn": dict(ADAPTERS)}
+            distil(into=place, gold=True, config=config, note=Notes(place.name).note, **WARM_UP)
+        return place / CHECKPOINT
+
+    def measure(self, team: str, seed: int, bank: str, baseline: str | None = None) -> Run:
+        """A team on the test problems of a bank, as it is or as a baseline."""
+        name = "-".join([team, str(seed), bank, *([baseline] if baseline else [])])
+        start = self.start(team, seed)
+        if baseline == "fixed" and start is not None:
+            start = self._alone(start, seed)
+        learn = {**LEARN, "enabled": False, "group_size": SAMPLES}
+        path = self.bank(bank)
+        config = self.config(seed, path) | {
+            "split": "test",
+            "episodes": sum('"split":"test"' in line for line in path.read_text().splitlines()),
+            "search": {"strategy": "chains", "k_samples": SAMPLES},
+            "learn": learn if start is None else {**learn, "from": str(start)},
+            "baseline": baseline,
+        }
+        plan = prepare(validate(config), held_out=True)
+        run = play_measurement(plan, self.folder / name, Notes(name))
+        if not done(run):
+            raise SystemExit(f"{run.folder} stopped before its end: the same command goes on")
+        return run
+
+    def start(self, team: str, seed: int) -> Path | None:
+        """The team's checkpoint; None: the untrained team has none."""
+        if team == UNTRAINED:
+            return None
+        if team == WARM:
+            return self.warm(seed)
+        run = self.learn(seed)
+        last = chosen_update(run, None)
+        assert last is not None, "a run of some updates has a last one"
+        return checkpoint(run, last)
+
+    def config(self, seed: int, bank: Path) -> dict[str, Any]:
+        """What all plays of a seed have in common."""
+        return {
+            "backend": "local",
+            "task": TASK,
+            "options": {"bank": str(bank)},
+            "seed": seed,
+            "provider": {"model": self.model},
+            "sampling": dict(SAMPLING),
+            "allow_unsafe_code": True,
+        }
+
+    def bank(self, name: str) -> Path:
+        """A file with the problems: train and test of the generated ones, or the own test split."""
+        options = {"bank": name}
+        if name == GENERATED:
+            options |= {"grade": GRADES, "size": str(BANK_SIZE)}
+        task = load_task(TASK, options=options)
+        problems = [*task.problems("test")][: self.test]
+        if name == GENERATED:
+            problems = [*spread(task.problems("train"), self.train), *problems]
+        content = "".join(f"{one.model_dump_json()}\n" for one in problems).encode()
+        path = self.folder / f"{name}-{len(problems)}.jsonl"
+        if not path.exists() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, content)
+        return path
+
+    def _killed(self, place: Path, config: Mapping[str, Any]) -> None:
+        """Begins the run in another process, and kills it once half of its episodes are played."""
+        file = place.with_name(f"{place.name}.json")
+        write_atomic(file, json.dumps(config).encode())
+        command = [sys.executable, "-m", "orchestry", "run", "--config", str(file)]
+        with subprocess.Popen(
+            [*command, "--run-dir", str(place)], cwd=page.ROOT, start_new_session=True
+        ) as process:
+            while process.poll() is None and _finished(place) < self.episodes // 2:
+                time.sleep(POLL_S)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def _alone(self, start: Path, seed: int) -> Path:
+        """A checkpoint whose one agent has the main programmer's adapter: it writes both parts."""
+        place = self.folder / f"alone-{seed}"
+        if not place.exists():
+            shutil.copytree(start / "main", place / ALONE)
+        return place
+
+
+def _finished(place: Path) -> int:
+    """Episodes on disk so far."""
+    file = place / "episodes.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def swaps_of(played: Sequence[Played]) -> Swaps:
+    """The first seed's learned main programmer with its own helper and with others."""
+    first, others = played[0], played[1:]
+    helpers: dict[str, Run | None] = {
+        "its own": first.tests[LEARNED, GENERATED],
+        **{f"of seed {one.seed}": one.tests[LEARNED, GENERATED] for one in others},
+        "warm": first.tests[WARM, GENERATED],
+        "untrained": first.tests[UNTRAINED, GENERATED],
+        "a stub that returns None": None,
+    }
+    return swapped(first.tests[LEARNED, GENERATED], helpers)
+
+
+def main() -> None:
+    """Plays what is missing, then prints or writes the section."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--episodes", type=int, default=500)
+    parser.add_argument("--train", type=int, default=120, help="generated train problems")
+    parser.add_argument("--test", type=int, default=100, help="generated test problems")
+    parser.add_argument("--model", default="embedded")
+    parser.add_argument("--folder", type=Path, default=Path("runs/bench-cooperation"))
+    parser.add_argument("--only", type=int, metavar="SEED", help="play that seed")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    args = parser.parse_args()
+    bench = Bench(args.folder.absolute(), args.model, args.episodes, args.train, args.test)
+    if args.only is not None:
+        bench.play(args.only)
+        return
+    played = [bench.play(seed) for seed in range(args.seeds)]
+    body = report(played, swaps_of(played))
+    print(body)
+    if args.write:
+        sizes = f"--seeds {args.seeds} --episodes {args.episodes} --train {args.train}"
+        command = f"python -m benchmarks.quality.cooperation {sizes} --test {args.test} --write"
+        page.write("cooperation", command, body)
+
+
+if __name__ == "__main__":
+    main()

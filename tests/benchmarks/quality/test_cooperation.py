@@ -1,0 +1,89 @@
+"""The benchmark of cooperation: its parts on a tiny model, and the helpers that it swaps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.quality import cooperation_swaps
+from benchmarks.quality.cooperation import (
+    BANKS,
+    BASELINES,
+    GENERATED,
+    LEARNED,
+    OWN,
+    TEAMS,
+    Bench,
+    swaps_of,
+)
+from benchmarks.quality.cooperation_report import report, rewards
+from benchmarks.quality.cooperation_swaps import HELPER, MAIN, STUB
+from benchmarks.stats import mean
+from orchestry.core.types import Limits, Tools
+from orchestry.sandbox import open_sandbox
+from orchestry.task.registry import load_task
+
+
+def test_the_bank_has_the_sizes_asked_for_and_no_problem_twice(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, train=12, test=6)
+    lines = bench.bank(GENERATED).read_text().splitlines()
+    problems = [json.loads(line) for line in lines]
+    assert [one["split"] for one in problems] == ["train"] * 12 + ["test"] * 6
+    assert {one["data"]["grade"] for one in problems} <= {1, 2}
+    assert len({one["id"] for one in problems}) == 18
+    own = [json.loads(line) for line in bench.bank(OWN).read_text().splitlines()]
+    assert {one["split"] for one in own} == {"test"}
+
+
+def test_a_main_programmer_that_cooperates_earns_less_with_a_stub() -> None:
+    task = load_task("code_collaboration")
+    problem = task.problems("test")[0]
+    gold = task.gold(problem)
+    assert gold is not None
+
+    async def scored(helper: str) -> float:
+        async with open_sandbox(Limits()) as sandbox:
+            mean_of = cooperation_swaps._mean
+            tools = Tools(sandbox=sandbox)
+            return await mean_of(task, problem, [gold[MAIN]] * 2, [helper], tools)
+
+    assert asyncio.run(scored(gold[HELPER])) == pytest.approx(1.0)
+    assert asyncio.run(scored(STUB)) <= 0.5
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny model whose context takes the task's prompts, byte by byte."""
+    pytest.importorskip("torch")
+    from tests.backends.local.tiny import tiny_model, tiny_tokenizer
+
+    folder, tiny = tmp_path_factory.mktemp("model"), tiny_model()
+    tiny.config.max_position_embeddings = 4096
+    tiny.save_pretrained(folder)
+    tokenizer = tiny_tokenizer()
+    tokenizer.model_max_length = 4096
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.slow
+def test_a_seed_is_killed_resumed_measured_and_reported(model: str, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, model, episodes=20, train=4, test=2)
+    played = [bench.play(seed) for seed in (0, 1)]
+    first = played[0]
+    assert first.tests.keys() == {(team, bank) for team in TEAMS for bank in BANKS}
+    assert len(first.baselines) == 2 * len(BASELINES)
+    assert len(first.run.episodes) == 20
+
+    swaps = swaps_of(played)
+    own = first.tests[LEARNED, GENERATED]
+    assert mean(swaps["its own"]) == pytest.approx(mean(rewards([own])))
+    assert {"untrained", "warm", "of seed 1", "a stub that returns None"} <= swaps.keys()
+
+    body = report(played, swaps)
+    assert "killed by SIGKILL and resumed 1, 1 times" in body
+    assert "schemes on solved problems" in body
+    assert body.count("| fixed ") == 2
