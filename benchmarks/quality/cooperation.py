@@ -189,7 +189,7 @@ class Bench:
         """Begins the run in another process, and kills it once half of its episodes are played."""
         file = place.with_name(f"{place.name}.json")
         write_atomic(file, json.dumps(config).encode())
-        command = [sys.executable, "-m", "orchestry", "run", "--config", str(file)]
+        command = [sys.executable, "-m", "orchestry", "run", "--config", str(file), "--trust"]
         with subprocess.Popen(
             [*command, "--run-dir", str(place)], cwd=page.ROOT, start_new_session=True
         ) as process:
