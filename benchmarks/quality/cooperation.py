@@ -28,8 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestry.engine.distil import CHECKPOINT, How, distil
-
 from benchmarks import page
 from benchmarks.quality.cooperation_report import Played, report
 from benchmarks.quality.cooperation_swaps import Swaps, swapped
@@ -37,6 +35,7 @@ from benchmarks.quality.hacks import spread
 from benchmarks.stats import done
 from orchestry.core.config import validate
 from orchestry.core.files import write_atomic
+from orchestry.engine.distil import CHECKPOINT, How, distil
 from orchestry.engine.evaluate import play_measurement
 from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
