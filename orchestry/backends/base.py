@@ -282,6 +282,7 @@ class Backend(ABC):
             temperature=usual.temperature if own.temperature is None else own.temperature,
             stop=usual.stop,
             examples=own.examples,
+            frozen=own.frozen,
         )
 
     def digests(self) -> dict[str, str]:
@@ -541,7 +542,9 @@ def _check_temperatures(
     asked = [(provider, usual), (critic, config.judge.temperature)]
     for role, agent in config.agents.items():
         who = own[role].provider if role in own else provider
-        asked.append((who, usual if agent.temperature is None else agent.temperature))
+        beside = config.backend == "local" and role in own  # `sampling` is for the weights
+        left_out = None if beside else usual
+        asked.append((who, left_out if agent.temperature is None else agent.temperature))
     if any(who.name == "anthropic" and number is not None for who, number in asked):
         raise ConfigError(
             "Claude takes no temperature, and one is set in sampling, agents or judge: remove it "

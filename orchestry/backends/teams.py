@@ -25,7 +25,7 @@ from orchestry.task.base import BaseTask
 
 _TAKEN = ("task", "options", "weights", "baseline", "sampling", "agents", "learn")
 """What a run's team plays with, unless the config says otherwise."""
-_LEFT = {"learn": ("from", "vllm_url"), "agents": ("model", "provider")}
+_LEFT = {"learn": ("from", "vllm_url"), "agents": ("model", "provider", "frozen")}
 """Of these sections, the keys that say where the weights come from and who draws."""
 
 

@@ -126,11 +126,14 @@ class AgentConfig(Frozen):
     """None: the model of `provider`. Backend local loads it as this agent's base model."""
     provider: Annotated[ProviderConfig | None, BeforeValidator(with_keys)] = None
     """Who answers for this agent: a provider's name, or the keys of `provider`. None:
-    `provider`."""
+    `provider`. In backend local only for a `frozen` agent."""
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     """None: that of `sampling`."""
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     """None: that of `sampling`."""
+    frozen: bool = False
+    """Backend local: keep this agent as it is, while the others learn beside it. Its answers come
+    from its adapter (of `learn.from`, else the base alone) or, paid, from its `provider`."""
     system_prompt: str | None = None
     """None: the task's own, followed by `goal` if that is given."""
     examples: tuple[Example, ...] = Field((), max_length=20)

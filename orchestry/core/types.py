@@ -87,6 +87,8 @@ class Member:
     stop: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
     """Shown as earlier turns of the chat, before each observation."""
+    frozen: bool = False
+    """Whether its weights stay as they are while others learn."""
 
 
 class Request(Frozen):

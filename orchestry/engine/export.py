@@ -181,7 +181,7 @@ def _chosen(run: Run, update: Which) -> Learned:
 def _adapters(
     run: Run, learned: Learned, config: RunConfig, agents: Sequence[str]
 ) -> tuple[Adapter, ...]:
-    """The checkpoint's adapters, or those of `agents`; raises ConfigError for a missing one."""
+    """The adapters that learned, or those of `agents`; raises ConfigError for a missing one."""
     folders = sorted(checkpoint(run, learned).glob(f"*/{_CONFIG}"))
     found = {unquote(path.parent.name): path.parent for path in folders}
     if config.learn.shared:
@@ -194,9 +194,9 @@ def _adapters(
     for agent in agents:
         if agent not in found:
             raise ConfigError(unknown(f"agent of {run.folder}", agent, [*found]))
-    return tuple(
-        _adapter(found[name], (name,), config) for name in found if name in (agents or found)
-    )
+    frozen = {role for role, own in config.agents.items() if own.frozen}
+    chosen = agents or [name for name in found if name not in frozen]
+    return tuple(_adapter(found[name], (name,), config) for name in found if name in chosen)
 
 
 def _adapter(folder: Path, agents: tuple[str, ...], run: RunConfig) -> Adapter:

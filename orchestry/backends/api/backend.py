@@ -61,6 +61,7 @@ class ApiBackend(Backend):
         need_key: bool,
         folder: Path | None,
     ) -> None:
+        _refuse_frozen(config)
         config = with_source(config, folder)
         config, notes = _with_dev(_with_provider(config, task), task)
         name, note = resolve_name(config.provider, environ)
@@ -295,6 +296,15 @@ class Dev:
             return Played(None, ())
         leaf = tree.leaves[0]
         return Played(leaf.number, leaf.trajectory.turns)
+
+
+def _refuse_frozen(config: RunConfig) -> None:
+    """Raises ConfigError for a setting that this backend would ignore."""
+    for role, own in config.agents.items():
+        if own.frozen:
+            raise ConfigError(
+                f"agents.{role}.frozen is for backend local, where weights learn: leave it out"
+            )
 
 
 def _with_dev(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, list[str]]:

@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -29,6 +29,7 @@ from orchestry.backends.local.ratings import hear, late_ones, notes
 from orchestry.backends.local.settings import as_chains, model_of, refuse
 from orchestry.backends.local.weights import START, Weights
 from orchestry.backends.prompted import KEPT, check_size, for_roles, keep, shown, with_source
+from orchestry.core.concurrency import together
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
@@ -92,7 +93,7 @@ class LocalBackend(Backend):
         """Trees of the episodes since the last update."""
         self._samples = list[int]()
         """Actions learned from, per update."""
-        self._models = {role: member.model for role, member in self.team(task).items()}
+        self._models = {role: one.model for role, one in self._drawn(self.team(task)).items()}
         learn = self.config.learn
         held_out = dev_problems(task.problems("dev"), learn.evaluate_problems, self.config.seed)
         self._dev = DevEvaluations(held_out, self.config.seed, learn.evaluate_every)
@@ -107,7 +108,15 @@ class LocalBackend(Backend):
                 f"task {task.name} has no dev problems to evaluate on: add some, or leave "
                 "out learn.evaluate_every"
             )
-        cold = [role for role, member in self.team(task).items() if member.temperature == 0]
+        team = self.team(task)
+        if not self._models or (
+            self.every is not None and all(one.frozen for one in team.values())
+        ):
+            raise ConfigError(
+                f"all agents of task {task.name} are frozen, so nobody would learn: take "
+                "agents.ROLE.frozen away from one, or play them in backend api"
+            )
+        cold = [role for role, one in team.items() if one.temperature == 0 and not one.frozen]
         if cold and self.every is not None:
             raise ConfigError(
                 f"{', '.join(cold)} would answer at temperature 0, and learns only from answers "
@@ -177,8 +186,19 @@ class LocalBackend(Backend):
         return library.adopted().model_copy(update={"model": model})
 
     def team(self, task: BaseTask[Any]) -> dict[str, Member]:
-        """See Backend: with the behaviours of `behaviors.from`."""
-        return shown(self.library, super().team(task))
+        """See Backend: with the behaviours of `behaviors.from`. Those for whom others answer take
+        only their own temperature."""
+        team = {
+            role: replace(one, temperature=self.config.agents[role].temperature)
+            if role in self._own
+            else one
+            for role, one in super().team(task).items()
+        }
+        return shown(self.library, team)
+
+    def _drawn(self, team: Mapping[str, Member]) -> dict[str, Member]:
+        """Those of the team whom the weights answer for."""
+        return {role: member for role, member in team.items() if role not in self._own}
 
     def files(self) -> dict[str, str]:
         """See Backend: the library in use."""
@@ -197,6 +217,8 @@ class LocalBackend(Backend):
         found = {f"base of {role}": base_digest(model) for role, model in self._models.items()}
         if len(set(self._models.values())) == 1:
             found = {"base": next(iter(found.values()))}
+        for role, asked in self._own.items():
+            found[f"weights of {role}"] = getattr(asked.provider, "sha256", None)
         return {name: digest for name, digest in found.items() if digest is not None}
 
     @property
@@ -301,7 +323,12 @@ class LocalBackend(Backend):
         settings = self.config.learn
         updates = self.config.episodes // settings.every
         trainer = load_trainer(
-            self.team(task), settings, updates, self.config.seed, on_warn, self._beat
+            self._drawn(self.team(task)),
+            settings,
+            updates,
+            self.config.seed,
+            on_warn,
+            self._beat,
         )
         if last is not None:
             trainer.resume(last)
@@ -384,7 +411,22 @@ class LocalBackend(Backend):
         self._played[episode] = tree, credits
 
     async def _draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        """Draws one batch from the weights, and records it in journal and ledger."""
+        """One batch from the weights, while other providers answer for their frozen agents."""
+        asked = [number for number, one in enumerate(requests) if one.agent in self._own]
+        drawn = [number for number, one in enumerate(requests) if one.agent not in self._own]
+        parts = await together(
+            [
+                self._draw_weights([requests[number] for number in drawn], n),
+                self.gateway.sample([requests[number] for number in asked], n),
+            ]
+        )
+        found = dict(zip((*drawn, *asked), (*parts[0], *parts[1]), strict=True))
+        return [found[number] for number in range(len(requests))]
+
+    async def _draw_weights(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
+        """Draws from the weights, and records it in journal and ledger."""
+        if not requests:
+            return []
         self.gateway.check_door()
         self.gateway.pulse.doing = "drawing"
         began = time.monotonic()
@@ -407,17 +449,19 @@ class LocalBackend(Backend):
         Raises LearnError for non-finite numbers; only the batch is saved then.
         """
         heard = self._hear(block, said, again)
-        done = await self._learn([self._played.pop(record.episode) for record in block])
-        name, keep = _checkpoint(block[-1].episode + 1), self.config.learn.keep
+        done = await self._learn([self._played[record.episode] for record in block])
+        self._played.clear()
+        every, keep = self.config.learn.every, self.config.learn.keep
+        name = _checkpoint((self.updates + 1) * every)
         best = self._dev.best if self._dev else None
-        spared = {_checkpoint(best.update * len(block)).name} if best else set[str]()
+        spared = {_checkpoint(best.update * every).name} if best else set[str]()
         await asyncio.to_thread(self._trainer.save, self._store.folder / name, keep, spared)
         self._samples.append(done.samples)
-        reward = fmean(record.mean_leaf_reward for record in block)
+        reward = fmean([record.mean_leaf_reward for record in block] or [0.0])
         files = file_digests(self._store.folder / name)
         state = {"checkpoint": name.as_posix(), "files": files, "reward": reward, **done.figures()}
         note = f"update {self.updates}: mean reward {reward:.3f}, {done.line()}"
-        last = self.updates == self.config.episodes // len(block)
+        last = self.updates == self.config.episodes // every
         more = empty_updates(self._samples, reward, self.config.learn.group_size, last)
         return Update(state, {}, [*heard, note, *more])
 
@@ -458,6 +502,7 @@ class LocalBackend(Backend):
             normalise=settings.normalise or settings.comlrl_compat,
             skip=not (settings.kl or settings.comlrl_compat),
             credits=credits if self._replays else None,
+            frozen=[role for role, own in self.config.agents.items() if own.frozen],
         )
         try:
             return await asyncio.to_thread(self._trainer.learn, batch)

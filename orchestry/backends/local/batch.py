@@ -13,7 +13,7 @@ nothing; AT-GRPO draws k samples in every state, which is a beam of width 1, and
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import fsum, isfinite
@@ -101,6 +101,7 @@ def gather(
     normalise: bool = False,
     skip: bool = True,
     credits: Sequence[Counterfactuals] | None = None,
+    frozen: Collection[str] = (),
 ) -> Batch:
     """The actions of finished episodes, played by Chains(k) with the same `joint`.
 
@@ -120,6 +121,7 @@ def gather(
         credits: by `credit.counterfactuals`, one per tree. Then an action's advantage is its
             agent's own, and grouping, baseline and normalise are not used. Final scores are
             compared: the score before the action is the same in all plays.
+        frozen: agents whose actions are left out; they may have no tokens.
 
     Samples have one number `group` for equal agent and prompt, over all episodes. Under `cross` an
     action's return is the mean over the joint actions of its stage that it is part of, taken before
@@ -132,7 +134,7 @@ def gather(
     samples, numbers = list[Sample](), dict[History, int]()
     actions: Counter[str] = Counter()
     for number, tree in enumerate(trees):
-        drawn = _actions(tree, joint, _returns(tree, rewards, discount))
+        drawn = _actions(tree, joint, _returns(tree, rewards, discount), frozen)
         found = (
             _compared(drawn, grouping, baseline, normalise)
             if credits is None
@@ -238,9 +240,12 @@ def _score(node: Trajectory[Any]) -> float:
 
 
 def _actions(
-    tree: Tree[Any], joint: Joint, returns_by_state: Mapping[NodeId, float]
+    tree: Tree[Any],
+    joint: Joint,
+    returns_by_state: Mapping[NodeId, float],
+    frozen: Collection[str],
 ) -> list[Action]:
-    """Every drawn action, once, in the order of play."""
+    """Every drawn action of those who learn, once, in the order of play."""
     found = list[Action]()
     for group in tree.groups:
         children = [node.trajectory for node in tree.siblings(group)]
@@ -255,6 +260,7 @@ def _actions(
         found += [
             Action(turn.agent, stage, state, _tokens(turn, place), return_)
             for turn, state, return_ in _moves(group, children, returns_J, joint, place)
+            if turn.agent not in frozen
             if turn.completion.stop != "too_long"  # which no policy drew
         ]
     return found

@@ -18,11 +18,16 @@ def refuse(config: RunConfig) -> None:
     """Raises ConfigError for settings that this backend would ignore."""
     judge = config.judge.provider
     reasons = {
-        f"its own weights answer for every agent: leave out agents.{role}.provider, and name a "
-        f"base of the agent's own in agents.{role}.model": True
+        f"its own weights answer for every agent that learns: leave out agents.{role}.provider and "
+        f"name a base of the agent's own in agents.{role}.model, or set agents.{role}.frozen=true, "
+        "and the others learn beside it": True
         for role, own in config.agents.items()
         if own.provider is not None and own.provider.name not in ("auto", EMBEDDED)
+        if not own.frozen
     }
+    reasons["learn.shared=true trains one adapter for all agents: leave out agents.ROLE.frozen"] = (
+        config.learn.shared and any(own.frozen for own in config.agents.values())
+    )
     reasons |= {
         f"it has no provider {config.provider.name}: leave out provider.name, and name the base in "
         "provider.model": config.provider.name not in ("auto", EMBEDDED),
@@ -73,8 +78,15 @@ def as_chains(config: RunConfig) -> RunConfig:
     )
 
 
+def served(agent: AgentConfig) -> bool:
+    """Whether another provider answers for the agent, which is frozen then."""
+    return agent.frozen and agent.provider is not None and agent.provider.name != "auto"
+
+
 def _with_source(agent: AgentConfig) -> AgentConfig:
     """With the base resolved; `provider: embedded` names the embedded one."""
+    if served(agent):
+        return agent
     asked = agent.provider or ProviderConfig()
     base = agent.model or asked.model or (EMBEDDED if asked.name == EMBEDDED else None)
     return agent.model_copy(update={"model": base and source_of(base), "provider": None})

@@ -105,6 +105,7 @@ class Trainer:
                 role: crew.adapters.parameters(index)
                 for crew in self.crews
                 for index, role in enumerate(crew.roles)
+                if not team[role].frozen
             },
             rate=settings.learning_rate,
             updates=updates * settings.epochs,
