@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from orchestry.core.resolve import Mark
 from orchestry.core.types import Frozen
@@ -72,6 +72,12 @@ class LearnConfig(Frozen):
     """Rank of an adapter's two matrices (r)."""
     alpha: int = Field(32, ge=1)
     """An adapter's output is multiplied by alpha / rank."""
+    rslora: bool = False
+    """Multiply by alpha / sqrt(rank) instead (rsLoRA, arXiv 2312.03732), so that a higher rank does
+    not learn more slowly."""
+    targets: Literal["all-linear"] | tuple[str, ...] | None = Field(None, min_length=1)
+    """The linear layers that get adapters: a list of their names, such as [qkv_proj, o_proj], or
+    `all-linear`. None: the attention's q_proj, k_proj, v_proj and o_proj."""
     dropout: float = Field(0.0, ge=0.0, lt=1.0)
     """Dropout on an adapter's input during learning. With it, the learning policy differs slightly
     from the one that drew the answers, so it is off by default; the paper's runs use 0.05."""
@@ -103,6 +109,13 @@ class LearnConfig(Frozen):
     """Compute each layer again in the backward pass: less memory, more time."""
     keep: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(3, ge=1, le=1000)
     """Checkpoints kept, one per update; the last two at least."""
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _names_in_one_text(cls, given: Any) -> Any:
+        """`--set learn.targets=qkv_proj,o_proj`."""
+        one = isinstance(given, str) and given != "all-linear"
+        return [name.strip() for name in given.split(",")] if one else given
 
     @model_validator(mode="after")
     def _replays_are_compared_at_the_end(self) -> Self:

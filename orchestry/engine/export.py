@@ -308,6 +308,7 @@ def _merge(adapter: Adapter, folder: Path, options: Mapping[str, Any]) -> None:
         rank=adapter.config["r"],
         alpha=adapter.config["lora_alpha"],
         targets=adapter.config["target_modules"],
+        rslora=bool(adapter.config.get("use_rslora")),
     )
     worn.load(adapter.folder.parent)
     build: Any = GenerationConfig  # untyped

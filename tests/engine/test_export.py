@@ -17,7 +17,8 @@ transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
 import orchestry
-from orchestry.backends.local.model import _checksum, loadable
+from orchestry.backends.local.adapters import Adapters
+from orchestry.backends.local.model import _checksum, load_base, loadable
 from orchestry.core.errors import ConfigError, StoreError
 from orchestry.engine.export import export
 from orchestry.models import weights as models
@@ -220,6 +221,22 @@ def test_a_shared_adapter_is_one_folder(model: str, tasks: Path, tmp_path: Path)
         ConfigError, match=r"share one adapter \(learn\.shared\): leave out --agent"
     ):
         export(made.folder, tmp_path / "out", agents=["left"])
+
+
+def test_other_targets_and_rslora_are_exported_and_merged(tasks: Path, tmp_path: Path) -> None:
+    base = str(tiny_folder(tmp_path / "phi", "phi3"))
+    sets = ("episodes=4", "learn.targets=all-linear", "learn.rslora=true")
+    made = orchestry.train(config(base, tasks, *sets), tmp_path / "run")
+    fused = "rsLoRA adapter (rank 4, alpha 8, on down_proj, gate_up_proj, o_proj, qkv_proj)"
+    found = export(made.folder, merge=True)
+    assert fused in (found.folder / "left" / "README.md").read_text()
+    worn = Adapters(load_base(base), ROLES, rank=4, alpha=8, targets="all-linear", rslora=True)
+    worn.load(made.folder / "checkpoints" / "000004")
+    with worn.rows(0):
+        expected = logits(worn.base.model)
+    merged = logits(loaded(found.folder / "left"))
+    torch.testing.assert_close(merged, expected, atol=1e-4, rtol=1e-4)
+    assert (merged - logits(loaded(base))).abs().max() > 1e-2
 
 
 @old_peft

@@ -1,6 +1,7 @@
 """N LoRA adapters on one frozen base; each row of a batch names the adapter it uses.
 
 LoRA as in arXiv 2106.09685, eq. 3: h = W x + (alpha / r) B A x, with A random and B zero at first.
+rsLoRA (arXiv 2312.03732) divides alpha by the square root of r.
 The base's modules and parameters stay unchanged: forward hooks add the low-rank part. So one copy
 of the weights serves all agents, and row -1 is exactly the bare base.
 
@@ -33,6 +34,8 @@ from orchestry.core.files import to_json
 from orchestry.core.seeds import derive
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+ALL_LINEAR = "all-linear"
+"""As targets: every linear layer except the output layer, as in peft."""
 SHARED = "shared"
 """The folder of the adapter that all agents share."""
 _PREFIX = "base_model.model."
@@ -41,7 +44,6 @@ _FACTS = "adapter_digests.json"
 _BASE = "base_model_name_or_path"
 _PLAIN: dict[str, Any] = {
     "peft_type": "LORA",
-    "use_rslora": False,
     "use_dora": False,
     "lora_bias": False,
     "bias": "none",
@@ -66,6 +68,7 @@ class _Kind:
     alpha: int
     dropout: float
     targets: tuple[str, ...]
+    rslora: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +127,24 @@ class Adapters:
         alpha: int = 32,
         dropout: float = 0.05,
         targets: Sequence[str] = ATTENTION,
+        rslora: bool = False,
         seed: int = 0,
         shared: bool = False,
     ) -> None:
         """Draws A kaiming-uniform as peft does, from `seed` and the agent's name.
 
-        `targets` are last parts of module names. `shared`: all agents train one adapter. Raises
-        ConfigError if the base has no such linear layer, or has adapters already.
+        `targets` are last parts of module names, or ALL_LINEAR. `shared`: all agents train one
+        adapter. Raises ConfigError if the base has no such linear layer, or has adapters already.
         """
         if getattr(base.model, "_orchestry_adapters", False):
             raise ConfigError(f"the base {base.name} wears adapters already: load it a second time")
         self.base = base
         self.agents = tuple(agents)
         self.rank, self.alpha, self.dropout = rank, alpha, dropout
-        self.targets = tuple(targets)
-        self.shared = shared
+        self.rslora, self.shared = rslora, shared
+        layers = _layers(base)
+        self.targets = tuple(sorted(layers)) if targets == ALL_LINEAR else tuple(targets)
+        _check_targets(base, self.targets, layers)
         self._folders = (SHARED,) if shared else tuple(map(_folder, self.agents))
         base.model.requires_grad_(False)
         self._sites = self._attach(seed)
@@ -159,12 +165,13 @@ class Adapters:
             alpha=self.alpha,
             dropout=self.dropout,
             targets=self.targets,
+            rslora=self.rslora,
         )
 
     @property
     def scaling(self) -> float:
         """The factor of B A x."""
-        return self.alpha / self.rank
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
     def parameters(self, agent: int | None = None) -> list[nn.Parameter]:
         """A and B of one agent, one pair per target in the order of the modules; None: of all
@@ -247,13 +254,6 @@ class Adapters:
             for name, module in model.named_modules()
             if isinstance(module, nn.Linear) and name.rpartition(".")[2] in self.targets
         }
-        absent = set(self.targets) - {name.rpartition(".")[2] for name in found}
-        if absent:
-            known = {n.rpartition(".")[2] for n, m in model.named_modules() if type(m) is nn.Linear}
-            raise ConfigError(
-                f"the base {self.base.name} has no linear layer {', '.join(sorted(absent))}: name "
-                f"LoRA's targets among {', '.join(sorted(known)) or 'none'}"
-            )
         generators = [torch.Generator().manual_seed(derive(seed, name)) for name in self._folders]
         sites = tuple(self._site(name, linear, generators) for name, linear in found.items())
         for number, site in enumerate(sites):
@@ -370,6 +370,28 @@ class _Using(AbstractContextManager[None]):
         self._adapters._plan = self._outer.pop()
 
 
+def _layers(base: Base) -> set[str]:
+    """Last parts of the names of the base's linear layers, without the output layer: the loss is
+    computed from its weights alone."""
+    model: Any = base.model
+    head = model.get_output_embeddings()
+    return {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    }
+
+
+def _check_targets(base: Base, targets: Sequence[str], layers: set[str]) -> None:
+    """Raises ConfigError if the base lacks one of them."""
+    if absent := sorted(set(targets) - layers):
+        raise ConfigError(
+            f"the base {base.name} has no linear layer {', '.join(absent)} that can get an adapter:"
+            f" set learn.targets to names among {', '.join(sorted(layers)) or 'none'}, or to "
+            f"{ALL_LINEAR}"
+        )
+
+
 def _spans(numbers: list[int]) -> tuple[tuple[int, int, int | None], ...]:
     """(adapter, first, end) of each run of equal numbers."""
     spans, first = [], 0
@@ -399,6 +421,7 @@ def _write(folder: Path, kind: _Kind, tensors: Mapping[str, Tensor]) -> None:
         lora_alpha=kind.alpha,
         lora_dropout=kind.dropout,
         target_modules=list(kind.targets),
+        use_rslora=kind.rslora,
     ).save_pretrained(str(folder))
     _settle(folder / _CONFIG)
     save_file(dict(tensors), folder / _WEIGHTS, metadata={"format": "pt"})
@@ -514,6 +537,12 @@ def _check_settings(folder: Path, config: Mapping[str, Any], kind: _Kind) -> Non
                 f"the adapter in {folder} has {key} {found!r}, and this run learn.{option}={value}:"
                 f" set learn.{option}={found}, or start from another adapter"
             )
+    if (found := bool(config.get("use_rslora"))) != kind.rslora:
+        raise ConfigError(
+            f"the adapter in {folder} has use_rslora {found}, and this run learn.rslora="
+            f"{str(kind.rslora).lower()}: set learn.rslora={str(found).lower()}, or start from "
+            "another adapter"
+        )
     for key, value in _PLAIN.items():
         if (found := config.get(key)) != value and found is not None:
             raise ConfigError(
@@ -524,7 +553,8 @@ def _check_settings(folder: Path, config: Mapping[str, Any], kind: _Kind) -> Non
     if isinstance(targets, list) and _last(targets) != _last(kind.targets):
         raise ConfigError(
             f"the adapter in {folder} changes {', '.join(sorted(_last(targets)))}, and this run "
-            f"trains {', '.join(sorted(kind.targets))}: start from another adapter"
+            f"trains {', '.join(sorted(kind.targets))}: set learn.targets to "
+            f"[{', '.join(sorted(_last(targets)))}], or start from another adapter"
         )
 
 

@@ -91,7 +91,8 @@ def _team(card: Card) -> str:
 def _about(card: Card) -> str:
     adapter = card.adapter
     targets = ", ".join(sorted(adapter["target_modules"]))
-    lora = f"LoRA adapter (rank {adapter['r']}, alpha {adapter['lora_alpha']}, on {targets})"
+    kind = "rsLoRA" if adapter.get("use_rslora") else "LoRA"
+    lora = f"{kind} adapter (rank {adapter['r']}, alpha {adapter['lora_alpha']}, on {targets})"
     if not card.merged:
         return f"A {lora} on {_base(card)}.{_caution(card)}"
     return (

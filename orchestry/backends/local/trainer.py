@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from orchestry.backends.local.adapters import Adapters
+from orchestry.backends.local.adapters import ATTENTION, Adapters
 from orchestry.backends.local.batch import COMLRL_TEMPERATURE, Batch, Packed, as_comlrl, packed
 from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.magrpo import policy_loss
@@ -348,6 +348,8 @@ class Crew:
                 rank=settings.rank,
                 alpha=settings.alpha,
                 dropout=settings.dropout,
+                targets=settings.targets or ATTENTION,
+                rslora=settings.rslora,
                 seed=derive(seed, "adapters"),
                 shared=settings.shared,
             )

@@ -107,7 +107,10 @@ class Team:
     def sizes(self) -> dict[str, Any]:
         """The keys of `learn` that the adapters themselves decide."""
         first = self._all[0]
-        return {"rank": first["r"], "alpha": first["lora_alpha"], "shared": self.shared}
+        found = {"rank": first["r"], "alpha": first["lora_alpha"], "shared": self.shared}
+        if isinstance(names := first.get("target_modules"), list):
+            found["targets"] = sorted({str(name).rpartition(".")[2] for name in names})
+        return {**found, "rslora": bool(first.get("use_rslora"))}
 
     def lacks(self, roles: Sequence[str]) -> list[str]:
         """The agents that have no adapter here."""

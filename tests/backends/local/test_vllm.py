@@ -106,6 +106,18 @@ def test_answers_are_those_of_the_same_weights_drawn_here(
     assert_same(published(two, server, tmp_path).draw(asked, 2), expected)
 
 
+def test_a_server_draws_with_other_targets_and_rslora(server: Vllm, tmp_path: Path) -> None:
+    base = Base(tiny_model(), tiny_tokenizer(), "tiny")
+    options: dict[str, Any] = {"rank": 4, "dropout": 0.0, "targets": "all-linear", "rslora": True}
+    adapters = Adapters(base, ["helper", "main"], **options)
+    with torch.no_grad():
+        for weight in adapters.parameters():
+            weight.add_(torch.ones_like(weight), alpha=0.02)
+    asked = [ask(0, 5, (1, 2)), ask(1, 7, (1, 15))]
+    expected = Sampler(base, adapters).draw(asked, 2)
+    assert_same(published((base, adapters), server, tmp_path).draw(asked, 2), expected)
+
+
 def test_scoring_that_does_not_fit_is_done_in_smaller_parts(
     two: tuple[Base, Adapters], server: Vllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
 
-Kind = Literal["llama", "qwen2"]
+Kind = Literal["llama", "qwen2", "phi3", "gpt_neox"]
 PAD, BEGIN, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 CONTEXT = 512
 """Tokens that the tiny models take."""
@@ -56,12 +61,17 @@ def tiny_model(kind: Kind = "llama", seed: int = 0, hidden: int = 32) -> PreTrai
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: Any = (
-            LlamaForCausalLM(LlamaConfig(**sizes))
-            if kind == "llama"
-            else Qwen2ForCausalLM(Qwen2Config(**sizes))
-        )
+        model: Any = _MODELS[kind](sizes)
     return cast(PreTrainedModel, model.eval())
+
+
+_MODELS: dict[Kind, Callable[[dict[str, Any]], Any]] = {
+    "llama": lambda sizes: LlamaForCausalLM(LlamaConfig(**sizes)),
+    "qwen2": lambda sizes: Qwen2ForCausalLM(Qwen2Config(**sizes)),
+    "phi3": lambda sizes: Phi3ForCausalLM(Phi3Config(**sizes)),
+    "gpt_neox": lambda sizes: GPTNeoXForCausalLM(GPTNeoXConfig(**sizes)),
+}
+"""The last two have fused projections under names of their own."""
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:

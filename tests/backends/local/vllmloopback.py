@@ -111,7 +111,15 @@ class Vllm:
     def _worn(self, path: Path, config: dict[str, Any]) -> tuple[Base, Adapters]:
         base = self._base(config["base_model_name_or_path"])
         name = unquote(path.name)
-        worn = Adapters(base, [name], rank=config["r"], alpha=config["lora_alpha"], dropout=0)
+        worn = Adapters(
+            base,
+            [name],
+            rank=config["r"],
+            alpha=config["lora_alpha"],
+            dropout=0,
+            targets=config["target_modules"],
+            rslora=config["use_rslora"],
+        )
         worn.load(path.parent)
         return base, worn
 
