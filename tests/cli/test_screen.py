@@ -71,7 +71,7 @@ def test_a_wrong_call_is_told_in_sixty_columns(
     assert cli("run", "--provider", "nobody").code == 2
     told = shown.getvalue()
     assert "Usage: orchestry run [OPTIONS]\n" in told
-    assert "'embedded'" in told
+    assert "embedded" in told
     assert max(map(len, told.splitlines())) <= COLUMNS
 
 
