@@ -6,7 +6,7 @@ A new backend is checked, and nothing is spent. `open` opens the resources that 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from orchestry.core.types import (
     Judge,
     Member,
     Policy,
+    Problem,
     Provider,
     Rate,
     Request,
@@ -40,7 +41,7 @@ from orchestry.models.openai import is_vendor
 from orchestry.models.prices import PriceTable, price_table
 from orchestry.models.providers import open_provider
 from orchestry.rollout.rollout import Rollout
-from orchestry.rollout.schedule import Schedule
+from orchestry.rollout.schedule import Schedule, schedule
 from orchestry.store import journal
 from orchestry.store.records import EpisodeRecord, Power
 from orchestry.store.run import Run, Store
@@ -163,6 +164,15 @@ class Backend(ABC):
         """Mean rewards on dev `before` learning, at the `last` evaluation and at the `best`, if
         there were evaluations."""
         return {}
+
+    def schedules(
+        self,
+        task: BaseTask[Any],
+        problems: Sequence[Problem],
+        before: Iterable[EpisodeRecord] = (),
+    ) -> list[Schedule]:
+        """How each problem of a block is searched, given the episodes before the block."""
+        return [schedule(self.config.search, task, problem) for problem in problems]
 
     @abstractmethod
     def rollout(

@@ -33,6 +33,7 @@ from orchestry.core.resolve import (
     read_config_file,
     refuse_secrets,
     settings_of,
+    unless_auto,
     with_keys,
 )
 from orchestry.core.types import AgentSpec, Example, Frozen, Limits, Split
@@ -161,6 +162,12 @@ class SearchConfig(Frozen):
     """States kept after a stage."""
     joint: Annotated[Literal["aligned", "cross"], Mark.MEASURED] = "aligned"
     """Simultaneous agents: pair their j-th samples, or combine all of them."""
+    branch: Literal["chains", "tree"] = "chains"
+    """What backend local learns from. `chains`: `learn.group_size` trajectories a problem. `tree`:
+    so many samples in every state, for tasks of several turns; `learn.grouping=history` compares
+    them. Evaluations draw chains."""
+    max_nodes: int = Field(256, ge=2, le=100_000)
+    """`branch: tree`: a tree with more states is refused."""
     exploration: Annotated[_Share, Mark.MEASURED] = 0.0
     """Probability that a beam slot goes to a random state instead of the next best."""
     concurrency: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(32, ge=1, le=1000)
@@ -234,10 +241,6 @@ class CreditConfig(Frozen):
     learned, which need it, else 0."""
 
 
-def _unless_auto(raw: Any) -> Any:
-    return None if raw == "auto" else raw
-
-
 class BehaviorsConfig(Frozen):
     """The library of behaviours: what is learned from episodes and put into the prompts."""
 
@@ -265,7 +268,7 @@ class BehaviorsConfig(Frozen):
     """Behaviours written per update, divided among the agents by the loss they caused."""
     max_per_agent: int = Field(3, ge=1, le=20)
     """Most behaviours in one agent's prompt."""
-    share: Annotated[float | None, BeforeValidator(_unless_auto)] = Field(None, gt=0.0, le=100.0)
+    share: Annotated[float | None, BeforeValidator(unless_auto)] = Field(None, gt=0.0, le=100.0)
     """Calls that an update may spend on dev, as a multiple of its episodes' calls. None or `auto`:
     as many as show a gain of five points with a chance of 80 %, at most three times those calls,
     and no more than the budget leaves beside the episodes to come."""

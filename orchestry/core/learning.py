@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from orchestry.core.resolve import Mark
+from orchestry.core.resolve import Mark, unless_auto
 from orchestry.core.types import Frozen
 
 _REPLAYED: dict[str, tuple[object, ...]] = {
@@ -20,6 +20,16 @@ _REPLAYED: dict[str, tuple[object, ...]] = {
 """The settings that `credit: replay` accepts."""
 
 
+_ADAPTIVE = {
+    "credit": "joint",
+    "grouping": "turn",
+    "normalise": False,
+    "kl": 0.0,
+    "comlrl_compat": False,
+}
+"""The settings that `group_size: auto` requires."""
+
+
 class LearnConfig(Frozen):
     """Backend local: MAGRPO gradients (arXiv 2508.04652) on one LoRA adapter per agent."""
 
@@ -27,8 +37,11 @@ class LearnConfig(Frozen):
     """False: play without learning."""
     source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
     """Adapters to start from (`learn.from`): a checkpoint's folder. None: fresh ones."""
-    group_size: int = Field(4, ge=1, le=64)
-    """Trajectories per problem (G in the paper). The mean of their returns is the baseline."""
+    group_size: Annotated[int | None, BeforeValidator(unless_auto)] = Field(4, ge=1, le=64)
+    """Trajectories per problem (G in the paper). The mean of their returns is the baseline. None or
+    `auto`: `group_mean` on average, more where the problem's rewards differed before."""
+    group_mean: int = Field(4, ge=3, le=64)
+    """Trajectories per problem on average, with `group_size: auto`."""
     every: int = Field(8, ge=1, le=100_000)
     """Episodes (problems) per update."""
     epochs: int = Field(1, ge=1, le=16)
@@ -128,6 +141,21 @@ class LearnConfig(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _sizes_keep_the_gradient(self) -> Self:
+        for name, fits in _ADAPTIVE.items():
+            if self.group_size is None and (found := getattr(self, name)) != fits:
+                raise ValueError(
+                    "learn.group_size=auto keeps the gradient's mean that of equal groups, which "
+                    f"learn.{name}={found} would not: set it to {fits}, or give group_size a number"
+                )
+        if self.enabled and self.group_size is not None and self.group_mean != 4:
+            raise ValueError(
+                f"learn.group_mean={self.group_mean} is for learn.group_size=auto: set that, or "
+                f"learn.group_size={self.group_mean}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _samples_are_compared(self) -> Self:
         alone = self.group_size == 1 and self.credit == "joint" and self.grouping != "agent"
         if self.enabled and alone:
@@ -162,3 +190,8 @@ class LearnConfig(Frozen):
                 "learn.comlrl_compat sums scores as CoMLRL does: set learn.rewards=turns"
             )
         return self
+
+    @property
+    def samples(self) -> int:
+        """Trajectories per problem, on average."""
+        return self.group_size or self.group_mean

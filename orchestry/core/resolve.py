@@ -126,6 +126,11 @@ def with_keys(raw: Any) -> Any:
     return {"name": raw} if isinstance(raw, str) else raw
 
 
+def unless_auto(raw: Any) -> Any:
+    """None for the word `auto`."""
+    return None if raw == "auto" else raw
+
+
 class Mark(Enum):
     """A property of a config key or section, written `Annotated[..., Mark.X]`."""
 

@@ -13,7 +13,7 @@ from orchestry.core.types import Policy, Problem
 from orchestry.engine.curriculum import by_grade, by_success
 from orchestry.judge.judge import ListwiseJudge, for_task
 from orchestry.models.ledger import Ledger
-from orchestry.rollout.schedule import Schedule, schedule
+from orchestry.rollout.schedule import Schedule
 from orchestry.store.records import EpisodeRecord
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import count_stages
@@ -62,8 +62,10 @@ class Plan:
         return derive(self.config.seed, "episode", episode)
 
     def schedule(self, problem: Problem) -> Schedule:
-        """How many samples each stage draws, and which states survive."""
-        return schedule(self.config.search, self.task, problem)
+        """How many samples each stage draws, and which states survive, before anything is known of
+        the problem."""
+        (found,) = self.backend.schedules(self.task, [problem])
+        return found
 
     def judge(self, policy: Policy, **changes: Any) -> ListwiseJudge:
         """The run's judge, with that policy as its model."""
@@ -85,14 +87,14 @@ class Plan:
         asked = {self.backend.answering(spec.role).provider for spec in self.task.agents}
         slots = max(provider.slots or search.concurrency for provider in asked)
         places = min(search.concurrency, slots)
-        breadth = schedule(search, self.task, self.problems[0]).breadth
+        breadth = self.schedule(self.problems[0]).breadth
         return min(places, max(2, -(-STAGES_PER_PLACE * places // breadth)))
 
     @property
     def calls(self) -> int:
         """The most calls that playing an episode makes, counted on the first problem."""
         problem = self.problems[0]
-        breadth = schedule(self.config.search, self.task, problem).breadth
+        breadth = self.schedule(problem).breadth
         acting = len(self.task.to_act(self.task.reset(problem, 0)))
         return breadth * acting * count_stages(self.task, problem)
 

@@ -34,11 +34,15 @@ from orchestry.engine.plan import Plan
 from orchestry.engine.scores import Faults, Verdicts
 from orchestry.models.ledger import Ledger
 from orchestry.rollout.replay import give_credit
+from orchestry.rollout.schedule import Schedule
 from orchestry.rollout.tree import episode_record
 from orchestry.store.journal import Learned, Rated, last_words
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Store
 from orchestry.store.trackers import open_trackers
+
+_Play = tuple[int, Problem, Schedule]
+"""An episode, its problem, and how it is searched."""
 
 
 class Observer(Protocol):
@@ -197,8 +201,10 @@ class Session(Work):
     ) -> None:
         """Makes these updates, by number and block, while the episodes of `block` are played."""
         before = [self.store.episodes[n] for n in sorted(self.store.episodes) if n < block.start]
-        problems = dict(zip(block, self.plan.draw(block, before), strict=True))
-        queue = ((n, problems[n]) for n in block if n not in self.store.episodes)
+        problems = self.plan.draw(block, before)
+        ways = self.plan.backend.schedules(self.plan.task, problems, before)
+        plays = zip(block, problems, ways, strict=True)
+        queue = (play for play in plays if play[0] not in self.store.episodes)
         places = min(len(block), self.plan.episodes_in_flight)
         await self.run(
             [
@@ -260,15 +266,15 @@ class Session(Work):
         except Exception as error:
             self.fail(error)
 
-    async def _work(self, queue: Iterator[tuple[int, Problem]]) -> None:
-        for episode, problem in queue:
+    async def _work(self, queue: Iterator[_Play]) -> None:
+        for episode, problem, way in queue:
             if self.failure:
                 return
             try:
                 async with self._claim(episode):
                     if self.failure:  # meanwhile
                         return
-                    self._waiting[episode] = await self._episode(episode, problem)
+                    self._waiting[episode] = await self._episode(episode, problem, way)
                 self._commit(self._in_order())
             except Exception as error:
                 self.fail(error)
@@ -282,9 +288,8 @@ class Session(Work):
         """Waits until the remaining budget covers one more episode."""
         return nullcontext() if self.plan.backend.in_step else self._ledger.episode(episode)
 
-    async def _episode(self, episode: int, problem: Problem) -> EpisodeRecord:
+    async def _episode(self, episode: int, problem: Problem, way: Schedule) -> EpisodeRecord:
         plan = self.plan
-        way = plan.schedule(problem)
         rollout = plan.backend.rollout(plan.task, self.rate, way, episode)
         tree = await rollout.play(problem, plan.seed(episode))
         if not tree.leaves:

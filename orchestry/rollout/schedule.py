@@ -103,6 +103,37 @@ class Chains:
         return [candidate.id for candidate in pool]
 
 
+@dataclass(frozen=True, slots=True)
+class Branching:
+    """`k` samples in every state of the first `stages` stages, nothing pruned, so that all samples
+    of a state have siblings. Plays that last longer go on with one sample."""
+
+    k: int
+    stages: int
+    joint: Joint = "aligned"
+    collapse: bool = False
+
+    @property
+    def breadth(self) -> int:
+        return int(self.k**self.stages)
+
+    @property
+    def nodes(self) -> int:
+        """States that are reached from the first one."""
+        return sum(self.k**stage for stage in range(1, self.stages + 1))
+
+    def samples(self, stage: int, pool: int) -> int:
+        return self.k if stage < self.stages else 1
+
+    def prune(self, pool: Sequence[Candidate], seed: int) -> list[NodeId]:
+        return [candidate.id for candidate in pool]
+
+
+def branching(task: BaseTask[Any], problem: Problem, k: int) -> Branching:
+    """The tree of a problem with k samples in every state."""
+    return Branching(k, count_stages(task, problem))
+
+
 def schedule(search: SearchConfig, task: BaseTask[Any], problem: Problem) -> Schedule:
     """The schedule that `search.strategy` names, sized for this task."""
     beam = Beam(search.k_samples, search.beam_width, search.exploration, search.joint)

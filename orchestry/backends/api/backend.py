@@ -62,6 +62,11 @@ class ApiBackend(Backend):
         folder: Path | None,
     ) -> None:
         _refuse_frozen(config)
+        if config.search.branch != "chains":
+            raise ConfigError(
+                f"search.branch={config.search.branch} is for backend local, and backend api "
+                "searches a tree anyway: leave it out"
+            )
         config = with_source(config, folder)
         config, notes = _with_dev(_with_provider(config, task), task)
         name, note = resolve_name(config.provider, environ)

@@ -11,7 +11,7 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -23,10 +23,11 @@ from orchestry.backends.base import NO_KEYS, Backend, Evaluation, Update
 from orchestry.backends.library import IN_RUN, Library, empty_library, read_library, to_yaml
 from orchestry.backends.local.credit import Counterfactuals, counterfactuals
 from orchestry.backends.local.dev import DevEvaluations, dev_problems, empty_updates, leftover
+from orchestry.backends.local.groups import group_sizes
 from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.model import require_installed
 from orchestry.backends.local.ratings import hear, late_ones, notes
-from orchestry.backends.local.settings import as_chains, model_of, refuse
+from orchestry.backends.local.settings import as_chains, model_of, refuse, trees
 from orchestry.backends.local.weights import START, Weights
 from orchestry.backends.prompted import KEPT, check_size, for_roles, keep, shown, with_source
 from orchestry.core.concurrency import together
@@ -36,7 +37,7 @@ from orchestry.core.files import refused
 from orchestry.core.types import Completion, Member, Problem, Rate, Request, Tree, sample_of
 from orchestry.judge.calibration import Calibration, calibration, judged_pairs
 from orchestry.rollout.rollout import Rollout
-from orchestry.rollout.schedule import Chains, Schedule
+from orchestry.rollout.schedule import Chains, Schedule, branching
 from orchestry.store.checkpoints import check_files, checkpoint, file_digests
 from orchestry.store.journal import Evaluated, Learned, Rated, ratings
 from orchestry.store.records import EpisodeRecord
@@ -68,6 +69,8 @@ class LocalBackend(Backend):
 
     provider: Weights
     in_step = True
+    _dev_share = 1.0
+    """Moves of a dev problem, which is always played in chains, per move of an episode."""
 
     def __init__(
         self,
@@ -117,6 +120,11 @@ class LocalBackend(Backend):
                 "agents.ROLE.frozen away from one, or play them in backend api"
             )
         cold = [role for role, one in team.items() if one.temperature == 0 and not one.frozen]
+        if self.config.search.branch == "tree" and self.every is not None:
+            problems = task.problems(self.config.split)
+            k, most = self.config.learn.samples, self.config.search.max_nodes
+            tree = max(trees(task, problems, k, most), key=lambda one: one.nodes)
+            self._dev_share = k * tree.stages / tree.nodes
         if cold and self.every is not None:
             raise ConfigError(
                 f"{', '.join(cold)} would answer at temperature 0, and learns only from answers "
@@ -132,6 +140,11 @@ class LocalBackend(Backend):
             raise ConfigError(
                 "backend local has no judge of its own: name one in judge.provider.name, or set "
                 "judge.enabled=false"
+            )
+        if self.config.search.branch == "tree" and self.every is not None:
+            raise ConfigError(
+                "a judge compares finished trajectories side by side, and search.branch=tree has "
+                "too many of them: set judge.enabled=false, or leave out search.branch"
             )
         if judge.when == "undecided":
             raise ConfigError(
@@ -232,7 +245,8 @@ class LocalBackend(Backend):
         every = self.config.learn.evaluate_every
         if not every or self.every is None:
             return 0
-        return len(self._dev.problems) * (1 + self.config.episodes // self.every // every)
+        plays = len(self._dev.problems) * (1 + self.config.episodes // self.every // every)
+        return round(plays * self._dev_share)
 
     @property
     def dev_rewards(self) -> dict[str, float]:
@@ -372,6 +386,20 @@ class LocalBackend(Backend):
             found["behaviors"] = {"from": str((source.folder / KEPT).absolute())}
         return found
 
+    def schedules(
+        self,
+        task: BaseTask[Any],
+        problems: Sequence[Problem],
+        before: Iterable[EpisodeRecord] = (),
+    ) -> list[Schedule]:
+        """See Backend: what is learned from."""
+        learn, search = self.config.learn, self.config.search
+        if learn.enabled and learn.group_size is None:
+            return [Chains(n) for n in group_sizes(problems, before, learn.samples)]
+        if learn.enabled and search.branch == "tree":
+            return [branching(task, problem, learn.samples) for problem in problems]
+        return super().schedules(task, problems, before)
+
     def rollout(
         self, task: BaseTask[Any], rate: Rate, schedule: Schedule, episode: int
     ) -> Rollout[Any]:
@@ -461,8 +489,11 @@ class LocalBackend(Backend):
         files = file_digests(self._store.folder / name)
         state = {"checkpoint": name.as_posix(), "files": files, "reward": reward, **done.figures()}
         note = f"update {self.updates}: mean reward {reward:.3f}, {done.line()}"
+        if self.config.learn.group_size is None:
+            sizes = state["group_sizes"] = [len(list(record.leaves())) for record in block]
+            note += f", groups of {min(sizes)} to {max(sizes)}"
         last = self.updates == self.config.episodes // every
-        more = empty_updates(self._samples, reward, self.config.learn.group_size, last)
+        more = empty_updates(self._samples, reward, last)
         return Update(state, {}, [*heard, note, *more])
 
     def _hear(
@@ -503,6 +534,8 @@ class LocalBackend(Backend):
             skip=not (settings.kl or settings.comlrl_compat),
             credits=credits if self._replays else None,
             frozen=[role for role, own in self.config.agents.items() if own.frozen],
+            shares=settings.group_size is None or self.config.search.branch == "tree",
+            like=settings.group_mean if settings.group_size is None else None,
         )
         try:
             return await asyncio.to_thread(self._trainer.learn, batch)
@@ -518,7 +551,7 @@ class LocalBackend(Backend):
             team=self.team(task),
             policy=self._lockstep,
             rate=rate,
-            schedule=Chains(self.config.learn.group_size, self.config.search.joint),
+            schedule=Chains(self.config.learn.samples, self.config.search.joint),
             purpose="dev",
             lockstep=self._lockstep,
         )

@@ -4,10 +4,22 @@ A group is a set of actions that are compared. `turn` (the default, MAGRPO) comp
 actions in one stage over all chains of a problem. `history` compares only actions with the same
 history: the agent-and-turn-wise groups of AT-GRPO (arXiv 2510.11062), whose samples share their
 prompt. Independent chains rarely share a later history, and an action alone in its group teaches
-nothing; AT-GRPO draws k samples in every state, which is a beam of width 1, and rates them at once
-(`discount=0`). `agent` compares all actions of one agent in a problem, in any stage: with
-`rewards="final"` and `normalise=True` it is the agent-wise normalisation of Dr. MAS (arXiv
-2602.08847, section 4.2: mean and standard deviation of R over all steps at which the agent acts).
+nothing; `search.branch=tree` draws k samples in every state, as AT-GRPO does. `agent` compares all
+actions of one agent in a problem, in any stage: with `rewards="final"` and `normalise=True` it is
+the agent-wise normalisation of Dr. MAS (arXiv 2602.08847, section 4.2: mean and standard deviation
+of R over all steps at which the agent acts).
+
+Equation 2's mean counts every action alike. Where problems have groups of different sizes, or a
+tree has more samples in later stages, that would favour what has more of them. There every action
+counts by its share (`shares`), and the gradient's mean is that of equal groups and of chains. It is
+so for sizes that don't depend on the group's own samples: (R_g - mean of the others) times
+grad log pi(a_g) has the mean of the policy gradient for every size from 2 on. With R_g - mean(R) it
+is (G - 1) / G of that; `like` makes it the same for all sizes.
+
+A group whose returns are all equal contributes exactly 0 in any case, so leaving it out of the sum
+changes nothing. Dividing by the number of groups that are left, or drawing other problems until
+enough are left (DAPO's dynamic sampling, arXiv 2503.14476), makes the step longer by one over the
+share of groups that are left; it does not turn the step.
 """
 
 from __future__ import annotations
@@ -88,6 +100,9 @@ class Action:
     """The next state; under `cross` the first of several."""
     tokens: Tokens
     return_: float
+    share: float
+    """Of its stage in its problem: one over the samples of its state, times the same of each state
+    before."""
 
 
 def gather(
@@ -102,8 +117,10 @@ def gather(
     skip: bool = True,
     credits: Sequence[Counterfactuals] | None = None,
     frozen: Collection[str] = (),
+    shares: bool = False,
+    like: int | None = None,
 ) -> Batch:
-    """The actions of finished episodes, played by Chains(k) with the same `joint`.
+    """The actions of finished episodes, played by Chains or Branching with the same `joint`.
 
     Args:
         rewards: by `turns` a stage earns the task's score after it (the paper's multi-turn), so
@@ -122,6 +139,9 @@ def gather(
             agent's own, and grouping, baseline and normalise are not used. Final scores are
             compared: the score before the action is the same in all plays.
         frozen: agents whose actions are left out; they may have no tokens.
+        shares: an agent's mean weighs its actions by their shares, so that problems, and stages of
+            one problem, count alike whatever they have of samples (see the module).
+        like: baseline `mean` gives groups of any size the expectation that one of this size has.
 
     Samples have one number `group` for equal agent and prompt, over all episodes. Under `cross` an
     action's return is the mean over the joint actions of its stage that it is part of, taken before
@@ -131,23 +151,35 @@ def gather(
     merged, joint actions do not match `joint`, or returns are unknown because of pruning.
     """
     rewards = rewards if credits is None else "final"
-    samples, numbers = list[Sample](), dict[History, int]()
-    actions: Counter[str] = Counter()
+    found = list[tuple[Action, float]]()
     for number, tree in enumerate(trees):
         drawn = _actions(tree, joint, _returns(tree, rewards, discount), frozen)
-        found = (
-            _compared(drawn, grouping, baseline, normalise)
+        found += (
+            _compared(drawn, grouping, baseline, normalise, like)
             if credits is None
             else _credited(drawn, credits[number])
         )
-        actions.update(action.agent for action, _ in found)
-        for action, advantage in found:
-            if skip and advantage == 0.0:
-                continue
-            history = (action.agent, action.tokens.prompt_ids)
-            group = numbers.setdefault(history, len(numbers))
-            samples.append(_sample(action, advantage, group))
+    if shares:
+        found = _by_share(found)
+    samples, numbers = list[Sample](), dict[History, int]()
+    for action, advantage in found:
+        if skip and advantage == 0.0:
+            continue
+        history = (action.agent, action.tokens.prompt_ids)
+        group = numbers.setdefault(history, len(numbers))
+        samples.append(_sample(action, advantage, group))
+    actions = Counter(action.agent for action, _ in found)
     return Batch(samples=tuple(samples), actions=dict(actions))
+
+
+def _by_share(found: Sequence[tuple[Action, float]]) -> list[tuple[Action, float]]:
+    """Advantages whose sum over an agent's actions, divided by their number, is the mean of those
+    given, weighed by the actions' shares."""
+    shares = defaultdict[str, list[float]](list)
+    for action, _ in found:
+        shares[action.agent].append(action.share)
+    times = {agent: len(each) / fsum(each) for agent, each in shares.items()}
+    return [(a, advantage * a.share * times[a.agent]) for a, advantage in found]
 
 
 def _sample(action: Action, advantage: float, group: int) -> Sample:
@@ -156,9 +188,16 @@ def _sample(action: Action, advantage: float, group: int) -> Sample:
 
 
 def _compared(
-    drawn: Sequence[Action], grouping: Grouping, baseline: Baseline, normalise: bool
+    drawn: Sequence[Action],
+    grouping: Grouping,
+    baseline: Baseline,
+    normalise: bool,
+    like: int | None,
 ) -> list[tuple[Action, float]]:
     """The actions of one episode in the order of play, each with its advantage."""
+    scale = 1.0
+    if like is not None and baseline == "mean":
+        baseline, scale = "leave_one_out", (like - 1) / like
     groups: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
     for index, action in enumerate(drawn):
         key: dict[Grouping, tuple[Any, ...]] = {
@@ -172,7 +211,7 @@ def _compared(
         returns_G = [drawn[index].return_ for index in indices]
         advantages_G = group_advantages(returns_G, baseline=baseline, normalise=normalise)
         for index, advantage in zip(indices, advantages_G, strict=True):
-            found[index] = advantage
+            found[index] = advantage * scale
     return list(zip(drawn, found, strict=True))
 
 
@@ -189,43 +228,34 @@ def _credited(
 
 
 def _returns(tree: Tree[Any], rewards: _Rewards, discount: float) -> dict[NodeId, float]:
-    """The return of each reached state: the mean over the chains through it.
+    """The return of each reached state: its own reward and the mean return of what was drawn in it.
 
     If a judge or a person rated a finished trajectory, its last reward is that judged value.
     """
-    found: defaultdict[NodeId, list[float]] = defaultdict(list)
-    parents = {group.parent for group in tree.groups}
-    for node in tree.nodes.values():
-        end = node.trajectory
-        if end.id in parents:
+    found, ahead = dict[NodeId, float](), defaultdict[NodeId, list[float]](list)
+    for node in reversed(tree.nodes.values()):  # every child before its parent
+        here, parent, after = node.trajectory, node.id.parent, ahead.pop(node.id, [])
+        if parent is None:
             continue
-        if not node.leaf and (rewards == "final" or discount):
+        if not (after or node.leaf) and (rewards == "final" or discount):
             raise LearnError(
-                f"state {end.id} of problem {end.problem.id} was pruned, so its return is unknown: "
-                "learn from independent chains, or from each stage's own score (rewards='turns', "
-                "discount=0)"
+                f"state {here.id} of problem {here.problem.id} was pruned, so its return is "
+                "unknown: learn from independent chains, or from each stage's own score "
+                "(rewards='turns', discount=0)"
             )
-        chain = end.id.path[1:]
-        scores_T = [_score(tree.nodes[id].trajectory) for id in chain]
+        score = _score(here)
         if node.leaf and node.judged is not None:
-            scores_T[-1] = node.judged.number
-        for id, return_ in zip(chain, _returned(scores_T, rewards, discount), strict=True):
-            found[id].append(return_)
-    return {id: fsum(each) / len(each) for id, each in found.items()}
-
-
-def _returned(scores_T: Sequence[float], rewards: _Rewards, discount: float) -> tuple[float, ...]:
-    """The return from each stage on, (T,) to (T,), from the scores after each."""
-    *before, last = scores_T
-    if rewards == "turns":
-        return returns(scores_T, discount)
-    if rewards == "final":
-        return returns([0.0] * len(before) + [last], discount)
-    # The sum of discounted differences, rearranged; rounded, so that equal returns stay equal.
-    ahead_T = returns([*((1.0 - discount) * score for score in before), last], discount)
-    return tuple(
-        round(ahead - score, _DIGITS) for ahead, score in zip(ahead_T, (0.0, *before), strict=True)
-    )
+            score = node.judged.number
+        if after:  # differences: the sum of discounted ones, rearranged
+            score *= {"turns": 1.0, "final": 0.0, "differences": 1.0 - discount}[rewards]
+        mean = fsum(after) / len(after) if after else 0.0
+        return_ = returns((score, mean), discount)[0]
+        ahead[parent].append(return_)
+        if rewards == "differences":  # rounded, so that equal returns stay equal
+            before = _score(tree.nodes[parent].trajectory) if parent.parent is not None else 0.0
+            return_ = round(return_ - before, _DIGITS)
+        found[node.id] = return_
+    return found
 
 
 def _score(node: Trajectory[Any]) -> float:
@@ -246,9 +276,10 @@ def _actions(
     frozen: Collection[str],
 ) -> list[Action]:
     """Every drawn action of those who learn, once, in the order of play."""
-    found = list[Action]()
+    found, share = list[Action](), {tree.root.id: 1.0}
     for group in tree.groups:
         children = [node.trajectory for node in tree.siblings(group)]
+        share |= {child.id: share[group.parent] / len(children) for child in children}
         problem, stage = children[0].problem.id, group.parent.stage + 1
         place = f"state {group.parent} of problem {problem}"
         if len(set(group.children)) < len(children):
@@ -257,9 +288,11 @@ def _actions(
                 "schedule with collapse=False"
             )
         returns_J = [returns_by_state[child.id] for child in children]
+        moves = list(_moves(group, children, returns_J, joint, place))
+        own = share[group.parent] * len(group.agents) / len(moves)
         found += [
-            Action(turn.agent, stage, state, _tokens(turn, place), return_)
-            for turn, state, return_ in _moves(group, children, returns_J, joint, place)
+            Action(turn.agent, stage, state, _tokens(turn, place), return_, own)
+            for turn, state, return_ in moves
             if turn.agent not in frozen
             if turn.completion.stop != "too_long"  # which no policy drew
         ]

@@ -99,7 +99,7 @@ def leftover(episodes: int, every: int) -> list[str]:
     ]
 
 
-def empty_updates(samples: Sequence[int], reward: float, group: int, last: bool) -> list[str]:
+def empty_updates(samples: Sequence[int], reward: float, last: bool) -> list[str]:
     """After an update. `samples`: actions used in each update so far; `reward`: the block's mean.
 
     The first update without learning gets a note, IN_A_ROW in a row a warning, and after the `last`
@@ -108,8 +108,8 @@ def empty_updates(samples: Sequence[int], reward: float, group: int, last: bool)
     notes, idle = list[str](), len(list(takewhile(lambda n: not n, reversed(samples))))
     if idle and idle == samples.count(0) == 1:
         notes.append(
-            f"nothing to learn from in this update: in every group the {group} trajectories of a "
-            f"problem earned the same (mean reward {reward:.3f}): {_fix(reward)}"
+            "nothing to learn from in this update: in every group all earned the same (mean reward "
+            f"{reward:.3f}): {_fix(reward)}"
         )
     elif idle and idle % IN_A_ROW == 0:
         notes.append(

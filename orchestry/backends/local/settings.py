@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 from orchestry.backends.local.model import EMBEDDED, device_of, source_of
 from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig, SearchConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.machine import cores
+from orchestry.core.types import Problem
+from orchestry.rollout.schedule import Branching, branching
+from orchestry.task.base import BaseTask
 
 ON_GPU = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
 TEMPERATURE = 0.8
@@ -40,16 +46,52 @@ def refuse(config: RunConfig) -> None:
         "learn.credit=replay needs aligned joint actions: leave out search.joint": (
             config.learn.credit == "replay" and config.search.joint != "aligned"
         ),
+        "learn.group_size=auto needs aligned joint actions: leave out search.joint": (
+            config.learn.group_size is None and config.search.joint != "aligned"
+        ),
+    }
+    reasons |= {
+        f"search.branch=tree takes {fits}": config.search.branch == "tree" and not holds
+        for fits, holds in _for_trees(config).items()
     }
     reasons |= {
         f"it draws independent chains, learn.group_size of each problem: leave out search.{name}": (
             name in config.search.model_fields_set and getattr(config.search, name) != fits
         )
-        for name, fits in {**_FIXED, "k_samples": config.learn.group_size}.items()
+        for name, fits in {**_FIXED, "k_samples": config.learn.samples}.items()
     }
     for why, applies in reasons.items():
         if applies:
             raise ConfigError(f"backend local refuses this config: {why}")
+
+
+def _for_trees(config: RunConfig) -> dict[str, bool]:
+    """What a tree needs, and whether the config has it."""
+    learn = config.learn
+    return {
+        "learn.group_size as a number": learn.group_size is not None,
+        "learn.credit=joint: every state has siblings to compare with": learn.credit == "joint",
+        "learn.grouping=history or turn": learn.grouping != "agent",
+        "learn.kl=0": not learn.kl,
+        "learn.comlrl_compat=false": not learn.comlrl_compat,
+        "aligned joint actions: leave out search.joint": config.search.joint == "aligned",
+    }
+
+
+def trees(
+    task: BaseTask[Any], problems: Iterable[Problem], k: int, most: int
+) -> Iterator[Branching]:
+    """Each problem's tree. Raises ConfigError if one has more than `most` states."""
+    for problem in problems:
+        tree = branching(task, problem, k)
+        if tree.nodes > most:
+            raise ConfigError(
+                f"search.branch=tree would reach {tree.nodes} states of problem {problem.id} "
+                f"(learn.group_size={k} samples in every state, {tree.stages} stages), and "
+                f"search.max_nodes={most}: lower learn.group_size, raise search.max_nodes, or "
+                "leave out search.branch"
+            )
+        yield tree
 
 
 def as_chains(config: RunConfig) -> RunConfig:
@@ -58,7 +100,7 @@ def as_chains(config: RunConfig) -> RunConfig:
     learn, sampling = config.learn, config.sampling
     search = {
         "strategy": "chains",
-        "k_samples": learn.group_size,
+        "k_samples": learn.samples,
         "episodes_in_flight": learn.every,
     }
     temperature = TEMPERATURE if sampling.temperature is None else sampling.temperature

@@ -76,6 +76,7 @@ GOING_ON = {
     "replays": ("learn.credit=replay", "learn.rewards=final"),
     "one adapter": ("learn.shared=true",),
     "dropout and KL": ("learn.dropout=0.1", "learn.kl=0.1"),
+    "group sizes and problems by success": ("learn.group_size=auto", "curriculum=success"),
     "two bases": ("agents.right.model=OTHER",),
 }
 

@@ -264,17 +264,15 @@ def test_a_run_that_learns_is_simply_done(finished: Run) -> None:
 
 @pytest.mark.parametrize(("reward", "fix"), [(0.0, "easier"), (1.0, "harder"), (0.5, "group_size")])
 def test_the_advice_is_that_of_the_reward(reward: float, fix: str) -> None:
-    (note,) = empty_updates([3, 0], reward, 4, last=False)
+    (note,) = empty_updates([3, 0], reward, last=False)
     assert fix in note
 
 
 def test_a_lesson_in_between_begins_the_count_anew() -> None:
-    assert empty_updates([0, 0, 5], 0.5, 4, last=False) == []
-    assert empty_updates([0, 5, 0], 0.5, 4, last=False) == []
-    assert empty_updates([0, 5, 0], 0.5, 4, last=True) == [
-        "2 of 3 updates had nothing to learn from"
-    ]
-    assert "warning: 3 updates" in empty_updates([5, 0, 0, 0], 0.5, 4, last=False)[0]
+    assert empty_updates([0, 0, 5], 0.5, last=False) == []
+    assert empty_updates([0, 5, 0], 0.5, last=False) == []
+    assert empty_updates([0, 5, 0], 0.5, last=True) == ["2 of 3 updates had nothing to learn from"]
+    assert "warning: 3 updates" in empty_updates([5, 0, 0, 0], 0.5, last=False)[0]
 
 
 def test_leftover_episodes_are_told_before_the_start(model: str, tasks: Path) -> None:
