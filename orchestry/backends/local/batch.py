@@ -159,8 +159,10 @@ def gather(
             if credits is None
             else _credited(drawn, credits[number])
         )
-    if shares:
-        found = _by_share(found)
+    return _batch(_by_share(found) if shares else found, skip)
+
+
+def _batch(found: Sequence[tuple[Action, float]], skip: bool) -> Batch:
     samples, numbers = list[Sample](), dict[History, int]()
     for action, advantage in found:
         if skip and advantage == 0.0:
