@@ -54,6 +54,9 @@ class LearnConfig(Frozen):
     learning_rate: Annotated[float, Mark.RESUMABLE] = Field(1e-4, ge=0.0, le=1.0)
     """AdamW's learning rate, after a warm-up of 10 % of the updates (at most 100). 0 is the
     control, which learns nothing."""
+    decay: Annotated[Literal["none", "linear", "cosine"], Mark.RESUMABLE] = "none"
+    """How the learning rate falls from the warm-up to the run's last update, where it is almost 0.
+    A resume with more episodes goes on at the rate that the longer run has there."""
     max_grad_norm: float = Field(1.0, gt=0.0)
     """Gradients are clipped to this norm."""
     rewards: Literal["differences", "final", "turns"] = "differences"
@@ -81,6 +84,9 @@ class LearnConfig(Frozen):
     deviation, temperature is 1, padding is trained, the last token is not."""
     top_p: Annotated[float, Mark.MEASURED] = Field(0.95, gt=0.0, le=1.0)
     """Each token is drawn from the likeliest tokens that together have this probability."""
+    top_k: Annotated[int | None, Mark.MEASURED] = Field(None, ge=1)
+    """Each token is drawn from this many likeliest tokens, before `top_p` cuts these. None: from
+    all. As with `top_p`, the log-probabilities that are learned from are those without the cut."""
     rank: int = Field(16, ge=1, le=1024)
     """Rank of an adapter's two matrices (r)."""
     alpha: int = Field(32, ge=1)

@@ -50,7 +50,8 @@ FEWEST = 5
 """With fewer problems none is held out."""
 _LEARN = (
     *("from", "rank", "alpha", "dropout", "shared", "device", "dtype", "quantize", "threads"),
-    *("micro_tokens", "gradient_checkpointing", "max_grad_norm", "top_p"),
+    *("micro_tokens", "gradient_checkpointing", "max_grad_norm", "top_p", "top_k"),
+    *("targets", "rslora"),
 )
 _TAKEN = (
     *("task", "task_path", "options", "weights", "seed", "provider", "sampling", "agents"),

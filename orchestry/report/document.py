@@ -206,6 +206,7 @@ _LEARN = {
     "learning rate": "learn.learning_rate",
     "adapter rank": "learn.rank",
     "top-p": "learn.top_p",
+    "top-k": "learn.top_k",
     "base in": "learn.dtype",
 }
 _ALL = {

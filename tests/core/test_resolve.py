@@ -26,14 +26,20 @@ KEYS = [key for key, _ in leaves(validate(EVERY).model_dump(mode="json", by_alia
 RESUMABLE = (
     *("allow_unsafe_code", "budget", "cache", "episodes", "judge.provider.base_url"),
     *("learn.device", "learn.evaluate_every", "learn.gradient_checkpointing", "learn.keep"),
-    *("learn.learning_rate", "learn.micro_tokens", "learn.vllm_url", "provider.base_url"),
+    *(
+        "learn.decay",
+        "learn.learning_rate",
+        "learn.micro_tokens",
+        "learn.vllm_url",
+        "provider.base_url",
+    ),
     *("provider.timeout_s", "retry", "search.concurrency", "task_path", "trackers"),
     "behaviors.provider",
 )
 MEASURED = (
     *("task", "backend", "seed", "options", "weights", "provider", "sampling", "agents"),
     *("search.strategy", "search.k_samples", "search.beam_width", "search.exploration"),
-    *("search.joint", "learn.top_p", "learn.dtype", "learn.quantize", "problem"),
+    *("search.joint", "learn.top_p", "learn.top_k", "learn.dtype", "learn.quantize", "problem"),
 )
 MUTE = (
     *("allow_unsafe_code", "budget", "cache", "learn.keep", "learn.threads", "provider.timeout_s"),

@@ -68,7 +68,11 @@ def generation(config: RunConfig, role: str) -> dict[str, Any]:
     tokens = {"max_new_tokens": (own and own.max_tokens) or sampling.max_tokens}
     if temperature == 0:
         return {"do_sample": False, **tokens}
-    drawn = {"temperature": temperature, "top_p": config.learn.top_p, "top_k": 0}
+    drawn = {
+        "temperature": temperature,
+        "top_p": config.learn.top_p,
+        "top_k": config.learn.top_k or 0,
+    }
     return {"do_sample": True, **drawn, **tokens}
 
 

@@ -32,12 +32,14 @@ def pick(
     temperature_R: torch.Tensor,
     top_p_R: torch.Tensor,
     uniform_R: torch.Tensor,
+    top_k_R: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(ids_R, logprobs_R): the token that each uniform in [0, 1) falls on.
 
     The inverse of the cumulative distribution softmax(logits / temperature), tokens in falling
-    order of probability, cut to the smallest set that holds at least top_p. The log-probabilities,
-    in nats, are of softmax(logits / temperature) BEFORE that cut: what a gradient can be taken of.
+    order of probability, cut to the top_k likeliest (and those equal to the last of them; None: all
+    tokens), then to the smallest set that holds at least top_p of these. The log-probabilities, in
+    nats, are of softmax(logits / temperature) BEFORE both cuts: what a gradient can be taken of.
     Temperature 0 takes the likeliest token, with log-probability 0.
 
     Raises NotFiniteError where the logits are not finite.
@@ -45,21 +47,34 @@ def pick(
     greedy_R = temperature_R == 0
     scaled_RV = logits_RV / temperature_R.masked_fill(greedy_R, 1.0)[:, None]
     total_R = scaled_RV.logsumexp(-1)
+    kept_RV, kept_R = scaled_RV, total_R
+    if top_k_R is not None:
+        kept_RV = _likeliest(scaled_RV, top_k_R)
+        kept_R = kept_RV.logsumexp(-1)
     top_p_R = top_p_R.masked_fill(greedy_R, 1.0)
     uniform_R = uniform_R.masked_fill(greedy_R, 0.0)
-    head = scaled_RV.topk(min(LIKELIEST, scaled_RV.shape[-1]))
-    ids_R, reached_R = _invert(head.values, head.indices, total_R, top_p_R, uniform_R)
+    head = kept_RV.topk(min(LIKELIEST, kept_RV.shape[-1]))
+    ids_R, reached_R = _invert(head.values, head.indices, kept_R, top_p_R, uniform_R)
     # `reached` is false for NaN too, so that finite logits cost no check of their own.
     short = (~reached_R).nonzero().squeeze(-1)
     if len(short) > 0:
         if not bool(total_R.isfinite().all()):
             raise NotFiniteError("the model's logits are not finite, so nothing can be drawn")
-        full = scaled_RV[short].sort(descending=True)
+        full = kept_RV[short].sort(descending=True)
         ids_R[short], _ = _invert(
-            full.values, full.indices, total_R[short], top_p_R[short], uniform_R[short]
+            full.values, full.indices, kept_R[short], top_p_R[short], uniform_R[short]
         )
     logprobs_R = scaled_RV.gather(-1, ids_R[:, None]).squeeze(-1) - total_R
     return ids_R, logprobs_R.masked_fill(greedy_R, 0.0)
+
+
+def _likeliest(scaled_RV: torch.Tensor, top_k_R: torch.Tensor) -> torch.Tensor:
+    """Minus infinity where a token is less likely than the row's top_k-th."""
+    most = min(int(top_k_R.max()), scaled_RV.shape[-1])
+    places_R1 = top_k_R.clamp(max=most)[:, None] - 1
+    return scaled_RV.masked_fill(
+        scaled_RV < scaled_RV.topk(most).values.gather(-1, places_R1), -torch.inf
+    )
 
 
 def _invert(
@@ -75,6 +90,7 @@ def _invert(
     cut_R = top_p_R < 1
     # Without a cut the whole mass is 1, and only the tokens up to the uniform number are needed.
     inside_RK = (sum_RK - chance_RK < top_p_R[:, None]) | ~cut_R[:, None]
+    inside_RK &= chance_RK > 0  # what top_k has cut off
     mass_R = torch.where(cut_R, (chance_RK * inside_RK).sum(-1), 1.0)
     place_R = (sum_RK <= (uniform_R * mass_R)[:, None]).sum(-1)
     # Rounding may put the last sum below the mass; and NaN is inside nothing.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from orchestry.core.errors import LearnError, NotFiniteError
 
+Decay = Literal["none", "linear", "cosine"]
 MAX_WARM_UP = 100
 
 
@@ -43,7 +44,8 @@ class TeamOptimizer:
     """AdamW over the parameters of N agents.
 
     `backward` once per micro-batch, `step` once per update. The learning rate rises linearly over
-    the warm-up, from rate / warm_up in the first update to `rate`, and stays. An agent without a
+    the warm-up, from rate / warm_up in the first update to `rate`. Then it stays or, with `decay`,
+    falls to almost 0 in the last update, linearly or along half a cosine. An agent without a
     gradient, or with a zero gradient, stays unchanged, moments included; momentum alone does not
     move it.
     """
@@ -56,6 +58,7 @@ class TeamOptimizer:
         updates: int,
         max_norm: float = 1.0,
         weight_decay: float = 0.0,
+        decay: Decay = "none",
     ) -> None:
         """`parameters` by agent: leaf tensors. Two agents share all of them or none.
 
@@ -63,6 +66,7 @@ class TeamOptimizer:
         some parameters.
         """
         self.rate, self.warm_up, self.max_norm = rate, warm_up(updates), max_norm
+        self._updates, self._decay = updates, decay
         self.update = 0
         """Updates made."""
         self._pending = 0
@@ -82,7 +86,18 @@ class TeamOptimizer:
     @property
     def next_rate(self) -> float:
         """The learning rate of the next update."""
-        return self.rate * min(1.0, (self.update + 1) / max(1, self.warm_up))
+        if self.update < self.warm_up:
+            return self.rate * (self.update + 1) / self.warm_up
+        return self.rate * self._left()
+
+    def _left(self) -> float:
+        """The share of the rate that is left in the next update, which is after the warm-up."""
+        done = (self.update - self.warm_up) / max(1, self._updates - self.warm_up)
+        if self._decay == "linear":
+            return max(0.0, 1.0 - done)
+        if self._decay == "cosine":
+            return (1.0 + math.cos(math.pi * min(1.0, done))) / 2.0
+        return 1.0
 
     def backward(self, loss: Tensor) -> None:
         """Adds a micro-batch's gradient; `loss` is its part of the update's whole loss.
@@ -147,7 +162,7 @@ class TeamOptimizer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a saved state with its warm-up, so that an extended run does not warm up
-        again. Learning rate and clipping stay this object's.
+        again. Learning rate, its decay over this object's updates, and clipping stay this object's.
 
         Raises LearnError for the state of another team or of parameters with other shapes.
         """

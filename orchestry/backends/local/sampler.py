@@ -62,6 +62,7 @@ class Prompt:
     """Non-empty strings."""
     seeds: tuple[int, ...]
     """One per sample."""
+    top_k: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class Drawn:
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Nats, one per token, of softmax(logits / temperature) before top-p; 0 at temperature 0."""
+    """Nats, one per token, of softmax(logits / temperature) before top-k and top-p; 0 at
+    temperature 0."""
     text: str
     """Without special tokens, cut before the stop string."""
     stop: Ending
@@ -292,6 +294,13 @@ class _Batch:
         self._dtype = torch.promote_types(model.dtype, torch.float32)
         self._temperature_R, self._top_p_R = self._tensor(options).unbind(-1)
         self._uniform_RT = self._tensor(uniforms)
+        tops = [row.prompt.top_k for row in rows]
+        everything = int(model.config.vocab_size)
+        self._top_k_R = (
+            torch.tensor([top or everything for top in tops], device=model.device)
+            if any(tops)
+            else None
+        )
 
     def _tensor(self, numbers: Sequence[Sequence[float]]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=self._dtype, device=self._model.device)
@@ -300,7 +309,11 @@ class _Batch:
         """Draws and keeps one token per row; returns their ids (R,), meaningless for ended rows."""
         uniform_R = self._uniform_RT[:, self._step]
         ids_R, logprobs_R = pick(
-            logits_RV.to(self._dtype), self._temperature_R, self._top_p_R, uniform_R
+            logits_RV.to(self._dtype),
+            self._temperature_R,
+            self._top_p_R,
+            uniform_R,
+            self._top_k_R,
         )
         self._step += 1
         # All that a step brings over, beside `pick`'s look at whether its head sufficed.
@@ -347,6 +360,8 @@ class _Batch:
         self._length_R = self._length_R[index_R]
         self._temperature_R = self._temperature_R[index_R]
         self._top_p_R = self._top_p_R[index_R]
+        if self._top_k_R is not None:
+            self._top_k_R = self._top_k_R[index_R]
         self._uniform_RT = self._uniform_RT[index_R]
         pads = (self._width - self._length_R).tolist()
         for layer in self._cache.layers:

@@ -110,6 +110,7 @@ class Trainer:
             rate=settings.learning_rate,
             updates=updates * settings.epochs,
             max_norm=settings.max_grad_norm,
+            decay=settings.decay,
         )
         self._settings, self._seed, self._warn = settings, seed, warn
         self._micro = MicroBatches(self.crews[0].micro_tokens, warn)
@@ -416,6 +417,7 @@ class Crew:
             max_tokens=request.max_tokens,
             temperature=usual if request.temperature is None else request.temperature,
             top_p=self._settings.top_p,
+            top_k=self._settings.top_k,
             stop=request.stop,
             seeds=tuple(derive(request.seed, index) for index in range(n)),
         )

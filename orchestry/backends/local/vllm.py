@@ -167,7 +167,7 @@ class VllmSampler:
             "max_tokens": prompt.max_tokens,
             "temperature": prompt.temperature,
             "top_p": prompt.top_p,
-            "top_k": 0,
+            "top_k": prompt.top_k or 0,
             "min_p": 0.0,
             "repetition_penalty": 1.0,
             "presence_penalty": 0.0,
@@ -255,9 +255,10 @@ class VllmSampler:
         logprobs: Sequence[tuple[float, ...]],
         served: Served,
     ) -> None:
-        """The server's are after top-p, whose cut adds between 0 and -log(top_p) to each."""
+        """The server's are after top-p, whose cut adds between 0 and -log(top_p) to each, and after
+        top-k, whose cut adds what is not known here."""
         excess = [
-            max(0.0, own - theirs, theirs - own + math.log(prompt.top_p))
+            max(0.0, own - theirs, 0 if prompt.top_k else theirs - own + math.log(prompt.top_p))
             for prompt, choice, owns in zip(prompts, choices, logprobs, strict=True)
             if prompt.temperature > 0
             # What `_ended` cut off is not compared.

@@ -24,12 +24,17 @@ WORDS = 2 * LIKELIEST
 DRAWS = 8_000
 
 
-def cut(logits_V: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:
-    """The distribution written out: the fewest likeliest tokens that reach top_p, rescaled."""
+def cut(
+    logits_V: torch.Tensor, temperature: float, top_p: float, top_k: int = WORDS
+) -> torch.Tensor:
+    """The distribution written out: the fewest of the top_k tokens that reach top_p of these,
+    rescaled."""
     chances = (logits_V.double() / temperature).softmax(-1).tolist()
+    best = sorted(range(len(chances)), key=lambda token: -chances[token])[:top_k]
+    whole = sum(chances[token] for token in best)
     kept, mass = [0.0] * len(chances), 0.0
-    for token in sorted(range(len(chances)), key=lambda token: -chances[token]):
-        if mass >= top_p:
+    for token in best:
+        if mass >= top_p * whole:
             break
         kept[token] = chances[token]
         mass += chances[token]
@@ -41,6 +46,7 @@ def drawn(
     temperature: float,
     top_p: float,
     uniforms: list[float],
+    top_k: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     rows = len(uniforms)
     return pick(
@@ -48,17 +54,21 @@ def drawn(
         torch.full((rows,), temperature),
         torch.full((rows,), top_p),
         torch.tensor(uniforms),
+        None if top_k is None else torch.full((rows,), top_k),
     )
 
 
 @pytest.mark.parametrize("spread", [0.5, 4.0])  # flat: beyond the head; peaked: within it
-@pytest.mark.parametrize(("temperature", "top_p"), [(0.8, 0.95), (1.0, 1.0), (1.3, 0.6)])
-def test_frequencies(spread: float, temperature: float, top_p: float) -> None:
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k"),
+    [(0.8, 0.95, WORDS), (1.0, 1.0, WORDS), (1.3, 0.6, WORDS), (0.8, 0.9, 40), (1.3, 1.0, 300)],
+)
+def test_frequencies(spread: float, temperature: float, top_p: float, top_k: int) -> None:
     """Each seed's own first number is uniform over seeds, as the sampler uses it."""
     logits_V = torch.randn(WORDS, generator=torch.Generator().manual_seed(3)) * spread
     uniforms = [random.Random(seed).random() for seed in range(DRAWS)]
-    expected_V = cut(logits_V, temperature, top_p) * DRAWS
-    ids, logprobs = drawn(logits_V, temperature, top_p, uniforms)
+    expected_V = cut(logits_V, temperature, top_p, top_k) * DRAWS
+    ids, logprobs = drawn(logits_V, temperature, top_p, uniforms, top_k)
     counts_V = torch.bincount(ids, minlength=WORDS).double()
     assert counts_V[expected_V == 0].sum() == 0
     common = expected_V >= 5
@@ -73,6 +83,26 @@ def test_frequencies(spread: float, temperature: float, top_p: float) -> None:
 def test_the_flat_case_needs_more_than_the_head() -> None:
     logits_V = torch.randn(WORDS, generator=torch.Generator().manual_seed(3)) * 0.5
     assert (cut(logits_V, 0.8, 0.95) > 0).sum() > LIKELIEST
+
+
+def test_without_top_k_the_same_tokens_are_drawn_as_with_all_of_them() -> None:
+    logits_V = torch.randn(WORDS, generator=torch.Generator().manual_seed(6))
+    uniforms = [random.Random(seed).random() for seed in range(500)]
+    for plain, all_of_them in zip(
+        drawn(logits_V, 0.8, 0.9, uniforms),
+        drawn(logits_V, 0.8, 0.9, uniforms, 10 * WORDS),
+        strict=True,
+    ):
+        assert torch.equal(plain, all_of_them)
+
+
+@pytest.mark.parametrize("top_k", [1, 3, 300])
+def test_the_last_token_of_top_k_is_the_last_that_is_drawn(top_k: int) -> None:
+    logits_V = torch.randn(WORDS, generator=torch.Generator().manual_seed(4))
+    kept_V = cut(logits_V, 1.0, 1.0, top_k)
+    ids, _ = drawn(logits_V, 1.0, 1.0, [0.0, 1.0 - 2**-24], top_k)
+    assert ids[0] == logits_V.argmax()
+    assert kept_V[ids[1]] == kept_V[kept_V > 0].min()
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.9, 0.3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -15,7 +16,7 @@ pytest.importorskip("torch")
 import torch
 
 from orchestry.backends.local.magrpo import policy_loss
-from orchestry.backends.local.optimizer import Step, TeamOptimizer, warm_up
+from orchestry.backends.local.optimizer import Decay, Step, TeamOptimizer, warm_up
 
 AGENTS = ("helper", "main")
 Parameters = dict[str, list[torch.nn.Parameter]]
@@ -69,6 +70,43 @@ def test_the_rate_rises_linearly_and_stays() -> None:
     optimizer = TeamOptimizer(team, rate=0.1, updates=40)
     rates = [step.rate for step in train(team, optimizer, range(7))]
     assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1, 0.1, 0.1])
+
+
+def rates(decay: Decay, updates: int, of: int) -> list[float]:
+    team = parameters()
+    optimizer = TeamOptimizer(team, rate=1.0, updates=of, decay=decay)
+    return [step.rate for step in train(team, optimizer, range(updates))]
+
+
+def test_the_rate_falls_after_the_warm_up() -> None:
+    rise = [0.5, 1.0]  # a tenth of 20 updates
+    linear, cosine = rates("linear", 20, 20), rates("cosine", 20, 20)
+    assert linear == pytest.approx([*rise, *(1 - n / 18 for n in range(18))])
+    assert cosine == pytest.approx(
+        [*rise, *((1 + math.cos(math.pi * n / 18)) / 2 for n in range(18))]
+    )
+    assert 0 < cosine[-1] < linear[-1] < 0.06
+    assert rates("none", 20, 20)[2:] == [1.0] * 18
+
+
+@pytest.mark.parametrize("decay", ["linear", "cosine"])
+def test_a_decaying_rate_goes_on_exactly_and_over_the_updates_of_an_extended_run(
+    decay: Decay,
+) -> None:
+    whole = rates(decay, 20, 20)
+    team = parameters()
+    first = TeamOptimizer(team, rate=1.0, updates=20, decay=decay)
+    train(team, first, range(9))
+    for updates in (20, 40):
+        second = TeamOptimizer(team, rate=1.0, updates=updates, decay=decay)
+        second.load_state_dict(first.state_dict())
+        steps = [step.rate for step in train(team, second, range(9, updates))]
+        assert sorted(steps, reverse=True) == steps
+        if updates == 20:
+            assert steps == whole[9:]
+        else:
+            assert steps[0] > whole[8]  # where the longer run is
+            assert 0 < steps[-1] < 0.06
 
 
 def test_the_rate_that_is_reported_is_the_rate_of_the_step() -> None:

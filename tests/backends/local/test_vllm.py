@@ -100,6 +100,7 @@ def test_answers_are_those_of_the_same_weights_drawn_here(
         ask(0, 30, (3, 2**62), temperature=0.0),
         ask(1, 7, (1, 15), temperature=3.0, top_p=1.0, max_tokens=20),
         ask(0, 7, (5, 6), temperature=1.5, stop=("never", *"abcdefgh")),
+        ask(1, 9, (7, 8), temperature=1.5, top_k=3),
     ]
     expected = Sampler(*two).draw(asked, 2)
     assert {drawn.stop for group in expected for drawn in group} == {"end", "stop", "length"}

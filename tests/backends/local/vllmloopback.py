@@ -137,7 +137,7 @@ class Vllm:
         if len(ids) > self.context:
             raise _Fault(400, f"This model's maximum context length is {self.context} tokens.")
         assert set(body["stop_token_ids"]) == base.eos_ids
-        assert (body["top_k"], body["repetition_penalty"]) == (0, 1.0)
+        assert body["repetition_penalty"] == 1.0
         prompt = Prompt(
             agent_index=0,
             prompt_ids=ids,
@@ -146,6 +146,7 @@ class Vllm:
             top_p=body["top_p"],
             stop=tuple(body["stop"]),
             seeds=(body["seed"],),
+            top_k=body["top_k"] or None,
         )
         [[drawn]] = Sampler(base, worn).draw([prompt], 1)
         answer = self._written(prompt, drawn, base, worn)
@@ -179,6 +180,9 @@ class Vllm:
         if self.mode == "processed_logprobs" and prompt.temperature > 0:
             logits_TV = logits_TV / prompt.temperature
             chance = logits_TV.softmax(-1).sort(descending=True)
+            top_k = prompt.top_k or chance.values.shape[-1]
+            chance.values[:, top_k:] = 0.0
+            chance.values.div_(chance.values.sum(-1, keepdim=True))
             outside = chance.values.cumsum(-1) - chance.values >= prompt.top_p
             cut = outside.scatter(-1, chance.indices, outside)
             logits_TV = logits_TV.masked_fill(cut, -torch.inf)
