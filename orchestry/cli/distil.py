@@ -32,7 +32,8 @@ from orchestry.cli.options import (
 
 if TYPE_CHECKING:
     from orchestry.cli.console import Console
-    from orchestry.engine.distil import Distilled, Examples, How
+    from orchestry.engine.distil import Distilled
+    from orchestry.engine.examples import Examples, How
 
 WHAT, LEARNING = "What is learned", "How it is learned"
 app = App()
@@ -41,6 +42,14 @@ app = App()
 class DistilFlags(TypedDict, total=False):
     """Flags of what is learned, and how; None means not given."""
 
+    method: Annotated[
+        Literal["sft", "dpo"] | None,
+        option(
+            LEARNING,
+            "sft: supervised, the winners' answers; dpo: preferences between two answers to one "
+            "prompt.  [sft]",
+        ),
+    ]
     gold: Annotated[
         bool | None,
         flag(WHAT, "Learn the train problems' gold answers, with or without runs.", "--gold"),
@@ -68,7 +77,8 @@ class DistilFlags(TypedDict, total=False):
         int | None, option(LEARNING, "Passes over the examples, at most.  [4]", metavar="N")
     ]
     learning_rate: Annotated[
-        float | None, option(LEARNING, "AdamW's learning rate.  [0.001]", metavar="RATE")
+        float | None,
+        option(LEARNING, "AdamW's learning rate.  [0.001, with dpo 0.0001]", metavar="RATE"),
     ]
     batch: Annotated[
         int | None, option(LEARNING, "Examples of each agent per step.  [4]", metavar="N")
@@ -80,6 +90,10 @@ class DistilFlags(TypedDict, total=False):
             "Share of the problems that is held out; an agent stops when their loss rises.  [0.1]",
             metavar="SHARE",
         ),
+    ]
+    beta: Annotated[
+        float | None,
+        option(LEARNING, "dpo: how closely the team is held to where it began.  [0.1]"),
     ]
 
 
@@ -132,7 +146,8 @@ def _command(
     """
     from orchestry.cli.console import Notes
     from orchestry.cli.screen import console
-    from orchestry.engine.distil import distil, examples
+    from orchestry.engine.distil import distil
+    from orchestry.engine.examples import examples
 
     where = console(stderr=True)
     note, how = Notes(where), cast("How", {k: v for k, v in flags.items() if v is not None})
@@ -173,7 +188,7 @@ def _estimate(found: Examples, note: Callable[[str], None], *, as_json: bool) ->
 
     rows = counts(found, note)
     if as_json:
-        typer.echo(json.dumps({"task": found.plan.config.task, "agents": rows}))
+        typer.echo(json.dumps({"task": found.setup.config.task, "agents": rows}))
         return
     for role, row in rows.items():
         typer.echo(

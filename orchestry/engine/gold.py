@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from orchestry.core.concurrency import together
 from orchestry.core.errors import ConfigError
-from orchestry.core.types import Completion, Problem, Request, Tools
-from orchestry.engine.plan import Plan
+from orchestry.core.types import Completion, Member, Problem, Request, Tools
 from orchestry.engine.run import in_own_loop
 from orchestry.engine.winners import Lesson, lesson
 from orchestry.rollout.rollout import Rollout, task_rater
 from orchestry.rollout.schedule import Chains
 from orchestry.sandbox import open_sandbox
 from orchestry.task.guard import task_boundary
+from orchestry.task.setup import Setup
 
 GOLD = "gold"
 """Who wrote a gold answer."""
@@ -31,37 +31,44 @@ class _Answers:
         return [[Completion(text=self.gold[one.agent], model=GOLD)] * n for one in requests]
 
 
-def gold_lessons(plan: Plan, note: Callable[[str], None]) -> list[Lesson]:
-    """Each agent's gold answers to the problems of the plan's split. Gold that earns less than 1.0
-    is left out, and `note` is told. Raises ConfigError if there is none."""
-    return in_own_loop(_played(plan, note))
+def gold_lessons(
+    setup: Setup, team: Mapping[str, Member], note: Callable[[str], None]
+) -> list[Lesson]:
+    """Each agent's gold answers to the problems of the config's split.
+
+    Gold that earns less than 1.0 is left out, and `note` is told. Raises ConfigError if there is
+    none.
+    """
+    return in_own_loop(_played(setup, team, note))
 
 
-async def _played(plan: Plan, note: Callable[[str], None]) -> list[Lesson]:
-    config, golds = plan.config, list[tuple[Problem, Mapping[str, str]]]()
-    for problem in plan.problems:
-        with task_boundary(plan.task, "gold", problem):
-            if (gold := plan.task.gold(problem)) is not None:
+async def _played(
+    setup: Setup, team: Mapping[str, Member], note: Callable[[str], None]
+) -> list[Lesson]:
+    config, golds = setup.config, list[tuple[Problem, Mapping[str, str]]]()
+    for problem in setup.problems:
+        with task_boundary(setup.task, "gold", problem):
+            if (gold := setup.task.gold(problem)) is not None:
                 golds.append((problem, gold))
     if not golds:
         raise ConfigError(
             f"task {config.task} has no gold answers on {config.split}: name runs to learn from"
         )
     async with open_sandbox(config.sandbox, allow_unsafe=config.allow_unsafe_code) as sandbox:
-        rate = task_rater(plan.task, Tools(sandbox))
-        team = plan.backend.team(plan.task)
+        rate = task_rater(setup.task, Tools(sandbox))
         rollouts = (
-            (Rollout(plan.task, team, _Answers(gold), rate, Chains(1)), problem)
+            (Rollout(setup.task, team, _Answers(gold), rate, Chains(1)), problem)
             for problem, gold in golds
         )
         trees = await together(rollout.play(problem, 0) for rollout, problem in rollouts)
     found, poor = list[Lesson](), list[str]()
     for tree in trees:
         leaf = tree.leaves[0]
+        name = leaf.trajectory.problem.id
         if leaf.total < 1.0 - 1e-9:
-            poor.append(leaf.trajectory.problem.id)
+            poor.append(name)
             continue
-        lessons = (lesson(turn, leaf.trajectory.problem.id) for turn in leaf.trajectory.turns)
+        lessons = (lesson(turn, name, GOLD, 1.0) for turn in leaf.trajectory.turns)
         found += [one for one in lessons if one is not None]
     if poor:
         note(f"gold of {', '.join(poor)} earns less than 1.0 and is left out")

@@ -6,9 +6,9 @@ Only runs on train are read, so that nothing is learned from problems that measu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 from orchestry.core.errors import ConfigError
 from orchestry.core.seeds import derive
@@ -68,11 +68,26 @@ class Lesson:
     """The prompt of these tokens."""
     problem: str
     reward: float
-    """Of its trajectory."""
+    """Of its trajectory; in a preference, the mean value of the states after the answer."""
     run: str
     """The run directory's name, or `gold`."""
     model: str
     """Who answered."""
+
+    @property
+    def key(self) -> Hashable:
+        """What is learned."""
+        return self.agent, self.messages, self.answer
+
+
+class Keyed(Protocol):
+    """What may be there twice."""
+
+    @property
+    def key(self) -> Hashable: ...
+
+
+ItemT = TypeVar("ItemT", bound=Keyed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +138,22 @@ def winners(runs: Sequence[Run], choice: Choice) -> list[Lesson]:
                 found += _lessons(one, agent)
     if not compared:
         raise ConfigError(
-            f"nobody rated a trajectory of {_named(runs)}: rate with `orchestry rate`, or choose "
+            f"nobody rated a trajectory of {named(runs)}: rate with `orchestry rate`, or choose "
             "another --by"
             if choice.by == "rating"
-            else f"{_named(runs)} has no finished trajectory: name other runs"
+            else f"{named(runs)} has no finished trajectory: name other runs"
         )
     if not found:
         raise ConfigError(
-            f"no trajectory of {_named(runs)} wins by {choice.by} with a reward of at least "
+            f"no trajectory of {named(runs)} wins by {choice.by} with a reward of at least "
             f"{choice.min_reward:g} and above 0: lower --min-reward, raise --top, or name other "
             "runs"
         )
     return found
 
 
-def _named(runs: Sequence[Run]) -> str:
+def named(runs: Sequence[Run]) -> str:
+    """Their folders."""
     return ", ".join(str(run.folder) for run in runs)
 
 
@@ -190,13 +206,14 @@ def _wins(one: _Candidate, choice: Choice) -> bool:
 
 
 def _lessons(one: _Candidate, agent: str) -> Iterator[Lesson]:
-    turns = [turn for node in one.record.path(one.leaf.id) for turn in node.turns]
-    for turn in turns:
-        if turn.agent == agent and (found := lesson(turn, one.record.problem)) is not None:
-            yield replace(found, reward=one.leaf.score.total, run=one.run.folder.absolute().name)
+    run, reward = one.run.folder.absolute().name, one.leaf.score.total
+    for turn in (turn for node in one.record.path(one.leaf.id) for turn in node.turns):
+        found = lesson(turn, one.record.problem, run, reward) if turn.agent == agent else None
+        if found is not None:
+            yield found
 
 
-def lesson(turn: Turn, problem: str) -> Lesson | None:
+def lesson(turn: Turn, problem: str, run: str, reward: float) -> Lesson | None:
     """A turn as a lesson; None for an answer that no model gave."""
     answer = turn.completion
     if answer.failed or answer.stop in _NO_ANSWER or not answer.text.strip():
@@ -209,27 +226,35 @@ def lesson(turn: Turn, problem: str) -> Lesson | None:
         tokens=answer.tokens,
         drawn=turn.messages,
         problem=problem,
-        reward=1.0,
-        run="gold",
+        reward=reward,
+        run=run,
         model=answer.model,
     )
 
 
-def without_behaviors(found: Sequence[Lesson], team: Mapping[str, Member]) -> list[Lesson]:
-    """The lessons with the prompts of a team that has learned nothing: its system prompts and
-    examples before the observation, which is a prompt's last message."""
-    return [replace(one, messages=_bare(one, team[one.agent])) for one in found]
-
-
-def _bare(one: Lesson, member: Member) -> tuple[Message, ...]:
+def bare(one: Lesson, team: Mapping[str, Member]) -> Lesson:
+    """With the prompt of a team that has learned nothing: its system prompt and examples before the
+    observation, which is a prompt's last message. Raises ConfigError for an agent that the team
+    lacks."""
+    member = team[of_team(one, team).agent]
     system = [Message(role="system", content=member.system_prompt)] if member.system_prompt else []
     shown = [message for example in member.examples for message in example.messages]
-    return (*system, *shown, one.messages[-1])
+    return replace(one, messages=(*system, *shown, one.messages[-1]))
 
 
-def each_once(found: Iterable[Lesson]) -> list[Lesson]:
+def of_team(one: Lesson, team: Mapping[str, Member]) -> Lesson:
+    """The lesson; raises ConfigError if it is of an agent that the team lacks."""
+    if one.agent not in team:
+        raise ConfigError(
+            f"{one.run} has an agent {one.agent}, and the team is {', '.join(team)}: name runs of "
+            "this team"
+        )
+    return one
+
+
+def each_once(found: Iterable[ItemT]) -> list[ItemT]:
     """Equal answers to equal prompts count once; the first stays."""
-    kept: dict[tuple[str, tuple[Message, ...], str], Lesson] = {}
+    kept = dict[Hashable, ItemT]()
     for one in found:
-        kept.setdefault((one.agent, one.messages, one.answer), one)
+        kept.setdefault(one.key, one)
     return list(kept.values())

@@ -13,12 +13,17 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 import orchestry
+from orchestry.backends.local.trainer import Trainer
+from orchestry.backends.local.tuning import Target
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
-from orchestry.engine.distil import Distilled, distil, encoded, examples, open_trainer
+from orchestry.engine.distil import Distilled, distil, encoded, open_trainer
+from orchestry.engine.examples import Examples, examples
 from orchestry.engine.export import export
-from orchestry.engine.run import resume
-from orchestry.engine.winners import without_behaviors
+from orchestry.engine.preferences import Preference, preferences
+from orchestry.engine.run import prepare, resume
+from orchestry.engine.winners import Choice, Lesson
+from orchestry.store.records import NodeRecord
 from orchestry.store.run import Run, load_run
 from tests.backends.letters import ROLES, TASK, config, write_task
 from tests.backends.local.tiny import tiny_folder
@@ -81,6 +86,18 @@ def weights(found: Distilled) -> dict[str, bytes]:
     }
 
 
+def lessons(found: Examples) -> list[Lesson]:
+    return [one for one in found.lessons if isinstance(one, Lesson)]
+
+
+def trainer_of(found: Examples) -> Trainer:
+    return open_trainer(prepare(found.setup.config), found.settings, print)
+
+
+def targets(found: Examples, made: Trainer) -> list[Target]:
+    return [one for one in encoded(found, made).learn if isinstance(one, Target)]
+
+
 def test_a_local_run_becomes_a_team_that_plays(
     finished: Run, model: str, tasks: Path, tmp_path: Path
 ) -> None:
@@ -136,10 +153,10 @@ def test_an_api_run_teaches_local_weights(
 ) -> None:
     taught = {key: gold[key] for key in ("learn", "provider")}
     found = examples([served], config=taught, top=1.0)
-    assert [one.answer for one in found.lessons if one.agent == "left"] == ["e e e e"] * 4
+    assert [one.answer for one in lessons(found) if one.agent == "left"] == ["e e e e"] * 4
     both = examples([served], config=taught, gold=True)
-    assert [one.run for one in both.lessons].count("gold") == 6
-    assert both.plan.config.sampling.max_tokens == 512  # the run's own
+    assert [one.run for one in lessons(both)].count("gold") == 6
+    assert both.setup.config.sampling.max_tokens == 512  # the run's own
     done = distil([served], tmp_path / "out", config=taught, epochs=1)
     assert done.examples == {"left": 1, "right": 1}  # a fifth of four, and all tie
 
@@ -149,17 +166,17 @@ def test_the_end_is_learned_where_the_answer_ended(
 ) -> None:
     taught = {key: gold[key] for key in ("learn", "provider")}
     found = examples([served], config=taught, top=1.0)
-    trainer = open_trainer(found.plan, found.settings, print)
+    trainer = trainer_of(found)
     base = trainer.crews[0].base
     (end,) = base.eos_ids
     assert base.end_id == end
-    targets = encoded(found, trainer).learn
-    assert all(one.ids[-1] == end and end not in one.ids[:-1] for one in targets)
+    taught_ids = [one.ids for one in targets(found, trainer)]
+    assert all(ids[-1] == end and end not in ids[:-1] for ids in taught_ids)
     assert base.answer_ids("e<|im_end|>e", ended=False).count(end) == 0
     own = examples([finished], config=SMALL, top=1.0)
-    drawn = [one.tokens.ids for one in own.lessons if one.tokens]
-    trainer = open_trainer(own.plan, own.settings, print)
-    assert [one.ids for one in encoded(own, trainer).learn] == drawn
+    drawn = [one.tokens.ids for one in lessons(own) if one.tokens]
+    trainer = trainer_of(own)
+    assert [one.ids for one in targets(own, trainer)] == drawn
 
 
 def test_answers_of_another_tokenizer_are_read_as_text(finished: Run, tmp_path: Path) -> None:
@@ -167,8 +184,8 @@ def test_answers_of_another_tokenizer_are_read_as_text(finished: Run, tmp_path: 
     template = (other / "chat_template.jinja").read_text()
     (other / "chat_template.jinja").write_text(template.replace("assistant\n", "assistant: "))
     found = examples([finished], config={**SMALL, "provider": {"model": str(other)}}, top=1.0)
-    trainer = open_trainer(found.plan, found.settings, print)
-    for lesson, target in zip(found.lessons, encoded(found, trainer).learn, strict=True):
+    trainer = trainer_of(found)
+    for lesson, target in zip(lessons(found), targets(found, trainer), strict=True):
         assert target.ids == trainer.crews[0].base.answer_ids(lesson.answer, lesson.ended)
 
 
@@ -181,9 +198,76 @@ def test_equal_turns_count_once_and_behaviors_can_be_dropped(
         [served, served], config={**taught, "agents": prompted}, top=1.0, drop_behaviors=True
     )
     assert len(found.lessons) == 8
-    assert {one.messages[0].content for one in found.lessons} == {"left, act", "right, act"}
-    team = found.plan.backend.team(found.plan.task)
-    assert without_behaviors(found.lessons, team) == list(found.lessons)
+    assert {one.messages[0].content for one in lessons(found)} == {"left, act", "right, act"}
+
+
+def test_siblings_become_preferences(finished: Run, tmp_path: Path) -> None:
+    found = examples([finished], config=SMALL, method="dpo")
+    pairs = [one for one in found.lessons if isinstance(one, Preference)]
+    assert len(pairs) == len(found.lessons) > 8
+    for pair in pairs:
+        assert pair.better.messages == pair.worse.messages
+        assert pair.better.agent == pair.worse.agent == pair.agent
+        assert pair.better.reward > pair.worse.reward
+    values = {
+        (record.episode, round(value, 9))
+        for record in finished.episodes
+        for group in record.groups
+        for value in group.values
+    }
+    assert {round(pair.reward, 9) for pair in pairs} <= {value for _, value in values}
+    half = examples([finished], config=SMALL, method="dpo", top=0.5)
+    gaps = sorted(one.better.reward - one.worse.reward for one in pairs if one.agent == "left")
+    kept = [one for one in half.lessons if isinstance(one, Preference) and one.agent == "left"]
+    assert len(kept) == -(-len(gaps) // 2)
+    assert sorted(one.better.reward - one.worse.reward for one in kept) == gaps[-len(kept) :]
+    done = distil(
+        [finished], tmp_path / "out", config=SMALL, method="dpo", epochs=8, learning_rate=0.01
+    )
+    assert done.examples["left"] == sum(one.agent == "left" for one in pairs)
+    told = json.loads((done.run / "distil.json").read_text())
+    assert told["settings"]["method"] == "dpo"
+    assert told["epochs"][-1]["loss"] < told["epochs"][1]["loss"]
+
+
+def test_samples_with_one_answer_are_one_side(finished: Run) -> None:
+    """Of five samples of one prompt two are alike: their value is the mean of what they led to; one
+    has another prompt, and is compared with nothing."""
+    record = finished.episodes[0]
+    turn = next(node for node in record.nodes if node.turns).turns[0]
+    said = [("b", 0.5), ("a", 1.0), ("b", 0.1), ("c", 0.2), ("d", 0.9)]
+    other = (*turn.messages[:-1], turn.messages[-1].model_copy(update={"content": "other"}))
+    nodes = tuple(
+        NodeRecord(
+            id=f"0.{place}",
+            parent="0",
+            turns=(
+                turn.model_copy(
+                    update={
+                        "completion": turn.completion.model_copy(update={"text": text}),
+                        "messages": other if text == "d" else turn.messages,
+                    }
+                ),
+            ),
+            value=value,
+            source="task",
+            survived=True,
+        )
+        for place, (text, value) in enumerate(said)
+    )
+    group = record.groups[0].model_copy(
+        update={
+            "children": tuple(node.id for node in nodes),
+            "values": tuple(value for _, value in said),
+        }
+    )
+    run = load_run(finished.folder)
+    vars(run)["episodes"] = [record.model_copy(update={"nodes": nodes, "groups": (group,)})]
+    (pair,) = preferences([run], Choice(top=1.0), lambda one: one)
+    assert (pair.better.answer, pair.better.reward) == ("a", 1.0)
+    assert (pair.worse.answer, pair.worse.reward) == ("c", 0.2)
+    vars(run)["episodes"] *= 2
+    assert len(preferences([run], Choice(top=0.5), lambda one: one)) == 1
 
 
 def test_equal_arguments_give_equal_weights(gold: dict[str, Any], tmp_path: Path) -> None:
@@ -251,6 +335,12 @@ def test_an_evaluation_is_refused(finished: Run, tmp_path: Path) -> None:
         ({"min_reward": 1.0}, "no trajectory of .*run wins by reward with a reward of at least 1"),
         ({"by": "luck"}, "by is 'luck': choose one of reward"),
         ({"by": "rating"}, "nobody rated a trajectory"),
+        ({"method": "ppo"}, "unknown method 'ppo'"),
+        ({"method": "dpo", "gold": True}, "gold has no worse ones: leave out --gold"),
+        ({"method": "dpo", "by": "credit"}, "by what they led to: leave out --by credit"),
+        ({"method": "dpo", "beta": 0.0}, "beta is 0"),
+        ({"method": "dpo", "min_reward": 1.0}, "has no two answers to one prompt"),
+        ({"beta": 0.5}, "--beta is of --method dpo"),
         ({"epochs": 0}, "epochs is 0"),
         ({"batch": 0}, "batch is 0"),
         ({"learning_rate": 0.0}, "learning-rate is 0"),

@@ -19,7 +19,14 @@ import torch
 from safetensors import SafetensorError
 
 from orchestry.backends.local.adapters import ATTENTION, Adapters
-from orchestry.backends.local.batch import COMLRL_TEMPERATURE, Batch, Packed, as_comlrl, packed
+from orchestry.backends.local.batch import (
+    COMLRL_TEMPERATURE,
+    Batch,
+    Packed,
+    Sample,
+    as_comlrl,
+    packed,
+)
 from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.magrpo import policy_loss
 from orchestry.backends.local.memory import MicroBatches, fitting, out_of_memory
@@ -157,6 +164,18 @@ class Trainer:
                     for part in crew.parts(batch, tokens, None)
                 )
             )
+
+    def logprobs(self, samples: Sequence[Sample]) -> list[float]:
+        """The log-probability of each answer, in nats; without gradient and dropout."""
+        with explained(self.crews), torch.no_grad():
+            totals = self._micro.run(
+                lambda tokens: {
+                    place: total
+                    for crew in self.crews
+                    for place, total in crew.totals(samples, tokens)
+                }
+            )
+        return [totals[place] for place in range(len(samples))]
 
     def _step(self) -> Step:
         """Raises LearnError if memory runs out; the last checkpoint stays intact."""
@@ -459,6 +478,21 @@ class Crew:
                     reference_logprobs=self._reference(micro, role) if self._settings.kl else None,
                 )
                 yield _Part(loss, tuple(each.detach() for each in logprobs))
+
+    def totals(self, samples: Sequence[Sample], micro_tokens: int) -> Iterator[tuple[int, float]]:
+        """The log-probability of each answer of this crew's agents, after its place among them."""
+        for index, role in enumerate(self.roles):
+            # `packed` puts them in the order of their groups, and carries a number of each along.
+            mine = [
+                replace(sample, advantage=float(place))
+                for place, sample in enumerate(samples)
+                if sample.agent == role
+            ]
+            groups, places = packed(index, mine)
+            left = map(int, places)
+            for micro in micro_batches(groups, micro_tokens):
+                for logprobs_T in self._logprobs(micro, role):
+                    yield next(left), logprobs_T.double().sum().item()
 
     def _logprobs(self, micro: Sequence[Packed], role: str) -> list[torch.Tensor]:
         compat = self._settings.comlrl_compat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -11,7 +12,16 @@ torch = pytest.importorskip("torch")
 from torch import Tensor
 
 from orchestry.backends.local.trainer import Trainer
-from orchestry.backends.local.tuning import Epoch, Target, Tuning, answers
+from orchestry.backends.local.tuning import (
+    Epoch,
+    Imitation,
+    Pair,
+    Preferences,
+    Target,
+    Tuning,
+    answers,
+    preferences,
+)
 from orchestry.core.learning import LearnConfig
 from orchestry.core.types import Member
 from tests.backends.letters import ROLES
@@ -99,6 +109,7 @@ def test_it_learns_and_keeps_the_best_epoch(model: str) -> None:
     steps: list[tuple[int, int]] = []
     tuned = Tuning(
         made,
+        Imitation(made),
         targets,
         elsewhere,
         epochs=30,
@@ -128,7 +139,7 @@ def test_without_held_out_targets_all_epochs_are_learned(model: str) -> None:
     made, targets = team(model, learning_rate=0.05), some(5, 0, ROLES[:1])
     before = made.loss(answers(targets))
     right = [weight.clone() for weight in made.crews[0].adapters.parameters(1)]
-    tuned = Tuning(made, targets, [], epochs=8, batch=2, seed=0).run()
+    tuned = Tuning(made, Imitation(made), targets, [], epochs=8, batch=2, seed=0).run()
     assert tuned.kept == {"left": 8, "right": 0}
     assert (tuned.held_out("left"), tuned.held_out("right")) == (None, None)
     assert made.loss(answers(targets)) < 0.8 * before
@@ -138,7 +149,7 @@ def test_without_held_out_targets_all_epochs_are_learned(model: str) -> None:
 
 def test_agents_that_share_an_adapter_stop_together(model: str) -> None:
     made = team(model, learning_rate=0.05, shared=True)
-    tuned = Tuning(made, some(8, 0), some(6, 1), epochs=6, batch=8, seed=0).run()
+    tuned = Tuning(made, Imitation(made), some(8, 0), some(6, 1), epochs=6, batch=8, seed=0).run()
     assert tuned.kept["left"] == tuned.kept["right"]
 
 
@@ -146,6 +157,46 @@ def test_equal_arguments_give_equal_weights(model: str) -> None:
     found = []
     for _ in range(2):
         made = team(model, learning_rate=0.01, dropout=0.1)
-        Tuning(made, some(8, 0), some(4, 1), epochs=2, batch=3, seed=5).run()
+        Tuning(made, Imitation(made), some(8, 0), some(4, 1), epochs=2, batch=3, seed=5).run()
         found.append([weight.detach().clone() for weight in made.crews[0].adapters.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+# --- preferences --------------------------------------------------------------------------------
+
+
+def pairs(count: int, seed: int) -> list[Pair]:
+    """Some share their prompt."""
+    found = some(count, seed)
+    return [
+        Pair(one, Target(one.agent, one.prompt_ids, one.ids[::-1] + (7,) * (place % 3 + 1)))
+        for place, one in enumerate(found)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_log_probabilities_come_in_the_order_asked(model: str, seed: int) -> None:
+    made, targets = stirred(team(model, micro_tokens=64)), some(9, seed)
+    batch = answers(targets)
+    for sample, found in zip(batch.samples, made.logprobs(batch.samples), strict=True):
+        alone = Target(sample.agent, sample.prompt_ids, sample.ids)
+        assert found == pytest.approx(-len(alone.ids) * made.loss(answers([alone])), rel=1e-5)
+
+
+def test_preferences_start_at_log_2_and_are_learned(model: str) -> None:
+    made, learned, held_out = team(model, learning_rate=0.01), pairs(8, 0), pairs(5, 1)
+    method = Preferences(made, [*learned, *held_out], beta=0.5)
+    assert method.loss(held_out) == pytest.approx(math.log(2.0))
+    assert max(map(abs, method.margins(learned))) < 1e-5
+    tuned = Tuning(made, method, learned, [], epochs=6, batch=4, seed=0).run()
+    assert tuned.epochs[-1].loss is not None
+    assert method.loss(learned) < 0.5
+    assert min(method.margins(learned)) > 0.0
+
+
+def test_weights_of_preferences_are_bounded_and_even() -> None:
+    found = preferences(pairs(4, 0), [0.0, 1e4, -1e4, 2.0], beta=0.1)
+    weights = [sample.advantage for sample in found.samples]
+    assert weights[::2] == [-weight for weight in weights[1::2]]
+    assert weights[::2] == pytest.approx([0.05, 0.0, 0.1, 0.1 / (1 + math.exp(0.2))])
+    assert sum(found.actions.values()) == 4

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -13,13 +15,15 @@ from orchestry.backends.local.batch import Packed, gather
 from orchestry.backends.local.logprobs import completion_logprobs
 from orchestry.backends.local.sampler import Drawn as Answer
 from orchestry.backends.local.sampler import Prompt, Sampler
-from orchestry.backends.local.trainer import Crew
+from orchestry.backends.local.trainer import Crew, Trainer
+from orchestry.backends.local.tuning import Pair, Preferences, Target, answers, preferences
 from orchestry.core.seeds import derive
 from orchestry.rollout.schedule import Joint
 from tests.backends.local.gradients.faults import learned, worst
-from tests.backends.local.gradients.formula import Plain, written_out
+from tests.backends.local.gradients.formula import Move, Plain, written_out
 from tests.backends.local.gradients.world import (
     END_ID,
+    ROLES,
     TEMPERATURE,
     WORDS,
     as_if_trained,
@@ -63,6 +67,65 @@ async def compare(
     right = plain.gradient(whole, written_out(trees, group if joint == "cross" else None))
     one, many = (worst(learned(trainer, batch), right) for trainer in (whole, parts))
     return one, many, sum(batch.actions.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Fine:
+    """Differences of the gradients of fine-tuning from autograd of the losses as written."""
+
+    supervised: float
+    preferences: float
+
+
+def tuned(seed: int, beta: float = 0.3, **settings: Any) -> Fine:
+    """Pairs of answers of two agents, some to one prompt; the reference is the team before a step
+    that is not small."""
+    with saved_model(seed) as folder:
+        trainer = as_if_trained(new_trainer(folder, 2, seed, learning_rate=0.0, **settings), seed)
+        plain = Plain(folder)
+    pairs = _pairs(seed)
+    targets = [side for pair in pairs for side in (pair.better, pair.worse)]
+    tokens = Counter[str]()
+    for one in targets:
+        tokens[one.agent] += len(one.ids)
+    moves = [replace(_move(one), weight=1.0 / tokens[one.agent]) for one in targets]
+    supervised = worst(learned(trainer, answers(targets)), plain.gradient(trainer, moves))
+    method = Preferences(trainer, pairs, beta)
+    reference = plain.logprobs(trainer, [_move(one) for one in targets])
+    _shift(trainer, seed)
+    batch = preferences(pairs, method.margins(pairs), beta)
+    after = plain.logprobs(trainer, [_move(one) for one in targets])
+    gaps = [new - old.detach() for new, old in zip(after, reference, strict=True)]
+    actions = Counter(pair.agent for pair in pairs)
+    losses = [
+        -torch.nn.functional.logsigmoid(beta * (better - worse)) / actions[pair.agent]
+        for pair, better, worse in zip(pairs, gaps[::2], gaps[1::2], strict=True)
+    ]
+    weights = crew_of(trainer).adapters.parameters()
+    right = torch.autograd.grad(torch.stack(losses).sum(), weights)
+    return Fine(supervised, worst(learned(trainer, batch), list(right)))
+
+
+def _pairs(seed: int) -> list[Pair]:
+    rng = random.Random(derive(seed, "pairs"))
+
+    def ids(most: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(END_ID, len(WORDS)) for _ in range(rng.randint(1, most)))
+
+    prompts = [ids(9) for _ in range(3)]
+    asked = [(ROLES[number % 2], rng.choice(prompts)) for number in range(7)]
+    return [Pair(*(Target(role, prompt, ids(8)) for _ in range(2))) for role, prompt in asked]
+
+
+def _move(one: Target) -> Move:
+    return Move(ROLES.index(one.agent), 0, 0, one.prompt_ids, one.ids, 1.0)
+
+
+def _shift(trainer: Trainer, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for weight in crew_of(trainer).adapters.parameters():
+        noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+        weight.data += 0.1 * noise
 
 
 def draws(dtype: torch.dtype, seeds: int, n: int = 8) -> Drawn:

@@ -109,17 +109,22 @@ class Plain:
         self, trainer: Trainer, moves: Sequence[Move], temperature: float = TEMPERATURE
     ) -> list[torch.Tensor]:
         """Of minus equation 2's objective, by autograd, in every adapter's A and B."""
+        objective = torch.zeros((), dtype=torch.float64)
+        for move, logprob in zip(moves, self.logprobs(trainer, moves, temperature), strict=True):
+            objective = objective + move.weight * logprob
+        leaves = crew_of(trainer).adapters.parameters()
+        return list(torch.autograd.grad(-objective, leaves, materialize_grads=True))
+
+    def logprobs(
+        self, trainer: Trainer, moves: Sequence[Move], temperature: float = TEMPERATURE
+    ) -> list[torch.Tensor]:
+        """Of each answer, with a gradient in every adapter's A and B."""
         adapters = crew_of(trainer).adapters
         weights = [
             self._weights(adapters.parameters(agent), adapters.scaling)
             for agent in range(len(adapters.agents))
         ]
-        objective = torch.zeros((), dtype=torch.float64)
-        for move in moves:
-            logprobs = self._logprobs(weights[move.agent], move, temperature)
-            objective = objective + move.weight * logprobs.sum()
-        leaves = adapters.parameters()
-        return list(torch.autograd.grad(-objective, leaves, materialize_grads=True))
+        return [self._logprobs(weights[m.agent], m, temperature).sum() for m in moves]
 
     def _weights(self, mine: Sequence[torch.Tensor], scaling: float) -> Weights:
         """W + scaling B A in place of every target's W."""

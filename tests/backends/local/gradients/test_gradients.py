@@ -13,7 +13,7 @@ pytest.importorskip("peft")
 from orchestry.core.types import Tree
 from orchestry.rollout.schedule import Joint
 from tests.backends.local.gradients.bandit import RATE, SOLVED, UPDATES, play
-from tests.backends.local.gradients.compared import compare, draws
+from tests.backends.local.gradients.compared import MANY, compare, draws, tuned
 from tests.backends.local.gradients.faults import planted
 from tests.backends.local.gradients.formula import BASELINES, normalised, written_out
 from tests.backends.local.gradients.world import new_trainer, played, problem, saved_model
@@ -42,6 +42,15 @@ def test_our_gradient_is_that_of_the_written_out_formula(
         one, many, answers = asyncio.run(compare(seed, joint, agents, group, turns))
         assert max(one, many) < 1e-9
         assert answers > 0
+
+
+@pytest.mark.parametrize("settings", [{}, MANY])
+def test_fine_tuning_is_cross_entropy_and_dpo_is_as_written(settings: dict[str, Any]) -> None:
+    """Supervised: the mean over tokens; DPO: equation 7 of arXiv 2305.18290; float64."""
+    for seed in (3, 4):
+        found = tuned(seed, **settings)
+        assert found.supervised < 1e-9
+        assert found.preferences < 1e-9
 
 
 def test_weights_of_the_written_out_formula() -> None:

@@ -1,0 +1,278 @@
+"""What a distillation learns from: settings, runs and gold answers, as examples for each agent.
+
+No weights are loaded, so that an export of the same examples needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack
+
+from orchestry.core.config import AgentConfig, RunConfig, validate
+from orchestry.core.errors import ConfigError, unknown
+from orchestry.core.resolve import leaves, merge
+from orchestry.core.seeds import shuffled
+from orchestry.core.types import Member
+from orchestry.engine.gold import gold_lessons
+from orchestry.engine.preferences import Preference, preferences
+from orchestry.engine.trust import Trust, of_run
+from orchestry.engine.winners import (
+    TOP,
+    By,
+    Choice,
+    Lesson,
+    bare,
+    check_source,
+    each_once,
+    of_team,
+    winners,
+)
+from orchestry.store.run import Run, load_run
+from orchestry.task.setup import Setup, set_up
+
+RATES = {"sft": 1e-3, "dpo": 1e-4}
+"""Learning rates by method."""
+FEWEST = 5
+"""With fewer problems none is held out."""
+_LEARN = (
+    *("from", "rank", "alpha", "dropout", "shared", "device", "dtype", "quantize", "threads"),
+    *("micro_tokens", "gradient_checkpointing", "max_grad_norm", "top_p"),
+)
+_TAKEN = (
+    *("task", "task_path", "options", "weights", "seed", "provider", "sampling", "agents"),
+    *("backend", "sandbox", "allow_unsafe_code", *(f"learn.{name}" for name in _LEARN)),
+)
+"""Config keys that a distillation uses; `sampling` and `learn.top_p` when its team plays."""
+
+
+Method = Literal["sft", "dpo"]
+
+
+class How(TypedDict, total=False):
+    """The options of `distil`, each with a default; see Settings."""
+
+    method: Method
+    by: By
+    top: float
+    min_reward: float
+    gold: bool
+    drop_behaviors: bool
+    epochs: int
+    learning_rate: float
+    batch: int
+    held_out: float
+    beta: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is learned, and how."""
+
+    method: Method = "sft"
+    """`sft`: supervised, the winners' answers. `dpo`: preferences (arXiv 2305.18290), for each
+    agent the better of two answers to one prompt, by the values of the states they led to."""
+    by: By = "reward"
+    """What trajectories are compared by: see winners.BY."""
+    top: float | None = None
+    """The share of trajectories that win, for each agent; of pairs, with `dpo`, those with the
+    largest differences. None: 0.2, and all pairs."""
+    min_reward: float = 0.0
+    """A winner has at least this reward."""
+    gold: bool = False
+    """Whether the gold answers of the train problems are learned too, or alone."""
+    drop_behaviors: bool = False
+    """Whether learned behaviours are left out of the prompts: what they taught in words goes into
+    the weights (context distillation)."""
+    epochs: int = 4
+    """Passes over the examples, at most."""
+    learning_rate: float | None = None
+    """None: 1e-3, and 1e-4 with `dpo`."""
+    batch: int = 4
+    """Examples of each agent per step, at most."""
+    held_out: float = 0.1
+    """The share of problems that is not learned from and ends the learning (early stopping)."""
+    beta: float = 0.1
+    """`dpo`: how much the team is held to where it began; 0.1 lets it move far."""
+
+    @property
+    def rate(self) -> float:
+        """The learning rate."""
+        return self.learning_rate or RATES[self.method]
+
+    @property
+    def share(self) -> float:
+        """The share that wins."""
+        return self.top if self.top is not None else TOP if self.method == "sft" else 1.0
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for values out of range, and for what would be ignored."""
+        if self.method not in RATES:
+            raise ConfigError(unknown("method", self.method, [*RATES]))
+        if self.method == "dpo" and self.gold:
+            raise ConfigError(
+                "--method dpo compares answers, and gold has no worse ones: leave out --gold"
+            )
+        if self.method == "dpo" and self.by != "reward":
+            raise ConfigError(
+                f"--method dpo compares answers by what they led to: leave out --by {self.by}"
+            )
+        if self.method == "sft" and self.beta != 0.1:
+            raise ConfigError("--beta is of --method dpo: leave it out")
+        if not 0.0 < self.beta <= 100.0:
+            raise ConfigError(f"beta is {self.beta:g}: give one above 0, and 100 at most")
+        if not 1 <= self.epochs <= 1000:
+            raise ConfigError(f"epochs is {self.epochs}: give 1 to 1000")
+        if not 1 <= self.batch <= 4096:
+            raise ConfigError(f"batch is {self.batch}: give 1 to 4096 examples")
+        if self.learning_rate is not None and not 0.0 < self.learning_rate <= 1.0:
+            raise ConfigError(f"learning-rate is {self.learning_rate:g}: give one in (0, 1]")
+        if not 0.0 <= self.held_out <= 0.5:
+            raise ConfigError(f"held-out is {self.held_out:g}: give a share in [0, 0.5]")
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """What will be learned, before any weights are loaded."""
+
+    setup: Setup
+    runs: tuple[Run, ...]
+    settings: Settings
+    lessons: tuple[Lesson | Preference, ...]
+    held_out: tuple[Lesson | Preference, ...]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The team."""
+        return tuple(spec.role for spec in self.setup.task.agents)
+
+
+def examples(
+    runs: Sequence[Run | str | Path] = (),
+    *,
+    config: Mapping[str, Any] | None = None,
+    note: Callable[[str], None] = lambda text: None,
+    trust: Trust = False,
+    **how: Unpack[How],
+) -> Examples:
+    """What `distil` would learn from; see there."""
+    settings, given = Settings(**how), dict(config or {})
+    found = tuple(load_run(one.folder if isinstance(one, Run) else one) for one in runs)
+    _check_given(found, settings, given)
+    setup = set_up(_config(found, given, trust, note), note)
+    learn, held_out = _split(_lessons(setup, found, settings, note), settings, setup.config.seed)
+    return Examples(setup, found, settings, tuple(learn), tuple(held_out))
+
+
+# --- checks and config ---------------------------------------------------------------------------
+
+
+def _check_given(runs: Sequence[Run], settings: Settings, given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for what can't be used, or would be ignored."""
+    if not runs and not settings.gold:
+        raise ConfigError("there is nothing to learn from: name runs, or --gold with --task")
+    task = given.get("task") or (runs[0].config.get("task") if runs else None)
+    if task is None:
+        raise ConfigError("--gold without a run needs the task: name it with --task")
+    for run in runs:
+        check_source(run, str(task))
+    for key, _ in leaves(given):
+        if not any(key == name or key.startswith(f"{name}.") for name in _TAKEN):
+            fix = {
+                "learn.learning_rate": "give --learning-rate",
+                "learn.epochs": "give --epochs",
+            }.get(key, "leave it out")
+            raise ConfigError(f"distil does not use {key}: {fix}")
+
+
+def _config(
+    runs: Sequence[Run], given: Mapping[str, Any], trust: Trust, note: Callable[[str], None]
+) -> RunConfig:
+    """The local team's config: the first run's task and prompts, and what was given."""
+    fixed: dict[str, Any] = {
+        "backend": "local",
+        "split": "train",
+        "learn": {"enabled": False},
+        "judge": {"enabled": False},
+        "credit": {"share": 0.0},
+    }
+    raw = dict[str, Any]()
+    for number, run in enumerate(runs):
+        today = {name: given[name] for name in ("task_path",) if name in given}
+        config = of_run(run.folder, today, trust, note)
+        if not number:
+            raw = _taken_over(config)
+    return validate(merge(merge(raw, given), fixed))
+
+
+def _taken_over(config: RunConfig) -> dict[str, Any]:
+    """The part of a run's config that a local team of the same task needs; its models only if they
+    are local weights."""
+    plain = config.plain()
+    found: dict[str, Any] = {
+        name: plain[name]
+        for name in ("task", "task_path", "options", "weights", "agents", "sampling")
+        if name in plain
+    }
+    local = config.backend == "local"
+    if local:
+        found["provider"] = {"model": config.provider.model}
+    elsewhere = {"provider", "temperature"} | (set() if local else {"model"})
+    if isinstance(agents := found.get("agents"), Mapping):
+        found["agents"] = {
+            role: {key: value for key, value in own.items() if key not in elsewhere}
+            for role, own in agents.items()
+        }
+    if not local:
+        found["sampling"] = {
+            key: value for key, value in plain.get("sampling", {}).items() if key != "temperature"
+        }
+    return found
+
+
+def _lessons(
+    setup: Setup, runs: Sequence[Run], settings: Settings, note: Callable[[str], None]
+) -> Sequence[Lesson | Preference]:
+    """Everything that the settings choose, each once."""
+    team = _team(setup)
+
+    def shown(one: Lesson) -> Lesson:
+        return bare(one, team) if settings.drop_behaviors else of_team(one, team)
+
+    choice = Choice(settings.by, settings.share, settings.min_reward, setup.config.seed)
+    if settings.method == "dpo":
+        return each_once(preferences(runs, choice, shown))
+    found = gold_lessons(setup, team, note) if settings.gold else []
+    found += winners(runs, choice) if runs else []
+    return each_once(map(shown, found))
+
+
+def _team(setup: Setup) -> dict[str, Member]:
+    """The agents' prompts before anything is learned."""
+    config, own = setup.config, setup.config.agents
+    return {
+        spec.role: Member(
+            role=spec.role,
+            system_prompt=config.system_prompt(spec),
+            model="",
+            max_tokens=config.sampling.max_tokens,
+            examples=own.get(spec.role, AgentConfig()).examples,
+        )
+        for spec in setup.task.agents
+    }
+
+
+def _split(
+    lessons: Sequence[Lesson | Preference], settings: Settings, seed: int
+) -> tuple[list[Lesson | Preference], list[Lesson | Preference]]:
+    """The lessons to learn, and those of held-out problems."""
+    problems = sorted({one.problem for one in lessons})
+    share = settings.held_out if len(problems) >= FEWEST else 0.0
+    count = max(1, round(share * len(problems))) if share else 0
+    order = shuffled(len(problems), seed, "held out")
+    out = {problems[place] for place in order[:count]}
+    return (
+        [one for one in lessons if one.problem not in out],
+        [one for one in lessons if one.problem in out],
+    )
