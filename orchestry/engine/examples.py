@@ -38,7 +38,7 @@ FEWEST = 5
 """With fewer problems none is held out."""
 _LEARN = (
     *("from", "rank", "alpha", "dropout", "shared", "device", "dtype", "quantize", "threads"),
-    *("micro_tokens", "gradient_checkpointing", "max_grad_norm", "top_p"),
+    *("rslora", "targets", "micro_tokens", "gradient_checkpointing", "max_grad_norm", "top_p"),
 )
 _TAKEN = (
     *("task", "task_path", "options", "weights", "seed", "provider", "sampling", "agents"),
@@ -161,7 +161,11 @@ def examples(
     found = tuple(load_run(one.folder if isinstance(one, Run) else one) for one in runs)
     _check_given(found, settings, given)
     setup = set_up(_config(found, given, trust, note), note)
-    learn, held_out = _split(_lessons(setup, found, settings, note), settings, setup.config.seed)
+    frozen = {role for role, own in setup.config.agents.items() if own.frozen}
+    lessons = [one for one in _lessons(setup, found, settings, note) if one.agent not in frozen]
+    if not lessons:
+        raise ConfigError("all agents with examples are frozen: take agents.ROLE.frozen away")
+    learn, held_out = _split(lessons, settings, setup.config.seed)
     return Examples(setup, found, settings, tuple(learn), tuple(held_out))
 
 
@@ -178,7 +182,8 @@ def _check_given(runs: Sequence[Run], settings: Settings, given: Mapping[str, An
     for run in runs:
         check_source(run, str(task))
     for key, _ in leaves(given):
-        if not any(key == name or key.startswith(f"{name}.") for name in _TAKEN):
+        known = any(key == name or key.startswith(f"{name}.") for name in _TAKEN)
+        if not known or (key.startswith("agents.") and ".provider" in key):
             fix = {
                 "learn.learning_rate": "give --learning-rate",
                 "learn.epochs": "give --epochs",
@@ -218,7 +223,7 @@ def _taken_over(config: RunConfig) -> dict[str, Any]:
     local = config.backend == "local"
     if local:
         found["provider"] = {"model": config.provider.model}
-    elsewhere = {"provider", "temperature"} | (set() if local else {"model"})
+    elsewhere = {"provider", "frozen", "temperature"} | (set() if local else {"model"})
     if isinstance(agents := found.get("agents"), Mapping):
         found["agents"] = {
             role: {key: value for key, value in own.items() if key not in elsewhere}

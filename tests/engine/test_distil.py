@@ -290,6 +290,19 @@ def test_a_distilled_team_is_a_start_for_another(gold: dict[str, Any], tmp_path:
     assert losses[0] < losses[1]
 
 
+def test_a_frozen_agent_learns_nothing(gold: dict[str, Any], tmp_path: Path) -> None:
+    notes: list[str] = []
+    frozen = {**gold, "agents": {"left": {"frozen": True}}}
+    done = distil(into=tmp_path / "out", config=frozen, gold=True, epochs=2, note=notes.append)
+    assert done.examples == {"left": 0, "right": 3}
+    assert "left has no example, and keeps its weights" in notes
+    frozen["agents"]["right"] = {"frozen": True}
+    with pytest.raises(ConfigError, match="are frozen: take agents.ROLE.frozen away"):
+        examples(config=frozen, gold=True)
+    with pytest.raises(ConfigError, match="does not use agents.left.provider"):
+        examples(config={**gold, "agents": {"left": {"provider": "fake"}}}, gold=True)
+
+
 def test_an_interruption_leaves_nothing(gold: dict[str, Any], tmp_path: Path) -> None:
     def stop(done: int, steps: int) -> None:
         raise KeyboardInterrupt
