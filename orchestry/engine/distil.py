@@ -24,7 +24,7 @@ from orchestry.engine.gold import GOLD
 from orchestry.engine.plan import Plan
 from orchestry.engine.preferences import Preference
 from orchestry.engine.run import new_run_folder, prepare
-from orchestry.engine.trust import Trust
+from orchestry.engine.trust import Trust, remember
 from orchestry.engine.winners import Lesson
 from orchestry.store.checkpoints import DISTILLED, file_digests
 from orchestry.store.journal import Learned, Opened, Stopped
@@ -204,6 +204,7 @@ def _learned(
         told=told,
         stepped=progress,
     ).run()
+    remember(plan.config, place)
     _write(Work(found, plan, data, tuned), trainer, place)
     return Distilled(
         run=place,

@@ -297,9 +297,9 @@ def test_a_frozen_agent_learns_nothing(gold: dict[str, Any], tmp_path: Path) -> 
     assert done.examples == {"left": 0, "right": 3}
     assert "left has no example, and keeps its weights" in notes
     frozen["agents"]["right"] = {"frozen": True}
-    with pytest.raises(ConfigError, match="are frozen: take agents.ROLE.frozen away"):
+    with pytest.raises(ConfigError, match=r"are frozen: take agents\.ROLE\.frozen away"):
         examples(config=frozen, gold=True)
-    with pytest.raises(ConfigError, match="does not use agents.left.provider"):
+    with pytest.raises(ConfigError, match=r"does not use agents\.left\.provider"):
         examples(config={**gold, "agents": {"left": {"provider": "fake"}}}, gold=True)
 
 
