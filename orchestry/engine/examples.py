@@ -38,7 +38,15 @@ FEWEST = 5
 """With fewer problems none is held out."""
 _LEARN = (
     *("from", "rank", "alpha", "dropout", "shared", "device", "dtype", "quantize", "threads"),
-    *("rslora", "targets", "micro_tokens", "gradient_checkpointing", "max_grad_norm", "top_p"),
+    *(
+        "rslora",
+        "targets",
+        "micro_tokens",
+        "gradient_checkpointing",
+        "max_grad_norm",
+        "top_p",
+        "top_k",
+    ),
 )
 _TAKEN = (
     *("task", "task_path", "options", "weights", "seed", "provider", "sampling", "agents"),
