@@ -18,6 +18,7 @@ from orchestry.cli.options import (
     OUTPUT,
     SAFETY,
     Json,
+    Sets,
     TaskPath,
     flag,
     option,
@@ -63,6 +64,7 @@ def _check(
         ),
     ],
     task_path: TaskPath = None,
+    sets: Sets = None,
     as_json: Json = False,
     verbose: Annotated[bool, flag(OUTPUT, "Show tracebacks, and all cases.", "--verbose")] = False,
     allow_unsafe_code: Annotated[
@@ -74,14 +76,16 @@ def _check(
 
     Odd answers are very long, deeply nested, cut off, full of strange bytes, or another agent's.
     In a run, an answer that makes the task raise ends its trajectory (score 0, tag task_error), not
-    the run.
+    the run. --set checks it as a run with these settings plays it, such as options.NAME=VALUE.
     """
     from orchestry.cli.console import say
-    from orchestry.task.registry import load_task
+    from orchestry.core.config import resolve
+    from orchestry.task.setup import playable
 
     errors = console(stderr=True)
     say(errors, f"loading task {name}, then playing it with odd, empty and gold answers")
-    task = load_task(name, task_path or (), warn=lambda text: say(errors, f"warning: {text}"))
+    config = resolve((), sets or [], {"task": name, "task_path": task_path or ()})
+    task = playable(config, lambda text: say(errors, f"warning: {text}"))
     findings = asyncio.run(_findings(task, allow_unsafe_code))
     ok = all(finding.ok for finding in findings)
     if as_json:

@@ -50,6 +50,14 @@ def set_up(config: RunConfig, note: Callable[[str], None], held_out: bool = Fals
     return Setup(config, task, problems, digests)
 
 
+def playable(config: RunConfig, note: Callable[[str], None]) -> BaseTask[Any]:
+    """The config's task as it is played: with its options, team and arrangement. Raises as
+    `set_up`."""
+    task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
+    _give_agents(task, config)
+    return arranged(config, task)[1]
+
+
 def task_digests(task: BaseTask[Any]) -> dict[str, str]:
     """Of the task's code and data, as `task`, and of each of these files, as `task/FILE`."""
     folder = folder_of(task)

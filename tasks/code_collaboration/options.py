@@ -11,6 +11,8 @@ from orchestry import generated
 
 Acting = Literal["joint", "sequential"]
 Feedback = Literal["none", "levels", "failure"]
+ROLES = ("helper", "helper2", "helper3")
+"""Up to three helpers."""
 
 
 class Options(generated.Bank):
@@ -18,6 +20,11 @@ class Options(generated.Bank):
 
     acting: Acting = "joint"
     """Both agents at once, neither seeing the other's code; or the helper first, shown to main."""
+    helpers: int = Field(1, ge=1, le=3)
+    """How many helpers each write a function for main: aux, aux2, aux3. With 2 or 3, the problems
+    must have as many parts, as those of options.bank=generated have."""
+    reviewer: bool = False
+    """Whether, in each turn, a reviewer reads all the code, and main then writes again."""
     turns: int = Field(1, ge=1, le=16)
     """How often each agent answers."""
     feedback: Feedback = "failure"

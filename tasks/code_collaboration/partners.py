@@ -26,7 +26,7 @@ from orchestry import (
 )
 
 from .outcome import run_tests
-from .program import AUX, Program
+from .program import HELPERS, Program
 
 BRISK = Limits(wall_s=3.0, cpu_s=0.3)
 """For the runs with stubs, which loop without end more often than not. They stand in the place of
@@ -51,7 +51,7 @@ def _recorder(own):
         return value
     return aux
 
-aux = _recorder(aux)
+{aux} = _recorder({aux})
 
 def recorded(tests):
     for args in tests:
@@ -79,7 +79,7 @@ def _partner(own, answers, kind):
         return copy.deepcopy(others[salt // 2 % len(others)])
     return aux
 
-aux = _partner(aux, {answers}, {kind})
+{aux} = _partner({aux}, {answers}, {kind})
 """
 """Behind the gold aux: a helper that gives to each question an answer of the gold aux to another
 one, always the same."""
@@ -133,6 +133,13 @@ def known(problem: Problem) -> bool:
     return {"gold_aux", "gold_main", "tests"} <= problem.data.keys()
 
 
+def _gold(problem: Problem, program: Program) -> Program:
+    """The gold program, seen as that of the same helper."""
+    codes = [problem.data[f"gold_{name}"] for name in HELPERS[: len(program.others) + 1]]
+    views = Program.views(problem, codes, problem.data["gold_main"])
+    return next(view for view in views if view.name == program.name)
+
+
 async def halves(
     problem: Problem, program: Program, passed: float, floor: int, tools: Tools
 ) -> tuple[float, float, list[float]]:
@@ -142,12 +149,12 @@ async def halves(
     A constant passes `floor` tests. Where one alone comes as far as the team, which `passed` so
     much, or aux answers nothing rightly, main is not tried.
     """
-    reference = await _reference(problem, tools)
+    reference = await _reference(problem, _gold(problem, program), tools)
     stubbed = program.stubbed()
     aux, without = await asyncio.gather(
         _right(problem, program, reference.asked, tools),
         asyncio.gather(
-            run_tests(problem, program.text, tools, None, AUX),
+            run_tests(problem, program.text, tools, None, program.name),
             *(run_tests(problem, stubbed[one], tools, BRISK) for one in _STUBS if stubbed),
         ),
     )
@@ -161,9 +168,9 @@ async def halves(
 async def _right(problem: Problem, program: Program, asked: Sequence[Asked], tools: Tools) -> float:
     """The share of what the gold main asks that the helper's aux answers rightly by itself, beyond
     what a constant answers, or who gives back the question."""
-    helper = join_code((program.preamble, program.helper))
+    helper = join_code((program.preamble, *program.others, program.helper))
     calls = [Call(args=args) for args, _ in asked]
-    results = await tools.sandbox.run(helper, AUX, calls)
+    results = await tools.sandbox.run(helper, program.name, calls)
     wanted = [_plain(want) for _, want in asked]
     judged = all(isinstance(want, bool) for want in wanted)  # then only the truth of it is used
     found = [
@@ -187,15 +194,14 @@ async def _tried(problem: Problem, aux: str, main: str, tools: Tools) -> Values:
     return values if None not in values else await _values(problem, aux, main, tools, None)
 
 
-async def _reference(problem: Problem, tools: Tools) -> Reference:
-    gold = Program.of(problem, problem.data["gold_aux"], problem.data["gold_main"])
-    key = repr(problem.data)
+async def _reference(problem: Problem, gold: Program, tools: Tools) -> Reference:
+    key = repr((gold.name, problem.data))
     if key not in _KNOWN:
         tests = problem.data["tests"]
         asked = await _recorded(problem, gold, tools)
         told = [*{repr(answer): answer for _, answer in asked}.values()]
         others = tuple(
-            join_code((gold.preamble, gold.helper, _OTHER.format(answers=told, kind=kind)))
+            join_code((gold.preamble, *gold.others, gold.helper, _other(gold.name, told, kind)))
             for kind in KINDS
         )
         mains = (gold.main, *problem.data.get("other_mains", ()))
@@ -206,14 +212,18 @@ async def _reference(problem: Problem, tools: Tools) -> Reference:
     return _KNOWN[key]
 
 
+def _other(aux: str, answers: Sequence[Any], kind: int) -> str:
+    return _OTHER.format(aux=aux, answers=answers, kind=kind)
+
+
 async def _recorded(problem: Problem, gold: Program, tools: Tools) -> tuple[Asked, ...]:
     """What the gold main asks of the gold aux, and is answered, over all tests.
 
     Raises TaskError if that gives nothing however often it is run: what is kept for all answers
     to come must not be the fault of a busy moment.
     """
-    recorder = _RECORDED.format(name=problem.data["entry_point"], most=MAX_ASKED)
-    code = join_code((gold.preamble, gold.helper, recorder, gold.main))
+    recorder = _RECORDED.format(aux=gold.name, name=problem.data["entry_point"], most=MAX_ASKED)
+    code = join_code((gold.preamble, *gold.others, gold.helper, recorder, gold.main))
     call = Call(args=([args for args, _ in problem.data["tests"]],))
     for _ in range(TRIES):
         (given,) = await tools.sandbox.run(code, "recorded", [call])

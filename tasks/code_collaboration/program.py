@@ -6,19 +6,21 @@ Pure: nothing is run here.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestry import Problem, dump_code, join_code, parse_code, unparse_code
 
 AUX = "aux"
+HELPERS = (AUX, "aux2", "aux3")
+"""The functions of up to three helpers."""
 _ANY = ast.arguments([], [], ast.arg("args"), [], [], ast.arg("named"), [])
 """The parameters of what may be called in any way."""
 _CONSTANTS = ("None", "0", "True", "False")
 _FROZEN = """\
 def _freeze(honest):
     kept, busy = [], []
-    def aux({parameters}):
+    def {name}({parameters}):
         if busy:
             return honest({arguments})
         if not kept:
@@ -28,9 +30,9 @@ def _freeze(honest):
             finally:
                 busy.clear()
         return kept[0]
-    aux.__qualname__ = aux.__name__
-    return aux
-aux = _freeze(aux)
+    {name}.__qualname__ = {name}.__name__
+    return {name}
+{name} = _freeze({name})
 del _freeze
 """
 """Gives for ever what it rightly gave to the first call; calls from inside itself are honest."""
@@ -38,21 +40,35 @@ del _freeze
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What each of the two wrote, '' for no code, and what the problem itself puts before it."""
+    """What a helper and main wrote, '' for no code, and what the problem itself puts before it.
+
+    `name` is the helper's function, and `others` are the codes of further helpers.
+    """
 
     helper: str
     main: str
     preamble: str = ""
+    name: str = AUX
+    others: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, problem: Problem, helper: str, main: str) -> Program:
         """The program of a team on that problem."""
         return cls(helper, main, problem.data.get("preamble", ""))
 
+    @classmethod
+    def views(cls, problem: Problem, helpers: Sequence[str], main: str) -> tuple[Program, ...]:
+        """The program as each helper's; the last has all codes in the helpers' order."""
+        before = problem.data.get("preamble", "")
+        return tuple(
+            cls(code, main, before, name, tuple(o for j, o in enumerate(helpers) if j != i))
+            for i, (name, code) in enumerate(zip(HELPERS, helpers, strict=False))
+        )
+
     @property
     def text(self) -> str:
-        """One module: the problem's own lines, the helper's code, main's code."""
-        return join_code((self.preamble, self.helper, self.main))
+        """One module: the problem's own lines, the helpers' code, main's code."""
+        return join_code((self.preamble, *self.others, self.helper, self.main))
 
     def stubbed(self) -> list[str]:
         """The program with other functions in place of aux; none where the helper defines none.
@@ -60,13 +76,13 @@ class Program:
         They come behind the helper's code, so that all else it defines stays, and have the name
         and parameters of the function that they replace.
         """
-        parameters = defined(self.helper, AUX)
+        parameters = defined(self.helper, self.name)
         written = unparse_code(parameters) if parameters else None
         if parameters is None or written is None:
             return []
         return [
-            join_code((self.preamble, self.helper, stub, self.main))
-            for stub in _stubs(parameters, written)
+            join_code((self.preamble, *self.others, self.helper, stub, self.main))
+            for stub in _stubs(self.name, parameters, written)
         ]
 
 
@@ -83,25 +99,25 @@ def defined(code: str, name: str) -> ast.arguments | None:
     return found if found and unparse_code(found) is not None else None
 
 
-def without_promise(code: str, shown: str = "") -> str:
-    """Main's code without the aux that its prompt showed it.
+def without_promise(code: str, shown: str = "", aux: str = AUX) -> str:
+    """Main's code without the helper function `aux` that its prompt showed it.
 
     That is one without a body, or `shown`'s own where main saw the helper's code. Main repeats it
     as often as not, and it would stand in the place of the real one.
     """
-    tree, real = parse_code(code), _function(parse_code(shown))
+    tree, real = parse_code(code), _function(parse_code(shown), aux)
     lines = code.split("\n")
     for node in reversed(tree.body if tree else []):
-        if isinstance(node, ast.FunctionDef) and node.name == AUX:
+        if isinstance(node, ast.FunctionDef) and node.name == aux:
             same = real is not None and dump_code(node) == (dump_code(real) or "")
             if same or all(map(_says_nothing, node.body)):
                 del lines[node.lineno - 1 : node.end_lineno]
     return "\n".join(lines).strip("\n")
 
 
-def _function(tree: ast.Module | None) -> ast.FunctionDef | None:
+def _function(tree: ast.Module | None, aux: str) -> ast.FunctionDef | None:
     found = (node for node in reversed(tree.body if tree else []))
-    return next((n for n in found if isinstance(n, ast.FunctionDef) and n.name == AUX), None)
+    return next((n for n in found if isinstance(n, ast.FunctionDef) and n.name == aux), None)
 
 
 def _says_nothing(node: ast.stmt) -> bool:
@@ -145,14 +161,14 @@ def _bound(node: ast.stmt, name: str) -> ast.arguments | None:
     return _ANY if isinstance(value, ast.Call | ast.Name | ast.Attribute) else None
 
 
-def _stubs(parameters: ast.arguments, written: str) -> Iterator[str]:
+def _stubs(name: str, parameters: ast.arguments, written: str) -> Iterator[str]:
     named = [*parameters.posonlyargs, *parameters.args]
     first = [parameter.arg for parameter in named][:1]
     if not named and parameters.vararg:
         first = [f"{parameters.vararg.arg}[0]"]
     for value in (*_CONSTANTS, *first):
-        yield f"def {AUX}({written}):\n    return {value}"
-    yield _FROZEN.format(parameters=written, arguments=_passed_on(parameters))
+        yield f"def {name}({written}):\n    return {value}"
+    yield _FROZEN.format(name=name, parameters=written, arguments=_passed_on(parameters))
 
 
 def _passed_on(parameters: ast.arguments) -> str:

@@ -7,48 +7,63 @@ from collections.abc import Sequence
 from orchestry import Problem, Score, show_call
 
 from .options import Feedback
+from .program import AUX, HELPERS
 
 LEVELS = ("structure", "syntax", "tests", "cooperation")
 MAX_HELPER_CHARS = 2400  # what main sees of the helper's code: small models have small contexts
 MAX_FAILURE_CHARS = 300
 
 
-def for_helper(problem: Problem) -> str:
-    """The problem, and what aux is to do."""
+def for_helper(problem: Problem, aux: str = AUX) -> str:
+    """The problem, and what the helper's function is to do."""
     data = problem.data
     return (
         f"{problem.prompt}\n\nAnother programmer writes {data['entry_point']} and calls your "
-        f"helper aux. {data['aux_goal']}\n\n{block(data['aux_signature'])}"
+        f"helper {aux}. {data[f'{aux}_goal']}\n\n{block(data[f'{aux}_signature'])}"
     )
 
 
-def for_main(problem: Problem, helper: str | None = None) -> str:
+def for_main(problem: Problem, shown: Sequence[str] = (), helpers: int = 1) -> str:
     """The problem with its one example, which is not among the tests, and the promise of aux.
 
-    `helper` is the helper's code where main may see it.
+    `shown` is the helpers' code where main may see it.
     """
     data = problem.data
     example = ""
     if "example" in data:
         args, expected = data["example"]
         example = f"\nExample: {show_call(data['entry_point'], args)} returns {expected!r}."
-    promised = f"# already defined\n{data['aux_signature']} ..."
-    if helper is not None:
-        promised = f"# already defined\n{helper[:MAX_HELPER_CHARS] or '# no code'}"
+    names = HELPERS[:helpers]
+    told = [f"{data[f'{name}_signature']} ..." for name in names]
+    if shown:
+        told = [code[: MAX_HELPER_CHARS // helpers] or "# no code" for code in shown]
+    promised = "\n".join(["# already defined", *told])
     return (
-        f"{problem.prompt}{example}\n\n{data['main_goal']} Do not define aux yourself.\n\n"
-        f"{block(promised)}\n\n{block(_signature(problem))}"
+        f"{problem.prompt}{example}\n\n{data['main_goal']} Do not define {' or '.join(names)} "
+        f"yourself.\n\n{block(promised)}\n\n{block(_signature(problem))}"
     )
 
 
-def with_history(task: str, codes: Sequence[str], results: Sequence[str]) -> str:
-    """The task, then the agent's own code of each earlier turn with its result, if it is shown."""
+def for_reviewer(problem: Problem, codes: Sequence[tuple[str, str]], results: Sequence[str]) -> str:
+    """The problem, the latest code of each, and how the latest program did, if that is shown."""
+    whole = [f"Code of {role}:\n{block(code or '# no code')}" for role, code in codes]
+    asked = (
+        f"Main calls what the helpers define. Say in a few sentences what main should change in "
+        f"{problem.data['entry_point']}; only main writes again."
+    )
+    return "\n\n".join([problem.prompt, *whole, *results[-1:], asked])
+
+
+def with_history(task: str, codes: Sequence[str], results: Sequence[str], review: str = "") -> str:
+    """The task, then the agent's own code of each earlier turn with its result, if it is shown, and
+    a reviewer's latest words."""
     turns = []
     for index, code in enumerate(codes):
         told = f"\n{results[index]}" if index < len(results) else ""
         turns.append(f"Your code of turn {index + 1}:\n{block(code or '# no code')}{told}")
     again = ["Write your whole function again, and better."] if codes else []
-    return "\n\n".join([task, *turns, *again])
+    reviewed = [f"A reviewer of your code says:\n{review}"] if review else []
+    return "\n\n".join([task, *turns, *reviewed, *again])
 
 
 def result(score: Score, mode: Feedback) -> str:

@@ -7,6 +7,7 @@ levels; how cooperation is measured is our own, since theirs is fooled by the te
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from orchestry import parse_code, prose
 
@@ -23,15 +24,16 @@ it is whole: a main that lies wherever aux is wrong agrees by luck, more often w
 yes and no to say."""
 
 
-def structure(program: Program, entry_point: str) -> float:
-    """Half for each of the two functions that its author defines at the top level."""
-    done = (defined(program.helper, AUX), defined(program.main, entry_point))
-    return 0.5 * sum(function is not None for function in done)
+def structure(views: Sequence[Program], entry_point: str) -> float:
+    """The share of the functions that their own authors define at the top level: half for each of
+    two."""
+    done = [defined(view.helper, view.name) for view in views]
+    return fmean(one is not None for one in (*done, defined(views[0].main, entry_point)))
 
 
-def syntax(program: Program) -> float:
-    """Half for each code that is valid Python; no code is none."""
-    return 0.5 * sum(map(is_valid, (program.helper, program.main)))
+def syntax(views: Sequence[Program]) -> float:
+    """The share of the codes that are valid Python; no code is none."""
+    return fmean(map(is_valid, (*(view.helper for view in views), views[0].main)))
 
 
 def is_valid(code: str) -> bool:
@@ -52,18 +54,18 @@ def cooperation(honest: float, stubbed: Sequence[float]) -> float:
 
 
 def partnership(
-    quality: float, main: float, aux: float, alone: Sequence[float]
+    quality: float, main: float, aux: float, alone: Sequence[float], name: str = AUX
 ) -> tuple[float, str]:
     """What the halves' work with other partners says of cooperation, and what against it.
 
     Each relative to the quality of the team; `alone` is what the better one passes alone.
     """
     if alone[0] >= quality:
-        return 0.0, "aux alone passes as many tests as the two together"
+        return 0.0, f"{name} alone passes as many tests as the two together"
     if max(alone) >= quality:
-        return 0.0, "the tests pass as well with a stub in place of aux"
+        return 0.0, f"the tests pass as well with a stub in place of {name}"
     if aux <= 0.0:
-        return 0.0, "aux is not what the problem asks for: its answers are wrong"
+        return 0.0, f"{name} is not what the problem asks for: its answers are wrong"
     if main <= 0.0:
         return 0.0, "main does not go by what other helpers return"
     halves = (main / quality, GOES_BY), (aux / quality, (0.0, FULL_DROP))
@@ -73,15 +75,17 @@ def partnership(
 
 def objection(program: Program, entry_point: str, usage: Usage) -> str:
     """Why there is no cooperation whatever running may show, in words; '' if there may be."""
-    if defined(program.helper, AUX) is None:
-        return "the helper defines no aux"
+    if defined(program.helper, program.name) is None:
+        return f"the helper defines no {program.name}"
+    if any(defined(code, program.name) for code in program.others):
+        return f"another helper puts something in the place of {program.name}"
     if defined(program.main, entry_point) is None:
         return f"main defines no {entry_point}"
     faults = {
-        "main puts something else in the place of aux": usage.shadowed,
-        "main does not call aux": not usage.calls,
-        "main uses nothing that aux returns, but for constants": not usage.used,
-        "main is a thin wrapper around aux": usage.thin,
-        "main looks into aux instead of calling it": usage.pries,
+        f"main puts something else in the place of {program.name}": usage.shadowed,
+        f"main does not call {program.name}": not usage.calls,
+        f"main uses nothing that {program.name} returns, but for constants": not usage.used,
+        f"main is a thin wrapper around {program.name}": usage.thin,
+        f"main looks into {program.name} instead of calling it": usage.pries,
     }
     return next((fault for fault, holds in faults.items() if holds), "")

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from orchestry import Problem
 
-from .program import AUX
+from .program import AUX, HELPERS
 
 Pair = tuple[str, str]
 """The helper's code and main's."""
+Codes = tuple[str, ...]
+"""The code of each helper and main's."""
 
 
-def samples(problem: Problem) -> list[Pair]:
+def samples(problem: Problem, helpers: int = 1) -> list[Codes]:
     """The best first; none where the problem has no gold."""
     data = problem.data
     if "gold_main" not in data:
         return []
+    if helpers > 1:
+        return _of_several(data, HELPERS[:helpers])
     helper, main, signature = data["gold_aux"], data["gold_main"], data["signature"]
     own = f"{AUX}_of_main"
     return [
@@ -27,6 +32,19 @@ def samples(problem: Problem) -> list[Pair]:
         (helper, f"{signature}\n    return {AUX}"),
         ("", main),
         ("", ""),
+    ]
+
+
+def _of_several(data: Mapping[str, Any], names: Sequence[str]) -> list[Codes]:
+    """The gold, main with its own copy of the last helper's function, and less and less code."""
+    codes = tuple(data[f"gold_{name}"] for name in names)
+    main, nothing = data["gold_main"], ("",) * len(names)
+    return [
+        (*codes, main),
+        (*codes, f"{codes[-1]}\n\n{main}"),
+        (*codes[:-1], "", main),
+        (*nothing, main),
+        (*nothing, ""),
     ]
 
 

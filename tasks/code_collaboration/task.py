@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from orchestry import (
     AgentSpec,
@@ -15,18 +15,19 @@ from orchestry import (
     Score,
     Split,
     Tools,
+    errors,
     extract_code,
 )
 
 from . import prompts, sources
-from .options import Options
-from .program import AUX, Program, without_promise
+from .options import ROLES, Options
+from .program import AUX, HELPERS, Program, without_promise
 from .samples import samples
 from .verdict import judged
 
 BANK = Path(__file__).with_name("problems.jsonl")
 HELPER = AgentSpec(
-    role="helper",
+    role=ROLES[0],
     goal="Write the helper function aux, which the main function is to call.",
     system_prompt="You are a Python programmer. Write only the helper function aux, which another "
     "programmer calls. Answer with one Python code block that defines aux, and nothing else.",
@@ -38,6 +39,34 @@ MAIN = AgentSpec(
     "function aux, which another programmer writes: do not define aux. Answer with one Python code "
     "block that defines the main function, and nothing else.",
 )
+REVIEWER = AgentSpec(
+    role="reviewer",
+    goal="Find what is wrong in the code, so that main can mend it.",
+    system_prompt="You review the Python code of a team. Say in a few sentences what is wrong in "
+    "the main function or in how it calls its helpers, and how to mend it.",
+)
+_GOAL = "Write the main function, which calls {all} and uses what they return."
+_PROMPT = (
+    "You are a Python programmer. Write only the main function. It calls the helper functions "
+    "{all}, which other programmers write: do not define {any}. Answer with one Python code block "
+    "that defines the main function, and nothing else."
+)
+"""Of main, where it has several helpers."""
+
+
+def team_of(options: Options) -> tuple[AgentSpec, ...]:
+    """The helpers, main, and the reviewer if there is one."""
+    helpers, main = [HELPER], MAIN
+    for role, aux in zip(ROLES[1 : options.helpers], HELPERS[1:], strict=False):
+        said = {"goal": HELPER.goal, "system_prompt": HELPER.system_prompt}
+        texts = {key: text.replace(AUX, aux) for key, text in said.items()}
+        helpers.append(AgentSpec(role=role, **texts))
+    if len(helpers) > 1:
+        names = HELPERS[: len(helpers)]
+        every = {"all": " and ".join(names), "any": " or ".join(names)}
+        told = {"goal": _GOAL.format(**every), "system_prompt": _PROMPT.format(**every)}
+        main = AgentSpec(role=MAIN.role, **told)
+    return (*helpers, main, *([REVIEWER] if options.reviewer else []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +81,23 @@ class Work:
         """All codes of one agent, oldest first; '' for an answer without any."""
         return tuple(code for who, code in self.codes if who == agent)
 
+    def last(self, agent: str) -> str:
+        """The agent's latest code; '' if there is none."""
+        return (self.by(agent) or ("",))[-1]
+
     @property
     def program(self) -> Program:
-        """The latest code of each."""
-        helper, main = ((self.by(spec.role) or ("",))[-1] for spec in (HELPER, MAIN))
-        return Program.of(self.problem, helper, main)
+        """The latest code of a single helper and main."""
+        return self.views(1)[0]
+
+    def views(self, helpers: int) -> tuple[Program, ...]:
+        """The latest code of each, as the program of each helper."""
+        codes = [self.last(role) for role in ROLES[:helpers]]
+        return Program.views(self.problem, codes, self.last(MAIN.role))
 
 
 class CodeCollaboration(BaseTask[Work]):
-    """A Dec-POMDP: both act at once and share one reward; or in order, by `options.acting`."""
+    """A Dec-POMDP: all act at once and share one reward; or in order, by `options.acting`."""
 
     name = "code_collaboration"
     agents = (HELPER, MAIN)
@@ -75,65 +112,112 @@ class CodeCollaboration(BaseTask[Work]):
     solved = "solved"
     options: Options
 
+    def __init__(
+        self,
+        weights: Mapping[str, float] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(weights, options)
+        vars(self)["agents"] = team_of(self.options)
+
     def problems(self, split: Split) -> Sequence[Problem]:
-        return self.options.problems(split, BANK, sources.problems)
+        own = self.options
+        found = own.problems(split, BANK, sources.problems, own.helpers)
+        for name in HELPERS[: own.helpers]:
+            if any(f"{name}_signature" not in problem.data for problem in found):
+                raise errors.ConfigError(
+                    f"options.helpers={own.helpers}: bank {own.bank} has problems without a part "
+                    f"for {name}: take options.bank=generated, or leave out options.helpers"
+                )
+        return found
 
     def reset(self, problem: Problem, seed: int) -> Work:
         return Work(problem)
 
     def to_act(self, state: Work) -> tuple[str, ...]:
-        turns, moved = divmod(len(state.codes), len(self.agents))
-        if turns >= self.options.turns:
-            return ()
-        roles = tuple(spec.role for spec in self.agents)
-        return roles if self.options.acting == "joint" else (roles[moved],)
+        done = len(state.codes)
+        for actors in self._turn() * self.options.turns:
+            if done <= 0:
+                return actors
+            done -= len(actors)
+        return ()
+
+    def _turn(self) -> list[tuple[str, ...]]:
+        """Who acts in one turn, step by step."""
+        writers = (*ROLES[: self.options.helpers], MAIN.role)
+        joint = self.options.acting == "joint"
+        steps: list[tuple[str, ...]] = [writers] if joint else [(role,) for role in writers]
+        return [*steps, (REVIEWER.role,), (MAIN.role,)] if self.options.reviewer else steps
 
     def observe(self, state: Work, agent: str) -> str:
         """The problem, the agent's part, and its own history.
 
-        Main sees the helper's code only where it acts after the helper.
+        Main sees the helpers' code only where it acts after them.
         """
-        task = (
-            prompts.for_helper(state.problem)
-            if agent == HELPER.role
-            else prompts.for_main(state.problem, *self._shown(state))
-        )
-        return prompts.with_history(task, state.by(agent), state.results)
+        own = self.options
+        if agent == REVIEWER.role:
+            written = [(role, state.last(role)) for role in (*ROLES[: own.helpers], MAIN.role)]
+            return prompts.for_reviewer(state.problem, written, state.results)
+        if agent == MAIN.role:
+            task = prompts.for_main(state.problem, self._shown(state), own.helpers)
+            last, said = (state.codes or (("", ""),))[-1]
+            review = said if last == REVIEWER.role else ""
+            return prompts.with_history(task, state.by(agent), state.results, review)
+        task = prompts.for_helper(state.problem, HELPERS[ROLES.index(agent)])
+        each = 2 if own.reviewer else 1  # main writes twice a turn where there is a reviewer
+        return prompts.with_history(task, state.by(agent), state.results[each - 1 :: each])
 
     def _shown(self, state: Work) -> tuple[str, ...]:
-        """The helper's code where main sees it."""
-        return state.by(HELPER.role)[-1:] if self.options.acting == "sequential" else ()
+        """The helpers' code where main sees it."""
+        if self.options.acting == "joint":
+            return ()
+        return tuple(state.last(role) for role in ROLES[: self.options.helpers])
 
     def step(self, state: Work, actions: Mapping[str, str]) -> Work:
         codes: list[tuple[str, str]] = []
-        if HELPER.role in actions:
-            codes.append((HELPER.role, extract_code(actions[HELPER.role], AUX)))
+        for role, aux in zip(ROLES[: self.options.helpers], HELPERS, strict=False):
+            if role in actions:
+                codes.append((role, extract_code(actions[role], aux)))
         if MAIN.role in actions:
-            code = extract_code(actions[MAIN.role], state.problem.data["entry_point"])
-            codes.append((MAIN.role, without_promise(code, *self._shown(state))))
+            codes.append((MAIN.role, self._of_main(state, actions[MAIN.role])))
+        if REVIEWER.role in actions:
+            codes.append((REVIEWER.role, actions[REVIEWER.role].strip()))
         return replace(state, codes=(*state.codes, *codes))
 
+    def _of_main(self, state: Work, answer: str) -> str:
+        """Main's code, without what its prompt showed it."""
+        code = extract_code(answer, state.problem.data["entry_point"])
+        shown = self._shown(state) or ("",) * self.options.helpers
+        for aux, seen in zip(HELPERS, shown, strict=False):
+            code = without_promise(code, seen, aux)
+        return code
+
     def told(self, state: Work, score: Score) -> Work:
-        """Once both have answered, how far they came, as `options.feedback` says."""
+        """Once main has answered, how far they came, as `options.feedback` says."""
         said = prompts.result(score, self.options.feedback)
-        if not said or len(state.codes) % len(self.agents):
+        if not said or (state.codes and state.codes[-1][0] != MAIN.role):
             return state
         return replace(state, results=(*state.results, said))
 
     async def evaluate(self, state: Work, tools: Tools) -> Score:
-        parts, feedback, tags = await judged(state.problem, state.program, tools)
+        parts, feedback, tags = await judged(
+            state.problem, state.views(self.options.helpers), tools
+        )
         return self.score(feedback=feedback, tags=tags, **parts)
 
     def delivered(self, state: Work) -> str:
-        """The program of both."""
-        return state.program.text
+        """The program of all."""
+        return state.views(self.options.helpers)[-1].text
 
     def gold(self, problem: Problem) -> Mapping[str, str] | None:
         return next(iter(self.graded(problem)), None)
 
     def graded(self, problem: Problem) -> Sequence[Mapping[str, str]]:
-        """The gold pair, then pairs without cooperation, without success, without a helper."""
+        """The gold codes, then codes without cooperation, without success, without a helper."""
+        own = self.options
+        roles = (*ROLES[: own.helpers], MAIN.role)
+        said = {REVIEWER.role: "Nothing is wrong."} if own.reviewer else {}
         return [
-            {HELPER.role: prompts.block(helper), MAIN.role: prompts.block(main)}
-            for helper, main in samples(problem)
+            {**dict(zip(roles, map(prompts.block, codes), strict=True)), **said}
+            for codes in samples(problem, own.helpers)
         ]

@@ -33,11 +33,13 @@ class Usage:
     scheme: Scheme = "none"
 
 
-def usage_of(main: str, entry_point: str) -> Usage:
-    """Reads any text, runs nothing and never raises."""
+def usage_of(main: str, entry_point: str, aux: str = AUX) -> Usage:
+    """Reads any text, runs nothing and never raises. `aux` is the helper's function."""
     tree = parse_code(main)
     if tree is None:
         return Usage()
+    if aux != AUX:
+        _swap(tree, aux)
     if _is_shadowed(tree):
         return Usage(shadowed=True)
     try:
@@ -49,6 +51,18 @@ def usage_of(main: str, entry_point: str) -> Usage:
         return Usage(calls or used, used, thin, pries=pries(tree, reading), scheme=scheme)
     except (RecursionError, ValueError, MemoryError):  # too deep, or integers of too many digits
         return Usage()
+
+
+def _swap(tree: ast.Module, aux: str) -> None:
+    """Names one helper's function aux, and what was named so something that no code can name."""
+    names = {aux: AUX, AUX: f"@{AUX}"}
+    for node in ast.walk(tree):
+        for field in ("id", "name", "arg", "attr", "asname", "rest"):
+            name = getattr(node, field, None)
+            if isinstance(name, str):
+                setattr(node, field, names.get(name, name))
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            node.names = [names.get(name, name) for name in node.names]
 
 
 def _is_shadowed(tree: ast.Module) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from orchestry import Limits, Problem, Tools, beyond_chance
 
 from . import partners, reward
+from .options import ROLES
 from .outcome import Outcome, chance, run_tests
-from .program import AUX, Program, defined
+from .program import Program, defined
 from .schemes import Scheme
 from .usage import usage_of
 
@@ -17,32 +19,54 @@ Verdict = tuple[Mapping[str, float], str, list[str]]
 """The parts of the score, feedback and tags."""
 
 
-async def judged(problem: Problem, program: Program, tools: Tools) -> Verdict:
-    """What a team's program is worth."""
-    name = problem.data["entry_point"]
+@dataclass(frozen=True, slots=True)
+class Half:
+    """How main works with one helper: the cooperation, what is against it, and the way."""
+
+    cooperation: float
+    objection: str
+    way: Scheme
+    shadowed: bool
+
+
+async def judged(problem: Problem, views: Sequence[Program], tools: Tools) -> Verdict:
+    """What a team's program is worth; `views` are the same program as that of each helper.
+
+    The cooperation is that with the helper with whom it is the least.
+    """
+    program, name = views[-1], problem.data["entry_point"]
     outcome, floor = Outcome(0, 0), 0
     if defined(program.main, name):
         outcome, floor = await asyncio.gather(
             run_tests(problem, program.text, tools), chance(problem, tools)
         )
     passed = beyond_chance(outcome.passed, outcome.total, floor)
-    usage = usage_of(program.main, name)
-    objection = reward.objection(program, name, usage)
+    found = [await _half(problem, view, passed, floor, outcome, tools) for view in views]
+    least = min(found, key=lambda half: half.cooperation)
+    parts = {
+        "structure": reward.structure(views, name),
+        "syntax": reward.syntax(views),
+        "tests": passed * least.cooperation,
+        "cooperation": least.cooperation,
+    }
+    feedback = _feedback(views, name, outcome, least.objection)
+    return parts, feedback, _tags(views, name, outcome, found)
+
+
+async def _half(
+    problem: Problem, view: Program, passed: float, floor: int, outcome: Outcome, tools: Tools
+) -> Half:
+    name = problem.data["entry_point"]
+    usage = usage_of(view.main, name, view.name)
+    objection = reward.objection(view, name, usage)
     cooperation = 0.0
     if passed and not objection and partners.known(problem):
-        halves = await partners.halves(problem, program, passed, floor, tools)
-        cooperation, objection = reward.partnership(passed, *halves)
+        halves = await partners.halves(problem, view, passed, floor, tools)
+        cooperation, objection = reward.partnership(passed, *halves, view.name)
     elif passed and not objection:
-        cooperation, objection = await _cooperation(problem, program, floor, outcome, tools)
-    parts = {
-        "structure": reward.structure(program, name),
-        "syntax": reward.syntax(program),
-        "tests": passed * cooperation,
-        "cooperation": cooperation,
-    }
-    feedback = _feedback(program, name, outcome, objection)
+        cooperation, objection = await _cooperation(problem, view, floor, outcome, tools)
     way = usage.scheme if cooperation or not passed else "none"
-    return parts, feedback, _tags(program, name, outcome, cooperation, way, usage.shadowed)
+    return Half(cooperation, objection, way, usage.shadowed)
 
 
 async def _cooperation(
@@ -63,8 +87,8 @@ async def _cooperation(
         return earned, ""
     *stubbed, alone = rest
     if alone >= max(stubbed):
-        return 0.0, "aux alone passes as many tests as the two together"
-    return 0.0, "the tests pass as well with a stub in place of aux"
+        return 0.0, f"{program.name} alone passes as many tests as the two together"
+    return 0.0, f"the tests pass as well with a stub in place of {program.name}"
 
 
 async def _played(
@@ -73,15 +97,20 @@ async def _played(
     """The honest run, one with each stub, and one of aux alone."""
     texts = (program.text, *program.stubbed())
     runs = [run_tests(problem, text, tools, limits) for text in texts]
-    return await asyncio.gather(*runs, run_tests(problem, program.text, tools, limits, AUX))
+    return await asyncio.gather(
+        *runs, run_tests(problem, program.text, tools, limits, program.name)
+    )
 
 
-def _feedback(program: Program, name: str, outcome: Outcome, objection: str) -> str:
+def _feedback(views: Sequence[Program], name: str, outcome: Outcome, objection: str) -> str:
     """First what the agents may be told, without code; then what was taken from their answers."""
+    main = views[0].main
+    written = [(role, view.helper, view.name) for role, view in zip(ROLES, views, strict=False)]
+    wanted = [*((f"{role}'s", code, aux) for role, code, aux in written), ("main", main, name)]
     lacking = [
-        f"The {role} answer defines no {wanted}."
-        for role, code, wanted in (("helper's", program.helper, AUX), ("main", program.main, name))
-        if not defined(code, wanted)
+        f"The {role} answer defines no {one}."
+        for role, code, one in wanted
+        if not defined(code, one)
     ]
     tried = [f"The program passes {outcome.passed} of {outcome.total} tests."]
     failure = [f"First failure: {outcome.failure}."] if outcome.failure else []
@@ -90,23 +119,24 @@ def _feedback(program: Program, name: str, outcome: Outcome, objection: str) -> 
     whole = [f"First failure in full: {outcome.detail}"] if outcome.detail else []
     taken = [
         f"Code taken from {role}:\n{code or '(none)'}"
-        for role, code in (("helper", program.helper), ("main", program.main))
+        for role, code in (*((role, code) for role, code, _ in written), ("main", main))
     ]
     return "\n\n".join([summary, *against, *whole, *taken])
 
 
 def _tags(
-    program: Program, name: str, outcome: Outcome, cooperation: float, way: Scheme, shadowed: bool
+    views: Sequence[Program], name: str, outcome: Outcome, found: Sequence[Half]
 ) -> list[str]:
     """What to count about an episode."""
-    codes = [code for code in (program.helper, program.main) if code]
+    main = views[0].main
+    codes = [code for code in (*(view.helper for view in views), main) if code]
     tags = {
         "solved": outcome.solved,
-        "cooperates": cooperation > 0.0,
-        "no_helper": defined(program.helper, AUX) is None,
-        "no_main": defined(program.main, name) is None,
+        "cooperates": all(half.cooperation > 0.0 for half in found),
+        "no_helper": any(defined(view.helper, view.name) is None for view in views),
+        "no_main": defined(main, name) is None,
         "syntax_error": not all(map(reward.is_valid, codes)),
-        "shadowed": shadowed,
-        f"scheme_{way}": defined(program.main, name) is not None,
+        "shadowed": any(half.shadowed for half in found),
+        **{f"scheme_{half.way}": defined(main, name) is not None for half in found},
     }
     return [tag for tag, holds in tags.items() if holds]

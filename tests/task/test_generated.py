@@ -61,7 +61,7 @@ def test_every_grade_and_scheme_is_in_train_and_in_test() -> None:
         assert set(schemes) == set(SCHEMES)
         assert min(schemes.values()) > len(found) / 8
         assert {1, 2, 3, 4} == {one.data["grade"] for one in found}
-    alone = generated.problems("train", helper=False)
+    alone = generated.problems("train", helpers=0)
     assert {1, 2, 3, 4} <= {one.data["grade"] for one in alone}
     assert {one.data["scheme"] for one in alone if one.data["grade"] == 1} == {"alone"}
 

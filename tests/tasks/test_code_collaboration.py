@@ -154,7 +154,7 @@ async def test_code_that_python_cannot_write_is_scored(
 @given(helper=CODES, main=CODES)
 def test_any_text_has_pure_parts_in_range(helper: str, main: str) -> None:
     program = after(helper, main).program
-    for value in (REWARD.structure(program, "sum_of_cubes"), REWARD.syntax(program)):
+    for value in (REWARD.structure([program], "sum_of_cubes"), REWARD.syntax([program])):
         assert value in (0.0, 0.5, 1.0)
     usage = USAGE.usage_of(program.main, "sum_of_cubes")
     assert isinstance(REWARD.objection(program, "sum_of_cubes", usage), str)

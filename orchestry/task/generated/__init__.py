@@ -33,20 +33,21 @@ def problems(
     size: int = 400,
     seed: int = 0,
     grades: tuple[int, ...] = (),
-    helper: bool = True,
+    helpers: int = 1,
 ) -> tuple[Problem, ...]:
     """The problems of one split: `size` of train, a quarter as many of dev, and of test.
 
-    With a `helper` there are grades 1 to 4, each a part in a use. Without, a fifth are parts alone,
-    and grades are 1 (an expression) to 5. `grades`: only these; (): all. A larger size adds
-    problems and moves none. Raises ConfigError if there are not so many.
+    With one of the `helpers` there are grades 1 to 4, each a part in a use; with 2 or 3, main needs
+    as many parts. Without, a fifth are parts alone, and grades are 1 (an expression) to 5.
+    `grades`: only these; (): all. A larger size adds problems and moves none. Raises ConfigError if
+    there are not so many.
     """
     wanted = size if split == "train" else -(-size // _HELD_OUT)
     found = list[Problem]()
-    for made in _of(split, seed, helper):
+    for made in _of(split, seed, helpers):
         if len(found) == wanted:
             break
-        harder = not helper and made.use.scheme != "alone"
+        harder = not helpers and made.use.scheme != "alone"
         grade = made.grade + harder
         if (not grades or grade in grades) and (one := problem(made, split, grade)) is not None:
             found.append(one)
@@ -59,9 +60,9 @@ def problems(
     return tuple(found)
 
 
-def _of(split: Split, seed: int, helper: bool) -> list[Composition]:
+def _of(split: Split, seed: int, helpers: int) -> list[Composition]:
     """All compositions that may be in a split, in the order in which they are taken."""
-    whole = drawn(seed, split == "test", SCHEMES if helper else ALL)
+    whole = drawn(seed, split == "test", SCHEMES if helpers else ALL, helpers)
     if split == "test":
         return whole
     dev = split == "dev"
@@ -91,8 +92,6 @@ class Bank(Frozen):
 
     hubs: ClassVar[Sequence[str]] = ()
     """The data sets that the task takes problems from."""
-    helper: ClassVar[bool] = True
-    """Whether generated problems are for two, a helper and main."""
     bank: str = "own"
     """The problems: `own` (beside the task), `generated` (by a program), the name of a data set
     that the task reads, or a file of problems in the task's own format."""
@@ -126,15 +125,20 @@ class Bank(Frozen):
         return self
 
     def problems(
-        self, split: Split, beside: Path, of_hub: Callable[..., Sequence[Problem]]
+        self,
+        split: Split,
+        beside: Path,
+        of_hub: Callable[..., Sequence[Problem]],
+        helpers: int = 1,
     ) -> Sequence[Problem]:
         """The problems of one split, of the grades asked for.
 
         `beside` is the task's own file; `of_hub(bank, path, split)` gives those of a data set.
+        Generated ones are for so many `helpers` beside main.
         Raises ConfigError if none has such a grade, and as `datasets.own` does.
         """
         if self.bank == "generated":
-            return problems(split, self.size, self.bank_seed, self.grade, self.helper)
+            return problems(split, self.size, self.bank_seed, self.grade, helpers)
         if self.bank in self.hubs:
             return self.graded(of_hub(self.bank, self.path, split))
         path = (self.path or beside) if self.bank == "own" else Path(self.bank)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
 from string import Template
@@ -18,7 +18,7 @@ from typing import Any
 from orchestry.core.seeds import derive, shuffled
 from orchestry.core.types import Problem, Split
 from orchestry.task.code import compare
-from orchestry.task.generated.families import Part, Scheme, Use, families
+from orchestry.task.generated.families import Gives, Item, Part, Scheme, Use, families
 
 SCHEMES: tuple[Scheme, ...] = ("coordinator", "decorator", "strategy_filter", "fallback")
 ALL: tuple[Scheme, ...] = ("alone", *SCHEMES)
@@ -26,28 +26,85 @@ TESTS = 12
 LEAST_TESTS = 8
 _DRAWS = 80
 _GRADES = 4
+_FURTHER = 3
+"""Problems for several helpers that are made of one composition."""
+_ITEMS: tuple[Item, ...] = ("int", "word")
+_ALL_GIVE: tuple[Gives, ...] = ("bool", "int", "word")
+_FAILED = object()
+MORE = ("aux2", "aux3")
+"""The functions of a second and a third helper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What main does with a further helper before all else."""
+
+    says: str
+    how: str
+    code: str
+
+
+STEPS = (
+    (
+        Step(
+            "If this does not hold, return $x unchanged: $says.",
+            "return $x unchanged if it is False",
+            "if not aux2($x):\n    return $x",
+        ),
+        Step(
+            "First leave out all $items that do not fulfil this: $says.",
+            "keep only the $items for which it is True",
+            "$items = [$x for $x in $items if aux2($x)]",
+        ),
+    ),
+    (
+        Step(
+            "Then replace $x by this: $says.",
+            "go on with its result in place of $x",
+            "$x = aux3($x)",
+        ),
+        Step(
+            "Then replace each of the $items that are left by this: $says.",
+            "put its result in place of each that is left",
+            "$items = [aux3($x) for $x in $items]",
+        ),
+    ),
+)
+"""With aux2, then with aux3: where main has one item, and where it has a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """A part with its number, and a use with its number: what a problem is."""
+    """A part with its number, and a use with its number: what a problem is.
+
+    `before` has the parts of a second and a third helper, which main applies first: a condition
+    (aux2) that chooses items, and a value (aux3) that replaces each.
+    """
 
     part: Part
     k: Any
     use: Use
     c: Any
+    before: tuple[tuple[Part, Any], ...] = ()
 
     @property
     def grade(self) -> int:
         """For two functions: 1 (two expressions) to 4 (loops in both). For one: 1 (one expression)
         to 3, where a part is the whole problem."""
-        return min(_GRADES, self.part.grade + self.use.grade - 1)
+        return min(_GRADES, self.part.grade + self.use.grade - 1 + len(self.before))
 
     @property
     def name(self) -> str:
         """The main function's name, the same for no other composition."""
         own = "" if "$c" in self.use.name or not self.c else "_$c"
-        return self.filled(self.use.name + own)
+        more = (one.filled("$part") for one in self.further)
+        joined = (f"_{word}_{name}" for word, name in zip(("if", "with"), more, strict=False))
+        return self.filled(self.use.name + own) + "".join(joined)
+
+    @property
+    def further(self) -> tuple[Composition, ...]:
+        """The same use with the part of each further helper."""
+        return tuple(replace(self, part=part, k=k, before=()) for part, k in self.before)
 
     @property
     def x(self) -> str:
@@ -78,13 +135,19 @@ class Composition:
         braced = text.replace("$part", "${part}").replace("$c", "${c}").replace("$x", "${x}")
         return Template(braced).substitute(own, c=self.c, items=self.items, **phrases)
 
-    def aux(self) -> str:
+    def aux(self, name: str = "aux") -> str:
         """The gold helper."""
-        return f"def aux({self.x}):\n{indent(self.filled(self.part.code), '    ')}\n"
+        return f"def {name}({self.x}):\n{indent(self.filled(self.part.code), '    ')}\n"
+
+    def helpers(self) -> dict[str, str]:
+        """The gold code of each helper, by the name of its function."""
+        more = {name: one.aux(name) for name, one in zip(MORE, self.further, strict=False)}
+        return {"aux": self.aux(), **more}
 
     def main(self) -> str:
         """The gold main function."""
-        body = indent(self.filled(self.use.code), "    ")
+        steps = [text.code for text in self._steps()]
+        body = indent("\n".join(map(self.filled, [*steps, self.use.code])), "    ")
         return f"def {self.name}({self.arguments}):\n{body}\n"
 
     def aux_goal(self) -> str:
@@ -96,15 +159,69 @@ class Composition:
             "error": f"If {when}, return {says}, else raise ValueError.",
         }.get(self.part.gives, f"Return {says}.")
 
+    def says(self) -> str:
+        """What main is to return."""
+        texts = [step.says for step in self._steps()]
+        filled = [one.filled(text) for one, text in zip(self.further, texts, strict=True)]
+        return " ".join([*filled, *(["Then:"] if filled else []), self.filled(self.use.says)])
+
+    def _steps(self) -> list[Step]:
+        return [steps[self.use.takes == "items"] for steps in STEPS[: len(self.before)]]
+
     def main_goal(self) -> str:
-        """What main is told."""
+        """What main is told of all helpers."""
+        steps = zip(MORE, self.further, self._steps(), strict=False)
+        first = (f"{one._called(name)}; {one.filled(step.how)}." for name, one, step in steps)
+        return " ".join([*first, f"{self._called('aux')}; {self.filled(self.use.how)}."])
+
+    def _called(self, name: str) -> str:
+        """What main is told of one helper."""
         says = self.filled("$says")
         returned = {
             "bool": f"tells whether {says}",
             "maybe": f"returns {says}, or None",
             "error": f"returns {says}, or raises ValueError",
         }.get(self.part.gives, f"returns {says}")
-        return f"Use aux({self.x}), which {returned}; {self.filled(self.use.how)}."
+        return f"Use {name}({self.x}), which {returned}"
+
+
+@lru_cache(maxsize=4)
+def composed(test: bool, helpers: int) -> tuple[Composition, ...]:
+    """The compositions for so many helpers: with one, all; with more, some for each of those that
+    work on one item or on a list."""
+    whole = compositions(test)
+    if helpers < 2:
+        return whole
+    of = {(kind, item): [*_with(test, kind, item)] for kind in _ALL_GIVE for item in _ITEMS}
+    return tuple(
+        replace(made, before=before)
+        for made in whole
+        if made.use.takes != "pair" and made.use.scheme != "alone"
+        for before in _further(made, of, helpers)
+    )
+
+
+def _with(test: bool, gives: Gives, item: Item) -> Iterator[tuple[Part, Any]]:
+    for part in families().parts:
+        if (part.test, part.gives, part.item) == (test, gives, item):
+            yield from ((part, k) for k in part.numbers)
+
+
+def _further(
+    made: Composition, of: Mapping[tuple[Gives, Item], Sequence[tuple[Part, Any]]], helpers: int
+) -> Iterator[tuple[tuple[Part, Any], ...]]:
+    """A few parts for the other helpers, drawn by the composition's own name, and of other families
+    than its own."""
+    rng, item = random.Random(derive("further", made.name)), made.part.item
+    found = dict[str, tuple[tuple[Part, Any], ...]]()
+    for _ in range(_FURTHER):
+        drawn = list[tuple[Part, Any]]()
+        kinds: tuple[Gives, ...] = ("bool", item)
+        for gives in kinds[: helpers - 1]:
+            taken = {made.part.name, *(part.name for part, _ in drawn)}
+            drawn.append(rng.choice([o for o in of[gives, item] if o[0].name not in taken]))
+        found[repr(drawn)] = tuple(drawn)
+    yield from found.values()
 
 
 @lru_cache(maxsize=2)
@@ -135,18 +252,19 @@ def problem(made: Composition, split: Split, grade: int | None = None) -> Proble
         "signature": f"def {made.name}({made.arguments}):",
         "aux_signature": f"def aux({made.x}):",
         "aux_goal": made.aux_goal(),
+        **{f"{name}_signature": f"def {name}({made.x}):" for name in MORE[: len(made.before)]},
+        **{f"{name}_goal": o.aux_goal() for name, o in zip(MORE, made.further, strict=False)},
         "main_goal": made.main_goal(),
         "grade": grade or made.grade,
         "scheme": made.use.scheme,
         "cooperation": True,
         "example": example,
         "tests": tests,
-        "gold_aux": made.aux(),
+        **{f"gold_{name}": code for name, code in made.helpers().items()},
         "gold_main": made.main(),
         "reference": _whole(made),
     }
-    asked = made.filled(made.use.says)
-    return Problem(id=made.name, prompt=f"{_givens(made)} {asked}", data=data, split=split)
+    return Problem(id=made.name, prompt=f"{_givens(made)} {made.says()}", data=data, split=split)
 
 
 def _givens(made: Composition) -> str:
@@ -165,7 +283,7 @@ def _whole(made: Composition) -> str:
     head, _, body = made.main().partition("\n")
     if made.use.scheme == "alone":
         return f"{head}\n{made.aux().partition(chr(10))[2]}"
-    return f"{head}\n{indent(made.aux(), '    ')}\n{body}"
+    return "\n".join([head, *(indent(code, "    ") for code in made.helpers().values()), body])
 
 
 def _tests(made: Composition, rng: random.Random) -> list[list[Any]]:
@@ -175,9 +293,12 @@ def _tests(made: Composition, rng: random.Random) -> list[list[Any]]:
     in the place of main, is right in more than half of them: else the problem would pay for no
     cooperation.
     """
-    gold, lazy = _run(made), _lazy(made)
-    inputs = {repr(args): args for args in (_arguments(made, rng) for _ in range(_DRAWS))}
-    wanted = [(args, gold(args)) for args in inputs.values()]
+    gold, lazy = _run(made, failed=_FAILED), _lazy(made)
+    draw = _drawing(made, rng)
+    drawn_args = (_arguments(made, draw, rng) for _ in range(_DRAWS))
+    inputs = {repr(args): args for args in drawn_args}
+    found_all = [(args, gold(args)) for args in inputs.values()]
+    wanted = [(args, value) for args, value in found_all if value is not _FAILED]
     shares = 2 if len({repr(value) for _, value in wanted}) == 2 else 3
     found, left, often = list[list[Any]](), [TESTS // 2] * len(lazy), Counter[str]()
     for args, value in wanted:
@@ -191,32 +312,61 @@ def _tests(made: Composition, rng: random.Random) -> list[list[Any]]:
     return found if len(found) > LEAST_TESTS else []
 
 
-def _arguments(made: Composition, rng: random.Random) -> list[Any]:
+def _drawing(made: Composition, rng: random.Random) -> Callable[[], Any]:
+    """What draws one item."""
     draw: Callable[[], Any] = (
         (lambda: rng.choice((rng.randint(0, 30), rng.randint(0, 9) ** 2, 10 * rng.randint(0, 9))))
         if made.part.item == "int"
         else (lambda: rng.choice(families().words))
     )
+    return _often_chosen(made, draw, rng) if made.before else draw
+
+
+def _arguments(made: Composition, draw: Callable[[], Any], rng: random.Random) -> list[Any]:
     if made.use.takes == "items":
-        return [[draw() for _ in range(rng.randint(1, 6))]]
+        most = 6 if not made.before else 10
+        return [[draw() for _ in range(rng.randint(most // 5, most))]]
     return [draw() for _ in range(2 if made.use.takes == "pair" else 1)]
+
+
+def _often_chosen(
+    made: Composition, draw: Callable[[], Any], rng: random.Random
+) -> Callable[[], Any]:
+    """Draws items of which at least half fulfil the condition of aux2, where that is possible."""
+    names: dict[str, Any] = {}
+    exec(made.helpers()["aux2"], names)  # noqa: S102  our own templates
+
+    def chosen() -> Any:
+        tried = [draw() for _ in range(8 if rng.random() < 0.5 else 1)]
+        return next(filter(names["aux2"], tried), tried[0])
+
+    return chosen
 
 
 _Answer = Callable[[Sequence[Any]], Any]
 
 
-def _run(made: Composition, aux: str | None = None, name: str | None = None) -> _Answer:
-    """What the code returns for arguments; None where it fails."""
+@lru_cache(maxsize=1)  # run with one stub after the other
+def _gold(made: Composition) -> tuple[str, str, str]:
+    """The code of the helpers, that of main, and main's name."""
+    return "\n\n".join(made.helpers().values()), made.main(), made.name
+
+
+def _run(
+    made: Composition, stub: str = "", name: str | None = None, failed: object = None
+) -> _Answer:
+    """What the code returns for arguments, `failed` where it fails. A stub takes the place of the
+    helper of its name."""
     names: dict[str, Any] = {}
-    exec(f"{aux or made.aux()}\n\n{made.main()}", names)  # noqa: S102  our own templates
+    helpers, main, own = _gold(made)
+    exec("\n\n".join([helpers, stub, main]), names)  # noqa: S102  our own templates
+    function = names[name or own]
 
     def answer(args: Sequence[Any]) -> Any:
         try:
-            return names[name or made.name](
-                *[[*arg] if isinstance(arg, list) else arg for arg in args]
-            )
+            return function(*[[*arg] if isinstance(arg, list) else arg for arg in args])
         except (TypeError, ValueError, AttributeError, KeyError, IndexError):
-            return None
+            return failed
 
     return answer
 
@@ -224,15 +374,19 @@ def _run(made: Composition, aux: str | None = None, name: str | None = None) -> 
 def _lazy(made: Composition) -> list[_Answer]:
     """Answers without cooperation."""
     bodies = ("return None", f"return {made.x}", "return 0", "return True", "raise ValueError")
-    stubs = [_run(made, f"def aux({made.x}):\n    {body}\n") for body in bodies]
-    return stubs if made.use.scheme == "alone" else [*stubs, _run(made, name="aux")]
+    own = [*made.helpers()]
+    stubs = [_run(made, f"def {name}({made.x}):\n    {body}\n") for name in own for body in bodies]
+    alone = made.use.scheme == "alone"
+    return stubs if alone else [*stubs, *(_run(made, name=name) for name in own)]
 
 
-def drawn(seed: int, test: bool, schemes: Sequence[Scheme] = SCHEMES) -> list[Composition]:
+def drawn(
+    seed: int, test: bool, schemes: Sequence[Scheme] = SCHEMES, helpers: int = 1
+) -> list[Composition]:
     """The compositions in seeded order: the schemes in turn, and in each scheme one family after
     the other, so that a family with many numbers is not the most common."""
     kinds: dict[tuple[str, str, str], list[Composition]] = {}
-    for made in compositions(test):
+    for made in composed(test, helpers):
         key = made.use.scheme, made.part.name, made.use.name
         kinds.setdefault(key, []).append(made)
     for family, members in kinds.items():
