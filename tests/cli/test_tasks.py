@@ -119,3 +119,9 @@ def test_an_unknown_command_gets_the_nearest_one(
 def test_an_unknown_task_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert orchestry("tasks", "check", "code_reviw") == 2
     assert "did you mean 'code_review'" in capsys.readouterr().err
+
+
+def test_check_takes_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert orchestry("tasks", "check", "code_collaboration", "--set", "options.helpers=2") == 1
+    assert "without a part for aux2" in capsys.readouterr().out
+    assert orchestry("tasks", "check", "house_style", "--set", "options.nope=1") == 2
