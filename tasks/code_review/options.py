@@ -11,4 +11,5 @@ from orchestry import generated
 class Options(generated.Bank):
     """The settings of the code review task. Grade 1 is one expression, 5 dynamic programming."""
 
+    helper: ClassVar[bool] = False
     hubs: ClassVar[Sequence[str]] = ("humaneval",)

@@ -67,7 +67,7 @@ class CodeReview(TeamTask):
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        return self.options.problems(split, BANK, sources.problems, helpers=0)
+        return self.options.problems(split, BANK, sources.problems)
 
     def observe(self, state: Transcript, agent: str) -> str:
         problem = state.problem

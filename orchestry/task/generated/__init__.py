@@ -92,6 +92,8 @@ class Bank(Frozen):
 
     hubs: ClassVar[Sequence[str]] = ()
     """The data sets that the task takes problems from."""
+    helper: ClassVar[bool] = True
+    """Whether generated problems are for two, a helper and main."""
     bank: str = "own"
     """The problems: `own` (beside the task), `generated` (by a program), the name of a data set
     that the task reads, or a file of problems in the task's own format."""
@@ -129,16 +131,17 @@ class Bank(Frozen):
         split: Split,
         beside: Path,
         of_hub: Callable[..., Sequence[Problem]],
-        helpers: int = 1,
+        helpers: int | None = None,
     ) -> Sequence[Problem]:
         """The problems of one split, of the grades asked for.
 
         `beside` is the task's own file; `of_hub(bank, path, split)` gives those of a data set.
-        Generated ones are for so many `helpers` beside main.
+        Generated ones are for so many `helpers` beside main; None: as `helper` says.
         Raises ConfigError if none has such a grade, and as `datasets.own` does.
         """
         if self.bank == "generated":
-            return problems(split, self.size, self.bank_seed, self.grade, helpers)
+            several = self.helper if helpers is None else helpers
+            return problems(split, self.size, self.bank_seed, self.grade, int(several))
         if self.bank in self.hubs:
             return self.graded(of_hub(self.bank, self.path, split))
         path = (self.path or beside) if self.bank == "own" else Path(self.bank)
