@@ -73,8 +73,15 @@ class LearnConfig(Frozen):
     """`joint`: an action's return is that of its joint action (the paper). `replay`: counterfactual
     advantage, compared with replays in which only this agent acts differently (as in COMA, arXiv
     1705.08926)."""
-    baseline: Literal["mean", "leave_one_out"] = "mean"
-    """`mean`: the group's mean return (the paper); `leave_one_out`: that of the others (RLOO)."""
+    baseline: Literal["mean", "leave_one_out", "critic"] = "mean"
+    """`mean`: the group's mean return (the paper); `leave_one_out`: that of the others (RLOO);
+    `critic`: what a learned critic expects, which sees all agents' histories during training
+    (MAPPO, arXiv 2103.01955). It has an adapter of its own on the first agent's base."""
+    gae_lambda: float = Field(0.95, ge=0.0, le=1.0)
+    """With `baseline: critic` and several stages, how far an advantage looks beyond the critic's
+    next estimate (GAE, arXiv 1506.02438). 1: to the end; 0: not at all."""
+    critic_rate: Annotated[float, Mark.RESUMABLE] = Field(5e-4, ge=0.0, le=1.0)
+    """The critic's learning rate (AdamW, no warm-up)."""
     normalise: bool = False
     """Divide advantages by the group's standard deviation, as GRPO does and MAGRPO does not."""
     reduce: Literal["sum", "mean"] = "sum"
@@ -163,12 +170,37 @@ class LearnConfig(Frozen):
 
     @model_validator(mode="after")
     def _samples_are_compared(self) -> Self:
-        alone = self.group_size == 1 and self.credit == "joint" and self.grouping != "agent"
+        compared = self.credit == "joint" and self.baseline != "critic"
+        alone = self.group_size == 1 and compared and self.grouping != "agent"
         if self.enabled and alone:
             raise ValueError(
                 "with learn.group_size=1 every advantage is 0, so nothing would be learned: set "
-                "it to at least 2, or set learn.credit=replay"
+                "it to at least 2, or set learn.credit=replay or learn.baseline=critic"
             )
+        return self
+
+    @property
+    def learns_values(self) -> bool:
+        """Whether a critic learns."""
+        return self.enabled and self.baseline == "critic"
+
+    @model_validator(mode="after")
+    def _critic_stands_alone(self) -> Self:
+        usual = LearnConfig.model_fields
+        if self.baseline == "critic":
+            for name in ("grouping", "normalise"):
+                if (found := getattr(self, name)) != usual[name].default:
+                    raise ValueError(
+                        "learn.baseline=critic compares an action with the critic's estimate and "
+                        f"not with its group, but learn.{name}={found}: leave it out"
+                    )
+        else:
+            for name in ("gae_lambda", "critic_rate"):
+                if (found := getattr(self, name)) != usual[name].default:
+                    raise ValueError(
+                        f"learn.{name}={found} is of the critic: set learn.baseline=critic, or "
+                        "leave it out"
+                    )
         return self
 
     @model_validator(mode="after")

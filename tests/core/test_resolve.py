@@ -28,6 +28,7 @@ RESUMABLE = (
     *("learn.device", "learn.evaluate_every", "learn.gradient_checkpointing", "learn.keep"),
     *(
         "learn.decay",
+        "learn.critic_rate",
         "learn.learning_rate",
         "learn.micro_tokens",
         "learn.vllm_url",

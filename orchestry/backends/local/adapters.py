@@ -130,18 +130,21 @@ class Adapters:
         rslora: bool = False,
         seed: int = 0,
         shared: bool = False,
+        beside: bool = False,
     ) -> None:
         """Draws A kaiming-uniform as peft does, from `seed` and the agent's name.
+
+        `beside`: the base wears other adapters already; outside `rows` these then do nothing.
 
         `targets` are last parts of module names, or ALL_LINEAR. `shared`: all agents train one
         adapter. Raises ConfigError if the base has no such linear layer, or has adapters already.
         """
-        if getattr(base.model, "_orchestry_adapters", False):
+        if getattr(base.model, "_orchestry_adapters", False) and not beside:
             raise ConfigError(f"the base {base.name} wears adapters already: load it a second time")
         self.base = base
         self.agents = tuple(agents)
         self.rank, self.alpha, self.dropout = rank, alpha, dropout
-        self.rslora, self.shared = rslora, shared
+        self.rslora, self.shared, self._beside = rslora, shared, beside
         layers = _layers(base)
         self.targets = tuple(sorted(layers)) if targets == ALL_LINEAR else tuple(targets)
         _check_targets(base, self.targets, layers)
@@ -304,6 +307,8 @@ class Adapters:
     ) -> Tensor | None:
         """The forward hook of one site: adds the low-rank part to the layer's output."""
         plan, x = self._plan, inputs[0]
+        if plan is None and self._beside:
+            return None
         if plan is None:
             raise RuntimeError("the model ran outside Adapters.rows: rows(-1) is the bare base")
         if plan.rows not in (None, len(x)):

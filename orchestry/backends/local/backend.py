@@ -477,7 +477,7 @@ class LocalBackend(Backend):
         Raises LearnError for non-finite numbers; only the batch is saved then.
         """
         heard = self._hear(block, said, again)
-        done = await self._learn([self._played[record.episode] for record in block])
+        done, seen = await self._learn([self._played[record.episode] for record in block])
         self._played.clear()
         every, keep = self.config.learn.every, self.config.learn.keep
         name = _checkpoint((self.updates + 1) * every)
@@ -487,11 +487,14 @@ class LocalBackend(Backend):
         self._samples.append(done.samples)
         reward = fmean([record.mean_leaf_reward for record in block] or [0.0])
         files = file_digests(self._store.folder / name)
-        state = {"checkpoint": name.as_posix(), "files": files, "reward": reward, **done.figures()}
+        state = {"checkpoint": name.as_posix(), "files": files, "reward": reward}
+        state |= {**done.figures(), **seen}
         note = f"update {self.updates}: mean reward {reward:.3f}, {done.line()}"
         if self.config.learn.group_size is None:
             sizes = state["group_sizes"] = [len(list(record.leaves())) for record in block]
             note += f", groups of {min(sizes)} to {max(sizes)}"
+        if seen:
+            note += f", critic explained {seen['value_explained']:.0%} of the returns' variance"
         last = self.updates == self.config.episodes // every
         more = empty_updates(self._samples, reward, last)
         return Update(state, {}, [*heard, note, *more])
@@ -517,32 +520,43 @@ class LocalBackend(Backend):
             return None
         return await self._dev.evaluate(self._dev_rollout, self.updates)
 
-    async def _learn(self, played: Sequence[tuple[Tree[Any], Counterfactuals | None]]) -> Learnt:
-        """The step itself; if it gives non-finite numbers, the batch is saved for the user."""
+    async def _learn(
+        self, played: Sequence[tuple[Tree[Any], Counterfactuals | None]]
+    ) -> tuple[Learnt, Mapping[str, float]]:
+        """The step itself, and the critic's figures; if it gives non-finite numbers, the batch is
+        saved for the user."""
         from orchestry.backends.local.batch import gather
+        from orchestry.backends.local.values import by_tree, rated
 
-        settings = self.config.learn
+        settings, critic = self.config.learn, self._trainer.critic
+        trees = [tree for tree, _ in played]
+        states = rated(trees, settings.rewards, settings.discount) if critic else []
+        values = await asyncio.to_thread(critic.values, states) if critic else []
         credits = [found for _, found in played if found is not None]
         batch = gather(
-            [tree for tree, _ in played],
+            trees,
             joint=self.config.search.joint,
             rewards=settings.rewards,
             discount=settings.discount,
             grouping=settings.grouping,
-            baseline=settings.baseline,
+            baseline="mean" if settings.baseline == "critic" else settings.baseline,
             normalise=settings.normalise or settings.comlrl_compat,
             skip=not (settings.kl or settings.comlrl_compat),
             credits=credits if self._replays else None,
             frozen=[role for role, own in self.config.agents.items() if own.frozen],
             shares=settings.group_size is None or self.config.search.branch == "tree",
             like=settings.group_mean if settings.group_size is None else None,
+            values=by_tree(states, values, len(trees)) if critic else None,
+            trace=settings.gae_lambda,
         )
         try:
-            return await asyncio.to_thread(self._trainer.learn, batch)
+            done = await asyncio.to_thread(self._trainer.learn, batch)
+            seen = await asyncio.to_thread(critic.learn, states, values) if critic else {}
         except LearnError as error:
             name = f"failed-update-{self.updates + 1}.json"
             self._store.write(name, json.dumps(asdict(batch)) + "\n")
             raise LearnError(f"{error}; the batch is {self._store.folder / name}") from error
+        return done, seen
 
     def _unjudged(self, task: BaseTask[Any], rate: Rate) -> InStep:
         """Plays dev problems like episodes, without judge; their trees are not kept."""

@@ -32,7 +32,7 @@ from math import fsum, isfinite
 from typing import Any, Literal
 
 from orchestry.backends.local.credit import Counterfactuals
-from orchestry.backends.local.magrpo import Baseline, action_returns, group_advantages, returns
+from orchestry.backends.local.magrpo import Baseline, action_returns, gae, group_advantages, returns
 from orchestry.core.errors import LearnError
 from orchestry.core.types import Group, NodeId, Tokens, Trajectory, Tree, Turn
 from orchestry.rollout.schedule import Joint
@@ -119,6 +119,8 @@ def gather(
     frozen: Collection[str] = (),
     shares: bool = False,
     like: int | None = None,
+    values: Sequence[Mapping[NodeId, float]] | None = None,
+    trace: float = 0.95,
 ) -> Batch:
     """The actions of finished episodes, played by Chains or Branching with the same `joint`.
 
@@ -142,23 +144,26 @@ def gather(
         shares: an agent's mean weighs its actions by their shares, so that problems, and stages of
             one problem, count alike whatever they have of samples (see the module).
         like: baseline `mean` gives groups of any size the expectation that one of this size has.
+        values: a critic's estimates of each state's return, one mapping per tree. Then advantages
+            are those of `magrpo.gae` with `trace`; no grouping, baseline or normalise is used.
 
-    Samples have one number `group` for equal agent and prompt, over all episodes. Under `cross` an
-    action's return is the mean over the joint actions of its stage that it is part of, taken before
-    the baseline, so that leave-one-out leaves out all that holds the action.
+    Samples of equal agent and prompt have one number `group`. Under `cross` an action's return is
+    the mean over the joint actions of its stage with it, taken before the baseline, so that
+    leave-one-out leaves out all that holds the action.
 
     Raises LearnError if an answer has no tokens, a score is missing or not finite, siblings were
     merged, joint actions do not match `joint`, or returns are unknown because of pruning.
     """
-    rewards = rewards if credits is None else "final"
-    found = list[tuple[Action, float]]()
+    rewards, found = rewards if credits is None else "final", list[tuple[Action, float]]()
     for number, tree in enumerate(trees):
-        drawn = _actions(tree, joint, _returns(tree, rewards, discount), frozen)
-        found += (
-            _compared(drawn, grouping, baseline, normalise, like)
-            if credits is None
-            else _credited(drawn, credits[number])
-        )
+        known = values[number] if values is not None else None
+        drawn = _actions(tree, joint, _reached(tree, rewards, discount, known, trace), frozen)
+        if credits is not None:
+            found += _credited(drawn, credits[number])
+        elif values is not None:
+            found += [(action, action.return_) for action in drawn]
+        else:
+            found += _compared(drawn, grouping, baseline, normalise, like)
     return _batch(_by_share(found) if shares else found, skip)
 
 
@@ -229,7 +234,7 @@ def _credited(
     return found
 
 
-def _returns(tree: Tree[Any], rewards: _Rewards, discount: float) -> dict[NodeId, float]:
+def state_returns(tree: Tree[Any], rewards: _Rewards, discount: float) -> dict[NodeId, float]:
     """The return of each reached state: its own reward and the mean return of what was drawn in it.
 
     If a judge or a person rated a finished trajectory, its last reward is that judged value.
@@ -257,6 +262,29 @@ def _returns(tree: Tree[Any], rewards: _Rewards, discount: float) -> dict[NodeId
             before = _score(tree.nodes[parent].trajectory) if parent.parent is not None else 0.0
             return_ = round(return_ - before, _DIGITS)
         found[node.id] = return_
+    return found
+
+
+def _reached(
+    tree: Tree[Any],
+    rewards: _Rewards,
+    discount: float,
+    values: Mapping[NodeId, float] | None,
+    trace: float,
+) -> dict[NodeId, float]:
+    """Of each reached state, the return; with a critic's values the advantage of what led to it, to
+    which the mean advantage of what was drawn after it counts."""
+    if values is None:
+        return state_returns(tree, rewards, discount)
+    # a stage's own reward is its return where nothing later counts
+    earned, found = state_returns(tree, rewards, 0.0), dict[NodeId, float]()
+    ahead = defaultdict[NodeId, list[float]](list)
+    for node in reversed(tree.nodes.values()):  # every child before its parent
+        parent, after = node.id.parent, ahead.pop(node.id, [0.0])
+        if parent is not None:
+            mean, value = fsum(after) / len(after), values.get(node.id, 0.0)
+            found[node.id] = gae(earned[node.id], values[parent], value, mean, discount, trace)
+            ahead[parent].append(found[node.id])
     return found
 
 

@@ -33,6 +33,19 @@ def returns(rewards_T: Sequence[float], discount: float = 1.0) -> tuple[float, .
     return tuple(reversed(found))
 
 
+def gae(
+    reward: float, value: float, after: float, ahead: float, discount: float, trace: float
+) -> float:
+    """The advantage of one stage by generalised advantage estimation (arXiv 1506.02438).
+
+    `value` and `after` estimate the return from the states before and after the stage (0 after the
+    last), `ahead` is the advantage of the next stage: A_t = r_t + discount * V_(t+1) - V_t +
+    discount * trace * A_(t+1). So `trace` (lambda) 1 gives the return minus the value, and 0 the
+    error of one step.
+    """
+    return reward + discount * after - value + discount * trace * ahead
+
+
 def action_returns(
     returns_J: Sequence[float],
     agents: int,

@@ -27,6 +27,7 @@ from orchestry.backends.local.batch import (
     as_comlrl,
     packed,
 )
+from orchestry.backends.local.critic import Critic
 from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.magrpo import policy_loss
 from orchestry.backends.local.memory import MicroBatches, fitting, out_of_memory
@@ -121,6 +122,19 @@ class Trainer:
         )
         self._settings, self._seed, self._warn = settings, seed, warn
         self._micro = MicroBatches(self.crews[0].micro_tokens, warn)
+        self.critic = self._critic() if settings.learns_values else None
+        """The critic, on the first crew's base; None: groups of actions are compared."""
+
+    def _critic(self) -> Critic:
+        first = self.crews[0]
+        return Critic(
+            first.adapters,
+            self._settings,
+            self._seed,
+            first.micro_tokens,
+            self._warn,
+            self._beat,
+        )
 
     def draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """`n` answers per request, in one batch per crew; see Crew.draw."""
@@ -248,6 +262,8 @@ class Trainer:
             for crew in self.crews:
                 crew.adapters.save(part)
             torch.save(self.optimizer.state_dict(), part / OPTIMIZER)
+            if self.critic is not None:
+                self.critic.save(part)
             for file in part.rglob("*"):
                 sync(file)
             if folder.exists():  # left by a process that was killed before the journal named it
@@ -281,6 +297,8 @@ class Trainer:
                 f"{folder / OPTIMIZER} can't be read ({reason(error)}): restore it from a copy"
             ) from None
         self.optimizer.load_state_dict(state)
+        if self.critic is not None:
+            self.critic.load(folder)
 
     def start_from(self, folder: Path, any_base: bool = False) -> None:
         """Takes over a checkpoint's adapters, with a fresh optimizer; see Adapters.load."""
