@@ -49,6 +49,36 @@ def show(
     where.print(_remark(found, config.budget.usd), style="dim")
 
 
+def show_recipe(config: RunConfig, *, as_json: bool) -> None:
+    """Prints what each stage of a recipe and each measurement would cost, and their sum."""
+    from orchestry.engine.recipes import forecast
+    from orchestry.store.recipes import stages_of
+
+    stages, notes = stages_of(RUNS, config.recipe.steps), Notes(console(stderr=True))
+    parts = forecast(config, stages)
+    found = [(name, estimate(one, note=notes, runs=[RUNS])) for name, one in parts]
+    notes.close()
+    cap = config.budget.usd
+    expected = sum(one.cost_usd.expected for _, one in found)
+    if as_json:
+        rows = [{"part": name, **plain(one)} for name, one in found]
+        typer.echo(json.dumps({"parts": rows, "expected_usd": expected, "budget_usd": cap}))
+        return
+    out = Table(title=f"{config.task}, {'+'.join(config.recipe.steps)}", box=None, pad_edge=False)
+    out.add_column("part")
+    for heading in ("calls", "tokens in", "tokens out", "dollars"):
+        out.add_column(heading, justify="right")
+    for name, one in found:
+        tokens = f"{one.input_tokens:,}", f"{one.output_tokens:,}"
+        out.add_row(name, f"{one.calls:,}", *tokens, f"{one.cost_usd.expected:.4f}")
+    out.add_section()
+    calls = sum(one.calls for _, one in found)
+    out.add_row("all", f"{calls:,}", "", "", f"{expected:.4f}")
+    console().print(out)
+    most = "no maximum: there is no budget" if cap is None else f"hard maximum {cap:.4f}"
+    console().print(f"\ndollars: expected {expected:.4f}, {most}. Weights answer free of charge.")
+
+
 def plain(found: Estimate) -> dict[str, Any]:
     """As JSON takes it; sums of shares without the noise in their last digits."""
     data = found.model_dump(mode="json")

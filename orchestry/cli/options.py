@@ -214,6 +214,15 @@ class RunFlags(TypedDict, total=False):
     """Flags that change a RunConfig; None means not given."""
 
     backend: Annotated[BackendName | None, option(RUN, "How the team learns.  [api]")]
+    recipe: Annotated[
+        str | None,
+        option(
+            RUN,
+            "Stages for one team, in turn: any of search, prompts, distil and magrpo, repeatable, "
+            "such as search+distil+magrpo. See docs/recipes.md.",
+            metavar="STEP+STEP",
+        ),
+    ]
     task: Task
     episodes: Annotated[int | None, option(RUN, "Problems to play.  [20]", metavar="N")]
     seed: Seed
@@ -252,6 +261,7 @@ def spread(command: _CommandT) -> _CommandT:
 
 _FLAGS = {
     "backend": "backend",
+    "recipe": "recipe.steps",
     "task": "task",
     "episodes": "episodes",
     "provider": "provider.name",

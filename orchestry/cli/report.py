@@ -16,6 +16,7 @@ from orchestry.cli.screen import console, fitted
 
 if TYPE_CHECKING:
     from orchestry.report.document import Report
+    from orchestry.report.recipes import Brought
     from orchestry.report.runs import Experiment
 
 
@@ -33,15 +34,18 @@ def _command(
     """Write RESULTS.md, figures and a page from run directories.
 
     Evaluations and baselines stored in a run are included. Several runs are compared side by side
-    and need `--out`; runs that differ only in their seed are also pooled. Nothing is played or
-    asked. A run may be unfinished or partly damaged: the report says what is missing. A second call
-    overwrites the report.
+    and need `--out`; runs that differ only in their seed are also pooled. Of a recipe, what each
+    stage brought is shown. Nothing is played or asked. A run may be unfinished or partly damaged:
+    the report says what is missing. A second call overwrites the report.
     """
+    from orchestry.report.recipes import brought, stages_said
+
     experiments, report = written(runs, out)
+    stages = [one for run in runs for one in stages_said(brought(run))]
     if as_json:
-        typer.echo(json.dumps(_plain(experiments, report)))
+        typer.echo(json.dumps({**_plain(experiments, report), "stages": stages}))
     else:
-        _show(experiments, report)
+        _show(experiments, report, stages)
     return 0
 
 
@@ -49,17 +53,26 @@ def written(runs: Sequence[Path], out: Path | None) -> tuple[tuple[Experiment, .
     """Writes the report, with notes on stderr."""
     from orchestry.cli.console import say
     from orchestry.report.document import write_report
+    from orchestry.report.recipes import brought, stages_table
     from orchestry.report.runs import read_experiments
     from orchestry.report.text import counted
 
     folder, errors = _folder(runs, out), console(stderr=True)
     say(errors, f"reading {counted(len(runs), 'run')}, writing the report to {folder}")
-    experiments = read_experiments(runs)
+    recipes = {run: brought(run) for run in runs}
+    experiments = read_experiments([one for run in runs for one in _played(run, recipes[run])])
     given = [*map(str, runs), *(["--out", str(out)] if out else [])]
-    report = write_report(experiments, folder, shlex.join(["orchestry", "report", *given]))
+    command = shlex.join(["orchestry", "report", *given])
+    tables = [stages_table(found) for found in recipes.values() if found]
+    report = write_report(experiments, folder, command, "\n\n".join(tables))
     if report.undrawn:
         say(errors, report.undrawn)
     return experiments, report
+
+
+def _played(run: Path, stages: Sequence[Brought]) -> list[Path]:
+    """The run, or the stages of a recipe that have begun."""
+    return [one.stage.folder for one in stages if one.stage.begun] if stages else [run]
 
 
 def _folder(runs: Sequence[Path], out: Path | None) -> Path:
@@ -77,11 +90,15 @@ def _folder(runs: Sequence[Path], out: Path | None) -> Path:
     return folder
 
 
-def _show(experiments: tuple[Experiment, ...], report: Report) -> None:
-    """The report's headlines, and its path."""
+def _show(experiments: tuple[Experiment, ...], report: Report, stages: Sequence[str]) -> None:
+    """What the stages of recipes brought, the report's headlines, and its path."""
     from orchestry.report.headline import summary
     from orchestry.report.text import plain
 
+    for sentence in stages:
+        typer.echo(fitted(plain(sentence), hang=2))
+    if stages:
+        typer.echo()
     for name, sentences in summary(experiments):
         typer.echo(plain(name))
         for sentence in sentences:

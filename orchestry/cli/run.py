@@ -54,16 +54,22 @@ def _run(
     """
     config = config_from(**flags)
     if dry_run:
-        from orchestry.cli.dry_run import show
+        from orchestry.cli.dry_run import show, show_recipe
+
+        if config.recipe.steps:
+            show_recipe(config, as_json=as_json)
+            return 0
 
         show(config, run_dir, as_json=as_json)
         return 0
-    from orchestry.cli.show import finish_run
+    from orchestry.cli.show import finish_recipe, finish_run
     from orchestry.cli.watch import watching
     from orchestry.engine.run import train
 
     with watching(verbose=verbose) as observer:
         found = train(config, run_dir, observer)
+    if config.recipe.steps:
+        return finish_recipe(found, as_json=as_json)
     return finish_run(found, show_best=show_best, as_json=as_json)
 
 
@@ -105,9 +111,10 @@ def _resume(
 
     Answers that had arrived are not paid for again. The cap holds over all parts of the run.
     """
-    from orchestry.cli.show import finish_run
+    from orchestry.cli.show import finish_recipe, finish_run
     from orchestry.cli.watch import watching
     from orchestry.engine.run import resume
+    from orchestry.store.recipes import recipe_in
 
     changes = settings(
         RunFlags(
@@ -116,4 +123,6 @@ def _resume(
     )
     with watching(verbose=verbose) as observer:
         resumed = resume(run, changes, observer, trust=trusting(trust), accept=accept)
+    if recipe_in(run):
+        return finish_recipe(resumed, as_json=as_json)
     return finish_run(resumed, show_best=show_best, as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import typer
@@ -10,10 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from orchestry.cli.screen import console, facts, print_framed
+from orchestry.cli.screen import console, facts, fitted, print_framed
 from orchestry.report.headline import updated
+from orchestry.report.recipes import brought, stages_said
 from orchestry.report.text import counted, plain
 from orchestry.store.measurements import EVALUATIONS
+from orchestry.store.recipes import STAGES, finished
 from orchestry.store.records import CreditRecord, EpisodeRecord, NodeRecord, Summary
 from orchestry.store.run import Run
 
@@ -44,6 +47,21 @@ def finish_run(run: Run, *, show_best: bool, as_json: bool) -> int:
         # Not in a frame and never wrapped, so that it can be copied.
         where.print(Text(f"orchestry {_next(summary)}", style="dim"), soft_wrap=True)
     return EXIT_CODES[summary.stopped]
+
+
+def finish_recipe(last: Run, *, as_json: bool) -> int:
+    """Shows what the stages of a recipe brought, from the run that ended it; returns the exit
+    code."""
+    folder = next(place.parent for place in last.folder.absolute().parents if place.name == STAGES)
+    said = list(stages_said(brought(folder)))
+    done = finished(last.events)
+    if as_json:
+        typer.echo(json.dumps({"run_dir": str(folder), "done": done, "stages": said}))
+    else:
+        for sentence in said:
+            typer.echo(fitted(plain(sentence), hang=2))
+        typer.echo(f"orchestry {'report' if done else 'resume'} {folder}")
+    return 0 if done else EXIT_CODES[last.summary.stopped]
 
 
 def figures(summary: Summary) -> Group:

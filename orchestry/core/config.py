@@ -24,6 +24,7 @@ from pydantic import (
 from orchestry.core.choices import BackendName, Proposal, ProviderName
 from orchestry.core.errors import ConfigError
 from orchestry.core.learning import LearnConfig
+from orchestry.core.recipes import RecipeConfig
 from orchestry.core.resolve import (
     Mark,
     by_role,
@@ -400,6 +401,7 @@ class RunConfig(Frozen):
     credit: CreditConfig = CreditConfig()
     behaviors: BehaviorsConfig = BehaviorsConfig()
     learn: LearnConfig = LearnConfig()
+    recipe: RecipeConfig = RecipeConfig()
     budget: Annotated[BudgetConfig, Mark.RESUMABLE, Mark.OPERATIONAL] = BudgetConfig()
     cache: Annotated[CacheConfig, Mark.RESUMABLE, Mark.OPERATIONAL] = CacheConfig()
     retry: Annotated[RetryConfig, Mark.RESUMABLE, Mark.OPERATIONAL] = RetryConfig()

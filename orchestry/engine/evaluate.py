@@ -43,6 +43,7 @@ def evaluate(
     episodes: int | None = None,
     patience_s: float | None = None,
     *,
+    seed: int | None = None,
     task_path: Sequence[Path] = (),
     trust: Trust = False,
 ) -> Run:
@@ -53,9 +54,9 @@ def evaluate(
     update (0: untrained), or the `best` on dev; None: after the last. `samples`: this many
     independent trajectories per problem instead of the search. `episodes`: only the first problems,
     in the run's order. `patience_s`: seconds to wait for a server that is away; None keeps the
-    run's. `task_path`: the task's folder, if it moved. Problems and seeds are the same for all
-    teams. Raises ConfigError for an unknown update, and if the run names other people's code or
-    servers that are not trusted.
+    run's. `seed`: of problems and samples; None: the run's. `task_path`: the task's folder, if it
+    moved. Problems and seeds are the same for all teams. Raises ConfigError for an unknown update,
+    and if the run names other people's code or servers that are not trusted.
     """
     source, watch = _source(run), observer or Silent()
     note = watch.note
@@ -73,7 +74,9 @@ def evaluate(
     changes: dict[str, Any] = dict(backend_of(own).as_left(source, learned, folder))
     if patience_s is not None:
         changes["retry"] = {"patience_s": patience_s}
-    config = _held_out(merge(own.plain(), changes), split, budget_usd, samples, episodes)
+    if seed is not None:
+        changes["seed"] = seed
+    config = held_out_config(merge(own.plain(), changes), split, budget_usd, samples, episodes)
     note(_whom(source, learned))
     return play_measurement(prepare(config, note, held_out=True), folder, watch)
 
@@ -171,7 +174,7 @@ class Baselines:
         elif name == "best_of_n" and self.config.search.strategy in ("beam", name):
             changes["search"], samples = {"strategy": name}, None
         plain = merge(self.config.plain(), changes)
-        return _held_out(plain, self.split, None, samples, self.episodes)
+        return held_out_config(plain, self.split, None, samples, self.episodes)
 
 
 def _whom(source: Run, learned: Learned | None) -> str:
@@ -195,14 +198,14 @@ def _left(summary: Summary) -> float | None:
     return None if cap is None else max(0.0, cap - summary.cost_usd)
 
 
-def _held_out(
+def held_out_config(
     plain: Mapping[str, Any],
     split: Split,
     budget_usd: float | None,
     samples: int | None,
     episodes: int | None,
 ) -> RunConfig:
-    """A config, as plain data, that measures on the split's first `episodes` problems, or on all.
+    """A config, from plain data, that measures on the split's first `episodes` problems, or on all.
     Raises ConfigError for fewer than one."""
     if episodes is not None and episodes < 1:
         raise ConfigError(

@@ -34,6 +34,7 @@ from orchestry.rollout.rollout import task_rater
 from orchestry.sandbox import open_sandbox
 from orchestry.store.checkpoints import DISTILLED
 from orchestry.store.journal import Opened, Stopped
+from orchestry.store.recipes import recipe_in
 from orchestry.store.run import Run, Store, existing, load_run, read_config
 from orchestry.store.trackers import check_trackers
 from orchestry.task.given import leave_unscored, unscorable
@@ -50,14 +51,20 @@ def train(
     """Runs a config, or its plain data such as `{"task": "tldr"}`, to its end; returns the run.
 
     A run that stops at its budget or at Ctrl-C is returned too, with the reason in
-    `run.summary.stopped`. `orchestry.train` shows a live line on stderr; with `observer=None` it
-    shows nothing. Raises ConfigError before anything is written or spent. After any other
-    OrchestryError the run can be resumed. Works inside a running event loop (notebooks).
+    `run.summary.stopped`. Of a recipe, the run of its last stage is returned. `orchestry.train`
+    shows a live line on stderr; with `observer=None` it shows nothing. Raises ConfigError before
+    anything is written or spent. After any other OrchestryError the run can be resumed. Works
+    inside a running event loop (notebooks).
     """
     config = config if isinstance(config, RunConfig) else validate(config)
     watch = observer or Silent()
-    folder = Path(run_dir) if run_dir else new_run_folder(f"{config.task}--{config.backend}")
+    kind = "+".join(config.recipe.steps) or config.backend
+    folder = Path(run_dir) if run_dir else new_run_folder(f"{config.task}--{kind}")
     _check_name(folder)
+    if config.recipe.steps:
+        from orchestry.engine.recipes import begin_recipe  # which calls this for each stage
+
+        return begin_recipe(config, folder, watch)
     journal = folder / "journal.jsonl"
     if journal.exists() and journal.stat().st_size:
         raise ConfigError(
@@ -80,7 +87,12 @@ def resume(
     config.yaml, the task or the base has changed. `accept` accepts such changes (the journal
     records them) and a journal that lost its end.
     """
-    watch, place = observer or Silent(), existing(Path(folder))
+    watch = observer or Silent()
+    if recipe_in(Path(folder)):
+        from orchestry.engine.recipes import resume_recipe  # which calls this for a stage
+
+        return resume_recipe(Path(folder), changes or {}, watch, trust=trust, accept=accept)
+    place = existing(Path(folder))
     if (place / DISTILLED).exists():
         raise ConfigError(
             f"{place} is a distilled team, and no episodes were played in it: begin a run with its "
@@ -105,6 +117,10 @@ def prepare(
     `folder` holds the run to continue. `held_out`: at most one episode per problem.
     """
     _refuse_keys(config, environ)
+    if config.recipe.steps:
+        raise ConfigError(
+            "a recipe is several runs, and only `orchestry run` plays it: leave out recipe"
+        )
     check_trackers(config.trackers, login=need_key)
     ready = set_up(as_trained(config, folder), note, held_out)
     backend = open_backend(ready.config, ready.task, environ, need_key, folder)

@@ -193,6 +193,8 @@ def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
         if url and Mark.ADDRESS in marks(RunConfig, key):
             shown = f"{key} {url} (prompts, and a key where it wants one, would be sent there)"
             yield Place("server", _origin(str(url)), shown)
+    for own in ((raw.get("recipe") or {}).get("stages") or {}).values():
+        yield from _places(own, where)
     trackers = raw.get("trackers") or {}
     if trackers.get("wandb") == "online" and (entity := trackers.get("entity")):
         yield Place("wandb", entity, f"trackers.entity {entity} (W&B would be sent the figures)")

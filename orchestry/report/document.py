@@ -40,13 +40,19 @@ _TAUGHT = (
 
 
 def results(
-    experiments: Sequence[Experiment], drawn: Sequence[FigureFiles], command: str, undrawn: str = ""
+    experiments: Sequence[Experiment],
+    drawn: Sequence[FigureFiles],
+    command: str,
+    undrawn: str = "",
+    stages: str = "",
 ) -> str:
-    """The whole document. `command` wrote it; `undrawn` says why there are no figures."""
+    """The whole document. `command` wrote it; `undrawn` says why there are no figures; `stages` is
+    the table of a recipe's stages."""
     found = list(by_task(arms(experiments)).items())
     labels = [experiment.label for experiment in experiments]
     sections = {
         "Summary": _summary(experiments),
+        **({"Stages": stages} if stages else {}),
         "Configuration": tables.side_by_side(labels, [setup(one) for one in experiments]),
         "Learning curves": _by_task(found, _curves, drawn, "rewards"),
         "Evaluation on held-out problems": _evaluation(experiments, drawn),
@@ -173,8 +179,10 @@ class Report:
     """Why there are no figures, if they can't be drawn."""
 
 
-def write_report(experiments: Sequence[Experiment], folder: Path, command: str) -> Report:
-    """Writes the report into `folder`, with `command` as its source.
+def write_report(
+    experiments: Sequence[Experiment], folder: Path, command: str, stages: str = ""
+) -> Report:
+    """Writes the report into `folder`, with `command` as its source. `stages`: see results.
 
     Equal run directories give equal bytes. Without matplotlib there are no figures. Raises
     StoreError if the disk refuses.
@@ -183,7 +191,7 @@ def write_report(experiments: Sequence[Experiment], folder: Path, command: str) 
     document = folder / "RESULTS.md"
     try:
         drawn = [] if lacking else draw(arms(experiments), folder / "figures")
-        text = results(experiments, drawn, command, lacking)
+        text = results(experiments, drawn, command, lacking, stages)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(document, text.encode("utf-8"))
         shown = page.write_page(experiments, folder)

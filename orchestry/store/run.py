@@ -253,6 +253,11 @@ def load_run(path: str | Path) -> Run:
 def existing(folder: Path) -> Path:
     """The folder, if it holds a run; raises ConfigError."""
     if not (folder / "journal.jsonl").is_file() or not (folder / "config.yaml").is_file():
+        if (folder / "config.yaml").is_file() and (folder / "stages").is_dir():
+            raise ConfigError(
+                f"{folder} holds a recipe: name one of its stages, such as the last in "
+                f"{folder / 'stages'}"
+            )
         if (folder / "run.lock").exists() and not (folder / "config.yaml").exists():
             raise ConfigError(
                 f"{folder} has no config.yaml: restore it from a copy; if the run was cut off "

@@ -1,0 +1,380 @@
+"""Recipes: stages that play and teach one team in turn, under one budget.
+
+Each stage is a run directory in `RUN/stages`. What was done and what the team is now follow from
+these directories alone, so a resume goes on where the last process was cut off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from filelock import FileLock, Timeout
+
+from orchestry.backends.library import IN_RUN
+from orchestry.backends.local.weights import Team as Weights
+from orchestry.backends.local.weights import team_of
+from orchestry.backends.prompted import KEPT
+from orchestry.core.config import RunConfig, validate
+from orchestry.core.errors import ConfigError, LockedError
+from orchestry.core.files import to_json, write_atomic
+from orchestry.core.resolve import leaves, merge
+from orchestry.core.seeds import derive
+from orchestry.engine.changes import check_changes
+from orchestry.engine.distil import How, Settings, distil
+from orchestry.engine.evaluate import evaluate, held_out_config
+from orchestry.engine.run import prepare, resume, train
+from orchestry.engine.session import Observer
+from orchestry.engine.trust import Trust, check_trust, of_run, remember
+from orchestry.store.checkpoints import checkpoint, chosen_update
+from orchestry.store.recipes import (
+    TOOK,
+    Stage,
+    finished,
+    measured_before,
+    measurements,
+    stages_of,
+    weights_answer,
+)
+from orchestry.store.run import Run, load_run
+from orchestry.store.summary import books
+
+Stages = tuple[Stage, ...]
+_OWN = ("recipe", "backend")
+"""Keys that a stage's config has not, or has of its own."""
+_SEARCH = ("joint", "concurrency")
+"""Of `search`, the keys that backend local takes too."""
+_ADAPTERS = ("rank", "alpha", "dropout", "shared", "device", "dtype", "quantize", "threads")
+"""Of `learn`, the keys that a distillation takes over."""
+_FIXED = ("backend", "episodes", "recipe")
+"""Keys that a resume can't change, since finished stages depend on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """What the stages so far made of the team."""
+
+    weights: Path | None = None
+    """A checkpoint; None: no weights were trained."""
+    library: Path | None = None
+    """The behaviours in its prompts."""
+
+
+def begin_recipe(config: RunConfig, folder: Path, watch: Observer) -> Run:
+    """Plays a recipe into a new folder; returns the run of the stage that ended it.
+
+    All stages are checked first, as far as that is possible before the earlier ones are played.
+    """
+    stages = stages_of(folder, config.recipe.steps)
+    if (folder / "config.yaml").exists():
+        raise ConfigError(
+            f"{folder} holds a recipe: `orchestry resume {folder}`, or choose another --run-dir"
+        )
+    for plan in foreseen(config, stages).values():
+        remember(plan, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / "config.yaml", config.to_yaml().encode("utf-8"))
+    return _go_on(config, stages, watch)
+
+
+def resume_recipe(
+    folder: Path,
+    changes: Mapping[str, Any],
+    watch: Observer,
+    *,
+    trust: Trust = False,
+    accept: bool = False,
+) -> Run:
+    """Goes on with the stage that was interrupted. `changes` are those of `resume`, without
+    `episodes`."""
+    check_changes(changes)
+    if fixed := [key for key, _ in leaves(changes) if key.partition(".")[0] in _FIXED]:
+        raise ConfigError(
+            f"{fixed[0]} can't be changed on the resume of a recipe, whose finished stages depend "
+            "on it: begin another recipe"
+        )
+    config = of_run(folder, changes, trust, watch.note)
+    stages = stages_of(folder, config.recipe.steps)
+    for plan in foreseen(config, stages).values():
+        check_trust(plan, folder, trust, changes)
+    write_atomic(folder / "config.yaml", config.to_yaml().encode("utf-8"))
+    return _go_on(config, stages, watch, changes, trust, accept)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Raises LockedError while another process plays the recipe."""
+    lock = FileLock(folder / "recipe.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise LockedError(
+            f"{folder} is being played by another process: wait for it, or stop it"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _go_on(
+    config: RunConfig,
+    stages: Stages,
+    watch: Observer,
+    changes: Mapping[str, Any] | None = None,
+    trust: Trust = False,
+    accept: bool = False,
+) -> Run:
+    """Plays what is left of the stages; returns the run that ended it."""
+    folder, team = stages[0].folder.parent.parent, _first(config)
+    with _alone(folder):
+        for stage in stages:
+            run = _played(config, stages, stage, team, watch, changes or {}, trust, accept)
+            if not stage.done(run.events):
+                return run
+            team = team_after(stage, team)
+            for place, update in measurements(stages, stage, config.recipe):
+                found = _measured(config, stages, stage, place, update, watch, trust)
+                if not finished(found.events):
+                    return found
+    return run
+
+
+def _played(
+    config: RunConfig,
+    stages: Stages,
+    stage: Stage,
+    team: Team,
+    watch: Observer,
+    changes: Mapping[str, Any],
+    trust: Trust,
+    accept: bool,
+) -> Run:
+    """The run of a stage, played to its end if that was not done before."""
+    if stage.begun and stage.done((run := load_run(stage.folder)).events):
+        return run
+    watch.note(f"stage {stage.number} of {len(stages)}: {stage.step}")
+    if stage.step == "distil":
+        return _distilled(config, stages, stage, team, watch.note, trust)
+    left = _left(config, stages)
+    if stage.begun:
+        now = merge(changes, {"budget": {"usd": left}})
+        return resume(stage.folder, now, watch, trust=trust, accept=accept)
+    asked = merge(plain_of(config, stage, team), {"budget": {"usd": left}})
+    return train(validate(asked), stage.folder, watch)
+
+
+def _distilled(
+    config: RunConfig,
+    stages: Stages,
+    stage: Stage,
+    team: Team,
+    note: Callable[[str], None],
+    trust: Trust,
+) -> Run:
+    given, how = distilling(config, stage, team)
+    sources = [one.folder for one in _since_last(stages, stage)]
+    begun = time.monotonic()
+    distil(sources, stage.folder, config=given, note=note, trust=trust, **how)
+    took = to_json({"seconds": time.monotonic() - begun})
+    write_atomic(stage.folder / TOOK, took.encode("utf-8"))
+    return load_run(stage.folder)
+
+
+def _since_last(stages: Stages, stage: Stage) -> list[Stage]:
+    """The stages before this one that were played since the last `distil`."""
+    found = list[Stage]()
+    for one in stages[: stage.number - 1]:
+        found = [] if one.step == "distil" else [*found, one]
+    return found
+
+
+def _left(config: RunConfig, stages: Stages) -> float | None:
+    """Dollars that the recipe's finished runs have left of its budget. There is one unfinished run
+    at most, which counts what it spent against its own cap."""
+    if config.budget.usd is None:
+        return None
+    paths = [path.parent for stage in stages for path in stage.folder.rglob("journal.jsonl")]
+    journals = [Run(path).events for path in paths]
+    spent = sum(books(events).cost_usd for events in journals if finished(events))
+    return max(0.0, config.budget.usd - spent)
+
+
+# --- the team -----------------------------------------------------------------------------------
+
+
+def _first(config: RunConfig) -> Team:
+    source, library = config.learn.source, config.behaviors.source
+    return Team(source and source.expanduser().absolute(), library)
+
+
+def team_after(stage: Stage, team: Team) -> Team:
+    """The team that a finished stage leaves."""
+    folder = stage.folder.absolute()
+    if stage.step == "prompts" and (folder / IN_RUN).is_file():
+        return replace(team, library=folder / IN_RUN)
+    if stage.step not in ("distil", "magrpo"):
+        return team
+    run = load_run(folder)
+    learned = chosen_update(run, None)
+    kept = folder / KEPT
+    return Team(
+        checkpoint(run, learned) if learned else team.weights,
+        kept if kept.is_file() else None,  # a distillation works behaviours into the weights
+    )
+
+
+# --- the stages' configs ------------------------------------------------------------------------
+
+
+def plain_of(config: RunConfig, stage: Stage, team: Team) -> dict[str, Any]:
+    """The config of a stage that is played, as plain data."""
+    plain = {key: value for key, value in config.plain().items() if key not in _OWN}
+    again = sum(step == stage.step for step in config.recipe.steps[: stage.number - 1])
+    if again:  # other problems first, and other samples
+        plain["seed"] = derive(config.seed, stage.step, again) % 2**31
+    shape = _local if stage.step == "magrpo" else _api
+    return merge(shape(plain, stage, team), _given(config, stage))
+
+
+def _given(config: RunConfig, stage: Stage) -> dict[str, Any]:
+    """The settings that the recipe has for this stage alone."""
+    own = config.recipe.stages
+    return merge(own.get(stage.step, {}), own.get(str(stage.number), {}))
+
+
+def _api(plain: Mapping[str, Any], stage: Stage, team: Team) -> dict[str, Any]:
+    found = {**plain, "backend": "api", "agents": _without(plain, "frozen")}
+    found["learn"] = {key: v for key, v in plain.get("learn", {}).items() if key != "from"}
+    behaviors = {**plain.get("behaviors", {}), "enabled": stage.step == "prompts"}
+    if team.weights is not None:
+        found["provider"] = {"name": "local", "team": str(team.weights)}
+    found["behaviors"] = {**behaviors, "from": team.library and str(team.library)}
+    return found
+
+
+def _local(plain: Mapping[str, Any], stage: Stage, team: Team) -> dict[str, Any]:
+    search = plain.get("search", {})
+    found = {key: value for key, value in plain.items() if key != "credit"}
+    found["search"] = {key: search[key] for key in _SEARCH if key in search}
+    found |= {"backend": "local", "provider": _base(plain, team)}
+    found["learn"] = {**plain.get("learn", {}), **_sizes(team)}
+    found["behaviors"] = {"from": team.library and str(team.library)}
+    return found
+
+
+def distilling(config: RunConfig, stage: Stage, team: Team) -> tuple[dict[str, Any], How]:
+    """The config and the options of a distillation."""
+    plain, own = config.plain(), _given(config, stage)
+    how = {key: own.pop(key) for key in [*own] if key in How.__annotations__}
+    how.setdefault("drop_behaviors", team.library is not None)
+    learn = plain.get("learn", {})
+    given: dict[str, Any] = {
+        "task": config.task,
+        "seed": config.seed,
+        "provider": _base(plain, team),
+        "learn": {**{key: learn[key] for key in _ADAPTERS if key in learn}, **_sizes(team)},
+    }
+    taken = ("task_path", "options", "weights", "agents", "sampling")
+    given |= {key: plain[key] for key in taken if key in plain}
+    if "agents" in given:
+        given["agents"] = _without(plain, "frozen", "provider")
+    Settings(**cast(How, how))  # raises ConfigError for values out of range
+    return merge(given, own), cast(How, how)
+
+
+def _without(plain: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """The agents' settings without these keys."""
+    agents = plain.get("agents", {})
+    return {r: {k: v for k, v in own.items() if k not in keys} for r, own in agents.items()}
+
+
+def _base(plain: Mapping[str, Any], team: Team) -> dict[str, Any]:
+    """The base model of the weights: that of the team's adapters, else the config's."""
+    if team.weights is not None:
+        found = team_of(team.weights)
+        return {"model": found.base(next(iter(found.adapters)))}
+    asked = plain.get("provider", {})
+    here = asked.get("name", "auto") in ("auto", "embedded")
+    return {key: asked[key] for key in ("name", "model") if here and key in asked}
+
+
+def _sizes(team: Team) -> dict[str, Any]:
+    """The keys of `learn` that begin with the team's adapters."""
+    if team.weights is None:
+        return {}
+    weights: Weights = team_of(team.weights)
+    return {**weights.sizes, "from": str(team.weights)}
+
+
+def foreseen(config: RunConfig, stages: Stages) -> dict[Stage, RunConfig]:
+    """The configs of all stages that are played, checked before any is. For weights that do not
+    exist yet a free stand-in answers. Raises ConfigError."""
+    found, team = dict[Stage, RunConfig](), _first(config)
+    for stage in stages:
+        if stage.step == "distil":
+            _, how = distilling(config, stage, team)
+            if not how.get("gold") and not _since_last(stages, stage):
+                raise ConfigError(
+                    f"stage {stage.number} of the recipe, distil, has no stage to learn from: put "
+                    "search before it, or learn from gold answers (recipe.stages.distil.gold=true)"
+                )
+            continue
+        plain = plain_of(config, stage, team)
+        own = "provider" in _given(config, stage)
+        if stage.step != "magrpo" and weights_answer(stages, stage) and not own:
+            plain["provider"] = {"name": "fake"}
+        found[stage] = prepare(validate(plain)).config
+    return found
+
+
+def forecast(config: RunConfig, stages: Stages) -> list[tuple[str, RunConfig]]:
+    """What a recipe plays, by name: its stages, and the measurements of the team."""
+    asked, configs = config.recipe, foreseen(config, stages)
+    found = [(f"{one.number} {one.step}", plan) for one, plan in configs.items()]
+    standin = next(iter(configs.values()), None)
+    for stage in stages:
+        if stage.step == "search" or not asked.samples or standin is None:
+            continue
+        plain = configs.get(stage, standin).plain()
+        if stage not in configs:  # a distillation, whose weights answer
+            plain |= {"backend": "api", "provider": {"name": "fake"}}
+            plain["agents"] = _without(plain, "frozen", "provider", "model", "temperature")
+        measured = held_out_config(plain, asked.split, None, asked.samples, asked.problems)
+        measured = prepare(measured, held_out=True).config  # with the number of problems
+        times = 1 if measured_before(stages, stage) else 2
+        found += [(f"{stage.number} {stage.step}, on {asked.split}", measured)] * times
+    return found
+
+
+# --- measurements -------------------------------------------------------------------------------
+
+
+def _measured(
+    config: RunConfig,
+    stages: Stages,
+    stage: Stage,
+    place: Path,
+    update: int | None,
+    watch: Observer,
+    trust: Trust,
+) -> Run:
+    """The team on held-out problems; `place` holds the results."""
+    if (place / "config.yaml").is_file() and finished((run := load_run(place)).events):
+        return run
+    asked = config.recipe
+    return evaluate(
+        stage.folder,
+        asked.split,
+        _left(config, stages),
+        watch,
+        update,
+        asked.samples,
+        asked.problems,
+        seed=config.seed,
+        trust=trust,
+    )

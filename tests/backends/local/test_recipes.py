@@ -1,0 +1,225 @@
+"""Recipes: stages that play and teach one team in turn, under one budget, resumable anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("torch")
+
+import orchestry
+from orchestry.cli import app
+from orchestry.core.config import RunConfig, resolve
+from orchestry.core.errors import ConfigError
+from orchestry.engine.recipes import forecast
+from orchestry.engine.run import prepare, resume
+from orchestry.report.recipes import Brought, brought, stages_table
+from orchestry.store.recipes import recipe_in, stages_of
+from orchestry.store.run import Run, load_run
+from tests.backends.letters import adapters, turns
+from tests.engine.test_faults import serving
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def sets(steps: str, model: str, tasks: Path, *more: str) -> list[str]:
+    """A fake searches first; the weights are tiny."""
+    return [
+        *(f"recipe.steps={steps}", "task=letters", f"task_path=[{tasks}]", "episodes=4"),
+        *("sampling.max_tokens=8", "budget.usd=5", "cache.enabled=false", "learn.threads=1"),
+        *("learn.every=2", "learn.rank=4", "learn.alpha=8", "recipe.samples=2"),
+        *("search.k_samples=2", "recipe.stages.distil.top=1.0", "recipe.stages.distil.epochs=1"),
+        f"recipe.stages.distil.provider.model={model}",
+        f"recipe.stages.magrpo.provider.model={model}",
+        "recipe.stages.1.provider.name=fake",
+        *more,
+    ]
+
+
+def recipe(steps: str, model: str, tasks: Path, *more: str) -> RunConfig:
+    return resolve([], sets(steps, model, tasks, *more))
+
+
+def stage(folder: Path, name: str) -> Run:
+    return load_run(folder / "stages" / name)
+
+
+@pytest.fixture(scope="module")
+def whole(model: str, tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every step but prompts, and the search twice; only read."""
+    folder = tmp_path_factory.mktemp("recipes") / "run"
+    last = orchestry.train(recipe("search+distil+magrpo+search", model, tasks), folder)
+    assert last.folder == folder / "stages" / "4-search"
+    return folder
+
+
+def test_each_stage_goes_on_with_the_team_of_the_one_before(whole: Path) -> None:
+    distilled, learned = stage(whole, "2-distil"), stage(whole, "3-magrpo")
+    start = learned.folder / "start" / "left" / "adapter_model.safetensors"
+    one = distilled.folder / "checkpoints" / "000001" / "left" / "adapter_model.safetensors"
+    assert start.read_bytes() == one.read_bytes()
+    first, last = stage(whole, "1-search"), stage(whole, "4-search")
+    assert (first.summary.provider, last.summary.provider) == ("fake", "local")
+    end = learned.folder / "checkpoints" / "000004" / "left" / "adapter_model.safetensors"
+    assert (last.folder / "start" / "left" / end.name).read_bytes() == end.read_bytes()
+    assert first.config["seed"] != last.config["seed"]
+
+
+def test_the_report_shows_what_each_stage_brought(whole: Path, tmp_path: Path) -> None:
+    found = brought(whole)
+    assert [one.state for one in found] == ["done"] * 4
+    search, distilled, learned, again = found
+    assert (search.before, search.after, again.after) == (None, None, None)
+    assert distilled.before is not None
+    assert distilled.after is not None
+    assert learned.before is not None
+    assert learned.before.folder == distilled.after.folder  # played once
+    assert distilled.change is not None
+    measures = (distilled.after.measures, distilled.before.measures)
+    gained = distilled.change.mean
+    means = [one.reward.mean for one in measures if one is not None]
+    assert gained == pytest.approx(means[0] - means[1])
+    assert (search.calls, distilled.calls, learned.calls) == (4 * 2 * 2, 0, 4 * 4 * 2)
+    assert distilled.seconds > 0
+    assert stages_table(found).count("\n| ") == 5
+    said = CliRunner().invoke(app, ["report", str(whole), "--out", str(tmp_path / "out"), "--json"])
+    assert said.exit_code == 0
+    assert len(json.loads(said.stdout)["stages"]) == 4
+    assert "## Stages" in (tmp_path / "out" / "RESULTS.md").read_text()
+
+
+def test_a_finished_recipe_plays_nothing_again(whole: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "run"))
+    before = {path: path.read_bytes() for path in copy.rglob("journal.jsonl")}
+    assert resume(copy).folder == copy / "stages" / "4-search"
+    assert {path: path.read_bytes() for path in copy.rglob("journal.jsonl")} == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reach", ["1-search", "2-distil", "3-magrpo", "3-magrpo/evaluations"])
+def test_a_kill_in_any_stage_costs_nothing(
+    whole: Path, model: str, tasks: Path, tmp_path: Path, reach: str
+) -> None:
+    folder = tmp_path / "run"
+    given = [f"--set={one}" for one in sets("search+distil+magrpo+search", model, tasks)]
+    command = [sys.executable, "-m", "orchestry", "run", "--run-dir", str(folder), *given]
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said)
+        until = time.monotonic() + 120
+        while not (folder / "stages" / reach).exists() and process.poll() is None:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    resume(folder)
+    assert [one.state for one in brought(folder)] == ["done"] * 4
+    for name in ("2-distil", "3-magrpo"):
+        ours, theirs = stage(folder, name), stage(whole, name)
+        assert adapters(ours.folder) == adapters(theirs.folder)
+    assert stage(folder, "1-search").rewards == stage(whole, "1-search").rewards
+
+
+def test_one_budget_caps_all_stages(
+    model: str, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none-needed-here")
+    with serving() as (url, server):
+        asked = f"{{name: openai, model: served, base_url: '{url}/v1', timeout_s: 30}}"
+        paid = [f"recipe.stages.search.provider={asked}", "recipe.stages.1.provider=" + asked]
+        prices = ["prices.served.input=2", "prices.served.output=10", "recipe.samples=0"]
+        found = recipe("search+search", model, tasks, *paid, *prices)
+        free = orchestry.train(found, tmp_path / "free")
+        assert free.summary.stopped == "done"
+        spent = server.bill.usd
+        short = recipe("search+search", model, tasks, *paid, *prices, f"budget.usd={spent * 0.7}")
+        cut = orchestry.train(short, tmp_path / "short")
+        assert cut.folder.name == "2-search"
+        assert cut.summary.stopped == "budget"
+        assert server.bill.usd - spent <= spent * 0.7
+        before = server.bill.requests
+        done = resume(tmp_path / "short", {"budget": {"usd": 5.0}})
+        assert done.summary.stopped == "done"
+        assert server.bill.usd == pytest.approx(2 * spent)
+        assert server.bill.requests > before
+        assert load_run(tmp_path / "short" / "stages" / "1-search").summary.stopped == "done"
+
+
+def test_prompts_are_learned_and_worked_into_weights(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    library = tmp_path / "library.yaml"
+    library.write_text(
+        "task: letters\nmodel: fake-1\nbehaviors:\n"
+        "- {agent: left, text: Write many letters e., status: accepted}\n"
+    )
+    more = (f"behaviors.from={library}", "recipe.samples=0", "behaviors.provider.name=fake")
+    folder = tmp_path / "run"
+    config = recipe("prompts+magrpo+search+distil", model, tasks, *more)
+    orchestry.train(config, folder)
+    for name, told in (("1-prompts", True), ("2-magrpo", True), ("3-search", True)):
+        texts = [t.messages[0].content for one in stage(folder, name).episodes for t in turns(one)]
+        assert any("Write many letters e." in text for text in texts) == told, name
+    facts = json.loads((folder / "stages" / "4-distil" / "distil.json").read_text())
+    assert facts["settings"]["drop_behaviors"]
+
+
+def test_a_dry_run_names_every_part(model: str, tasks: Path, tmp_path: Path) -> None:
+    config = recipe("search+distil+magrpo+search", model, tasks)
+    parts = forecast(config, stages_of(tmp_path, config.recipe.steps))
+    assert [name for name, _ in parts] == [
+        *("1 search", "3 magrpo", "4 search"),
+        *("2 distil, on dev", "2 distil, on dev", "3 magrpo, on dev"),
+    ]
+    assert {one.episodes for _, one in parts} == {4}
+    given = [f"--set={one}" for one in sets("search+distil+magrpo", model, tasks)]
+    said = CliRunner().invoke(app, ["run", "--dry-run", "--json", *given])
+    assert said.exit_code == 0, said.output
+    assert [one["calls"] for one in json.loads(said.stdout)["parts"]] == [16, 32, 16, 16, 16]
+    assert not recipe_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("steps", "more", "message"),
+    [
+        ("search+fly", [], "recipe.steps"),
+        ("distil+search", [], "distil, has no stage to learn from"),
+        ("search", ["recipe.stages.9.seed=1"], "recipe.stages has '9': name a step"),
+        ("search", ["recipe.stages.search.tsk=x"], "unknown config key 'tsk'"),
+        ("search+distil", ["recipe.stages.distil.epochs=0"], "epochs is 0"),
+        ("magrpo", ["learn.every=0"], "learn.every"),
+    ],
+)
+def test_a_recipe_that_can_not_be_played_is_refused_before_anything_is(
+    model: str, tasks: Path, tmp_path: Path, steps: str, more: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        orchestry.train(recipe(steps, model, tasks, *more), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_recipe_is_not(whole: Path, model: str, tasks: Path) -> None:
+    with pytest.raises(ConfigError, match="episodes can't be changed on the resume of a recipe"):
+        resume(whole, {"episodes": 9})
+    with pytest.raises(ConfigError, match="holds a recipe: name one of its stages"):
+        load_run(whole)
+    with pytest.raises(ConfigError, match="holds a recipe: `orchestry resume"):
+        orchestry.train(recipe("search", model, tasks), whole)
+    with pytest.raises(ConfigError, match="a recipe is several runs"):
+        prepare(recipe("search", model, tasks))
+
+
+def test_a_stage_that_has_not_begun_is_shown_so(whole: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "run"))
+    shutil.rmtree(copy / "stages" / "4-search")
+    last: Brought = brought(copy)[-1]
+    assert (last.state, last.name) == ("not begun", "4 search (not begun)")
+    assert brought(copy / "stages" / "1-search") == []
