@@ -25,8 +25,9 @@ from orchestry.core.files import to_json, write_atomic
 from orchestry.core.resolve import leaves, merge
 from orchestry.core.seeds import derive
 from orchestry.engine.changes import check_changes
-from orchestry.engine.distil import How, Settings, distil
+from orchestry.engine.distil import distil
 from orchestry.engine.evaluate import evaluate, held_out_config
+from orchestry.engine.examples import How, Settings
 from orchestry.engine.run import prepare, resume, train
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, check_trust, of_run, remember
