@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
 
 import typer
 
@@ -16,6 +16,7 @@ from orchestry.cli.options import (
     OUTPUT,
     RUN,
     Json,
+    LessonFlags,
     RunFlags,
     Seed,
     TaskPath,
@@ -35,44 +36,13 @@ if TYPE_CHECKING:
     from orchestry.engine.distil import Distilled
     from orchestry.engine.examples import Examples, How
 
-WHAT, LEARNING = "What is learned", "How it is learned"
+LEARNING = "How it is learned"
 app = App()
 
 
-class DistilFlags(TypedDict, total=False):
+class DistilFlags(LessonFlags, total=False):
     """Flags of what is learned, and how; None means not given."""
 
-    method: Annotated[
-        Literal["sft", "dpo"] | None,
-        option(
-            LEARNING,
-            "sft: supervised, the winners' answers; dpo: preferences between two answers to one "
-            "prompt.  [sft]",
-        ),
-    ]
-    gold: Annotated[
-        bool | None,
-        flag(WHAT, "Learn the train problems' gold answers, with or without runs.", "--gold"),
-    ]
-    by: Annotated[
-        Literal["reward", "advantage", "credit", "rating"] | None,
-        option(WHAT, "What trajectories are compared by.  [reward]"),
-    ]
-    top: Annotated[
-        float | None,
-        option(WHAT, "Share of the trajectories that win, for each agent.  [0.2]", metavar="SHARE"),
-    ]
-    min_reward: Annotated[
-        float | None, option(WHAT, "A winner has at least this reward.  [0]", metavar="R")
-    ]
-    drop_behaviors: Annotated[
-        bool | None,
-        flag(
-            WHAT,
-            "Leave learned behaviours out of the prompts: what they taught goes into the weights.",
-            "--drop-behaviors",
-        ),
-    ]
     epochs: Annotated[
         int | None, option(LEARNING, "Passes over the examples, at most.  [4]", metavar="N")
     ]

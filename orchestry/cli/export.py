@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, cast
 
 import typer
 
 from orchestry.cli.groups import App
 from orchestry.cli.options import (
+    LESSONS,
     OUTPUT,
     Json,
+    LessonFlags,
     RunFolder,
     TaskPath,
     Trusted,
     flag,
     option,
+    spread,
     trusting,
     which_update,
 )
 
 if TYPE_CHECKING:
+    from orchestry.engine.chats import Chats
+    from orchestry.engine.examples import How
     from orchestry.engine.export import Exported
     from orchestry.engine.prompts import Prompts
 
@@ -31,13 +36,22 @@ app = App()
 
 
 @app.command("export")
+@spread
 def _command(
     run: RunFolder,
+    form: Annotated[
+        Literal["openai", "hf"] | None,
+        option(
+            LESSONS,
+            "Chats to fine-tune other models on, in this form: openai, or hf as TRL reads it.",
+            "--as",
+        ),
+    ] = None,
     merge: Annotated[
         bool, flag(LEARNED, "Whole models, the adapters merged into their base.", "--merge")
     ] = False,
     out: Annotated[
-        Path | None, option(OUTPUT, "A new folder.  [RUN/export/update-N]", metavar="DIR")
+        Path | None, option(OUTPUT, "A new folder.  [RUN/export/...]", metavar="DIR")
     ] = None,
     agents: Annotated[
         list[str] | None,
@@ -60,6 +74,7 @@ def _command(
     trust: Trusted = False,
     verbose: Annotated[bool, flag(OUTPUT, "Tracebacks.", "--verbose")] = False,
     as_json: Json = False,
+    **flags: Unpack[LessonFlags],
 ) -> None:
     """Export what a run's team learned, for use elsewhere.
 
@@ -67,6 +82,9 @@ def _command(
     model that transformers loads. Of backend api: the agents' prompts and examples with what was
     learned, as team.yaml (for `--config`) and team.py (a dict that imports nothing). A README.md
     shows the whole team and has working code.
+
+    With `--as`: the best answers of a run of any backend, chosen as `distil` does, as one file of
+    chats per agent, with a README.md that says where they come from.
     """
     from orchestry.cli.console import Notes
     from orchestry.cli.screen import console
@@ -75,6 +93,19 @@ def _command(
     from orchestry.store.run import load_run
 
     note, chosen = Notes(console(stderr=True)), which_update(update)
+    how = cast("How", {key: value for key, value in flags.items() if value is not None})
+    if form is not None:
+        _refuse(merge=merge, agent=agents, update=update)
+        from orchestry.engine.chats import export_chats
+
+        done = export_chats(
+            run, out, form, task_path=task_path or (), note=note, trust=trusting(trust), **how
+        )
+        typer.echo(json.dumps(_plain_chats(run, done)) if as_json else _told_chats(done))
+        return
+    if how:
+        name = next(iter(how)).replace("_", "-")
+        raise typer.BadParameter(f"--{name} chooses answers: add --as openai or --as hf")
     if load_run(run).config.get("backend") == "api" and not (merge or agents):
         team = export_prompts(
             run, out, update=chosen, note=note, task_path=task_path or (), trust=trusting(trust)
@@ -83,6 +114,27 @@ def _command(
         return
     found = export(run, out, merge=merge, agents=agents or (), update=chosen, note=note)
     typer.echo(json.dumps(_plain(run, found, merge)) if as_json else _told(found, merge))
+
+
+def _refuse(**given: object) -> None:
+    for name, value in given.items():
+        if value:
+            raise typer.BadParameter(f"--as writes what the agents said: leave out --{name}")
+
+
+def _plain_chats(run: Path, found: Chats) -> dict[str, Any]:
+    return {
+        "run_dir": str(run),
+        "folder": str(found.folder),
+        "form": found.form,
+        "agents": dict(found.lines),
+        "cut": found.cut,
+    }
+
+
+def _told_chats(found: Chats) -> str:
+    listed = [f"  {path}: {found.lines[role]} lines" for role, path in found.files.items()]
+    return "\n".join([f"chats in {found.folder}; README.md says where they come from", *listed])
 
 
 def _plain_team(run: Path, found: Prompts) -> dict[str, Any]:

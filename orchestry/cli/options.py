@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _CommandT = TypeVar("_CommandT", bound=Callable[..., Any])
 RUN, EVALUATION, MODEL, SEARCH, BUDGET = "Run", "Evaluation", "Model", "Search", "Budget"
 SAFETY, OUTPUT = "Safety", "Output"
+LESSONS = "Which answers"
 """Panels of the help."""
 
 
@@ -241,6 +242,42 @@ class RunFlags(TypedDict, total=False):
     patience: Patience
     allow_unsafe_code: AllowUnsafe
     trust: Trusted
+
+
+class LessonFlags(TypedDict, total=False):
+    """Flags of the answers that weights are to learn; None means not given."""
+
+    method: Annotated[
+        Literal["sft", "dpo"] | None,
+        option(
+            LESSONS,
+            "sft: the winners' answers; dpo: the better and the worse of two answers to one "
+            "prompt.  [sft]",
+        ),
+    ]
+    gold: Annotated[
+        bool | None, flag(LESSONS, "The train problems' gold answers too, or alone.", "--gold")
+    ]
+    by: Annotated[
+        Literal["reward", "advantage", "credit", "rating"] | None,
+        option(LESSONS, "What trajectories are compared by.  [reward]"),
+    ]
+    top: Annotated[
+        float | None,
+        option(
+            LESSONS,
+            "Share of the trajectories that win, for each agent; with dpo, of the pairs.  "
+            "[0.2, with dpo 1]",
+            metavar="SHARE",
+        ),
+    ]
+    min_reward: Annotated[
+        float | None, option(LESSONS, "A winner has at least this reward.  [0]", metavar="R")
+    ]
+    drop_behaviors: Annotated[
+        bool | None,
+        flag(LESSONS, "Leave learned behaviours out of the prompts.", "--drop-behaviors"),
+    ]
 
 
 def spread(command: _CommandT) -> _CommandT:

@@ -69,6 +69,8 @@ class Lesson:
     problem: str
     reward: float
     """Of its trajectory; in a preference, the mean value of the states after the answer."""
+    credit: float | None
+    """The agent's credit for its trajectory, if it was measured."""
     run: str
     """The run directory's name, or `gold`."""
     model: str
@@ -210,7 +212,7 @@ def _lessons(one: _Candidate, agent: str) -> Iterator[Lesson]:
     for turn in (turn for node in one.record.path(one.leaf.id) for turn in node.turns):
         found = lesson(turn, one.record.problem, run, reward) if turn.agent == agent else None
         if found is not None:
-            yield found
+            yield replace(found, credit=_credit(one.record, one.leaf.id, agent))
 
 
 def lesson(turn: Turn, problem: str, run: str, reward: float) -> Lesson | None:
@@ -227,6 +229,7 @@ def lesson(turn: Turn, problem: str, run: str, reward: float) -> Lesson | None:
         drawn=turn.messages,
         problem=problem,
         reward=reward,
+        credit=None,
         run=run,
         model=answer.model,
     )

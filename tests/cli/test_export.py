@@ -32,6 +32,26 @@ def test_a_run_of_prompts_is_exported(cli: CommandLine) -> None:
     cli("export", "a-run", "--update", 1).failed(2, "a-run has no update 1")
 
 
+def test_answers_are_exported_as_chats(cli: CommandLine) -> None:
+    assert cli("run", *FAKE, "--run-dir", "a-run").code == 0
+    told = cli("export", "a-run", "--as", "openai", "--top", 1)
+    assert told.code == 0
+    assert told.out.startswith("chats in a-run/export/openai; README.md says where they come from")
+    assert "\n  a-run/export/openai/writer.jsonl: " in told.out
+    found = json.loads(cli("export", "a-run", "--as", "hf", "--out", "out", "--json").out)
+    assert (found["folder"], found["form"]) == ("out", "hf")
+    assert all(Path("out", f"{role}.jsonl").exists() for role in found["agents"])
+    cli("export", "a-run", "--as", "openai").failed(2, "a-run/export/openai is not empty")
+    for args, text in (
+        (("--as", "hf", "--merge"), "--as writes what the agents said: leave out --merge"),
+        (("--min-reward", "0.5"), "--min-reward chooses answers: add --as openai or --as hf"),
+        (("--as", "csv"), "'csv' is not one of 'openai', 'hf'"),
+    ):
+        wrong = cli("export", "a-run", *args)
+        assert (wrong.code, wrong.out) == (2, "")
+        assert text in wrong.err
+
+
 def test_what_is_no_run_is_named(cli: CommandLine) -> None:
     cli("export", "nowhere").failed(2, "nowhere does not exist: give the directory")
     cli("export", ".").failed(2, ". holds no run: give the directory")
