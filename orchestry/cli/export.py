@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import typer
 
@@ -26,7 +26,6 @@ from orchestry.cli.options import (
 
 if TYPE_CHECKING:
     from orchestry.engine.chats import Chats
-    from orchestry.engine.examples import How
     from orchestry.engine.export import Exported
     from orchestry.engine.prompts import Prompts
 
@@ -35,10 +34,19 @@ LEARNED = "What was learned"
 app = App()
 
 
-@app.command("export")
-@spread
-def _command(
-    run: RunFolder,
+_Update = Annotated[
+    str | None,
+    option(
+        LEARNED,
+        "The team after update N, or the best on dev.  [the last]",
+        metavar="N|best",
+    ),
+]
+
+
+class ChatFlags(LessonFlags, total=False):
+    """Flags of chats; None means not given."""
+
     form: Annotated[
         Literal["openai", "hf"] | None,
         option(
@@ -46,7 +54,13 @@ def _command(
             "Chats to fine-tune other models on, in this form: openai, or hf as TRL reads it.",
             "--as",
         ),
-    ] = None,
+    ]
+
+
+@app.command("export")
+@spread
+def _command(
+    run: RunFolder,
     merge: Annotated[
         bool, flag(LEARNED, "Whole models, the adapters merged into their base.", "--merge")
     ] = False,
@@ -62,19 +76,12 @@ def _command(
             metavar="ROLE",
         ),
     ] = None,
-    update: Annotated[
-        str | None,
-        option(
-            LEARNED,
-            "The team after update N, or the best on dev.  [the last]",
-            metavar="N|best",
-        ),
-    ] = None,
+    update: _Update = None,
     task_path: TaskPath = None,
     trust: Trusted = False,
     verbose: Annotated[bool, flag(OUTPUT, "Tracebacks.", "--verbose")] = False,
     as_json: Json = False,
-    **flags: Unpack[LessonFlags],
+    **flags: Unpack[ChatFlags],
 ) -> None:
     """Export what a run's team learned, for use elsewhere.
 
@@ -88,32 +95,40 @@ def _command(
     """
     from orchestry.cli.console import Notes
     from orchestry.cli.screen import console
-    from orchestry.engine.export import export
-    from orchestry.engine.prompts import export_prompts
-    from orchestry.store.run import load_run
 
     note, chosen = Notes(console(stderr=True)), which_update(update)
-    how = cast("How", {key: value for key, value in flags.items() if value is not None})
-    if form is not None:
+    common: dict[str, Any] = {"note": note, "task_path": task_path or (), "trust": trusting(trust)}
+    how = {key: value for key, value in flags.items() if value is not None}
+    if form := how.pop("form", None):
         _refuse(merge=merge, agent=agents, update=update)
-        from orchestry.engine.chats import export_chats
-
-        done = export_chats(
-            run, out, form, task_path=task_path or (), note=note, trust=trusting(trust), **how
-        )
-        typer.echo(json.dumps(_plain_chats(run, done)) if as_json else _told_chats(done))
+        typer.echo(_chats(run, out, {"form": form, **how, **common}, as_json=as_json))
         return
     if how:
         name = next(iter(how)).replace("_", "-")
         raise typer.BadParameter(f"--{name} chooses answers: add --as openai or --as hf")
-    if load_run(run).config.get("backend") == "api" and not (merge or agents):
-        team = export_prompts(
-            run, out, update=chosen, note=note, task_path=task_path or (), trust=trusting(trust)
-        )
+    if _learns_prompts(run) and not (merge or agents):
+        from orchestry.engine.prompts import export_prompts
+
+        team = export_prompts(run, out, update=chosen, **common)
         typer.echo(json.dumps(_plain_team(run, team)) if as_json else _told_team(team))
         return
+    from orchestry.engine.export import export
+
     found = export(run, out, merge=merge, agents=agents or (), update=chosen, note=note)
     typer.echo(json.dumps(_plain(run, found, merge)) if as_json else _told(found, merge))
+
+
+def _learns_prompts(run: Path) -> bool:
+    from orchestry.store.run import load_run
+
+    return load_run(run).config.get("backend") == "api"
+
+
+def _chats(run: Path, out: Path | None, how: dict[str, Any], *, as_json: bool) -> str:
+    from orchestry.engine.chats import export_chats
+
+    done = export_chats(run, out, **how)
+    return json.dumps(_plain_chats(run, done)) if as_json else _told_chats(done)
 
 
 def _refuse(**given: object) -> None:
