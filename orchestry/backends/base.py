@@ -160,6 +160,11 @@ class Backend(ABC):
         return None
 
     @property
+    def last_update(self) -> Mapping[str, Any]:
+        """The last update's state for the journal, if weights are trained."""
+        return {}
+
+    @property
     def dev_rewards(self) -> dict[str, float]:
         """Mean rewards on dev `before` learning, at the `last` evaluation and at the `best`, if
         there were evaluations."""

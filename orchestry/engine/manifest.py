@@ -81,6 +81,7 @@ def summary_of(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summ
         lost_usd=ledger.lost,
         failed_calls=backend.gateway.failed,
         updates=backend.updates,
+        learning=summary.last_figures(backend.last_update),
         dev_rewards=backend.dev_rewards,
         best_update=backend.best_update,
         seconds=seconds,

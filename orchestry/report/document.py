@@ -108,7 +108,9 @@ def _curves(of_task: Sequence[Arm]) -> str:
     smooth = window([run for arm in played for run in arm.runs])
     unit = axis(played[0].runs[0])
     over = f"means of {smooth} {unit}" if smooth > 1 else "unsmoothed"
-    return f"First, best and last point of each curve, {over}:\n\n{tables.curves(played, smooth)}"
+    found = f"First, best and last point of each curve, {over}:\n\n{tables.curves(played, smooth)}"
+    drawn = tables.learning(played)
+    return f"{found}\n\nThe trained agents' answers:\n\n{drawn}" if drawn else found
 
 
 def _kinds(of_task: Sequence[Arm]) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 
 from orchestry.core.types import TASK_ERROR
 from orchestry.report.curves import (
+    QUARTER,
     Curve,
     Portion,
     axis,
@@ -40,7 +42,7 @@ from orchestry.store.journal import (
 )
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run
-from orchestry.store.summary import failures, seconds
+from orchestry.store.summary import LEARNING, failures, seconds
 
 
 def side_by_side(labels: Sequence[str], columns: Sequence[Mapping[str, str]]) -> str:
@@ -71,6 +73,25 @@ def _curves(arm: Arm, smooth: int, several: bool) -> Iterator[list[str]]:
         name = f"{inline(experiment.label)}: dev problems" if several else "dev problems"
         places = min(dev), max(dev, key=lambda update: (dev[update], -update)), max(dev)
         yield [name, *(f"{dev[at]:.3f} ({at})" for at in places), f"{len(dev)}"]
+
+
+def learning(arms: Sequence[Arm]) -> str:
+    """What trained answers were like: each run's figures in the first and the last quarter of its
+    updates; '' if no weights were trained."""
+    rows = list[list[str]]()
+    for experiment in (one for arm in arms for one in arm.experiments):
+        events = experiment.run.events
+        states = [event.state for event in events if isinstance(event, Learned)]
+        size = max(1, len(states) // QUARTER)
+        for name, meaning in LEARNING.items():
+            parts = [
+                [s[name] for s in half if name in s] for half in (states[:size], states[-size:])
+            ]
+            if all(parts):
+                who = f"{inline(experiment.label)}: " if len(arms) > 1 else ""
+                rows.append([f"{who}{meaning}", *(f"{fmean(part):.3g}" for part in parts)])
+    header = ["", "first quarter of the updates", "last quarter"]
+    return table(header, rows) if rows else ""
 
 
 def _points(found: Curve) -> list[str]:

@@ -255,6 +255,8 @@ class Summary(Frozen):
     """Updates of the library of behaviours, or of the weights."""
     taught: int | None = None
     """Backend local: updates that had something to learn from."""
+    learning: dict[str, float] = Field(default_factory=dict)
+    """Backend local: figures of the last update, such as `entropy` and `truncated`."""
     dev_rewards: dict[str, float] = Field(default_factory=dict)
     """Backend local: mean rewards on dev `before`, at the `last` evaluation and at the `best`."""
     best_update: int | None = None
@@ -284,6 +286,7 @@ class Metrics:
         self.best = max(self.best, record.reward)
         self.usd += record.usd
         spread = [abs(a) for group in record.groups for a in group.advantages]
+        answers = [turn.completion for node in record.nodes for turn in node.turns]
         return {
             "episode": record.episode,
             "reward": record.reward,
@@ -293,6 +296,8 @@ class Metrics:
             "mean_abs_advantage": sum(spread) / len(spread) if spread else 0.0,
             "calls": record.calls,
             "leaves": len(list(record.leaves())),
+            "answer_tokens": sum(one.output_tokens for one in answers) / max(1, len(answers)),
+            "truncated": sum(one.stop == "length" for one in answers) / max(1, len(answers)),
             "usd": record.usd,
             "total_usd": self.usd,
             **{f"part/{part.name}": part.value for part in record.best_node.score.parts},

@@ -30,6 +30,16 @@ from orchestry.store.journal import (
 from orchestry.store.records import EpisodeRecord, Summary, UsageRecord
 
 NANO = 1_000_000_000
+LEARNING = {
+    "entropy": "entropy of the drawing policy, nats per token (estimate from drawn tokens)",
+    "length": "answer length, tokens",
+    "truncated": "share of answers cut off at their token limit",
+    "flat": "share of problems whose trajectories all earned the same",
+    "kl": "KL to the base, nats per token (k3 estimate)",
+    "clipped": "share of ratios outside learn.clip",
+}
+"""The figures of an update of weights that say what its answers were like, and their meanings; see
+backends.local.diagnostics."""
 _USES = {"act": "search", "judge": "judge", "credit": "credit"}
 """The summary's category per purpose of a call; all others are learning."""
 
@@ -170,6 +180,7 @@ class Books:
     lost_usd: float
     failed_calls: int
     updates: int
+    learning: Mapping[str, float]
     dev_rewards: Mapping[str, float]
     best_update: int | None
     seconds: float
@@ -184,6 +195,7 @@ def books(events: Sequence[Event]) -> Books:
         if isinstance(event, Answered):
             usage.add(event)
     evaluated = [event for event in events if isinstance(event, Evaluated)]
+    states = [event.state for event in events if isinstance(event, Learned)]
     top = best_evaluation(evaluated)
     return Books(
         provider=opened.provider if opened else "",
@@ -193,10 +205,16 @@ def books(events: Sequence[Event]) -> Books:
         lost_usd=balance.lost / NANO,
         failed_calls=len(failures(events)),
         updates=sum(isinstance(event, Learned) for event in events),
+        learning=last_figures(states[-1] if states else {}),
         dev_rewards=dev_summary(evaluated),
         best_update=top.update if top else None,
         seconds=seconds(events),
     )
+
+
+def last_figures(state: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of LEARNING in an update's state; empty for an update of prompts."""
+    return {name: float(state[name]) for name in LEARNING if name in state}
 
 
 def summarise_journal(
@@ -240,6 +258,7 @@ def summarise_journal(
         calls_by_provider={name: sum(row.calls for row in rows) for name, rows in asked.items()},
         judgements=dict(sorted(judged.items())),
         updates=books.updates,
+        learning=dict(books.learning),
         dev_rewards=dict(books.dev_rewards),
         best_update=books.best_update,
         usage=books.usage,

@@ -23,6 +23,7 @@ from orchestry.backends.base import NO_KEYS, Backend, Evaluation, Update
 from orchestry.backends.library import IN_RUN, Library, empty_library, read_library, to_yaml
 from orchestry.backends.local.credit import Counterfactuals, counterfactuals
 from orchestry.backends.local.dev import DevEvaluations, dev_problems, empty_updates, leftover
+from orchestry.backends.local.diagnostics import Learnt, drawn
 from orchestry.backends.local.groups import group_sizes
 from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.model import require_installed
@@ -45,7 +46,7 @@ from orchestry.store.run import Run, Store
 from orchestry.task.base import BaseTask
 
 if TYPE_CHECKING:
-    from orchestry.backends.local.trainer import Learnt, Trainer
+    from orchestry.backends.local.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,10 @@ class LocalBackend(Backend):
             self.notes += leftover(config.episodes, self.every)
         self._played: dict[int, tuple[Tree[Any], Counterfactuals | None]] = {}
         """Trees of the episodes since the last update."""
+        self._state: Mapping[str, Any] = {}
+        """Of the last update."""
+        self._drawing: list[float] = [0, 0.0]
+        """Tokens drawn since the last update, and the seconds that took."""
         self._samples = list[int]()
         """Actions learned from, per update."""
         self._models = {role: one.model for role, one in self._drawn(self.team(task)).items()}
@@ -249,6 +254,11 @@ class LocalBackend(Backend):
         return round(plays * self._dev_share)
 
     @property
+    def last_update(self) -> Mapping[str, Any]:
+        """See Backend."""
+        return self._state
+
+    @property
     def dev_rewards(self) -> dict[str, float]:
         """See Backend."""
         return self._dev.rewards
@@ -279,6 +289,7 @@ class LocalBackend(Backend):
         """
         learned = [event for event in store.events if isinstance(event, Learned)]
         self._samples, self._store = [one.state["samples"] for one in learned], store
+        self._state = learned[-1].state if learned else {}
         async with super().open(store, task, rate, on_warn):
             last = self._last(learned)
             self._trainer = await asyncio.to_thread(self._load, task, last, on_warn)
@@ -459,7 +470,10 @@ class LocalBackend(Backend):
         self.gateway.pulse.doing = "drawing"
         began = time.monotonic()
         answers = await asyncio.to_thread(self._trainer.draw, requests, n)
-        seconds = (time.monotonic() - began) / max(1, n * len(requests))
+        whole = time.monotonic() - began
+        self._drawing[0] += sum(one.output_tokens for samples in answers for one in samples)
+        self._drawing[1] += whole
+        seconds = whole / max(1, n * len(requests))
         for request, samples in zip(requests, answers, strict=True):
             for index, completion in enumerate(samples):
                 self.gateway.note(sample_of(request, index), completion, seconds)
@@ -477,7 +491,9 @@ class LocalBackend(Backend):
         Raises LearnError for non-finite numbers; only the batch is saved then.
         """
         heard = self._hear(block, said, again)
-        done, seen = await self._learn([self._played[record.episode] for record in block])
+        played = [self._played[record.episode] for record in block]
+        done, seen = await self._learn(played)
+        figures = {**done.beside(drawn([tree for tree, _ in played])), **self._pace(), **seen}
         self._played.clear()
         every, keep = self.config.learn.every, self.config.learn.keep
         name = _checkpoint((self.updates + 1) * every)
@@ -487,8 +503,8 @@ class LocalBackend(Backend):
         self._samples.append(done.samples)
         reward = fmean([record.mean_leaf_reward for record in block] or [0.0])
         files = file_digests(self._store.folder / name)
-        state = {"checkpoint": name.as_posix(), "files": files, "reward": reward}
-        state |= {**done.figures(), **seen}
+        state = {"checkpoint": name.as_posix(), "files": files, "reward": reward, **figures}
+        self._state = state
         note = f"update {self.updates}: mean reward {reward:.3f}, {done.line()}"
         if self.config.learn.group_size is None:
             sizes = state["group_sizes"] = [len(list(record.leaves())) for record in block]
@@ -498,6 +514,11 @@ class LocalBackend(Backend):
         last = self.updates == self.config.episodes // every
         more = empty_updates(self._samples, reward, last)
         return Update(state, {}, [*heard, note, *more])
+
+    def _pace(self) -> dict[str, float]:
+        """Tokens drawn per second since the last update, dev problems and replays included."""
+        (tokens, seconds), self._drawing = self._drawing, [0, 0.0]
+        return {"tokens_per_s": tokens / seconds} if seconds else {}
 
     def _hear(
         self,

@@ -31,9 +31,10 @@ import torch.distributed as dist
 from torch.nn import Parameter
 
 from orchestry.backends.local.batch import Batch
+from orchestry.backends.local.diagnostics import Learnt, Tally
 from orchestry.backends.local.optimizer import Step
 from orchestry.backends.local.sampler import Beat, Drawn, Prompt, still
-from orchestry.backends.local.trainer import Learnt, Trainer
+from orchestry.backends.local.trainer import Trainer
 from orchestry.core.errors import ConfigError, LearnError, OrchestryError, reason
 from orchestry.core.learning import LearnConfig
 from orchestry.core.machine import Launch, launched
@@ -91,22 +92,26 @@ class ParallelTrainer(Trainer):
 
     def _backward(
         self, batch: Batch, olds: Sequence[torch.Tensor] | None
-    ) -> tuple[float, list[torch.Tensor]]:
-        """The gradient and loss of the whole batch, and the log-probabilities of its own share."""
+    ) -> tuple[float, list[torch.Tensor], Tally]:
+        """The gradient, loss and figures of the whole batch, and the log-probabilities of its own
+        share."""
         share, logprobs = self._share(batch), list[torch.Tensor]()
 
-        def part() -> float:
-            loss, mine = super(ParallelTrainer, self)._backward(share, olds)
+        def part() -> tuple[float, Tally]:
+            loss, mine, tally = super(ParallelTrainer, self)._backward(share, olds)
             logprobs.extend(mine)
-            return loss
+            return loss, tally
 
         try:
-            losses = self._processes.together(part)
+            parts = self._processes.together(part)
         except Exception:
             self.optimizer.drop()  # another process failed, and this one has its part
             raise
         self._processes.add_up([w for crew in self.crews for w in crew.adapters.parameters()])
-        return sum(losses), logprobs
+        whole = Tally()
+        for _, tally in parts:
+            whole.join(tally)
+        return sum(loss for loss, _ in parts), logprobs, whole
 
     def _step(self) -> Step:
         """See Trainer; every process takes the step, or all end."""

@@ -139,7 +139,7 @@ def policy_loss(
     ):
         gain_T = _gain(new_T, advantage, clip, old_T)
         if reference_T is not None:
-            gain_T = gain_T - kl * _k3(new_T, reference_T)
+            gain_T = gain_T - kl * k3(new_T, reference_T)
         gains.append(gain_T.sum() if reduce == "sum" else gain_T.mean())
     return -sum(gains[1:], start=gains[0]) / (actions or len(logprobs))
 
@@ -172,7 +172,7 @@ def _gain(
     return (advantage * ratio_T).minimum(advantage * clipped_T)
 
 
-def _k3(new_T: Tensor, reference_T: Tensor) -> Tensor:
+def k3(new_T: Tensor, reference_T: Tensor) -> Tensor:
     """KL(policy, reference) as each drawn token estimates it; never negative; shape (T,)."""
     difference_T = reference_T - new_T
     return difference_T.expm1() - difference_T

@@ -28,6 +28,7 @@ from orchestry.backends.local.batch import (
     packed,
 )
 from orchestry.backends.local.critic import Critic
+from orchestry.backends.local.diagnostics import Learnt, Tally, tally_of
 from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.magrpo import policy_loss
 from orchestry.backends.local.memory import MicroBatches, fitting, out_of_memory
@@ -55,40 +56,6 @@ _Draw = Callable[[Sequence[Prompt], int], list[list[Drawn]]]
 """Draws `n` answers per prompt, in order; see Sampler.draw."""
 _PART = ".part"
 _AGAIN = "begin another run from an earlier checkpoint (learn.from)"
-
-
-@dataclass(frozen=True, slots=True)
-class Learnt:
-    """The result of one update."""
-
-    step: Step
-    loss: float
-    """The loss of all agents together; its size says little, only its gradient matters."""
-    samples: int
-    """Actions learned from."""
-    skipped: int
-    """Actions with zero advantage, which are skipped."""
-    tokens: int
-    """Answers' tokens learned from."""
-
-    def figures(self) -> dict[str, Any]:
-        """The part for the journal."""
-        return {
-            "loss": self.loss,
-            "rate": self.step.rate,
-            "norms": dict(self.step.norms),
-            "samples": self.samples,
-            "skipped": self.skipped,
-            "tokens": self.tokens,
-        }
-
-    def line(self) -> str:
-        """The line for the user."""
-        norms = ", ".join(f"{agent} {norm:.2g}" for agent, norm in self.step.norms.items())
-        return (
-            f"{self.samples} actions used, {self.skipped} skipped (equal rewards), "
-            f"gradient norms {norms}"
-        )
 
 
 class Trainer:
@@ -155,17 +122,19 @@ class Trainer:
 
         Raises LearnError for non-finite numbers, before the step changes a weight.
         """
-        olds = list[torch.Tensor]()
+        olds, figures = list[torch.Tensor](), Tally()
         for epoch in range(self._settings.epochs):
-            loss, logprobs = self._backward(batch, olds if epoch else None)
+            loss, logprobs, tally = self._backward(batch, olds if epoch else None)
             step = self._step()
             olds = olds or logprobs
+            figures = Tally({**tally.sums, **figures.of("kl")})
         return Learnt(
             step=step,
             loss=loss,
             samples=len(batch.samples),
             skipped=batch.skipped,
             tokens=sum(len(sample.ids) for sample in batch.samples),
+            means=figures.means(),
         )
 
     def loss(self, batch: Batch) -> float:
@@ -208,8 +177,8 @@ class Trainer:
 
     def _backward(
         self, batch: Batch, olds: Sequence[torch.Tensor] | None
-    ) -> tuple[float, list[torch.Tensor]]:
-        """Accumulates the gradient; returns the loss and the actions' log-probabilities.
+    ) -> tuple[float, list[torch.Tensor], Tally]:
+        """Accumulates the gradient; returns the loss, the actions' log-probabilities and figures.
 
         If memory runs out, smaller micro-batches give the same sum.
         """
@@ -220,9 +189,9 @@ class Trainer:
 
     def _added_up(
         self, batch: Batch, olds: Sequence[torch.Tensor] | None, micro_tokens: int
-    ) -> tuple[float, list[torch.Tensor]]:
+    ) -> tuple[float, list[torch.Tensor], Tally]:
         self._reseed()
-        total, logprobs = 0.0, list[torch.Tensor]()
+        total, logprobs, tally = 0.0, list[torch.Tensor](), Tally()
         known = iter(olds) if olds is not None else None
         for crew in self.crews:
             for part in crew.parts(batch, micro_tokens, known):
@@ -230,7 +199,8 @@ class Trainer:
                 self.optimizer.backward(part.loss)
                 total += part.loss.item()
                 logprobs += part.logprobs
-        return total, logprobs
+                tally.join(part.tally)
+        return total, logprobs, tally
 
     def _reseed(self) -> None:
         """Makes dropout masks depend only on the run's seed and the step."""
@@ -360,6 +330,7 @@ class _Part:
     loss: torch.Tensor
     logprobs: tuple[torch.Tensor, ...]
     """(T,) per action, without gradient."""
+    tally: Tally
 
 
 class Crew:
@@ -485,17 +456,22 @@ class Crew:
             left = iter(advantages)
             for micro in micro_batches(groups, micro_tokens):
                 logprobs = self._logprobs(micro, role)
+                before = [next(olds) for _ in logprobs] if olds else None
+                reference = self._reference(micro, role) if self._settings.kl else None
                 loss = policy_loss(
                     logprobs,
                     [next(left) for _ in logprobs],
                     reduce=self._settings.reduce,
                     actions=batch.actions[role],
                     clip=self._settings.clip if olds else None,
-                    old_logprobs=[next(olds) for _ in logprobs] if olds else None,
+                    old_logprobs=before,
                     kl=self._settings.kl,
-                    reference_logprobs=self._reference(micro, role) if self._settings.kl else None,
+                    reference_logprobs=reference,
                 )
-                yield _Part(loss, tuple(each.detach() for each in logprobs))
+                found = tuple(each.detach() for each in logprobs)
+                yield _Part(
+                    loss, found, tally_of(role, found, before, reference, self._settings.clip)
+                )
 
     def totals(self, samples: Sequence[Sample], micro_tokens: int) -> Iterator[tuple[int, float]]:
         """The log-probability of each answer of this crew's agents, after its place among them."""

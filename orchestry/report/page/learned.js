@@ -74,7 +74,10 @@ function evidence(found, name, run, open) {
 }
 
 const FIGURES = { reward: 'mean reward', loss: 'loss', advantage: 'advantage', rate: 'learning rate',
-  samples: 'actions used', skipped: 'skipped (equal rewards)', tokens: 'tokens' };
+  samples: 'actions used', skipped: 'skipped (equal rewards)', tokens: 'tokens',
+  entropy: 'entropy, nats per token', length: 'answer length, tokens', truncated: 'answers cut off',
+  flat: 'problems without variance', kl: 'KL to the base, nats per token',
+  clipped: 'ratios clipped', tokens_per_s: 'tokens drawn per second' };
 
 /** Updates of the weights: their figures as curves, then each with its checkpoint. */
 function weights(run) {
