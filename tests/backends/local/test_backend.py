@@ -242,7 +242,7 @@ def test_non_finite_numbers_stop_the_run_and_the_batch_is_kept(
         (["provider.name=fake"], "has no provider fake: leave out provider.name"),
         (
             ["agents.left.provider=anthropic"],
-            "leave out agents.left.provider, and name a base of the agent's own in agents.left",
+            "leave out agents.left.provider and name a base of the agent's own in agents.left",
         ),
         (["agents.left.model=./other"], r"the model './other' is not a folder here"),
         (["learn.group_size=1"], "every advantage is 0, so nothing would be learned"),

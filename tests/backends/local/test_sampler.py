@@ -74,7 +74,8 @@ def test_logprobs_are_those_of_a_plain_forward(kind: Kind) -> None:
                     answer.ids,
                     prompt.temperature,
                 )
-            assert answer.logprobs == pytest.approx(expected.tolist(), abs=1e-5)
+            # Sums of float32 in another order; how far apart they are depends on the processor.
+            assert answer.logprobs == pytest.approx(expected.tolist(), abs=3e-5)
 
 
 @pytest.mark.parametrize("n", [1, pytest.param(8, marks=pytest.mark.slow)])
