@@ -136,6 +136,15 @@ class AgentConfig(Frozen):
     frozen: bool = False
     """Backend local: keep this agent as it is, while the others learn beside it. Its answers come
     from its adapter (of `learn.from`, else the base alone) or, paid, from its `provider`."""
+    infer: bool = False
+    """Whether the agent, before each action, says in one line what it believes its partners will
+    do: one more call, shown to itself alone. The part `infer_accuracy_ROLE` of the reward compares
+    the line with what they then did."""
+    infer_bonus: _Weight = 0.0
+    """Weight of that part in the team's reward, beside the weights of the task's own parts."""
+    chain: tuple[str, ...] = Field((), max_length=8)
+    """Calls before each action, in order: `plan`, `draft`, `doubts`, or an instruction of your own.
+    Each sees what the earlier ones of the same move said; only the last call is the action."""
     system_prompt: str | None = None
     """None: the task's own, followed by `goal` if that is given."""
     examples: tuple[Example, ...] = Field((), max_length=20)
@@ -144,6 +153,17 @@ class AgentConfig(Frozen):
     """None: the task's own. The judge reads it too."""
     role: str | None = None
     """The agent's role, if `agents` is a list. If `agents` is a mapping, its keys are the roles."""
+
+    @model_validator(mode="after")
+    def _thinks_sensibly(self) -> Self:
+        if self.infer_bonus and not self.infer:
+            raise ValueError(
+                f"infer_bonus={self.infer_bonus:g} pays for inferences, and infer is false: set "
+                "infer=true, or leave the bonus out"
+            )
+        if not all(step.strip() for step in self.chain):
+            raise ValueError("chain has a blank step: write plan, draft, doubts or an instruction")
+        return self
 
     @property
     def said(self) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from orchestry.core.errors import Endless, SandboxError, TaskFault, reason
 from orchestry.core.types import SPLITS, Problem, Sandbox, Score, Split, Tools
+from orchestry.task.arrangements import Wrapped
 from orchestry.task.base import BaseTask, rubric_fault
 from orchestry.task.fuzz import fuzz
 from orchestry.task.guard import MAX_STAGES, Play, evaluated, said, tells
@@ -160,7 +161,8 @@ async def check_task(
 def _check_problems(case: _Case) -> dict[Split, list[Problem]]:
     """The problems by split, as far as they can be loaded."""
     options = case.task.options.model_dump(exclude_unset=True)
-    again = type(case.task)(case.task.part_weights, options)
+    own = case.task.task if isinstance(case.task, Wrapped) else case.task
+    again = type(own)(own.part_weights, options)
     splits: dict[Split, list[Problem]] = {}
     home: dict[str, Split] = {}
     for split in SPLITS:

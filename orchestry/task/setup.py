@@ -17,6 +17,7 @@ from orchestry.task.base import BaseTask, TeamTask, rubric_fault
 from orchestry.task.given import given
 from orchestry.task.guard import count_stages, task_boundary
 from orchestry.task.registry import bundled, folder_of, load_task
+from orchestry.task.thinking import check_bonus, thoughtful
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,14 @@ def set_up(config: RunConfig, note: Callable[[str], None], held_out: bool = Fals
     digests = task_digests(task)
     _give_agents(task, config)
     config, task = arranged(config, task)
+    task = thoughtful(config, task)
     problems = _problems(task, config) if config.problem is None else (given(task, config),)
     if held_out:
         config = config.model_copy(update={"episodes": min(config.episodes, len(problems))})
     count_stages(task, problems[0])  # a task that never ends would spend without end
     check_first_state(config, task, problems[0])
+    if config.baseline is None:
+        check_bonus(task, problems[0])
     return Setup(config, task, problems, digests)
 
 
@@ -55,7 +59,7 @@ def playable(config: RunConfig, note: Callable[[str], None]) -> BaseTask[Any]:
     `set_up`."""
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
     _give_agents(task, config)
-    return arranged(config, task)[1]
+    return thoughtful(*arranged(config, task))
 
 
 def task_digests(task: BaseTask[Any]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from orchestry.core.thoughts import kind_of
 from orchestry.report.held_out import in_words
 from orchestry.report.page.entry import Kind, PageRun, entry
 from orchestry.report.page.texts import LineTable, embedded, numbered
@@ -81,6 +82,8 @@ def _tree(record: EpisodeRecord, lines: LineTable, left: int) -> tuple[str, int]
         for turn in node["turns"]:
             # Token ids and log-probabilities are not shown.
             turn["completion"].pop("tokens", None)
+            if kind := kind_of(turn["messages"][-1]["content"] if turn["messages"] else ""):
+                turn["kind"] = kind
     tree = embedded(numbered(plain, lines))
     cost = len(tree.encode("utf-8")) + len(embedded(lines.all[before:]).encode("utf-8"))
     if cost > left:

@@ -127,13 +127,18 @@ function judged(node, rating) {
   return found;
 }
 
+const THOUGHTS = {
+  belief: ' infers what the others will do; nobody else sees this',
+  step: ' prepares its action; nobody else sees this',
+};
+
 function move(node, place, moves) {
   const figures = el('p', { class: 'fine' }, `value ${fixed(valueIn(node))} by ` +
     `${valuedBy(node)}, advantage ${signed(advantageOf(node))}` +
     (node.survived ? '' : ', pruned'));
   return el('li', { class: place === moves - 1 ? 'move last' : 'move' },
     node.turns.map((turn) => [
-      el('h5', {}, shown(turn.agent)), place === moves - 1 ? null : figures, turnBlock(turn)]));
+      el('h5', {}, shown(turn.agent) + (THOUGHTS[turn.kind] ?? '')), place === moves - 1 ? null : figures, turnBlock(turn)]));
 }
 
 function turnBlock(turn) {
