@@ -18,7 +18,17 @@ from orchestry.backends.api.backend import ApiBackend, Dev
 from orchestry.backends.api.learner import Learner
 from orchestry.backends.base import Backend
 from orchestry.core.seeds import derive
-from orchestry.core.types import Completion, Part, Policy, Rate, Request, Score, Trajectory
+from orchestry.core.thoughts import kind_of
+from orchestry.core.types import (
+    Completion,
+    Part,
+    Policy,
+    Rate,
+    Request,
+    Score,
+    Trajectory,
+    Turn,
+)
 from orchestry.engine.lengths import FEWEST, KINDS, Length, Measured
 from orchestry.engine.plan import Plan
 from orchestry.models.fake import MEDIAN_SHARE, SIGMA, clip_tokens, filler, instance, output_prior
@@ -167,7 +177,7 @@ def drawn_scores(
     def one(node: Trajectory[Any]) -> Score:
         place, said = (seed, node.problem.id, node.seed), [t.completion for t in node.turns]
         own = random.Random(derive(*place, node.id, *(one.output_tokens for one in said)))
-        if node.turns and own.random() < ties.get(node.turns[-1].agent, 0.0):
+        if node.turns and own.random() < _tying(node.turns[-1], ties):
             own = random.Random(derive(*place, node.id.parent))
         value = own.choice(earlier) if earlier else own.random()
         return Score(parts=(Part(name="drawn", value=value),), feedback=feedback)
@@ -176,6 +186,11 @@ def drawn_scores(
         return [one(node) for node in nodes]
 
     return rate
+
+
+def _tying(turn: Turn, ties: Mapping[str, float]) -> float:
+    """How often siblings with such a last turn tie: always after a thought, which is no action."""
+    return 1.0 if kind_of(turn.messages[-1].content) else ties.get(turn.agent, 0.0)
 
 
 async def rehearse(plan: Plan, standin: Standin) -> Mapping[str, float]:
