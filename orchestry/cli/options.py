@@ -52,7 +52,7 @@ def flag(panel: str, help: str, name: str) -> Any:
 
 def run_folders(incomplete: str) -> Iterator[str]:
     """Runs in ./runs, the newest first, and `last`."""
-    yield from ("last", *(str(path.parent) for path in reversed(_journals())))
+    yield from ("last", *map(str, reversed(_runs())))
 
 
 def task_names(ctx: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
@@ -68,11 +68,14 @@ def presets(incomplete: str) -> Iterator[str]:
     yield from sorted({path.stem for place in _configs() for path in place.glob("*.yaml")})
 
 
-def _journals() -> list[Path]:
-    """The runs in ./runs, the one written last at the end."""
-    found = Path("runs").glob("*/journal.jsonl")
-    runs = [path for path in found if path.with_name("config.yaml").is_file()]
-    return sorted(runs, key=lambda path: (path.stat().st_mtime_ns, path))
+def _runs() -> list[Path]:
+    """The runs and recipes in ./runs, the one written last at the end."""
+    found = dict[Path, int]()
+    for config in Path("runs").glob("*/config.yaml"):
+        own, stages = (config.parent.glob(f"{at}journal.jsonl") for at in ("", "stages/*/"))
+        if written := [path.stat().st_mtime_ns for path in (*own, *stages)]:
+            found[config.parent] = max(written)
+    return sorted(found, key=lambda folder: (found[folder], folder))
 
 
 # --- arguments and options ------------------------------------------------------------------------
@@ -82,9 +85,9 @@ def run_folder(text: str) -> Path:
     """A run's directory; `last` is the run in ./runs that was written last."""
     if text != "last" or Path(text).exists():
         return Path(text)
-    if not (journals := _journals()):
+    if not (runs := _runs()):
         raise typer.BadParameter("there is no run in ./runs yet: give a run's directory")
-    return journals[-1].parent
+    return runs[-1]
 
 
 def which_update(text: str | None) -> int | Literal["best"] | None:

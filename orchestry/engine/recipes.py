@@ -49,8 +49,13 @@ _OWN = ("recipe", "backend")
 """Keys that a stage's config has not, or has of its own."""
 _SEARCH = ("joint", "concurrency")
 """Of `search`, the keys that backend local takes too."""
-_ADAPTERS = ("rank", "alpha", "dropout", "shared", "device", "dtype", "quantize", "threads")
+_ADAPTERS = (
+    *("rank", "alpha", "rslora", "targets", "dropout", "shared", "device", "dtype", "quantize"),
+    *("threads", "micro_tokens", "gradient_checkpointing", "max_grad_norm", "top_p", "top_k"),
+)
 """Of `learn`, the keys that a distillation takes over."""
+_PLAYED: dict[str, Any] = {"split": "train", "baseline": None, "problem": None}
+"""Keys with the values that a recipe's stages have."""
 _FIXED = ("backend", "episodes", "recipe")
 """Keys that a resume can't change, since finished stages depend on them."""
 
@@ -71,6 +76,7 @@ def begin_recipe(config: RunConfig, folder: Path, watch: Observer) -> Run:
     All stages are checked first, as far as that is possible before the earlier ones are played.
     """
     stages = stages_of(folder, config.recipe.steps)
+    _refuse_backend(config)
     if (folder / "config.yaml").exists():
         raise ConfigError(
             f"{folder} holds a recipe: `orchestry resume {folder}`, or choose another --run-dir"
@@ -312,6 +318,12 @@ def _sizes(team: Team) -> dict[str, Any]:
     return {**weights.sizes, "from": str(team.weights)}
 
 
+def _refuse_backend(config: RunConfig) -> None:
+    """Raises ConfigError for a setting that a new recipe would ignore."""
+    if "backend" in config.model_fields_set:
+        raise ConfigError("each step of a recipe has its own backend: leave out --backend")
+
+
 def foreseen(config: RunConfig, stages: Stages) -> dict[Stage, RunConfig]:
     """The configs of all stages that are played, checked before any is. For weights that do not
     exist yet a free stand-in answers. Raises ConfigError."""
@@ -326,6 +338,10 @@ def foreseen(config: RunConfig, stages: Stages) -> dict[Stage, RunConfig]:
                 )
             continue
         plain = plain_of(config, stage, team)
+        if unfit := [key for key, value in _PLAYED.items() if plain.get(key, value) != value]:
+            raise ConfigError(
+                f"a recipe teaches the task's team on its train problems: leave out {unfit[0]}"
+            )
         own = "provider" in _given(config, stage)
         if stage.step != "magrpo" and weights_answer(stages, stage) and not own:
             plain["provider"] = {"name": "fake"}
@@ -335,6 +351,7 @@ def foreseen(config: RunConfig, stages: Stages) -> dict[Stage, RunConfig]:
 
 def forecast(config: RunConfig, stages: Stages) -> list[tuple[str, RunConfig]]:
     """What a recipe plays, by name: its stages, and the measurements of the team."""
+    _refuse_backend(config)
     asked, configs = config.recipe, foreseen(config, stages)
     found = [(f"{one.number} {one.step}", plan) for one, plan in configs.items()]
     standin = next(iter(configs.values()), None)

@@ -16,6 +16,7 @@ from orchestry.core.files import json_lines
 from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.report.measures import Measures, measured
 from orchestry.store import journal
+from orchestry.store.checkpoints import DISTILLED
 from orchestry.store.journal import Event, Opened
 from orchestry.store.measurements import BASELINES, EVALUATIONS, FORMS, Measurement
 from orchestry.store.records import EpisodeRecord, Summary
@@ -162,6 +163,8 @@ class Salvaged(Run):
         return [found[number] for number in sorted(found)], wrong
 
     def _unfinished(self) -> list[str]:
+        if (self.folder / DISTILLED).is_file():  # written whole, and nothing was played in it
+            return []
         found = []
         done, asked = len(self._all), self.config.get("episodes")
         if not done:

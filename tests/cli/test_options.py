@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from orchestry.cli.options import config_from, provider_name, settings, which_update
+from orchestry.cli.options import config_from, provider_name, run_folder, settings, which_update
 from orchestry.core.errors import ConfigError
 
 
@@ -59,5 +59,10 @@ def test_the_last_run_can_be_the_team(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("journal.jsonl", "config.yaml"):
         (run / name).write_text("")
     assert provider_name("local:last") == f"local:{Path('runs', 'trained')}"
+    stage = tmp_path / "runs" / "recipe" / "stages" / "1-search"
+    stage.mkdir(parents=True)
+    (stage / "journal.jsonl").write_text("")
+    (stage.parents[1] / "config.yaml").write_text("")
+    assert run_folder("last") == Path("runs", "recipe")
     (tmp_path / "last").mkdir()
     assert provider_name("local:last") == "local:last"

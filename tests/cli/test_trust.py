@@ -253,3 +253,10 @@ def test_no_address_of_others_passes_as_ones_own(
 def test_this_machine_and_the_vendors_are_known(url: str, tmp_path: Path) -> None:
     config = validate({"provider": {"base_url": url}})
     check_trust(config, Path("run"), environ={"XDG_STATE_HOME": str(tmp_path)})
+
+
+def test_a_server_of_a_recipes_stage_is_named(tmp_path: Path) -> None:
+    provider = {"name": "openai", "model": "m", "base_url": "http://elsewhere.example"}
+    config = {"recipe": {"steps": "search", "stages": {"search": {"provider": provider}}}}
+    with pytest.raises(ConfigError, match=r"base_url http://elsewhere\.example"):
+        check_trust(validate(config), tmp_path)

@@ -226,7 +226,7 @@ class TrainedWeights(Weights):
     def _load(self) -> Trainer:
         from orchestry.backends.local.trainer import Trainer
 
-        settings, seed = self._settings, self._seed
+        settings, seed = self._settings.model_copy(update={"enabled": False}), self._seed
         trainer = Trainer(self._members, settings, 1, seed, self._told, self._beat)
         trainer.start_from(self.team.folder)
         self.device = str(trainer.crews[0].base.device)

@@ -196,6 +196,9 @@ def test_a_dry_run_names_every_part(model: str, tasks: Path, tmp_path: Path) -> 
         ("search", ["recipe.stages.search.tsk=x"], "unknown config key 'tsk'"),
         ("search+distil", ["recipe.stages.distil.epochs=0"], "epochs is 0"),
         ("magrpo", ["learn.every=0"], "learn.every"),
+        ("search", ["backend=api"], "leave out --backend"),
+        ("search", ["split=test"], "on its train problems: leave out split"),
+        ("search+magrpo", ["recipe.stages.magrpo.baseline=fixed"], "leave out baseline"),
     ],
 )
 def test_a_recipe_that_can_not_be_played_is_refused_before_anything_is(
