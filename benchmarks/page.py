@@ -35,6 +35,7 @@ SECTIONS = {
     "reference": "MAGRPO steps beside CoMLRL's",
     "gpu": "A team of two on a GPU",
     "prefill": "Prompts of unequal lengths: memory of a draw",
+    "variants": "Variants of the local learner on games",
     "local_learning": "A team of 135M models that learns on a CPU",
     "cooperation": "Two 135M agents that learn to work together",
 }

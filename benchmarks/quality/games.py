@@ -153,7 +153,7 @@ class Play(BaseTask[Moves]):
         return f"{state.problem.prompt}|{' '.join(map(str, state.actions))}"
 
     def step(self, state: Moves, actions: Mapping[str, str]) -> Moves:
-        moves = tuple(int(actions[agent]) for agent in self.to_act(state))
+        moves = tuple(int(actions[agent] or 0) for agent in self.to_act(state))
         return Moves(state.problem, state.actions + moves)
 
     async def evaluate(self, state: Moves, tools: Tools) -> Score:
