@@ -381,8 +381,9 @@ async def section(seeds: int) -> str:
     parts = [
         f"{seeds} seeds; {EVERY} episodes per update, {GROUP} chains each unless told otherwise "
         "(a tree of 2 samples in every state of 4 stages has 30 moves, 4 chains have 16; the trees "
-        "of the bank's 8 stages would be refused). A sample is a move. Updates and samples are medians; ratios are geometric means over seeds, with intervals; below 1 "
-        f"is better than plain. Missed: seeds that did not get there in {MOST} updates, which "
+        "of the bank's 8 stages would be refused). A sample is a move. Updates and samples are "
+        "medians; ratios are geometric means over seeds, with intervals; below 1 is better than "
+        f"plain. Missed: seeds that did not get there in {MOST} updates, which "
         "count as if they had."
     ]
     for heading, (games, variants) in tables.items():
