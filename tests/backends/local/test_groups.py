@@ -23,6 +23,7 @@ from orchestry.backends.local.batch import Batch, gather
 from orchestry.backends.local.groups import LEAST, allocate, group_sizes, variances
 from orchestry.backends.local.magrpo import Baseline
 from orchestry.core.types import Completion, Limits, Part, Request, Tokens, Tree
+from orchestry.engine.estimate import estimate
 from orchestry.engine.run import resume
 from orchestry.rollout.rollout import Rollout, task_rater
 from orchestry.rollout.schedule import Branching, Chains, Schedule
@@ -336,6 +337,17 @@ def test_a_run_with_group_sizes_says_them(model: str, tasks: Path, tmp_path: Pat
     for event, each in zip(learned(run), sizes, strict=True):
         block = run.episodes[EVERY * (event.update - 1) : EVERY * event.update]
         assert [len(list(episode.leaves())) for episode in block] == each
+
+
+def test_a_dry_run_counts_the_samples_of_groups_and_trees(model: str, tmp_path: Path) -> None:
+    tasks = write_task(tmp_path / "tasks", TURNS)
+    auto = estimate(config(model, tasks, "learn.group_size=auto", "learn.group_mean=5"))
+    assert auto.calls == 2 * EVERY * 2 * 2 * 5  # episodes, agents, stages, samples
+    sets = ("search.branch=tree", "learn.group_size=3")
+    plain = estimate(config(model, tasks, *sets))
+    assert plain.calls == 2 * EVERY * 2 * (3 + 9)
+    evaluated = estimate(config(model, tasks, *sets, "learn.evaluate_every=1"))
+    assert evaluated.calls == plain.calls + 3 * 4 * 2 * 2 * 3  # three times four dev problems
 
 
 @pytest.mark.slow
