@@ -192,6 +192,7 @@ def _told(found: Distilled) -> str:
         [
             *lines,
             f"  {found.run}: `orchestry evaluate {found.run}` measures the team, and",
-            f"  `orchestry run --backend local --set learn.from={found.folder}` trains it on",
+            f"  `orchestry run --backend local --task {found.task} --model {found.base} --set "
+            f"learn.from={found.folder}` trains it on",
         ]
     )

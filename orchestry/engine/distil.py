@@ -47,8 +47,11 @@ class Distilled:
     examples: Mapping[str, int]
     """By agent: answers learned from."""
     held_out: Mapping[str, tuple[float, float] | None]
-    """By agent: loss of the held-out answers (nats per token) before and after; None: none was
-    held out."""
+    """By agent: loss of what is held out (of answers: nats per token) before and after; None:
+    nothing was."""
+    task: str
+    base: str
+    """Its name, as `provider.model` takes it."""
 
     @property
     def folder(self) -> Path:
@@ -211,6 +214,8 @@ def _learned(
         agents=found.roles,
         examples=examples,
         held_out={role: tuned.held_out(role) for role in found.roles},
+        task=plan.config.task,
+        base=plan.backend.provider.model,
     )
 
 
@@ -289,13 +294,15 @@ def _write(work: Work, trainer: Trainer, place: Path) -> None:
 def _write_run(work: Work, part: Path) -> None:
     """Config and journal: a run that has made one update."""
     plan, found = work.plan, work.found
+    team = plan.backend.team(plan.task)
     digests = {**config_digests(plan.config), **plan.digests, **plan.backend.digests()}
     state = {
         "checkpoint": CHECKPOINT,
         "files": file_digests(part / CHECKPOINT),
         "reward": fmean(one.reward for one in found.lessons),
         "samples": len(work.data.learn),
-        "distilled": asdict(found.settings),
+        "distilled": asdict(found.settings) | {"learning_rate": found.settings.rate},
+        "prompts": {role: one.system_prompt for role, one in team.items()},
     }
     provider, now = plan.backend.provider, time.time()
     with Store(part) as store:

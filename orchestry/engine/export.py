@@ -221,8 +221,11 @@ def _gone(base: str) -> bool:
 
 
 def prompts_of(run: Run) -> dict[str, str]:
-    """The agents' last system prompts, from the journal; the task's files may have changed."""
-    return dict(system_prompts(run))
+    """The agents' last system prompts, from the journal; the task's files may have changed. A
+    distilled team has played nothing, and its update names them."""
+    updates = [event.state for event in run.events if isinstance(event, Learned)]
+    told = {role: text for state in updates for role, text in state.get("prompts", {}).items()}
+    return {**told, **dict(system_prompts(run))}
 
 
 def system_prompts(run: Run) -> Iterator[tuple[str, str]]:

@@ -93,12 +93,13 @@ def resume(
 
         return resume_recipe(Path(folder), changes or {}, watch, trust=trust, accept=accept)
     place = existing(Path(folder))
+    before = read_config(place)
     if (place / DISTILLED).exists():
         raise ConfigError(
             f"{place} is a distilled team, and no episodes were played in it: begin a run with its "
-            f"weights, `orchestry run --backend local --set learn.from={place}/checkpoints/000001`"
+            f"weights, `orchestry run --backend local --task {before.get('task')} --set "
+            f"learn.from={place}/checkpoints/000001`"
         )
-    before = read_config(place)
     check_changes(changes or {}, str(before.get("backend")))
     config = of_run(place, changes, trust, watch.note)
     return run_plan(prepare(config, watch.note, folder=place), place, watch, accept)

@@ -39,6 +39,12 @@ def test_a_run_is_distilled_and_trained_on(cli: CommandLine, tmp_path: Path) -> 
     learned = ("--set", f"learn.from={told['checkpoint']}")
     assert cli("run", *sets, *learned, "--run-dir", "next").code == 0
     assert cli("export", "out", "--json").code == 0
+    again = cli("distil", "run", *small, "--epochs", 1, "--into", "plain")
+    ours = f"--task letters --model {model} --set learn.from=plain/checkpoints/000001"
+    assert ours in again.out
+    assert "0 episodes, 1 update" in cli("report", "out").out
+    assert cli("ask", "out", "say 1").code == 0
+    cli("distil", "out").failed(2, "out has no finished trajectory")
     torch.set_num_threads(threads)
 
 

@@ -121,7 +121,12 @@ def test_a_local_run_becomes_a_team_that_plays(
     assert after.folder.name == "test--update-1"
     assert before.folder.name == "test--update-0"
     assert after.summary.stopped == before.summary.stopped == "done"
-    taken = export(found.run).folder / "left" / "adapter_model.safetensors"
+    out = export(found.run).folder
+    card = (out / "left" / "README.md").read_text()
+    assert "## System prompt of left\n\n```text\nl\n```" in card
+    assert "supervised fine-tuning on the agents' own answers" in card
+    assert "MAGRPO" not in card
+    taken = out / "left" / "adapter_model.safetensors"
     assert taken.read_bytes() == weights(found)["left"]
     with pytest.raises(ConfigError, match=r"is a distilled team.*learn.from="):
         resume(found.run)

@@ -54,7 +54,7 @@ class Card:
             *_prompts(self),
             "## How it was trained",
             _facts(self),
-            fenced(yaml.safe_dump(_settings(self.config), sort_keys=False), "yaml"),
+            fenced(yaml.safe_dump(_settings(self), sort_keys=False), "yaml"),
         ]
         return "\n\n".join(parts) + "\n"
 
@@ -81,7 +81,8 @@ def _front(card: Card) -> str:
     facts: dict[str, Any] = {
         "library_name": "transformers" if card.merged else "peft",
         "pipeline_tag": "text-generation",
-        "tags": ["orchestry", "magrpo", "multi-agent"] + (["merged"] if card.merged else ["lora"]),
+        "tags": ["orchestry", _method(card), "multi-agent"]
+        + (["merged"] if card.merged else ["lora"]),
     }
     if not original.startswith("/"):  # a hub knows no folder of this machine
         facts["base_model"] = original
@@ -192,26 +193,42 @@ def _prompts(card: Card) -> list[str]:
     return found
 
 
+def _method(card: Card) -> str:
+    """How the weights learned: magrpo, or the method of a distillation."""
+    return str(card.learned.state.get("distilled", {}).get("method", "magrpo"))
+
+
+_HOW = {
+    "magrpo": "MAGRPO (arXiv 2508.04652) with these settings:",
+    "sft": "supervised fine-tuning on the agents' own answers (`orchestry distil`):",
+    "dpo": "DPO (arXiv 2305.18290) on pairs of the agents' answers (`orchestry distil`):",
+}
+
+
 def _facts(card: Card) -> str:
     learned, config = card.learned, card.config
+    reward = f"{learned.state['reward']:.3f}"
     lines = [
         f"- run `{card.run}`, task {config.task}, seed {config.seed}",
         f"- after update {learned.update}",
-        f"- mean reward of the episodes of that update, played before it: "
-        f"{learned.state['reward']:.3f}",
+        f"- mean reward of the episodes of that update, played before it: {reward}"
+        if _method(card) == "magrpo"
+        else f"- {learned.state['samples']} examples, whose mean reward was {reward}",
         *(f"- mean reward on {split}, after it: {x:.3f}" for split, x in card.held_out.items()),
-        "- MAGRPO (arXiv 2508.04652) with these settings:",
+        f"- {_HOW[_method(card)]}",
     ]
     return "\n".join(lines)
 
 
-def _settings(config: RunConfig) -> dict[str, Any]:
+def _settings(card: Card) -> dict[str, Any]:
     """What decides how the weights came about."""
-    left_out = {"learn.enabled", "learn.from"}
+    if distilled := card.learned.state.get("distilled"):
+        return dict(distilled)
+    left_out, learn = {"learn.enabled", "learn.from"}, card.config.learn
     return {
         "learn": {
             key.removeprefix("learn."): value
-            for key, value in leaves({"learn": config.learn.model_dump(mode="json", by_alias=True)})
+            for key, value in leaves({"learn": learn.model_dump(mode="json", by_alias=True)})
             if key not in left_out and Mark.OPERATIONAL not in marks(RunConfig, key)
         }
     }
