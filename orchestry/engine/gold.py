@@ -15,6 +15,7 @@ from orchestry.rollout.schedule import Chains
 from orchestry.sandbox import open_sandbox
 from orchestry.task.guard import task_boundary
 from orchestry.task.setup import Setup
+from orchestry.task.thinking import Thoughtful
 
 GOLD = "gold"
 """Who wrote a gold answer."""
@@ -46,6 +47,11 @@ async def _played(
     setup: Setup, team: Mapping[str, Member], note: Callable[[str], None]
 ) -> list[Lesson]:
     config, golds = setup.config, list[tuple[Problem, Mapping[str, str]]]()
+    if isinstance(setup.task, Thoughtful):
+        raise ConfigError(
+            "gold answers are actions, without what agents.ROLE.infer or agents.ROLE.chain has an "
+            "agent say before them: leave both out, or learn from runs"
+        )
     for problem in setup.problems:
         with task_boundary(setup.task, "gold", problem):
             if (gold := setup.task.gold(problem)) is not None:

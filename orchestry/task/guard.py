@@ -141,6 +141,9 @@ def endless(task: BaseTask[Any], problem: Problem) -> Endless:
 
 def tells(task: BaseTask[Any]) -> bool:
     """Whether the agents may be told how a state was scored before they act in it."""
+    inner = vars(task).get("task")
+    if isinstance(inner, BaseTask) and not tells(inner):  # a wrapper passes it on to the task
+        return False
     return type(task).told is not BaseTask.told
 
 

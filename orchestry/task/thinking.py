@@ -23,7 +23,7 @@ from orchestry.task import prose
 from orchestry.task.arrangements import Gathered, Wrapped
 from orchestry.task.base import BaseTask
 from orchestry.task.code import extract_code, parse_code
-from orchestry.task.guard import Play, evaluated
+from orchestry.task.guard import Play
 
 PART = "infer_accuracy_"
 """The part of the reward of an agent's inferences, before its role."""
@@ -121,7 +121,7 @@ class Thoughtful(Wrapped):
 
     async def evaluate(self, state: Gathered, tools: Tools) -> Score:
         """The task's score, with the accuracy of each agent that infers as a further part."""
-        score = await evaluated(self.task, state.problem, state.inner, tools)
+        score = await super().evaluate(state, tools)
         right = _known(state).right
         more = list[Part]()
         for role, own in self.own.items():

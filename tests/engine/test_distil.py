@@ -132,6 +132,12 @@ def test_a_local_run_becomes_a_team_that_plays(
         resume(found.run)
 
 
+def test_gold_says_nothing_of_thoughts(gold: dict[str, Any], tmp_path: Path) -> None:
+    thinking = {**gold, "agents": {"left": {"chain": ["plan"]}}}
+    with pytest.raises(ConfigError, match="gold answers are actions, without what"):
+        distil(into=tmp_path / "out", config=thinking, gold=True)
+
+
 def test_gold_is_learned_without_a_run(gold: dict[str, Any], tmp_path: Path) -> None:
     notes: list[str] = []
     found = distil(

@@ -21,6 +21,7 @@ from orchestry.core.choices import Proposal
 from orchestry.core.concurrency import together
 from orchestry.core.errors import reason
 from orchestry.core.seeds import derive
+from orchestry.core.thoughts import kind_of
 from orchestry.core.types import (
     AgentSpec,
     Completion,
@@ -257,14 +258,14 @@ def _novel(library: Library, proposed: Sequence[Behavior]) -> tuple[Behavior, ..
 
 
 def _examples(brief: Brief, most: int) -> list[Behavior]:
-    """Moves of winners that are short enough, each of another problem: the most valuable first,
-    and of equals the shorter one."""
+    """Actions of winners that are short enough, each of another problem: the most valuable first,
+    and of equals the shorter one. What was said before an action is no example of one."""
     found = dict[str, Behavior]()
     for contrast in sorted(brief.contrasts, key=lambda c: (-c.winner.value, len(_told(c.winner)))):
         side = contrast.winner
         blamed = side.credit is not None and side.credit < 0
         known = brief.library.near(brief.agent, _told(side))
-        if blamed or known or not 0 < len(_told(side)) <= MAX_EXAMPLE:
+        if blamed or known or kind_of(side.saw) or not 0 < len(_told(side)) <= MAX_EXAMPLE:
             continue
         why = f"its answer on {contrast.problem} was worth {side.value:.2f}"
         source = Evidence(episodes=(side.episode,), problems=(contrast.problem,))

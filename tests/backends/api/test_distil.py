@@ -24,6 +24,7 @@ from orchestry.backends.library import Behavior, Evidence, Library
 from orchestry.core.choices import PROPOSALS, Proposal
 from orchestry.core.config import FakeConfig
 from orchestry.core.errors import ProviderError
+from orchestry.core.thoughts import ask_step
 from orchestry.core.types import Completion, Policy, Request
 from orchestry.models.embedded import EmbeddedProvider
 from orchestry.models.fake import FakeProvider
@@ -175,6 +176,7 @@ async def test_what_is_known_is_dropped_or_merged() -> None:
     [
         side("def f(): x", 0.9, saw="y" * MAX_EXAMPLE),
         side("  ", 0.9),
+        side("first sort", 0.9, saw=f"Sort xs.\n\n{ask_step('plan')}"),
         side("\x1b[2J", 0.9),
         side("sk-" + "a1b2c3d4e5f6g7h8", 0.9),
         replace(side("def f(): x", 0.9), credit=-0.01),
