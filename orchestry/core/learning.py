@@ -49,6 +49,11 @@ class LearnConfig(Frozen):
     clip: float | None = Field(None, gt=0.0, lt=1.0)
     """From the second step on, a token's ratio to the update's first policy is clipped to
     [1 - clip, 1 + clip] (PPO, arXiv 1707.06347)."""
+    importance: float | None = Field(None, ge=1.0, le=100.0)
+    """Weighs actions by the learner's probability over that of the policy that drew them (a vLLM
+    server), at most this number: truncated importance sampling; 2 is usual. None: no weights."""
+    importance_of: Literal["token", "answer"] = "token"
+    """One weight per token, or one per answer (the product)."""
     kl: float = Field(0.0, ge=0.0, le=10.0)
     """Weight of the KL to the base without adapter. 0: it is not computed (as in the paper)."""
     learning_rate: Annotated[float, Mark.RESUMABLE] = Field(1e-4, ge=0.0, le=1.0)
@@ -218,9 +223,18 @@ class LearnConfig(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _weights_are_asked_for(self) -> Self:
+        if self.importance is None and self.importance_of != "token":
+            raise ValueError(
+                f"learn.importance_of={self.importance_of} weighs nothing without "
+                "learn.importance: set that, 2 for instance, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_loss(self) -> Self:
         own: dict[str, object] = {"reduce": "sum", "baseline": "mean", "epochs": 1, "kl": 0.0}
-        own |= {"grouping": "turn", "credit": "joint"}
+        own |= {"grouping": "turn", "credit": "joint", "importance": None}
         if self.comlrl_compat and any(getattr(self, name) != own[name] for name in own):
             raise ValueError(f"learn.comlrl_compat replaces the loss: leave out {', '.join(own)}")
         if self.comlrl_compat and self.rewards == "differences":

@@ -121,6 +121,9 @@ class Tokens(Frozen):
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    served: tuple[float, ...] = Field((), exclude=True)
+    """Those of the server that drew them, after its own rounding and truncation, if there is one.
+    Learning uses them at once; no file has them."""
 
 
 class Completion(Frozen):

@@ -58,6 +58,8 @@ class Sample:
     advantage: float
     group: int
     """Samples of one group share a history, so their prompt is computed once."""
+    served: tuple[float, ...] = ()
+    """Those of the server that drew it, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,15 @@ def _by_share(found: Sequence[tuple[Action, float]]) -> list[tuple[Action, float
 
 def _sample(action: Action, advantage: float, group: int) -> Sample:
     tokens = action.tokens
-    return Sample(action.agent, tokens.prompt_ids, tokens.ids, tokens.logprobs, advantage, group)
+    return Sample(
+        action.agent,
+        tokens.prompt_ids,
+        tokens.ids,
+        tokens.logprobs,
+        advantage,
+        group,
+        tokens.served,
+    )
 
 
 def _compared(
@@ -373,8 +383,8 @@ def _tokens(turn: Turn, place: str) -> Tokens:
     return tokens
 
 
-def packed(index: int, samples: Sequence[Sample]) -> tuple[list[Packed], list[float]]:
-    """One agent's actions by history, and their advantages in the same order."""
+def packed(index: int, samples: Sequence[Sample]) -> tuple[list[Packed], list[Sample]]:
+    """One agent's actions by history, and the samples in the same order."""
     groups: defaultdict[int, list[Sample]] = defaultdict(list)
     for sample in samples:
         if not sample.ids:
@@ -384,7 +394,7 @@ def packed(index: int, samples: Sequence[Sample]) -> tuple[list[Packed], list[fl
         Packed(index, group[0].prompt_ids, tuple(sample.ids for sample in group))
         for group in groups.values()
     ]
-    return packed, [sample.advantage for group in groups.values() for sample in group]
+    return packed, [sample for group in groups.values() for sample in group]
 
 
 def as_comlrl(

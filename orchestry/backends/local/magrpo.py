@@ -108,6 +108,7 @@ def policy_loss(
     old_logprobs: Sequence[Tensor] | None = None,
     kl: float = 0.0,
     reference_logprobs: Sequence[Tensor] | None = None,
+    weights: Sequence[Tensor] | None = None,
 ) -> Tensor:
     """Minus the mean over batch and group of A_g * log pi(a_g | h_g): equation 2, to be minimised.
 
@@ -125,6 +126,8 @@ def policy_loss(
             `old_logprobs`. At ratio 1 the gradient is the unclipped one.
         kl: weight of the KL to `reference_logprobs` by the k3 estimator, exp(d) - d - 1 with
             d = reference - policy, per token; it needs the actions of zero advantage too.
+        weights: multiplies each action's gain before the KL, (T_g,) or (1,) per action: importance
+            weights of actions that another policy drew.
 
     Returns a scalar. Raises ValueError where there are no actions, lengths differ, or an option
     and the log-probabilities that it needs don't come together.
@@ -133,11 +136,14 @@ def policy_loss(
         raise ValueError("no actions: there is nothing to learn from, skip the update")
     olds = _beside(logprobs, old_logprobs, clip is not None, "clip and old_logprobs")
     references = _beside(logprobs, reference_logprobs, kl != 0.0, "kl and reference_logprobs")
+    shares: Sequence[Tensor | None] = weights or [None] * len(logprobs)
     gains = list["Tensor"]()
-    for new_T, advantage, old_T, reference_T in zip(
-        logprobs, advantages_G, olds, references, strict=True
+    for new_T, advantage, old_T, reference_T, weight in zip(
+        logprobs, advantages_G, olds, references, shares, strict=True
     ):
         gain_T = _gain(new_T, advantage, clip, old_T)
+        if weight is not None:
+            gain_T = weight * gain_T
         if reference_T is not None:
             gain_T = gain_T - kl * k3(new_T, reference_T)
         gains.append(gain_T.sum() if reduce == "sum" else gain_T.mean())

@@ -76,6 +76,8 @@ class Drawn:
     text: str
     """Without special tokens, cut before the stop string."""
     stop: Ending
+    served: tuple[float, ...] = ()
+    """As the server gave them that drew the answer; (): it was drawn here."""
 
 
 def still(tokens: int) -> None:

@@ -29,6 +29,7 @@ from orchestry.backends.local.batch import (
 )
 from orchestry.backends.local.critic import Critic
 from orchestry.backends.local.diagnostics import Learnt, Tally, tally_of
+from orchestry.backends.local.importance import Weighing
 from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.magrpo import policy_loss
 from orchestry.backends.local.memory import MicroBatches, fitting, out_of_memory
@@ -89,19 +90,11 @@ class Trainer:
         )
         self._settings, self._seed, self._warn = settings, seed, warn
         self._micro = MicroBatches(self.crews[0].micro_tokens, warn)
-        self.critic = self._critic() if settings.learns_values else None
-        """The critic, on the first crew's base; None: groups of actions are compared."""
-
-    def _critic(self) -> Critic:
-        first = self.crews[0]
-        return Critic(
-            first.adapters,
-            self._settings,
-            self._seed,
-            first.micro_tokens,
-            self._warn,
-            self._beat,
+        agents, tokens = self.crews[0].adapters, self.crews[0].micro_tokens
+        self.critic = (
+            Critic(agents, settings, seed, tokens, warn, beat) if settings.learns_values else None
         )
+        """The critic, on the first crew's base; None: groups of actions are compared."""
 
     def draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """`n` answers per request, in one batch per crew; see Crew.draw."""
@@ -378,6 +371,7 @@ class Crew:
         self._fitted = False
         """Whether any prompt so far left room for its answer; if not, a setting is wrong."""
         self._temperatures, self._settings, self._warn = temperatures, settings, warn
+        self._weighing = Weighing(settings.importance, settings.importance_of == "answer")
 
     def publish(self, folder: Path) -> None:
         """Names the folder of the current adapters, for a server that reads them."""
@@ -437,7 +431,12 @@ class Crew:
             input_tokens=len(prompt.prompt_ids),
             output_tokens=len(drawn.ids),
             stop=drawn.stop,
-            tokens=Tokens(prompt_ids=prompt.prompt_ids, ids=drawn.ids, logprobs=drawn.logprobs),
+            tokens=Tokens(
+                prompt_ids=prompt.prompt_ids,
+                ids=drawn.ids,
+                logprobs=drawn.logprobs,
+                served=drawn.served,
+            ),
         )
 
     def parts(
@@ -449,7 +448,8 @@ class Crew:
         clipped (`learn.clip`).
         """
         for index, role in enumerate(self.roles):
-            groups, advantages = packed(index, [s for s in batch.samples if s.agent == role])
+            groups, samples = packed(index, [s for s in batch.samples if s.agent == role])
+            advantages, drawn = [sample.advantage for sample in samples], iter(samples)
             if self._settings.comlrl_compat:
                 pad_id: Any = self.base.tokenizer.pad_token_id
                 groups, advantages = as_comlrl(groups, advantages, pad_id)
@@ -458,6 +458,7 @@ class Crew:
                 logprobs = self._logprobs(micro, role)
                 before = [next(olds) for _ in logprobs] if olds else None
                 reference = self._reference(micro, role) if self._settings.kl else None
+                ratios = self._weighing.ratios(before or logprobs, drawn)
                 loss = policy_loss(
                     logprobs,
                     [next(left) for _ in logprobs],
@@ -467,11 +468,12 @@ class Crew:
                     old_logprobs=before,
                     kl=self._settings.kl,
                     reference_logprobs=reference,
+                    weights=self._weighing.weights(ratios),
                 )
                 found = tuple(each.detach() for each in logprobs)
-                yield _Part(
-                    loss, found, tally_of(role, found, before, reference, self._settings.clip)
-                )
+                tally = tally_of(role, found, before, reference, self._settings.clip)
+                self._weighing.note(tally, role, ratios)
+                yield _Part(loss, found, tally)
 
     def totals(self, samples: Sequence[Sample], micro_tokens: int) -> Iterator[tuple[int, float]]:
         """The log-probability of each answer of this crew's agents, after its place among them."""
@@ -482,8 +484,8 @@ class Crew:
                 for place, sample in enumerate(samples)
                 if sample.agent == role
             ]
-            groups, places = packed(index, mine)
-            left = map(int, places)
+            groups, placed = packed(index, mine)
+            left = (int(sample.advantage) for sample in placed)
             for micro in micro_batches(groups, micro_tokens):
                 for logprobs_T in self._logprobs(micro, role):
                     yield next(left), logprobs_T.double().sum().item()

@@ -130,8 +130,16 @@ class VllmSampler:
         logprobs = self._logprobs(prompts, [ids for ids, _ in ended])
         self._check_policy([prompt for prompt, _ in asked], choices, logprobs, served)
         drawn = iter(
-            Drawn(ids, own, self._endings.text(ids, prompt.stop), ending)
-            for (prompt, _), (ids, ending), own in zip(asked, ended, logprobs, strict=True)
+            Drawn(
+                ids,
+                own,
+                self._endings.text(ids, prompt.stop),
+                ending,
+                choice.logprobs.token_logprobs[: len(ids)],
+            )
+            for (prompt, _), (ids, ending), own, choice in zip(
+                asked, ended, logprobs, choices, strict=True
+            )
         )
         return [[next(drawn) for _ in prompt.seeds] for prompt in prompts]
 
