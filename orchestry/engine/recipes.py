@@ -15,13 +15,13 @@ from typing import Any, cast
 
 from filelock import FileLock, Timeout
 
-from orchestry.backends.library import IN_RUN
+from orchestry.backends.library import IN_RUN, file_of
 from orchestry.backends.local.weights import Team as Weights
 from orchestry.backends.local.weights import team_of
 from orchestry.backends.prompted import KEPT
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, LockedError
-from orchestry.core.files import to_json, write_atomic
+from orchestry.core.files import to_json, to_yaml, write_atomic
 from orchestry.core.resolve import leaves, merge
 from orchestry.core.seeds import derive
 from orchestry.engine.changes import check_changes
@@ -81,11 +81,28 @@ def begin_recipe(config: RunConfig, folder: Path, watch: Observer) -> Run:
         raise ConfigError(
             f"{folder} holds a recipe: `orchestry resume {folder}`, or choose another --run-dir"
         )
-    for plan in foreseen(config, stages).values():
+    config = _from_anywhere(config, plans := [*foreseen(config, stages).values()])
+    for plan in plans:
         remember(plan, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "config.yaml", config.to_yaml().encode("utf-8"))
+    _write(config, folder)
     return _go_on(config, stages, watch)
+
+
+def _from_anywhere(config: RunConfig, plans: list[RunConfig]) -> RunConfig:
+    """The config with full paths, for a resume from another folder."""
+    team, paths = _first(config), [str(path) for one in plans[:1] for path in one.task_path]
+    full: dict[str, Any] = {"task_path": paths} if paths else {}
+    if team.weights is not None:
+        full["learn"] = {"from": str(team.weights)}
+    if team.library is not None:
+        full["behaviors"] = {"from": str(team.library)}
+    return validate(merge(config.plain(), full))
+
+
+def _write(config: RunConfig, folder: Path) -> None:
+    """Keeps only what was given: each stage fills in the rest by its own backend and team."""
+    write_atomic(folder / "config.yaml", to_yaml(config.plain()).encode("utf-8"))
 
 
 def resume_recipe(
@@ -108,7 +125,7 @@ def resume_recipe(
     stages = stages_of(folder, config.recipe.steps)
     for plan in foreseen(config, stages).values():
         check_trust(plan, folder, trust, changes)
-    write_atomic(folder / "config.yaml", config.to_yaml().encode("utf-8"))
+    _write(config, folder)
     return _go_on(config, stages, watch, changes, trust, accept)
 
 
@@ -216,7 +233,8 @@ def _left(config: RunConfig, stages: Stages) -> float | None:
 
 def _first(config: RunConfig) -> Team:
     source, library = config.learn.source, config.behaviors.source
-    return Team(source and source.expanduser().absolute(), library)
+    weights = source and source.expanduser().absolute()
+    return Team(weights, library and file_of(library).absolute())
 
 
 def team_after(stage: Stage, team: Team) -> Team:

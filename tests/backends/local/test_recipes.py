@@ -36,7 +36,7 @@ def sets(steps: str, model: str, tasks: Path, *more: str) -> list[str]:
     return [
         *(f"recipe.steps={steps}", "task=letters", f"task_path=[{tasks}]", "episodes=4"),
         *("sampling.max_tokens=8", "budget.usd=5", "cache.enabled=false", "learn.threads=1"),
-        *("learn.every=2", "learn.rank=4", "learn.alpha=8", "recipe.samples=2"),
+        *("learn.every=2", "recipe.stages.distil.learn={rank: 4, alpha: 8}", "recipe.samples=2"),
         *("search.k_samples=2", "recipe.stages.distil.top=1.0", "recipe.stages.distil.epochs=1"),
         f"recipe.stages.distil.provider.model={model}",
         f"recipe.stages.magrpo.provider.model={model}",
@@ -126,6 +126,12 @@ def test_a_kill_in_any_stage_costs_nothing(
         ours, theirs = stage(folder, name), stage(whole, name)
         assert adapters(ours.folder) == adapters(theirs.folder)
     assert stage(folder, "1-search").rewards == stage(whole, "1-search").rewards
+    again, first = (stage(one, "4-search").config for one in (folder, whole))
+    assert again["provider"]["model"] == first["provider"]["model"]
+    assert again["learn"]["rank"] == first["learn"]["rank"] == 4
+    assert again["sampling"]["temperature"] == 0.8
+    for key in again.keys() - {"provider", "learn"}:
+        assert again[key] == first[key]
 
 
 def test_one_budget_caps_all_stages(
@@ -161,7 +167,8 @@ def test_prompts_are_learned_and_worked_into_weights(
         "task: letters\nmodel: fake-1\nbehaviors:\n"
         "- {agent: left, text: Write many letters e., status: accepted}\n"
     )
-    more = (f"behaviors.from={library}", "recipe.samples=0", "behaviors.provider.name=fake")
+    learns = (f"behaviors.from={library}", "recipe.samples=0", "behaviors.provider.name=fake")
+    more = (*learns, "recipe.stages.distil.learn={rank: 16, alpha: 32}")
     folder = tmp_path / "run"
     config = recipe("prompts+magrpo+search+distil", model, tasks, *more)
     orchestry.train(config, folder)
