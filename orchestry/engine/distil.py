@@ -6,6 +6,7 @@ take it, and its checkpoint is a start for `learn.from`.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -263,6 +264,9 @@ def _check(place: Path | None) -> None:
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         what = "is not empty" if place.is_dir() else "is not a directory"
         raise ConfigError(f"{place} {what}: choose another folder with --into")
+    near = next(path for path in place.absolute().parents if path.exists())
+    if not near.is_dir() or not os.access(near, os.W_OK):
+        raise ConfigError(f"{near} takes no new folder: choose another folder with --into")
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +305,7 @@ def _write_run(work: Work, part: Path) -> None:
         "files": file_digests(part / CHECKPOINT),
         "reward": fmean(one.reward for one in found.lessons),
         "samples": len(work.data.learn),
-        "distilled": asdict(found.settings) | {"learning_rate": found.settings.rate},
+        "distilled": found.settings.plain(),
         "prompts": {role: one.system_prompt for role, one in team.items()},
     }
     provider, now = plan.backend.provider, time.time()
@@ -324,7 +328,7 @@ def _facts(work: Work) -> dict[str, Any]:
         "base": plan.backend.provider.model,
         "digests": {**plan.digests, **plan.backend.digests()},
         "seed": plan.config.seed,
-        "settings": asdict(found.settings),
+        "settings": found.settings.plain(),
         "runs": [_source(run, found.lessons) for run in found.runs],
         "gold": sum(one.run == GOLD for one in found.lessons),
         "too_long": data.too_long,

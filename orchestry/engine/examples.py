@@ -6,7 +6,7 @@ No weights are loaded, so that an export of the same examples needs none.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -37,22 +37,15 @@ RATES = {"sft": 1e-3, "dpo": 1e-4}
 FEWEST = 5
 """With fewer problems none is held out."""
 _LEARN = (
-    *("from", "rank", "alpha", "dropout", "shared", "device", "dtype", "quantize", "threads"),
-    *(
-        "rslora",
-        "targets",
-        "micro_tokens",
-        "gradient_checkpointing",
-        "max_grad_norm",
-        "top_p",
-        "top_k",
-    ),
+    *("from", "rank", "alpha", "rslora", "targets", "dropout", "shared", "device", "dtype"),
+    *("quantize", "threads", "micro_tokens", "gradient_checkpointing", "max_grad_norm"),
+    *("top_p", "top_k"),
 )
 _TAKEN = (
     *("task", "task_path", "options", "weights", "seed", "provider", "sampling", "agents"),
     *("backend", "sandbox", "allow_unsafe_code", *(f"learn.{name}" for name in _LEARN)),
 )
-"""Config keys that a distillation uses; `sampling` and `learn.top_p` when its team plays."""
+"""Config keys that a distillation uses; `sampling` and `learn.top_*` when its team plays."""
 
 
 Method = Literal["sft", "dpo"]
@@ -113,6 +106,15 @@ class Settings:
     def share(self) -> float:
         """The share that wins."""
         return self.top if self.top is not None else TOP if self.method == "sft" else 1.0
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it says which trajectories win."""
+        return self.top is not None or self.min_reward > 0.0 or self.by != "reward"
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, with what None stands for."""
+        return asdict(self) | {"learning_rate": self.rate, "top": self.share}
 
     def __post_init__(self) -> None:
         """Raises ConfigError for values out of range, and for what would be ignored."""
@@ -184,6 +186,11 @@ def _check_given(runs: Sequence[Run], settings: Settings, given: Mapping[str, An
     """Raises ConfigError for what can't be used, or would be ignored."""
     if not runs and not settings.gold:
         raise ConfigError("there is nothing to learn from: name runs, or --gold with --task")
+    if not runs and settings.chooses:
+        raise ConfigError(
+            "--by, --top and --min-reward choose among the trajectories of runs: name runs, or "
+            "leave them out"
+        )
     task = given.get("task") or (runs[0].config.get("task") if runs else None)
     if task is None:
         raise ConfigError("--gold without a run needs the task: name it with --task")

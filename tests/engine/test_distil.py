@@ -390,7 +390,11 @@ def test_what_would_be_ignored_is_refused(finished: Run, tmp_path: Path) -> None
         examples(gold=True)
     with pytest.raises(ConfigError, match="has no gold answers on train"):
         examples(config={"task": "words", "task_path": [str(WORDS)]}, gold=True)
+    with pytest.raises(ConfigError, match="--top and --min-reward choose among"):
+        examples(config={"task": "words", "task_path": [str(WORDS)]}, gold=True, top=0.5)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(ConfigError, match="full is not empty"):
         distil([finished], tmp_path / "full")
+    with pytest.raises(ConfigError, match="file takes no new folder"):
+        distil([finished], tmp_path / "full" / "file" / "out")
