@@ -101,9 +101,12 @@ def adapters(folder: Path) -> dict[str, bytes]:
 
 
 def artefacts(folder: Path) -> dict[str, Any]:
-    """All of a run that must not depend on when and how often it was interrupted."""
+    """All of a run that must not depend on when and how often it was interrupted; the speed of
+    drawing does."""
     names = ("config.yaml", "episodes.jsonl", "metrics.jsonl", "rewards.csv")
-    states = [event.state for event in learned(load_run(folder))]
+    states = [dict(event.state) for event in learned(load_run(folder))]
+    for state in states:
+        state.pop("tokens_per_s", None)
     files = {name: (folder / name).read_text() for name in names}
     return {"states": states, "adapters": adapters(folder), **files}
 
