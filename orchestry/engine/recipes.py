@@ -342,9 +342,10 @@ def _refuse_backend(config: RunConfig) -> None:
         raise ConfigError("each step of a recipe has its own backend: leave out --backend")
 
 
-def foreseen(config: RunConfig, stages: Stages) -> dict[Stage, RunConfig]:
+def foreseen(config: RunConfig, stages: Stages, need_key: bool = True) -> dict[Stage, RunConfig]:
     """The configs of all stages that are played, checked before any is. For weights that do not
-    exist yet a free stand-in answers. Raises ConfigError."""
+    exist yet a free stand-in answers. Raises ConfigError; without `need_key` not for a missing
+    key."""
     found, team = dict[Stage, RunConfig](), _first(config)
     for stage in stages:
         if stage.step == "distil":
@@ -363,14 +364,14 @@ def foreseen(config: RunConfig, stages: Stages) -> dict[Stage, RunConfig]:
         own = "provider" in _given(config, stage)
         if stage.step != "magrpo" and weights_answer(stages, stage) and not own:
             plain["provider"] = {"name": "fake"}
-        found[stage] = prepare(validate(plain)).config
+        found[stage] = prepare(validate(plain), need_key=need_key).config
     return found
 
 
 def forecast(config: RunConfig, stages: Stages) -> list[tuple[str, RunConfig]]:
     """What a recipe plays, by name: its stages, and the measurements of the team."""
     _refuse_backend(config)
-    asked, configs = config.recipe, foreseen(config, stages)
+    asked, configs = config.recipe, foreseen(config, stages, need_key=False)
     found = [(f"{one.number} {one.step}", plan) for one, plan in configs.items()]
     standin = next(iter(configs.values()), None)
     for stage in stages:
@@ -381,7 +382,9 @@ def forecast(config: RunConfig, stages: Stages) -> list[tuple[str, RunConfig]]:
             plain |= {"backend": "api", "provider": {"name": "fake"}}
             plain["agents"] = _without(plain, "frozen", "provider", "model", "temperature")
         measured = held_out_config(plain, asked.split, None, asked.samples, asked.problems)
-        measured = prepare(measured, held_out=True).config  # with the number of problems
+        measured = prepare(
+            measured, need_key=False, held_out=True
+        ).config  # with the number of problems
         times = 1 if measured_before(stages, stage) else 2
         found += [(f"{stage.number} {stage.step}, on {asked.split}", measured)] * times
     return found

@@ -192,6 +192,11 @@ def test_a_dry_run_names_every_part(model: str, tasks: Path, tmp_path: Path) -> 
     assert said.exit_code == 0, said.output
     assert [one["calls"] for one in json.loads(said.stdout)["parts"]] == [16, 32, 16, 16, 16]
     assert not recipe_in(tmp_path)
+    keyless = recipe("search+distil", model, tasks, "recipe.stages.1.provider.name=anthropic")
+    parts = forecast(keyless, stages_of(tmp_path, keyless.recipe.steps))
+    assert parts[0][1].provider.name == "anthropic"
+    with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY is not set"):
+        orchestry.train(keyless, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
