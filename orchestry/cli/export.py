@@ -188,6 +188,8 @@ def _plain(run: Path, found: Exported, merged: bool) -> dict[str, Any]:
 
 def _told(found: Exported, merged: bool) -> str:
     kind = "merged models" if merged else "LoRA adapters"
+    if not all(adapter.config for adapter in found.adapters):  # learn.method=full
+        kind = "whole models"
     head = (
         f"{kind} of update {found.learned.update} (mean reward "
         f"{found.learned.state['reward']:.3f}); README.md in each says how to use it"

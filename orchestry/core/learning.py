@@ -30,6 +30,10 @@ _ADAPTIVE = {
 """The settings that `group_size: auto` requires."""
 
 
+_LORA_ALONE = (*("rank", "alpha", "rslora", "targets", "dropout", "kl", "quantize", "vllm_url"),)
+"""The settings that `method: full` leaves at their defaults."""
+
+
 class LearnConfig(Frozen):
     """Backend local: MAGRPO gradients (arXiv 2508.04652) on one LoRA adapter per agent."""
 
@@ -99,6 +103,10 @@ class LearnConfig(Frozen):
     top_k: Annotated[int | None, Mark.MEASURED] = Field(None, ge=1)
     """Each token is drawn from this many likeliest tokens, before `top_p` cuts these. None: from
     all. As with `top_p`, the log-probabilities that are learned from are those without the cut."""
+    method: Literal["lora", "full"] = "lora"
+    """`lora`: an adapter per agent on one frozen base. `full`: each agent trains all weights of a
+    copy of the base of its own, in float32. That takes 16 bytes per weight; usual are learning
+    rates of 1e-5 or less."""
     rank: int = Field(16, ge=1, le=1024)
     """Rank of an adapter's two matrices (r)."""
     alpha: int = Field(32, ge=1)
@@ -206,6 +214,21 @@ class LearnConfig(Frozen):
                         f"learn.{name}={found} is of the critic: set learn.baseline=critic, or "
                         "leave it out"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_weights_stand_alone(self) -> Self:
+        usual = LearnConfig.model_fields
+        for name in _LORA_ALONE if self.method == "full" else ():
+            if (found := getattr(self, name)) != (fits := usual[name].default):
+                raise ValueError(
+                    "learn.method=full trains all weights of a base in float32, so "
+                    f"learn.{name}={found} has no place: leave it at {fits}, or set "
+                    "learn.method=lora"
+                )
+        if self.method == "full" and (self.dtype == "bfloat16" or self.learns_values):
+            own = "learn.baseline=critic" if self.learns_values else "learn.dtype=bfloat16"
+            raise ValueError(f"learn.method=full refuses {own}: leave it out, or learn.method=lora")
         return self
 
     @model_validator(mode="after")

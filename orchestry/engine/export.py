@@ -25,6 +25,8 @@ from orchestry.store.journal import Learned
 from orchestry.store.measurements import evaluation_folders
 from orchestry.store.run import Run, load_run
 
+_FULL = "full_digests.json"
+"""Beside each copy of a base whose weights are all trained."""
 _CONFIG, _BASE = "adapter_config.json", "base_model_name_or_path"
 
 
@@ -36,7 +38,7 @@ class Adapter:
     agents: tuple[str, ...]
     """The agents that use it: one, or all that share it."""
     config: dict[str, Any]
-    """adapter_config.json."""
+    """adapter_config.json; empty if all weights of the base were trained."""
     base: str
     """The base as the adapter names it or, if that folder is gone, as the run names it now."""
 
@@ -75,17 +77,21 @@ def export(
     found = load_run(run)
     config = _local(found)
     learned = _chosen(found, update)
+    if full := config.learn.method == "full":
+        _refuse_merge(merge)
     adapters = _adapters(found, learned, config, agents)
     name = f"update-{learned.update}" + ("--merged" if merge else "")
     place = found.folder / "export" / name if folder is None else folder
     if merge:
         require_local()
     prompts, rewards = prompts_of(found), held_out(found, learned.update)
-    sources = [_source(adapter, merge, note) for adapter in adapters]
+    sources = [one.base if full else _source(one, merge, note) for one in adapters]
     with new_export(place) as part:
         for adapter, source in zip(adapters, sources, strict=True):
             own = part / adapter.folder.name
-            if merge:
+            if full:
+                _copy_whole(adapter, own, generation(config, adapter.agents[0]))
+            elif merge:
                 note(f"merging {own.name} into the base {adapter.base}")
                 _merge(adapter, own, generation(config, adapter.agents[0]))
             else:
@@ -96,14 +102,14 @@ def export(
                 base=adapter.base,
                 source=source,
                 adapter=adapter.config,
-                merged=merge,
+                merged=merge or full,
                 run=found.folder.absolute().name,
                 config=config,
                 learned=learned,
                 held_out=rewards,
             )
             (own / "README.md").write_text(card.text(), encoding="utf-8")
-        page = _page(config, learned, adapters, merge, whole=_covers(adapters, prompts))
+        page = _page(config, learned, adapters, merge or full, whole=_covers(adapters, prompts))
         (part / "README.md").write_text(page, encoding="utf-8")
     return Exported(place, learned, adapters)
 
@@ -182,7 +188,8 @@ def _adapters(
     run: Run, learned: Learned, config: RunConfig, agents: Sequence[str]
 ) -> tuple[Adapter, ...]:
     """The adapters that learned, or those of `agents`; raises ConfigError for a missing one."""
-    folders = sorted(checkpoint(run, learned).glob(f"*/{_CONFIG}"))
+    kind = _FULL if config.learn.method == "full" else _CONFIG
+    folders = sorted(checkpoint(run, learned).glob(f"*/{kind}"))
     found = {unquote(path.parent.name): path.parent for path in folders}
     if config.learn.shared:
         if agents:
@@ -199,7 +206,16 @@ def _adapters(
     return tuple(_adapter(found[name], (name,), config) for name in found if name in chosen)
 
 
+def _refuse_merge(merge: bool) -> None:
+    if merge:
+        raise ConfigError(
+            "learn.method=full trained whole models, so nothing can be merged: leave out --merge"
+        )
+
+
 def _adapter(folder: Path, agents: tuple[str, ...], run: RunConfig) -> Adapter:
+    if (folder / _FULL).is_file():
+        return Adapter(folder, agents, {}, str(_facts(folder).get("name")))
     try:
         config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
         if not isinstance(config, dict):
@@ -213,6 +229,17 @@ def _adapter(folder: Path, agents: tuple[str, ...], run: RunConfig) -> Adapter:
     if _gone(base):
         base = (own and own.model) or run.provider.model or base
     return Adapter(folder, agents, config, base)
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((folder / _FULL).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{folder / _FULL} can't be read ({reason(error)}): restore it from a copy, or export "
+            "another checkpoint"
+        ) from None
+    return found
 
 
 def _gone(base: str) -> bool:
@@ -294,6 +321,15 @@ def _copy(adapter: Adapter, folder: Path, source: str) -> None:
     _need_room(folder, sum(file.stat().st_size for file in adapter.folder.iterdir()))
     shutil.copytree(adapter.folder, folder)
     (folder / _CONFIG).write_text(to_json({**adapter.config, _BASE: source}), encoding="utf-8")
+
+
+def _copy_whole(adapter: Adapter, folder: Path, options: Mapping[str, Any]) -> None:
+    """Copies a whole model, with the run's sampling settings."""
+    _need_room(folder, sum(file.stat().st_size for file in adapter.folder.iterdir()))
+    shutil.copytree(adapter.folder, folder, ignore=shutil.ignore_patterns(_FULL))
+    file = folder / "generation_config.json"
+    given = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    file.write_text(to_json({**given, **options}), encoding="utf-8")
 
 
 def _merge(adapter: Adapter, folder: Path, options: Mapping[str, Any]) -> None:

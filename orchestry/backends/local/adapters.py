@@ -148,7 +148,7 @@ class Adapters:
         layers = _layers(base)
         self.targets = tuple(sorted(layers)) if targets == ALL_LINEAR else tuple(targets)
         _check_targets(base, self.targets, layers)
-        self._folders = (SHARED,) if shared else tuple(map(_folder, self.agents))
+        self._folders = (SHARED,) if shared else tuple(map(folder_of, self.agents))
         base.model.requires_grad_(False)
         self._sites = self._attach(seed)
         self._plan: _Plan | None = None
@@ -407,7 +407,7 @@ def _spans(numbers: list[int]) -> tuple[tuple[int, int, int | None], ...]:
     return tuple(spans)
 
 
-def _folder(agent: str) -> str:
+def folder_of(agent: str) -> str:
     """An agent's name as a folder name that any file system accepts."""
     return quote(agent, safe=" ").replace(".", "%2E")
 

@@ -166,14 +166,16 @@ class LocalBackend(Backend):
     def _check_source(self, folder: Path | None) -> None:
         """Raises ConfigError if the adapters to start from do not exist. A continued run has its
         own copy."""
-        source, file = self.config.learn.source, "adapter_config.json"
+        source, full = self.config.learn.source, self.config.learn.method == "full"
+        file = "full_digests.json" if full else "adapter_config.json"
         if folder is not None and (folder / START).is_dir():
             return
         if source is None or any(source.glob(f"*/{file}")):
             return
         near = [*source.glob(f"checkpoints/*/*/{file}"), *source.glob(f"*/*/{file}")]
         near += source.glob(file)
-        what = "holds no adapters" if source.is_dir() else "is not a folder here"
+        own = "full weights (learn.method=full)" if full else "adapters"
+        what = f"holds no {own}" if source.is_dir() else "is not a folder here"
         raise ConfigError(
             f"learn.from: {source} {what}: give a checkpoint, with a folder per agent, such as "
             f"{max(near).parent.parent if near else 'RUN/checkpoints/000020'}"

@@ -34,7 +34,7 @@ class Card:
     source: str
     """What transformers loads as that base."""
     adapter: Mapping[str, Any]
-    """adapter_config.json."""
+    """adapter_config.json; empty if all weights of the base were trained."""
     merged: bool
     run: str
     """The run directory's name."""
@@ -81,12 +81,17 @@ def _front(card: Card) -> str:
     facts: dict[str, Any] = {
         "library_name": "transformers" if card.merged else "peft",
         "pipeline_tag": "text-generation",
-        "tags": ["orchestry", _method(card), "multi-agent"]
-        + (["merged"] if card.merged else ["lora"]),
+        "tags": ["orchestry", _method(card), "multi-agent", *_kind(card)],
     }
     if not original.startswith("/"):  # a hub knows no folder of this machine
         facts["base_model"] = original
     return f"---\n{yaml.safe_dump(facts, sort_keys=False)}---"
+
+
+def _kind(card: Card) -> list[str]:
+    if not card.adapter:  # learn.method=full
+        return []
+    return ["merged"] if card.merged else ["lora"]
 
 
 def _team(card: Card) -> str:
@@ -95,6 +100,8 @@ def _team(card: Card) -> str:
 
 def _about(card: Card) -> str:
     adapter = card.adapter
+    if not adapter:
+        return f"{_base(card)} with all of its weights trained, in float32.{_caution(card)}"
     targets = ", ".join(sorted(adapter["target_modules"]))
     kind = "rsLoRA" if adapter.get("use_rslora") else "LoRA"
     lora = f"{kind} adapter (rank {adapter['r']}, alpha {adapter['lora_alpha']}, on {targets})"

@@ -159,11 +159,9 @@ def token_logprobs(
 ) -> torch.Tensor:
     """log softmax((hidden @ weight.T + bias) / temperature) at `ids`, shape (P,), in nats.
 
-    Holds at most `chunk` logits at a time, in forward and backward. Only the hidden states get a
-    gradient; weight and bias must be frozen. At least float32 after the product.
+    Holds at most `chunk` logits at a time, in forward and backward. Gradients reach the hidden
+    states, and weight and bias if they learn. At least float32 after the product.
     """
-    if weight_VH.requires_grad or (bias_V is not None and bias_V.requires_grad):
-        raise ValueError("the output layer must be frozen: no gradient of it is computed")
     result: torch.Tensor = _TokenLogprobs.apply(
         hidden_PH, weight_VH, bias_V, ids_P, temperature, max(1, chunk // weight_VH.shape[0])
     )
@@ -198,14 +196,21 @@ class _TokenLogprobs(_Function):  # type: ignore[misc]
         """d logprob / d logits = (one-hot - softmax) / temperature."""
         hidden_PH, weight_VH, bias_V, ids_P, total_P = ctx.saved_tensors
         found = []
+        weight_grad = torch.zeros_like(weight_VH) if ctx.needs_input_grad[1] else None
+        bias_grad = torch.zeros_like(bias_V) if ctx.needs_input_grad[2] else None
         pieces = (torch.split(x, ctx.rows) for x in (hidden_PH, ids_P, total_P, grad_P))
         for hidden, ids, total, grad in zip(*pieces, strict=True):
             slope = _logits(hidden, weight_VH, bias_V, ctx.temperature)
             slope = slope.sub_(total[:, None]).exp_().neg_()
             slope.scatter_add_(-1, ids[:, None], torch.ones_like(total)[:, None])
             slope.mul_((grad / ctx.temperature)[:, None])
-            found.append(slope.to(hidden.dtype) @ weight_VH)
-        return torch.cat(found), None, None, None, None, None
+            own = slope.to(hidden.dtype)
+            found.append(own @ weight_VH)
+            if weight_grad is not None:
+                weight_grad.addmm_(own.T, hidden)
+            if bias_grad is not None:
+                bias_grad += own.sum(0)
+        return torch.cat(found), weight_grad, bias_grad, None, None, None
 
 
 def _logits(

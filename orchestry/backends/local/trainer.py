@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from orchestry.backends.local.adapters import ATTENTION, Adapters
 from orchestry.backends.local.batch import (
     COMLRL_TEMPERATURE,
     Batch,
@@ -29,6 +28,7 @@ from orchestry.backends.local.batch import (
 )
 from orchestry.backends.local.critic import Critic
 from orchestry.backends.local.diagnostics import Learnt, Tally, tally_of
+from orchestry.backends.local.full import check_memory, crewed, worn
 from orchestry.backends.local.importance import Weighing
 from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.magrpo import policy_loss
@@ -295,20 +295,18 @@ def _crews(
             f"learn.vllm_url names one server, which serves one base, found {', '.join(models)}: "
             "name one base for all agents, or leave out learn.vllm_url"
         )
+    crews = crewed(team, settings)
     return tuple(
         Crew(
-            model,
-            {
-                role: 1.0 if member.temperature is None else member.temperature
-                for role, member in team.items()
-                if member.model == model
-            },
+            next(iter(mine.values())).model,
+            {role: 1.0 if m.temperature is None else m.temperature for role, m in mine.items()},
             settings,
             seed,
             warn,
             beat,
+            0 if number else len(crews),
         )
-        for model in models
+        for number, mine in enumerate(crews)
     )
 
 
@@ -337,24 +335,19 @@ class Crew:
         seed: int,
         warn: Callable[[str], None],
         beat: Beat = still,
+        copies: int = 0,
     ) -> None:
-        """`temperatures`, by agent: at which its answers are drawn, and are learned from."""
-        self.base = load_base(model, settings.dtype, settings.quantize, settings.device)
+        """`temperatures`, by agent: at which its answers are drawn, and are learned from. `copies`:
+        with learn.method=full, of the whole team, for the first crew; they must fit together."""
+        dtype = "float32" if settings.method == "full" else settings.dtype
+        self.base = load_base(model, dtype, settings.quantize, settings.device)
         self.roles = tuple(temperatures)
         on_gpu = self.base.device.type == "cuda"
         self.micro_tokens = settings.micro_tokens or (ON_A_GPU if on_gpu else ON_A_CPU)
+        if settings.method == "full" and copies:
+            check_memory(self.base, copies, settings.enabled)
         with fitting(f"the adapters on {model}"):
-            self.adapters = Adapters(
-                self.base,
-                self.roles,
-                rank=settings.rank,
-                alpha=settings.alpha,
-                dropout=settings.dropout,
-                targets=settings.targets or ATTENTION,
-                rslora=settings.rslora,
-                seed=derive(seed, "adapters"),
-                shared=settings.shared,
-            )
+            self.adapters = worn(self.base, self.roles, settings, seed)
         if settings.gradient_checkpointing:
             _checkpoint_layers(self.base)
         self.sampler: Sampler | VllmSampler = (

@@ -258,7 +258,19 @@ def test_models_whose_logits_are_changed_later_are_refused() -> None:
         completion_logprobs(base, adapters, MIXED, T)
 
 
-def test_an_output_layer_that_learns_is_refused() -> None:
-    weight = torch.randn(9, 4, requires_grad=True)
-    with pytest.raises(ValueError, match="must be frozen"):
-        token_logprobs(torch.randn(2, 4), weight, None, torch.tensor([1, 2]), T)
+@pytest.mark.parametrize("chunk", [9, 18, 1000])
+def test_an_output_layer_that_learns_gets_autograds_gradient(chunk: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((5, 4), (9, 4), (9,))
+    ours = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+    theirs = [each.clone().requires_grad_() for each in ours]
+    for each in ours:
+        each.requires_grad_()
+    ids, gain = torch.tensor([1, 2, 8, 0, 1]), torch.tensor([1.0, -2.0, 0.5, 3.0, 1.0])
+    hidden, weight, bias = ours
+    torch.autograd.backward((token_logprobs(hidden, weight, bias, ids, T, chunk) * gain).sum())
+    logits = torch.nn.functional.linear(*theirs) / T
+    expected = logits.log_softmax(-1).gather(-1, ids[:, None]).squeeze(-1)
+    torch.autograd.backward((expected * gain).sum())
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
