@@ -28,6 +28,7 @@ SECTIONS = {
     "in_search": "Prompt changes that the search tries",
     "credit": "Credit by agent in a planted game",
     "learning": "What learning behaviours is worth",
+    "learning_code": "What learning behaviours is worth on code",
     "prompt_changes": "What changes of a small model's prompts are worth",
     "house_style": "A house's conventions, learned by a scripted model",
     "sandbox": "Untrusted code: runs per second, latency, timeouts",

@@ -248,7 +248,7 @@ def main() -> None:
         raise SystemExit(str(error)) from error
     print(body)
     if args.write:
-        page.write("learning", _command(args), body)
+        page.write(_section(args.tasks), _command(args), body)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -335,6 +335,11 @@ def plans(benches: Sequence[Bench], code: Sequence[Bench]) -> list[learning_cost
         learning_cost.Plan(bench.task, bench.training(0), bench.testing(0)) for bench in benches
     ]
     return [*tasks, *(learning_cost.Plan(b.task, None, b.testing(0, "dev")) for b in code)]
+
+
+def _section(tasks: Sequence[str]) -> str:
+    """Code tasks alone have a section of their own, for they take as long as all others."""
+    return "learning_code" if set(tasks) <= set(CODE) else "learning"
 
 
 def _command(args: argparse.Namespace) -> str:
