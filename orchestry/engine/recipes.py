@@ -381,12 +381,11 @@ def forecast(config: RunConfig, stages: Stages) -> list[tuple[str, RunConfig]]:
         if stage not in configs:  # a distillation, whose weights answer
             plain |= {"backend": "api", "provider": {"name": "fake"}}
             plain["agents"] = _without(plain, "frozen", "provider", "model", "temperature")
+        plain = merge(plain, {"learn": {"enabled": False}, "behaviors": {"enabled": False}})
         measured = held_out_config(plain, asked.split, None, asked.samples, asked.problems)
-        measured = prepare(
-            measured, need_key=False, held_out=True
-        ).config  # with the number of problems
+        plan = prepare(measured, need_key=False, held_out=True)  # with the number of problems
         times = 1 if measured_before(stages, stage) else 2
-        found += [(f"{stage.number} {stage.step}, on {asked.split}", measured)] * times
+        found += [(f"{stage.number} {stage.step}, on {asked.split}", plan.config)] * times
     return found
 
 

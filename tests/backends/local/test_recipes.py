@@ -187,6 +187,7 @@ def test_a_dry_run_names_every_part(model: str, tasks: Path, tmp_path: Path) -> 
         *("2 distil, on dev", "2 distil, on dev", "3 magrpo, on dev"),
     ]
     assert {one.episodes for _, one in parts} == {4}
+    assert not any(one.learn.enabled for name, one in parts if "on dev" in name)
     given = [f"--set={one}" for one in sets("search+distil+magrpo", model, tasks)]
     said = CliRunner().invoke(app, ["run", "--dry-run", "--json", *given])
     assert said.exit_code == 0, said.output
