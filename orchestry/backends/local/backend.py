@@ -556,6 +556,7 @@ class LocalBackend(Backend):
         states = rated(trees, settings.rewards, settings.discount) if critic else []
         values = await asyncio.to_thread(critic.values, states) if critic else []
         credits = [found for _, found in played if found is not None]
+        uneven = settings.group_size is None or self.config.search.branch == "tree"
         batch = gather(
             trees,
             joint=self.config.search.joint,
@@ -567,8 +568,8 @@ class LocalBackend(Backend):
             skip=not (settings.kl or settings.comlrl_compat),
             credits=credits if self._replays else None,
             frozen=[role for role, own in self.config.agents.items() if own.frozen],
-            shares=settings.group_size is None or self.config.search.branch == "tree",
-            like=settings.group_mean if settings.group_size is None else None,
+            shares=uneven,
+            like=settings.samples if uneven else None,
             values=by_tree(states, values, len(trees)) if critic else None,
             trace=settings.gae_lambda,
         )

@@ -14,7 +14,8 @@ tree has more samples in later stages, that would favour what has more of them. 
 counts by its share (`shares`), and the gradient's mean is that of equal groups and of chains. It is
 so for sizes that don't depend on the group's own samples: (R_g - mean of the others) times
 grad log pi(a_g) has the mean of the policy gradient for every size from 2 on. With R_g - mean(R) it
-is (G - 1) / G of that; `like` makes it the same for all sizes.
+is (G - 1) / G of that; `like` makes it the same for all sizes. A tree needs it too: its groups are
+larger in later stages (`turn`), or where siblings happened to say the same (`history`).
 
 A group whose returns are all equal contributes exactly 0 in any case, so leaving it out of the sum
 changes nothing. Dividing by the number of groups that are left, or drawing other problems until

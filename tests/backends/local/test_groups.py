@@ -180,6 +180,19 @@ def test_sizes_by_a_groups_own_samples_would_turn_the_gradient() -> None:
     assert abs(first - 1.0) > 0.1
 
 
+@pytest.mark.parametrize("grouping", ["history", "turn"])
+def test_a_trees_default_baseline_weighs_stages_and_states_alike(grouping: Any) -> None:
+    """The mean over a group holds a share of the action's own return: half of it in the first
+    stage's group of 2, a quarter in the second one's group of 4, which is how large a group of
+    equal histories may be by chance too."""
+    how = {"rewards": "final", "grouping": grouping, "baseline": "mean", "shares": True}
+    found = expected(Twice(), [Branching(2, 2)], 6, like=2, **how)
+    chains = expected(Twice(), [Chains(2)], 4, rewards="final", baseline="mean")
+    assert close(found, chains)
+    assert close(found, {key: value / 4 for key, value in exact(turns=False).items()})
+    assert not close(expected(Twice(), [Branching(2, 2)], 6, **how), chains)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rewards", ["turns", "final", "differences"])
 @pytest.mark.parametrize("grouping", ["history", "turn"])
@@ -348,6 +361,22 @@ def test_a_dry_run_counts_the_samples_of_groups_and_trees(model: str, tmp_path: 
     assert plain.calls == 2 * EVERY * 2 * (3 + 9)
     evaluated = estimate(config(model, tasks, *sets, "learn.evaluate_every=1"))
     assert evaluated.calls == plain.calls + 3 * 4 * 2 * 2 * 3  # three times four dev problems
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_run_of_trees_counts_its_stages_alike_with_either_baseline(
+    model: str, tmp_path: Path
+) -> None:
+    """Then the two gradients differ by one factor, (k - 1) / k."""
+    tasks = write_task(tmp_path / "tasks", TURNS)
+    norms = list[Mapping[str, float]]()
+    for baseline in ("mean", "leave_one_out"):
+        sets = ("search.branch=tree", "learn.group_size=2", f"learn.baseline={baseline}")
+        chosen = config(model, tasks, *sets, f"episodes={EVERY}")
+        (update,) = learned(orchestry.train(chosen, tmp_path / baseline))
+        norms.append(update.state["norms"])
+    mean, others = norms
+    assert mean == pytest.approx({agent: norm / 2 for agent, norm in others.items()}, rel=1e-5)
 
 
 @pytest.mark.slow
