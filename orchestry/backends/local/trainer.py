@@ -91,6 +91,8 @@ class Trainer:
         self._settings, self._seed, self._warn = settings, seed, warn
         self._micro = MicroBatches(self.crews[0].micro_tokens, warn)
         agents, tokens = self.crews[0].adapters, self.crews[0].micro_tokens
+        if settings.learns_values:
+            _check_tokenizers(self.crews)
         self.critic = (
             Critic(agents, settings, seed, tokens, warn, beat) if settings.learns_values else None
         )
@@ -308,6 +310,19 @@ def _crews(
         )
         for number, mine in enumerate(crews)
     )
+
+
+def _check_tokenizers(crews: Sequence[Crew]) -> None:
+    """Raises ConfigError if the first crew's base can't read what agents of another one said."""
+    first, *others = [crew.base for crew in crews]
+    known = first.tokenizer.get_vocab()
+    for base in others:
+        if base.tokenizer.get_vocab() != known:
+            raise ConfigError(
+                "learn.baseline=critic reads what all agents saw and said on the base of the first "
+                f"one, so all need one tokenizer, and {base.name} has another than {first.name}: "
+                "name bases of one family in agents.ROLE.model, or leave out learn.baseline"
+            )
 
 
 ON_A_GPU, ON_A_CPU = 4096, 1024

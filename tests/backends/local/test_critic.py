@@ -19,11 +19,13 @@ from orchestry.backends.local.critic import STEPS, Critic, value_loss
 from orchestry.backends.local.magrpo import gae, returns
 from orchestry.backends.local.values import State, by_tree, explained, rated
 from orchestry.core.errors import ConfigError, StoreError
-from orchestry.core.types import ROOT, Trajectory
+from orchestry.core.learning import LearnConfig
+from orchestry.core.types import ROOT, Member, Trajectory
 from orchestry.engine.run import resume
 from orchestry.rollout.schedule import Chains
 from tests.backends.letters import EVERY, artefacts, config, learned, trainer
 from tests.backends.local.test_batch import Rounds, Trio, paid, paths, play, total
+from tests.backends.local.tiny import tiny_folder, tiny_tokenizer
 from tests.toys import Duo, Words
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -270,6 +272,28 @@ def test_other_options_go_with_a_critic(
     chosen = config(model, tasks, *CRITIC, extra, f"episodes={EVERY}")
     (update,) = learned(orchestry.train(chosen, tmp_path / "run"))
     assert update.state["value_loss"] > 0
+
+
+def test_it_reads_all_agents_tokens_so_their_bases_need_one_tokenizer(
+    model: str, tmp_path: Path
+) -> None:
+    """Else it would read other words than were said, or ids that its base does not have."""
+    from orchestry.backends.local.trainer import Trainer
+
+    chosen = LearnConfig.model_validate({"threads": 1, "rank": 4, "baseline": "critic"})
+
+    def made(other: Path) -> Trainer:
+        bases = {"left": model, "right": str(other)}
+        team = {role: Member(role, role[0], base, 8) for role, base in bases.items()}
+        return Trainer(team, chosen, 1, 0, warn=print)
+
+    assert made(tiny_folder(tmp_path / "alike", seed=1)).critic is not None
+    other = tiny_folder(tmp_path / "other", seed=1)
+    strange: Any = tiny_tokenizer()
+    strange.add_tokens(["another"])
+    strange.save_pretrained(other)
+    with pytest.raises(ConfigError, match="one tokenizer"):
+        made(other)
 
 
 @pytest.mark.parametrize(
