@@ -148,6 +148,9 @@ class LearnConfig(Frozen):
     """Compute each layer again in the backward pass: less memory, more time."""
     keep: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(3, ge=1, le=1000)
     """Checkpoints kept, one per update; the last two at least."""
+    keep_every: Annotated[int | None, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(None, ge=1)
+    """Every so many updates a checkpoint is kept for good, besides the last `keep` and the best on
+    dev, so that `orchestry evaluate RUN --update N` can play it. None: none."""
 
     @field_validator("targets", mode="before")
     @classmethod

@@ -63,7 +63,8 @@ def checkpoint(run: Run, learned: Learned) -> Path:
     if not place.is_dir():
         raise ConfigError(
             f"the checkpoint of update {learned.update} is gone from {run.folder}, which keeps the "
-            f"last learn.keep and the best: there are those of {_listed(kept) or 'none any more'}"
+            "last learn.keep, every learn.keep_every-th and the best: there are those of "
+            f"{_listed(kept) or 'none any more'}"
         )
     others = _listed([update for update in kept if update != learned.update])
     fix = f", or name another update with --update ({others} are kept)" if others else ""

@@ -25,7 +25,13 @@ EVERY: dict[str, Any] = {
 KEYS = [key for key, _ in leaves(validate(EVERY).model_dump(mode="json", by_alias=True))]
 RESUMABLE = (
     *("allow_unsafe_code", "budget", "cache", "episodes", "judge.provider.base_url"),
-    *("learn.device", "learn.evaluate_every", "learn.gradient_checkpointing", "learn.keep"),
+    *(
+        "learn.device",
+        "learn.evaluate_every",
+        "learn.gradient_checkpointing",
+        "learn.keep",
+        "learn.keep_every",
+    ),
     *(
         "learn.decay",
         "learn.critic_rate",
@@ -43,7 +49,15 @@ MEASURED = (
     *("search.joint", "learn.top_p", "learn.top_k", "learn.dtype", "learn.quantize", "problem"),
 )
 MUTE = (
-    *("allow_unsafe_code", "budget", "cache", "learn.keep", "learn.threads", "provider.timeout_s"),
+    *(
+        "allow_unsafe_code",
+        "budget",
+        "cache",
+        "learn.keep",
+        "learn.keep_every",
+        "learn.threads",
+        "provider.timeout_s",
+    ),
     *("retry", "sandbox", "search.concurrency", "search.episodes_in_flight", "task_path"),
     "trackers",
 )

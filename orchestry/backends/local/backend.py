@@ -11,7 +11,7 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -24,6 +24,7 @@ from orchestry.backends.library import IN_RUN, Library, empty_library, read_libr
 from orchestry.backends.local.credit import Counterfactuals, counterfactuals
 from orchestry.backends.local.dev import DevEvaluations, dev_problems, empty_updates, leftover
 from orchestry.backends.local.diagnostics import Learnt, drawn
+from orchestry.backends.local.drawing import Drawing
 from orchestry.backends.local.groups import group_sizes
 from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.model import require_installed
@@ -31,11 +32,10 @@ from orchestry.backends.local.ratings import hear, late_ones, notes
 from orchestry.backends.local.settings import as_chains, model_of, refuse, trees
 from orchestry.backends.local.weights import START, Weights
 from orchestry.backends.prompted import KEPT, check_size, for_roles, keep, shown, with_source
-from orchestry.core.concurrency import together
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
-from orchestry.core.types import Completion, Member, Problem, Rate, Request, Tree, sample_of
+from orchestry.core.types import Member, Problem, Rate, Tree
 from orchestry.judge.calibration import Calibration, calibration, judged_pairs
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Chains, Schedule, branching
@@ -97,8 +97,6 @@ class LocalBackend(Backend):
         """Trees of the episodes since the last update."""
         self._state: Mapping[str, Any] = {}
         """Of the last update."""
-        self._drawing: list[float] = [0, 0.0]
-        """Tokens drawn since the last update, and the seconds that took."""
         self._samples = list[int]()
         """Actions learned from, per update."""
         self._models = {role: one.model for role, one in self._drawn(self.team(task)).items()}
@@ -309,7 +307,8 @@ class LocalBackend(Backend):
         base = self._trainer.crews[0].base
         self.provider.device, self.provider.sha256 = str(base.device), base.sha256
         self.provider.deterministic &= base.device.type == "cpu"  # a GPU's sums have no fixed order
-        self._lockstep = Lockstep(self._draw)
+        self._drawing = Drawing(self._trainer, self.gateway, self._own)
+        self._lockstep = Lockstep(self._drawing.draw)
         self._dev.go_on(event for event in store.events if isinstance(event, Evaluated))
         self._dev_rollout = self._unjudged(task, rate)
         if self.every is not None:
@@ -451,36 +450,6 @@ class LocalBackend(Backend):
     def _keep(self, episode: int, tree: Tree[Any], credits: Counterfactuals | None) -> None:
         self._played[episode] = tree, credits
 
-    async def _draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        """One batch from the weights, while other providers answer for their frozen agents."""
-        asked = [number for number, one in enumerate(requests) if one.agent in self._own]
-        drawn = [number for number, one in enumerate(requests) if one.agent not in self._own]
-        parts = await together(
-            [
-                self._draw_weights([requests[number] for number in drawn], n),
-                self.gateway.sample([requests[number] for number in asked], n),
-            ]
-        )
-        found = dict(zip((*drawn, *asked), (*parts[0], *parts[1]), strict=True))
-        return [found[number] for number in range(len(requests))]
-
-    async def _draw_weights(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        """Draws from the weights, and records it in journal and ledger."""
-        if not requests:
-            return []
-        self.gateway.check_door()
-        self.gateway.pulse.doing = "drawing"
-        began = time.monotonic()
-        answers = await asyncio.to_thread(self._trainer.draw, requests, n)
-        whole = time.monotonic() - began
-        self._drawing[0] += sum(one.output_tokens for samples in answers for one in samples)
-        self._drawing[1] += whole
-        seconds = whole / max(1, n * len(requests))
-        for request, samples in zip(requests, answers, strict=True):
-            for index, completion in enumerate(samples):
-                self.gateway.note(sample_of(request, index), completion, seconds)
-        return answers
-
     async def update(
         self,
         block: Sequence[EpisodeRecord],
@@ -495,12 +464,15 @@ class LocalBackend(Backend):
         heard = self._hear(block, said, again)
         played = [self._played[record.episode] for record in block]
         done, seen = await self._learn(played)
-        figures = {**done.beside(drawn([tree for tree, _ in played])), **self._pace(), **seen}
+        figures = {
+            **done.beside(drawn([tree for tree, _ in played])),
+            **self._drawing.pace(),
+            **seen,
+        }
         self._played.clear()
         every, keep = self.config.learn.every, self.config.learn.keep
         name = _checkpoint((self.updates + 1) * every)
-        best = self._dev.best if self._dev else None
-        spared = {_checkpoint(best.update * every).name} if best else set[str]()
+        spared = {_checkpoint(update * every).name for update in self._spared()}
         await asyncio.to_thread(self._trainer.save, self._store.folder / name, keep, spared)
         self._samples.append(done.samples)
         reward = fmean([record.mean_leaf_reward for record in block] or [0.0])
@@ -517,10 +489,12 @@ class LocalBackend(Backend):
         more = empty_updates(self._samples, reward, last)
         return Update(state, {}, [*heard, note, *more])
 
-    def _pace(self) -> dict[str, float]:
-        """Tokens drawn per second since the last update, dev problems and replays included."""
-        (tokens, seconds), self._drawing = self._drawing, [0, 0.0]
-        return {"tokens_per_s": tokens / seconds} if seconds else {}
+    def _spared(self) -> Iterator[int]:
+        """Earlier updates whose checkpoints stay: the best on dev, and every `keep_every`-th."""
+        if self._dev.best:
+            yield self._dev.best.update
+        if (every := self.config.learn.keep_every) is not None:
+            yield from range(every, self.updates + 1, every)
 
     def _hear(
         self,

@@ -155,6 +155,18 @@ def test_an_update_that_was_not_journaled_is_made_again(
     assert artefacts(resumed.folder) == expected
 
 
+def test_checkpoints_are_kept_at_an_interval(model: str, tasks: Path, tmp_path: Path) -> None:
+    sets = ("episodes=12", "learn.keep=1", "learn.keep_every=2")
+    run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")
+    every = int(run.config["learn"]["every"])
+    updates = 12 // every
+    kept = sorted(int(place.name) // every for place in (run.folder / "checkpoints").iterdir())
+    assert kept == sorted({*range(2, updates + 1, 2), updates - 1, updates})
+    assert orchestry.evaluate(run, "dev", update=2).summary.stopped == "done"
+    with pytest.raises(ConfigError, match=r"of update 1 is gone .* learn.keep_every-th"):
+        orchestry.evaluate(run, "dev", update=1)
+
+
 def test_an_episode_whose_weights_are_gone_is_not_played_by_others(
     model: str, tasks: Path, tmp_path: Path
 ) -> None:
