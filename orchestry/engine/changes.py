@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from orchestry.core.config import RENAMED, RunConfig
-from orchestry.core.digests import with_whole
+from orchestry.core.digests import text_digest, with_whole
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import to_json
 from orchestry.core.resolve import Mark, leaves, marked, marks
 from orchestry.engine.plan import Plan
 from orchestry.store.journal import Event, Opened
 from orchestry.store.run import Store
+
+_ONCE_DEFAULT = {"learn.rewards": "turns"}
+"""Defaults that a later version changed. Runs before it have them in config.yaml, but not in their
+digests, which held no defaults. So these keys are out of the sections, and have digests of their
+own, which such runs lack."""
 
 
 def names_base(backend: str, key: str) -> bool:
@@ -47,10 +52,14 @@ def config_digests(config: RunConfig) -> dict[str, str]:
     sections: dict[str, dict[str, Any]] = {}
     for key, value in leaves(raw):
         moves = names_base(config.backend, key) and Path(value).is_absolute()
+        moves |= _ONCE_DEFAULT.get(key) == value
         if not marks(RunConfig, key) & {Mark.RESUMABLE, Mark.MOVABLE} and not moves:
             before = {new: old for old, new in RENAMED.get(key, {}).items()}
             sections.setdefault(key.partition(".")[0], {})[key] = before.get(str(value), value)
-    return with_whole("config", ".", {name: to_json(found) for name, found in sections.items()})
+    whole = with_whole("config", ".", {name: to_json(found) for name, found in sections.items()})
+    if config.backend != "local":
+        return whole
+    return {**whole, "learn.rewards": text_digest(config.learn.rewards)}
 
 
 def ground_of(plan: Plan, store: Store, accept: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
@@ -13,6 +14,7 @@ pytest.importorskip("peft")
 import orchestry
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError, StoreError
+from orchestry.engine.changes import config_digests
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import prepare, resume
 from orchestry.store.journal import RolledBack
@@ -53,6 +55,48 @@ def test_answers_that_the_task_cant_digest_are_learned_from_as_0(
     assert {leaf.value for leaf, odd in zip(leaves, odd_ones, strict=True) if odd} == {0.0}
     assert max(run.rewards) > 0.0
     assert len(learned(run)) == 1
+
+
+LATER = {
+    "": ("curriculum", "recipe"),
+    "search": ("branch", "max_nodes"),
+    "learn": (
+        *("group_mean", "importance", "importance_of", "decay", "gae_lambda", "critic_rate"),
+        *("top_k", "rslora", "targets", "keep_every"),
+    ),
+}
+"""Config keys that runs of version 0.1 do not have."""
+
+
+def test_a_run_that_lacks_later_keys_goes_on_as_it_was(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    """Its config.yaml names what was the default then, such as `rewards: turns`."""
+    sets = ("learn.rewards=turns", "episodes=4")
+    whole = orchestry.train(config(model, tasks, *sets[:1], "episodes=8"), tmp_path / "whole")
+    part = orchestry.train(config(model, tasks, *sets), tmp_path / "part")
+    path = part.folder / "config.yaml"
+    old = yaml.safe_load(path.read_text())
+    for section, keys in LATER.items():
+        for key in keys:
+            del (old[section] if section else old)[key]
+    path.write_text(yaml.safe_dump({**old, "learn": {**old["learn"], "rewards": "differences"}}))
+    with pytest.raises(ConfigError, match=r"other contents of learn\.rewards"):
+        resume(part.folder, {"episodes": 8})
+    path.write_text(yaml.safe_dump(old))
+    resumed = resume(part.folder, {"episodes": 8})
+    found, wanted = artefacts(resumed.folder), artefacts(whole.folder)
+    assert {**found, "config.yaml": ""} == {**wanted, "config.yaml": ""}
+
+
+def test_the_default_that_changed_has_a_digest_of_its_own(model: str, tasks: Path) -> None:
+    """Runs from before the change have none, and their others are the same."""
+    then, now, other = (
+        config_digests(config(model, tasks, f"learn.rewards={name}"))
+        for name in ("turns", "differences", "final")
+    )
+    assert {name for name in now if now[name] != then[name]} == {"learn.rewards"}
+    assert now["config"] != other["config"]
 
 
 def test_resuming_with_more_episodes_equals_a_run_of_as_many(
