@@ -39,6 +39,7 @@ SECTIONS = {
     "variants": "Variants of the local learner on games",
     "local_learning": "A team of 135M models that learns on a CPU",
     "cooperation": "Two 135M agents that learn to work together",
+    "joint": "Prompts and weights learned together",
 }
 """Every section's name and heading, in the order of the page."""
 INTRO = (

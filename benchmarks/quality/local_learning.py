@@ -113,10 +113,10 @@ class Bench:
         place, notes = self.place(setting, arm, seed), Notes(f"{setting.task} {arm} {seed}")
         times = place.with_name(f"{place.name}.times.jsonl")
         if not (place / "journal.jsonl").exists():
-            with _timed(times):
+            with timed(times):
                 run = train(validate(self.config(setting, arm, seed)), place, notes)
         elif not done(run := load_run(place)):
-            with _timed(times):
+            with timed(times):
                 run = resume(place, observer=notes)
         test = evaluate(run, "test", observer=notes) if done(run) else run
         if not done(test):
@@ -161,7 +161,7 @@ class Bench:
 
 
 @contextmanager
-def _timed(times: Path) -> Iterator[None]:
+def timed(times: Path) -> Iterator[None]:
     """Adds a line with what a process spent on a run, unless it is killed; a resumed run has
     several."""
     wall, cpu = time.monotonic(), sum(os.times()[:4])
