@@ -218,8 +218,8 @@ def test_a_check_goes_on_with_what_decides_no_question() -> None:
     own = ("allow_unsafe_code", "budget", "cache", "episodes", "retry", "search")
     assert all(_free(key) for key in KEYS if key.split(".")[0] in own)
     more = {key for key in KEYS if _free(key) and key.split(".")[0] not in own}
-    learn = ("critic_rate", "decay", "device", "evaluate_every", "gradient_checkpointing")
-    learn += ("keep", "keep_every", "learning_rate")
+    learn = ["critic_rate", "decay", "device", "evaluate_every", "gradient_checkpointing"]
+    learn += ["keep", "keep_every", "learning_rate"]
     assert {key for key in more if not key.startswith(("behaviors.provider.", "trackers."))} == {
         *("task_path", "provider.base_url", "provider.timeout_s"),
         *("judge.provider.base_url", "judge.provider.timeout_s"),
