@@ -12,8 +12,9 @@ at equal samples (w) and at equal CPU time (w-cpu).
         [--train N] [--test N] [--model NAME] [--folder DIR] [--only TASK RECIPE SEED] [--write]
 
 All lies in --folder, so that a cut-off benchmark goes on where it was. `--only tldr p+w 0` plays
-one recipe (p, w, p+w, w+p, p+w+p, control, expert, w-cpu) and prints nothing, so that they can be
-played side by side, each with a core of its own; w-cpu plays expert and w first.
+one recipe (control, p, w, p+w, w+p, p+w+p, expert, w-cpu) and prints nothing, so that they can be
+played side by side, each with a core of its own. The control of a task and seed comes first, since
+it makes the files that all share; w-cpu comes last, since it needs the CPU times of expert and w.
 """
 
 from __future__ import annotations
