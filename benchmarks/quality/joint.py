@@ -267,7 +267,8 @@ def main() -> None:
     if args.only:
         task, recipe, seed = args.only
         if task not in TASKS or recipe not in recipes_of(task):
-            parser.error(f"--only {task} {recipe}: known are {', '.join(recipes_of('tldr'))}")
+            known = f"{', '.join(TASKS)}; of {task}: {', '.join(recipes_of(task))}"
+            parser.error(f"--only {task} {recipe}: known tasks are {known}")
         bench.play(task, recipe, int(seed))
         return
     played = {
