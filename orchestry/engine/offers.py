@@ -235,7 +235,9 @@ async def passed(
 async def flawed(tools: Tools, problem: Problem) -> str:
     """Why the gold or the tests are no good; '' if they are."""
     tests, gold = problem.data["tests"], problem.data["reference"]
-    first, second = [await passed(tools, problem, gold) for _ in range(2)]
+    shown = [problem.data["example"], *tests]  # agents see the example, so it must be right too
+    whole = problem.model_copy(update={"data": {**problem.data, "tests": shown}})
+    first, second = [await passed(tools, whole, gold) for _ in range(2)]
     if first != second:
         return "the gold's results differ between two runs"
     if not all(first):

@@ -183,6 +183,17 @@ def test_good_problems_are_kept_and_others_dropped_with_their_reason() -> None:
     assert "| repeats a problem of the task | 1 |" in Path("mine.made/README.md").read_text()
 
 
+def test_an_example_that_the_gold_contradicts_is_no_good() -> None:
+    """Agents see the first test as an example, so it must be right too."""
+    bad = offer(0)
+    bad["tests"][0] = {**bad["tests"][0], "returns": "999"}
+    notes = Notes()
+    with serving(bad, offer(1)) as model:
+        report = write(config(model), 1, notes=notes)
+    assert report.kept == 1
+    assert notes.whys == ["the gold fails its tests", ""]
+
+
 def test_an_answer_in_another_form_is_asked_for_once_more() -> None:
     with serving(("here you are: {}", offer(0))) as model:
         report = write(config(model), 1)
