@@ -20,7 +20,7 @@ from orchestry.core.errors import ConfigError, PromptTooLong, StoreError, reason
 from orchestry.core.files import new_folder, to_json
 from orchestry.core.machine import launched
 from orchestry.engine.changes import config_digests
-from orchestry.engine.examples import Examples, How, Settings, examples
+from orchestry.engine.examples import Examples, How, Settings, examples, unlike
 from orchestry.engine.gold import GOLD
 from orchestry.engine.plan import Plan
 from orchestry.engine.preferences import Preference
@@ -185,6 +185,7 @@ def _learned(
     from orchestry.backends.local.tuning import Epoch, Tuning
 
     settings, plan = found.settings, prepare(found.setup.config, note, need_key=False)
+    _warn(found, note)
     trainer = open_trainer(plan, settings, note)
     data = encoded(found, trainer)
     if data.too_long:
@@ -220,6 +221,16 @@ def _learned(
     )
 
 
+def _warn(found: Examples, note: Callable[[str], None]) -> None:
+    """Says that the team will be asked in other words than those that it learned with."""
+    if count := unlike(found):
+        note(
+            f"warning: {count} of {len(found.lessons)} examples have prompts that the new team "
+            "will not see, with learned behaviours or of another run: --drop-behaviors learns the "
+            "same answers to the team's own prompts"
+        )
+
+
 def _method(trainer: Trainer, data: Encoded, settings: Settings) -> Any:
     from orchestry.backends.local.tuning import Imitation, Pair, Preferences
 
@@ -242,6 +253,7 @@ def _line(number: int, epochs: int, loss: float | None, held_out: Mapping[str, f
 def counts(found: Examples, note: Callable[[str], None]) -> dict[str, dict[str, int]]:
     """By agent: how many examples and tokens would be learned; loads the base."""
     plan = prepare(found.setup.config, note, need_key=False)
+    _warn(found, note)
     data = encoded(found, open_trainer(plan, found.settings, note))
     if data.too_long:
         note(f"{data.too_long} examples are longer than the base's context and are left out")

@@ -46,7 +46,14 @@ _TAKEN = (
     *("backend", "sandbox", "allow_unsafe_code", *(f"learn.{name}" for name in _LEARN)),
 )
 """Config keys that a distillation uses; `sampling` and `learn.top_*` when its team plays."""
-
+_FIXED: dict[str, Any] = {
+    "backend": "local",
+    "split": "train",
+    "learn": {"enabled": False},
+    "judge": {"enabled": False},
+    "credit": {"share": 0.0},
+}
+"""What the team's config always says."""
 
 Method = Literal["sft", "dpo"]
 
@@ -182,8 +189,28 @@ def examples(
 # --- checks and config ---------------------------------------------------------------------------
 
 
+def foreseen(given: Mapping[str, Any], how: How, runs: bool) -> RunConfig:
+    """The team's config, before the `runs` exist, if there will be some. Raises ConfigError for
+    what `distil` would refuse whatever they hold."""
+    settings = Settings(**how)
+    Choice(settings.by, settings.share, settings.min_reward)
+    _check_asked(runs, settings)
+    _check_keys(given)
+    return validate(merge(given, _FIXED))
+
+
 def _check_given(runs: Sequence[Run], settings: Settings, given: Mapping[str, Any]) -> None:
     """Raises ConfigError for what can't be used, or would be ignored."""
+    _check_asked(bool(runs), settings)
+    task = given.get("task") or (runs[0].config.get("task") if runs else None)
+    if task is None:
+        raise ConfigError("--gold without a run needs the task: name it with --task")
+    for run in runs:
+        check_source(run, str(task))
+    _check_keys(given)
+
+
+def _check_asked(runs: bool, settings: Settings) -> None:
     if not runs and not settings.gold:
         raise ConfigError("there is nothing to learn from: name runs, or --gold with --task")
     if not runs and settings.chooses:
@@ -191,11 +218,9 @@ def _check_given(runs: Sequence[Run], settings: Settings, given: Mapping[str, An
             "--by, --top and --min-reward choose among the trajectories of runs: name runs, or "
             "leave them out"
         )
-    task = given.get("task") or (runs[0].config.get("task") if runs else None)
-    if task is None:
-        raise ConfigError("--gold without a run needs the task: name it with --task")
-    for run in runs:
-        check_source(run, str(task))
+
+
+def _check_keys(given: Mapping[str, Any]) -> None:
     for key, _ in leaves(given):
         known = any(key == name or key.startswith(f"{name}.") for name in _TAKEN)
         if not known or (key.startswith("agents.") and ".provider" in key):
@@ -210,20 +235,13 @@ def _config(
     runs: Sequence[Run], given: Mapping[str, Any], trust: Trust, note: Callable[[str], None]
 ) -> RunConfig:
     """The local team's config: the first run's task and prompts, and what was given."""
-    fixed: dict[str, Any] = {
-        "backend": "local",
-        "split": "train",
-        "learn": {"enabled": False},
-        "judge": {"enabled": False},
-        "credit": {"share": 0.0},
-    }
     raw = dict[str, Any]()
     for number, run in enumerate(runs):
         today = {name: given[name] for name in ("task_path",) if name in given}
         config = of_run(run.folder, today, trust, note)
         if not number:
             raw = _taken_over(config)
-    return validate(merge(merge(raw, given), fixed))
+    return validate(merge(merge(raw, given), _FIXED))
 
 
 def _taken_over(config: RunConfig) -> dict[str, Any]:
@@ -238,10 +256,9 @@ def _taken_over(config: RunConfig) -> dict[str, Any]:
     local = config.backend == "local"
     if local:
         found["provider"] = {"model": config.provider.model}
-    elsewhere = {"provider", "frozen", "temperature"} | (set() if local else {"model"})
     if isinstance(agents := found.get("agents"), Mapping):
         found["agents"] = {
-            role: {key: value for key, value in own.items() if key not in elsewhere}
+            role: {key: value for key, value in own.items() if key not in _elsewhere(own, local)}
             for role, own in agents.items()
         }
     if not local:
@@ -249,6 +266,12 @@ def _taken_over(config: RunConfig) -> dict[str, Any]:
             key: value for key, value in plain.get("sampling", {}).items() if key != "temperature"
         }
     return found
+
+
+def _elsewhere(own: Mapping[str, Any], local: bool) -> set[str]:
+    """The keys of an agent that say who answered; a model only if it is no base of weights."""
+    weights = local and own.get("provider") is None
+    return {"provider", "frozen", "temperature"} | (set() if weights else {"model"})
 
 
 def _lessons(
@@ -281,6 +304,13 @@ def _team(setup: Setup) -> dict[str, Member]:
         )
         for spec in setup.task.agents
     }
+
+
+def unlike(found: Examples) -> int:
+    """How many examples have a prompt that the team itself will not see."""
+    team = _team(found.setup)
+    sides = [one if isinstance(one, Lesson) else one.better for one in found.lessons]
+    return sum(bare(one, team).messages != one.messages for one in sides)
 
 
 def _split(

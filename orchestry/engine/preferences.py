@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from orchestry.core.errors import ConfigError
 from orchestry.core.seeds import derive
-from orchestry.core.types import Message
+from orchestry.core.types import TASK_ERROR, Message
 from orchestry.engine.winners import Choice, Lesson, lesson, named
 from orchestry.store.records import EpisodeRecord, GroupRecord, NodeRecord
 from orchestry.store.run import Run
@@ -110,11 +110,27 @@ def _pairs(
 def _answers(
     record: EpisodeRecord, group: GroupRecord, nodes: dict[str, NodeRecord], run: str
 ) -> Iterator[Lesson]:
-    """Every sample of the group, with the value of the state that it led to."""
+    """Every sample of the group, with the value of the state that it led to; none that led to a
+    state that could not be scored."""
+    unscored = _unscored(nodes)
     for child, value in zip(group.children, group.values, strict=True):
+        if child in unscored:
+            continue
         for turn in nodes[child].turns:
             if (found := lesson(turn, record.problem, run, value)) is not None:
                 yield found
+
+
+def _unscored(nodes: dict[str, NodeRecord]) -> set[str]:
+    """The states that the task could not score, and those before them, into whose values its 0
+    went."""
+    found = set[str]()
+    for node in nodes.values():
+        place: str | None = node.id if TASK_ERROR in node.score.tags else None
+        while place is not None and place not in found:
+            found.add(place)
+            place = nodes[place].parent
+    return found
 
 
 def _mean(equal: Sequence[Lesson]) -> Lesson:

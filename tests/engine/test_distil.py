@@ -17,8 +17,9 @@ from orchestry.backends.local.trainer import Trainer
 from orchestry.backends.local.tuning import Target
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
+from orchestry.core.types import TASK_ERROR
 from orchestry.engine.distil import Distilled, distil, encoded, open_trainer
-from orchestry.engine.examples import Examples, examples
+from orchestry.engine.examples import Examples, examples, unlike
 from orchestry.engine.export import export
 from orchestry.engine.preferences import Preference, preferences
 from orchestry.engine.run import prepare, resume
@@ -210,6 +211,9 @@ def test_equal_turns_count_once_and_behaviors_can_be_dropped(
     )
     assert len(found.lessons) == 8
     assert {one.messages[0].content for one in lessons(found)} == {"left, act", "right, act"}
+    assert not unlike(found)
+    assert not unlike(examples([served], config=taught, top=1.0))
+    assert unlike(examples([served], config={**taught, "agents": prompted}, top=1.0)) == 8
 
 
 def test_siblings_become_preferences(finished: Run, tmp_path: Path) -> None:
@@ -312,6 +316,34 @@ def test_a_frozen_agent_learns_nothing(gold: dict[str, Any], tmp_path: Path) -> 
         examples(config=frozen, gold=True)
     with pytest.raises(ConfigError, match=r"does not use agents\.left\.provider"):
         examples(config={**gold, "agents": {"left": {"provider": "fake"}}}, gold=True)
+
+
+def test_a_partner_of_another_provider_leaves_no_base(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    """The model of a frozen partner whom a provider answered for is no base for its adapter."""
+    partner = ("frozen=true", "provider.name=fake", "model=fake-1")
+    sets = [f"agents.left.{one}" for one in partner]
+    run = orchestry.train(config(model, tasks, "episodes=4", *sets), tmp_path / "run")
+    found = distil([run], tmp_path / "out", config=SMALL, epochs=1, top=1.0)
+    assert all(found.examples[role] for role in ROLES)
+
+
+def test_a_sample_that_could_not_be_scored_is_no_side(model: str, tmp_path: Path) -> None:
+    line = '        text = "".join(state.said)\n'
+    bug = '        if state.said[0].count("e") < 1:\n            raise ValueError("a bug")\n'
+    faulty = write_task(tmp_path / "tasks", TASK.replace(line, bug + line))
+    run = orchestry.train(config(model, faulty, "episodes=4"), tmp_path / "run")
+    leaves = [leaf for record in run.episodes for leaf in record.leaves()]
+    unscored = {leaf.turns for leaf in leaves if TASK_ERROR in leaf.score.tags}
+    assert unscored
+    try:
+        found = examples([run], config=SMALL, method="dpo").lessons
+    except ConfigError:  # no two others differ
+        return
+    pairs = [one for one in found if isinstance(one, Preference)]
+    said = {turn.completion.text for turns in unscored for turn in turns if turn.agent == "left"}
+    assert not [one for one in pairs if one.agent == "left" and one.worse.answer in said]
 
 
 def test_an_interruption_leaves_nothing(gold: dict[str, Any], tmp_path: Path) -> None:
