@@ -24,10 +24,11 @@ from orchestry.core.errors import ConfigError, LockedError
 from orchestry.core.files import to_json, to_yaml, write_atomic
 from orchestry.core.resolve import leaves, merge
 from orchestry.core.seeds import derive
+from orchestry.engine import examples
 from orchestry.engine.changes import check_changes
 from orchestry.engine.distil import distil
 from orchestry.engine.evaluate import evaluate, held_out_config
-from orchestry.engine.examples import How, Settings
+from orchestry.engine.examples import How
 from orchestry.engine.run import prepare, resume, train
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, check_trust, of_run, remember
@@ -54,6 +55,8 @@ _ADAPTERS = (
     *("threads", "micro_tokens", "gradient_checkpointing", "max_grad_norm", "top_p", "top_k"),
 )
 """Of `learn`, the keys that a distillation takes over."""
+_HERE = ("auto", "embedded")
+"""Providers whose model is a base of weights."""
 _PLAYED: dict[str, Any] = {"split": "train", "baseline": None, "problem": None}
 """Keys with the values that a recipe's stages have."""
 _FIXED = ("backend", "episodes", "recipe")
@@ -85,8 +88,9 @@ def begin_recipe(config: RunConfig, folder: Path, watch: Observer) -> Run:
     for plan in plans:
         remember(plan, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(config, folder)
-    return _go_on(config, stages, watch)
+    with _alone(folder):
+        _write(config, folder)
+        return _go_on(config, stages, watch)
 
 
 def _from_anywhere(config: RunConfig, plans: list[RunConfig]) -> RunConfig:
@@ -125,8 +129,9 @@ def resume_recipe(
     stages = stages_of(folder, config.recipe.steps)
     for plan in foreseen(config, stages).values():
         check_trust(plan, folder, trust, changes)
-    _write(config, folder)
-    return _go_on(config, stages, watch, changes, trust, accept)
+    with _alone(folder):
+        _write(config, folder)
+        return _go_on(config, stages, watch, changes, trust, accept)
 
 
 @contextmanager
@@ -154,17 +159,16 @@ def _go_on(
     accept: bool = False,
 ) -> Run:
     """Plays what is left of the stages; returns the run that ended it."""
-    folder, team = stages[0].folder.parent.parent, _first(config)
-    with _alone(folder):
-        for stage in stages:
-            run = _played(config, stages, stage, team, watch, changes or {}, trust, accept)
-            if not stage.done(run.events):
-                return run
-            team = team_after(stage, team)
-            for place, update in measurements(stages, stage, config.recipe):
-                found = _measured(config, stages, stage, place, update, watch, trust)
-                if not finished(found.events):
-                    return found
+    team = _first(config)
+    for stage in stages:
+        run = _played(config, stages, stage, team, watch, changes or {}, trust, accept)
+        if not stage.done(run.events):
+            return run
+        team = team_after(stage, team)
+        for place, update in measurements(stages, stage, config.recipe):
+            found = _measured(config, stages, stage, place, update, watch, trust)
+            if not finished(found.events):
+                return found
     return run
 
 
@@ -287,6 +291,10 @@ def _local(plain: Mapping[str, Any], stage: Stage, team: Team) -> dict[str, Any]
     found = {key: value for key, value in plain.items() if key != "credit"}
     found["search"] = {key: search[key] for key in _SEARCH if key in search}
     found |= {"backend": "local", "provider": _base(plain, team)}
+    found["agents"] = {
+        role: own if own.get("provider") else _as_base(plain, own)
+        for role, own in plain.get("agents", {}).items()
+    }
     found["learn"] = {**plain.get("learn", {}), **_sizes(team)}
     found["behaviors"] = {"from": team.library and str(team.library)}
     return found
@@ -307,8 +315,8 @@ def distilling(config: RunConfig, stage: Stage, team: Team) -> tuple[dict[str, A
     taken = ("task_path", "options", "weights", "agents", "sampling")
     given |= {key: plain[key] for key in taken if key in plain}
     if "agents" in given:
+        plain["agents"] = {role: _as_base(plain, one) for role, one in plain["agents"].items()}
         given["agents"] = _without(plain, "frozen", "provider")
-    Settings(**cast(How, how))  # raises ConfigError for values out of range
     return merge(given, own), cast(How, how)
 
 
@@ -318,13 +326,20 @@ def _without(plain: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {r: {k: v for k, v in own.items() if k not in keys} for r, own in agents.items()}
 
 
+def _as_base(plain: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """An agent's settings, without a model that is no base because a provider elsewhere has it."""
+    asked = own.get("provider") or plain.get("provider", {})
+    here = asked.get("name", "auto") in _HERE
+    return {key: value for key, value in own.items() if key != "model" or here}
+
+
 def _base(plain: Mapping[str, Any], team: Team) -> dict[str, Any]:
     """The base model of the weights: that of the team's adapters, else the config's."""
     if team.weights is not None:
         found = team_of(team.weights)
         return {"model": found.base(next(iter(found.adapters)))}
     asked = plain.get("provider", {})
-    here = asked.get("name", "auto") in ("auto", "embedded")
+    here = asked.get("name", "auto") in _HERE
     return {key: asked[key] for key in ("name", "model") if here and key in asked}
 
 
@@ -349,12 +364,20 @@ def foreseen(config: RunConfig, stages: Stages, need_key: bool = True) -> dict[S
     found, team = dict[Stage, RunConfig](), _first(config)
     for stage in stages:
         if stage.step == "distil":
-            _, how = distilling(config, stage, team)
-            if not how.get("gold") and not _since_last(stages, stage):
+            given, how = distilling(config, stage, team)
+            sources = _since_last(stages, stage)
+            if not how.get("gold") and not sources:
                 raise ConfigError(
                     f"stage {stage.number} of the recipe, distil, has no stage to learn from: put "
                     "search before it, or learn from gold answers (recipe.stages.distil.gold=true)"
                 )
+            taught = team.library is not None or any(one.step == "prompts" for one in sources)
+            if taught and _given(config, stage).get("drop_behaviors") is False:
+                raise ConfigError(
+                    f"stage {stage.number} of the recipe, distil, works learned behaviours into "
+                    "the weights, and later stages play without them: leave out drop_behaviors"
+                )
+            prepare(examples.foreseen(given, how, bool(sources)), need_key=False)
             continue
         plain = plain_of(config, stage, team)
         if unfit := [key for key, value in _PLAYED.items() if plain.get(key, value) != value]:
@@ -365,7 +388,19 @@ def foreseen(config: RunConfig, stages: Stages, need_key: bool = True) -> dict[S
         if stage.step != "magrpo" and weights_answer(stages, stage) and not own:
             plain["provider"] = {"name": "fake"}
         found[stage] = prepare(validate(plain), need_key=need_key).config
+        if stage.step == "magrpo" and found[stage].learn.method == "full":
+            _check_alone(stages, stage)
     return found
+
+
+def _check_alone(stages: Stages, stage: Stage) -> None:
+    """Raises ConfigError if another stage would have to go on from full weights, or leave some."""
+    if stage is not stages[-1] or any(weights_answer(stages, one) for one in stages[:-1]):
+        raise ConfigError(
+            f"stage {stage.number} of the recipe, magrpo, trains all weights of a base "
+            "(learn.method=full), and stages hand on adapters: make it the last stage and the "
+            "first to train weights, or leave out learn.method"
+        )
 
 
 def forecast(config: RunConfig, stages: Stages) -> list[tuple[str, RunConfig]]:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from typer.testing import CliRunner
 
 pytest.importorskip("torch")
@@ -19,7 +20,7 @@ pytest.importorskip("torch")
 import orchestry
 from orchestry.cli import app
 from orchestry.core.config import RunConfig, resolve
-from orchestry.core.errors import ConfigError
+from orchestry.core.errors import ConfigError, LockedError
 from orchestry.engine.recipes import forecast
 from orchestry.engine.run import prepare, resume
 from orchestry.report.recipes import Brought, brought, stages_table
@@ -208,6 +209,14 @@ def test_a_dry_run_names_every_part(model: str, tasks: Path, tmp_path: Path) -> 
         ("search", ["recipe.stages.9.seed=1"], "recipe.stages has '9': name a step"),
         ("search", ["recipe.stages.search.tsk=x"], "unknown config key 'tsk'"),
         ("search+distil", ["recipe.stages.distil.epochs=0"], "epochs is 0"),
+        ("search+distil", ["recipe.stages.distil.by=luck"], "by is 'luck'"),
+        ("search+distil", ["recipe.stages.distil.top=7"], "top is 7"),
+        ("search+distil", ["recipe.stages.distil.lern=1"], "distil does not use lern"),
+        ("search+distil", ["recipe.stages.distil.learn.rank=-3"], "learn.rank"),
+        ("search+distil", ["recipe.stages.distil.provider.model=/gone/x"], "/gone/x"),
+        ("prompts+distil", ["recipe.stages.distil.drop_behaviors=false"], "out drop_behaviors"),
+        ("search+distil+magrpo", ["learn.method=full"], "trains all weights"),
+        ("search+magrpo+search", ["learn.method=full"], "trains all weights"),
         ("magrpo", ["learn.every=0"], "learn.every"),
         ("search", ["backend=api"], "leave out --backend"),
         ("search", ["split=test"], "on its train problems: leave out split"),
@@ -231,6 +240,20 @@ def test_what_a_recipe_is_not(whole: Path, model: str, tasks: Path) -> None:
         orchestry.train(recipe("search", model, tasks), whole)
     with pytest.raises(ConfigError, match="a recipe is several runs"):
         prepare(recipe("search", model, tasks))
+
+
+def test_a_resume_that_is_refused_changes_nothing(whole: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "run"))
+    before = (copy / "config.yaml").read_bytes()
+    with FileLock(copy / "recipe.lock"), pytest.raises(LockedError, match="by another process"):
+        resume(copy, {"budget": {"usd": 1.0}})
+    assert (copy / "config.yaml").read_bytes() == before
+
+
+def test_models_of_an_api_are_no_bases(model: str, tasks: Path, tmp_path: Path) -> None:
+    more = ("provider.name=fake", "agents.left.model=fake-1", "recipe.samples=0")
+    last = orchestry.train(recipe("search+distil+magrpo", model, tasks, *more), tmp_path / "run")
+    assert last.folder.name == "3-magrpo"
 
 
 def test_a_stage_that_has_not_begun_is_shown_so(whole: Path, tmp_path: Path) -> None:
