@@ -106,6 +106,7 @@ def test_any_library_is_read_or_refused_in_a_line(
 def test_any_config_is_read_or_refused_in_words(
     tmp_path_factory: pytest.TempPathFactory, raw: dict[str, object]
 ) -> None:
+    assume("pydantic" not in str(raw))  # hypothesis tries the words of this file, and is quoted
     folder = tmp_path_factory.mktemp("config")
     (folder / "config.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
     assert "pydantic" not in fault(lambda: validate(read_config(folder)))
