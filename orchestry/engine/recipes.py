@@ -377,6 +377,7 @@ def foreseen(config: RunConfig, stages: Stages, need_key: bool = True) -> dict[S
                     f"stage {stage.number} of the recipe, distil, works learned behaviours into "
                     "the weights, and later stages play without them: leave out drop_behaviors"
                 )
+            _check_frozen(config, stage)
             prepare(examples.foreseen(given, how, bool(sources)), need_key=False)
             continue
         plain = plain_of(config, stage, team)
@@ -391,6 +392,17 @@ def foreseen(config: RunConfig, stages: Stages, need_key: bool = True) -> dict[S
         if stage.step == "magrpo" and found[stage].learn.method == "full":
             _check_alone(stages, stage)
     return found
+
+
+def _check_frozen(config: RunConfig, stage: Stage) -> None:
+    """Raises ConfigError for frozen weights, which a distillation would change."""
+    for role, own in config.agents.items():
+        if own.frozen and own.provider is None:
+            raise ConfigError(
+                f"stage {stage.number} of the recipe, distil, gives every agent an adapter, and "
+                f"agents.{role}.frozen keeps {role} as it is: leave out frozen, or set it for the "
+                "stages after it (recipe.stages.magrpo.agents)"
+            )
 
 
 def _check_alone(stages: Stages, stage: Stage) -> None:

@@ -180,6 +180,16 @@ def test_prompts_are_learned_and_worked_into_weights(
     assert facts["settings"]["drop_behaviors"]
 
 
+def test_an_agent_is_frozen_in_the_stages_that_say_so(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    frozen = "recipe.stages.magrpo.agents.left.frozen=true"
+    config = recipe("search+distil+magrpo", model, tasks, frozen)
+    parts = dict(forecast(config, stages_of(tmp_path, config.recipe.steps)))
+    assert parts["3 magrpo"].agents["left"].frozen
+    assert "left" not in parts["1 search"].agents
+
+
 def test_a_dry_run_names_every_part(model: str, tasks: Path, tmp_path: Path) -> None:
     config = recipe("search+distil+magrpo+search", model, tasks)
     parts = forecast(config, stages_of(tmp_path, config.recipe.steps))
@@ -216,6 +226,7 @@ def test_a_dry_run_names_every_part(model: str, tasks: Path, tmp_path: Path) -> 
         ("search+distil", ["recipe.stages.distil.provider.model=/gone/x"], "/gone/x"),
         ("prompts+distil", ["recipe.stages.distil.drop_behaviors=false"], "out drop_behaviors"),
         ("search+distil+magrpo", ["learn.method=full"], "trains all weights"),
+        ("search+distil", ["agents.left.frozen=true"], "keeps left as it is"),
         ("search+magrpo+search", ["learn.method=full"], "trains all weights"),
         ("magrpo", ["learn.every=0"], "learn.every"),
         ("search", ["backend=api"], "leave out --backend"),
