@@ -258,7 +258,7 @@ def _prefill(prompts: list[tuple[int, ...]], model: Any, cache: Any) -> torch.Te
         input_ids=torch.tensor(padded, device=device),
         attention_mask=None if bool(real_BP.all()) else _causal(real_BP, model.dtype),
         position_ids=(column_P - pad_B[:, None]).clamp(min=0),
-        past_key_values=cache,
+        cache=cache,
         use_cache=True,
         logits_to_keep=1,
     )
@@ -336,7 +336,7 @@ class _Batch:
             input_ids=ids_R[:, None],
             attention_mask=mask,
             position_ids=self._length_R[:, None],
-            past_key_values=self._cache,
+            cache=self._cache,
             use_cache=True,
             logits_to_keep=1,
         )
