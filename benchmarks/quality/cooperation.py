@@ -1,16 +1,18 @@
 """Whether two 135M agents learn to work together: a warm start from gold, then MAGRPO.
 
-For each seed: both agents' adapters are fine-tuned on the gold answers of generated train problems
-(`warm`). From there a run of backend local learns by MAGRPO (`learned`); it is killed by SIGKILL
-half-way, and resumed. Then the untrained, the warm and the learned team play test problems that
-nobody has seen, generated ones and the own bank's; the untrained and the warm team also play them
-as each baseline. What tests ask and what aux computes differ between train and test.
+For each seed: both agents' adapters are fine-tuned on the gold answers of a few generated train
+problems (`warm`). From there a run of backend local learns by MAGRPO (`learned`) on many more train
+problems, by their rewards alone; it is killed by SIGKILL half-way, and resumed. Then the untrained,
+the warm and the learned team play test problems that nobody has seen, generated ones and the own
+bank's; the untrained and the warm team also play them as each baseline. What tests ask and what aux
+computes differ between train and test. The untrained team plays once, for all seeds.
 
-    python -m benchmarks.quality.cooperation [--seeds N] [--episodes N] [--train N] [--test N]
+    python -m benchmarks.quality.cooperation [--seeds N] [--episodes N] [--golds N] [--test N]
         [--model NAME] [--folder DIR] [--only SEED] [--write]
 
-All lies in --folder, so that a cut-off benchmark goes on where it was. `--only SEED` plays one seed
-and prints nothing, so that seeds can be played side by side, each with a core of its own.
+All lies in --folder, so that a cut-off benchmark goes on where it was; runs that this repository
+keeps (benchmarks/kept) are taken from there. `--only SEED` plays one seed and prints nothing, so
+that seeds can be played side by side, each with a core of its own; seed 0 plays the untrained team.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import page
+from benchmarks import kept, page
 from benchmarks.quality.cooperation_report import Played, report
 from benchmarks.quality.cooperation_swaps import Swaps, swapped
 from benchmarks.quality.hacks import spread
@@ -47,12 +49,16 @@ from orchestry.task.registry import load_task
 TASK = "code_collaboration"
 GRADES = "1-2"
 """What a 135M model can do at all; fixed before any training."""
-BANK_SIZE = 400
+BANK_SIZE = 500
 """Generated problems for train; a quarter as many for test."""
 SAMPLES = 4
 """Trajectories per test problem."""
+BASELINE_SAMPLES = 2
+"""The same of a baseline."""
 UNTRAINED, WARM, LEARNED = TEAMS = ("untrained", "warm", "learned")
 GENERATED, OWN = BANKS = ("generated", "own")
+GOLDS = "golds"
+"""The train problems whose gold answers make the warm start."""
 BASELINES = ("fixed", "concat", "sequential", "discussion")
 WARM_UP: How = {"epochs": 4, "learning_rate": 1e-3}
 """Of fine-tuning; chosen on train problems of other seeds."""
@@ -85,16 +91,17 @@ class Bench:
     folder: Path
     model: str = "embedded"
     episodes: int = 500
-    train: int = 120
+    golds: int = 40
     test: int = 100
 
-    def play(self, seed: int) -> Played:
+    def play(self, seed: int, teams: Sequence[str] = TEAMS) -> Played:
         """Everything of one seed: from the start, or what is missing."""
         run = self.learn(seed)
-        tests = {(team, bank): self.measure(team, seed, bank) for team in TEAMS for bank in BANKS}
+        tests = {(team, bank): self.measure(team, seed, bank) for team in teams for bank in BANKS}
         baselines = {
             (team, name): self.measure(team, seed, GENERATED, name)
-            for team in (UNTRAINED, WARM)
+            for team in teams
+            if team != LEARNED
             for name in BASELINES
         }
         return Played(seed, run, tests, baselines)
@@ -103,11 +110,11 @@ class Bench:
         """MAGRPO from the warm start, in a process that is killed half-way; the rest is played
         here."""
         place = self.folder / f"run-{seed}"
-        config = self.config(seed, self.bank(GENERATED)) | {
-            "episodes": self.episodes,
-            "learn": {**LEARN, "from": str(self.warm(seed))},
-        }
         if not (place / "journal.jsonl").exists():
+            config = self.config(seed, self.bank(GENERATED)) | {
+                "episodes": self.episodes,
+                "learn": {**LEARN, "from": str(self.warm(seed))},
+            }
             self._killed(place, config)
         run = load_run(place)
         if not done(run):
@@ -120,27 +127,32 @@ class Bench:
         """The checkpoint that was fine-tuned on the train problems' gold."""
         place = self.folder / f"warm-{seed}"
         if not place.exists():
-            config = self.config(seed, self.bank(GENERATED)) | {"learn": dict(ADAPTERS)}
+            config = self.config(seed, self.bank(GOLDS)) | {"learn": dict(ADAPTERS)}
             distil(into=place, gold=True, config=config, note=Notes(place.name).note, **WARM_UP)
         return place / CHECKPOINT
 
     def measure(self, team: str, seed: int, bank: str, baseline: str | None = None) -> Run:
         """A team on the test problems of a bank, as it is or as a baseline."""
+        seed = 0 if team == UNTRAINED else seed
         name = "-".join([team, str(seed), bank, *([baseline] if baseline else [])])
+        place = self.folder / name
+        if (place / "summary.json").exists() and done(run := load_run(place)):
+            return run  # a kept run's team may have no checkpoint here
         start = self.start(team, seed)
         if baseline == "fixed" and start is not None:
             start = self._alone(start, seed)
-        learn = {**LEARN, "enabled": False, "group_size": SAMPLES}
+        samples = SAMPLES if baseline is None else BASELINE_SAMPLES
+        learn = {**LEARN, "enabled": False, "group_size": samples}
         path = self.bank(bank)
         config = self.config(seed, path) | {
             "split": "test",
             "episodes": sum('"split":"test"' in line for line in path.read_text().splitlines()),
-            "search": {"strategy": "chains", "k_samples": SAMPLES},
+            "search": {"strategy": "chains", "k_samples": samples},
             "learn": learn if start is None else {**learn, "from": str(start)},
             "baseline": baseline,
         }
         plan = prepare(validate(config), held_out=True)
-        run = play_measurement(plan, self.folder / name, Notes(name))
+        run = play_measurement(plan, place, Notes(name))
         if not done(run):
             raise SystemExit(f"{run.folder} stopped before its end: the same command goes on")
         return run
@@ -169,14 +181,18 @@ class Bench:
         }
 
     def bank(self, name: str) -> Path:
-        """A file with the problems: train and test of the generated ones, or the own test split."""
-        options = {"bank": name}
-        if name == GENERATED:
-            options |= {"grade": GRADES, "size": str(BANK_SIZE)}
+        """A file with the problems: train and test of the generated ones, the few of train whose
+        gold is learned, or the own bank's test split."""
+        options = {"bank": OWN}
+        if name != OWN:
+            options = {"bank": GENERATED, "grade": GRADES, "size": str(BANK_SIZE)}
         task = load_task(TASK, options=options)
-        problems = [*task.problems("test")][: self.test]
+        if name == GOLDS:
+            problems = spread(task.problems("train"), self.golds)
+        else:
+            problems = [*task.problems("test")][: self.test]
         if name == GENERATED:
-            problems = [*spread(task.problems("train"), self.train), *problems]
+            problems = [*task.problems("train"), *problems]
         content = "".join(f"{one.model_dump_json()}\n" for one in problems).encode()
         path = self.folder / f"{name}-{len(problems)}.jsonl"
         if not path.exists() or path.read_bytes() != content:
@@ -231,22 +247,23 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=500)
-    parser.add_argument("--train", type=int, default=120, help="generated train problems")
+    parser.add_argument("--golds", type=int, default=40, help="train problems of the warm start")
     parser.add_argument("--test", type=int, default=100, help="generated test problems")
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-cooperation"))
     parser.add_argument("--only", type=int, metavar="SEED", help="play that seed")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
-    bench = Bench(args.folder.absolute(), args.model, args.episodes, args.train, args.test)
+    bench = Bench(args.folder.absolute(), args.model, args.episodes, args.golds, args.test)
+    kept.restore("cooperation", bench.folder)
     if args.only is not None:
-        bench.play(args.only)
+        bench.play(args.only, TEAMS if args.only == 0 else (WARM, LEARNED))
         return
     played = [bench.play(seed) for seed in range(args.seeds)]
     body = report(played, swaps_of(played))
     print(body)
     if args.write:
-        sizes = f"--seeds {args.seeds} --episodes {args.episodes} --train {args.train}"
+        sizes = f"--seeds {args.seeds} --episodes {args.episodes} --golds {args.golds}"
         command = f"python -m benchmarks.quality.cooperation {sizes} --test {args.test} --write"
         page.write("cooperation", command, body)
 

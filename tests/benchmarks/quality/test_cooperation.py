@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks import kept
 from benchmarks.quality import cooperation_swaps
 from benchmarks.quality.cooperation import (
+    BANK_SIZE,
     BANKS,
     BASELINES,
     GENERATED,
+    GOLDS,
     LEARNED,
     OWN,
     TEAMS,
@@ -28,14 +32,19 @@ from orchestry.task.registry import load_task
 
 
 def test_the_bank_has_the_sizes_asked_for_and_no_problem_twice(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, train=12, test=6)
-    lines = bench.bank(GENERATED).read_text().splitlines()
-    problems = [json.loads(line) for line in lines]
-    assert [one["split"] for one in problems] == ["train"] * 12 + ["test"] * 6
+    bench = Bench(tmp_path, golds=12, test=6)
+    problems = _read(bench.bank(GENERATED))
+    assert [one["split"] for one in problems] == ["train"] * BANK_SIZE + ["test"] * 6
     assert {one["data"]["grade"] for one in problems} <= {1, 2}
-    assert len({one["id"] for one in problems}) == 18
-    own = [json.loads(line) for line in bench.bank(OWN).read_text().splitlines()]
-    assert {one["split"] for one in own} == {"test"}
+    assert len({one["id"] for one in problems}) == BANK_SIZE + 6
+    golds = _read(bench.bank(GOLDS))
+    assert len(golds) == 12
+    assert all(one in problems and one["split"] == "train" for one in golds)
+    assert {one["split"] for one in _read(bench.bank(OWN))} == {"test"}
+
+
+def _read(bank: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in bank.read_text().splitlines()]
 
 
 def test_a_main_programmer_that_cooperates_earns_less_with_a_stub() -> None:
@@ -71,7 +80,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.slow
 def test_a_seed_is_killed_resumed_measured_and_reported(model: str, tmp_path: Path) -> None:
-    bench = Bench(tmp_path, model, episodes=20, train=4, test=2)
+    bench = Bench(tmp_path / "played", model, episodes=20, golds=4, test=2)
     played = [bench.play(seed) for seed in (0, 1)]
     first = played[0]
     assert first.tests.keys() == {(team, bank) for team in TEAMS for bank in BANKS}
@@ -87,3 +96,11 @@ def test_a_seed_is_killed_resumed_measured_and_reported(model: str, tmp_path: Pa
     assert "killed by SIGKILL and resumed 1, 1 times" in body
     assert "schemes on solved problems" in body
     assert body.count("| fixed ") == 2
+
+    names = [one.name for one in bench.folder.iterdir() if (one / "episodes.jsonl").exists()]
+    kept.keep(tmp_path / "cooperation-0.tar.xz", bench.folder, names)
+    again = Bench(tmp_path / "again", model, episodes=20, golds=4, test=2)
+    kept.restore("cooperation", again.folder, tmp_path)
+    played = [again.play(seed) for seed in (0, 1)]
+    assert report(played, swaps_of(played)) == body
+    assert not (again.folder / "warm-0").exists(), "nothing is learned again"

@@ -1,0 +1,90 @@
+"""Finished runs of benchmarks that take hours, kept in this repository as small archives.
+
+So a long benchmark may be played seed by seed, on several days and machines, and everybody can
+read the answers behind its tables, or write them anew in seconds. What a report never reads is left
+out: checkpoints, and the journal's answers and scores, which stand in episodes.jsonl too. So kept
+runs can be read, but not resumed. To play a run again, delete its archive and its folder.
+
+    python -m benchmarks.kept SECTION-PART FOLDER NAME...
+
+packs the runs FOLDER/NAME (files too) into benchmarks/kept/SECTION-PART.tar.xz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import tarfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from orchestry.store.journal import encode, read
+
+KEPT = Path(__file__).resolve().parent / "kept"
+LEFT_OUT = {"answered", "scored"}
+"""Kinds of journal lines."""
+UNREAD = ("checkpoints", "answers", "*.lock", "metrics.jsonl", "rewards.csv", "journal.head")
+"""Files and folders."""
+
+
+def keep(archive: Path, folder: Path, names: Sequence[str]) -> None:
+    """Packs what lies in the folder under these names. Equal runs give equal bytes."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w:xz", preset=9) as tar:
+        for path in (found for name in names for found in _files(folder / name)):
+            content = _thinned(path) if path.name == "journal.jsonl" else path.read_bytes()
+            member = tarfile.TarInfo(str(path.relative_to(folder)))
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+
+
+def restore(section: str, folder: Path, kept: Path = KEPT) -> None:
+    """Puts all kept runs of a section into the folder, but for those that are there."""
+    for archive in sorted(kept.glob(f"{section}-*.tar.xz")):
+        with tarfile.open(archive) as tar:
+            there = {path.name for path in folder.iterdir()} if folder.exists() else set()
+            for member in tar.getmembers():
+                if Path(member.name).parts[0] not in there:
+                    tar.extract(member, folder, filter="data")
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """The files of a run that a report may read, in a fixed order."""
+    if not path.exists():
+        raise SystemExit(f"{path} does not exist: name what lies in the folder")
+    if path.is_file():
+        yield path
+        return
+    for child in sorted(path.iterdir()):
+        if not any(child.match(pattern) for pattern in UNREAD):
+            yield from _files(child)
+
+
+def _thinned(journal: Path) -> bytes:
+    """The journal without what is left out, its checksums chained anew."""
+    lines = list[bytes]()
+    before = 0
+    for event in read(journal):
+        if event.kind not in LEFT_OUT:
+            lines.append(encode(event, before))
+            before = zlib.crc32(lines[-1].rpartition(b',"crc":"')[0], before)
+    return b"".join(lines)
+
+
+def main() -> None:
+    """Packs the runs that were named."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", metavar="SECTION-PART", help="the archive's name")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="+", metavar="NAME")
+    args = parser.parse_args()
+    archive = KEPT / f"{args.part}.tar.xz"
+    keep(archive, args.folder, args.names)
+    print(f"{archive}: {archive.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
