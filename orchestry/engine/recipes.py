@@ -6,6 +6,7 @@ these directories alone, so a resume goes on where the last process was cut off.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from orchestry.engine.examples import How
 from orchestry.engine.run import prepare, resume, train
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, check_trust, of_run, remember
+from orchestry.models.providers import resolve_name
 from orchestry.store.checkpoints import checkpoint, chosen_update
 from orchestry.store.recipes import (
     TOOK,
@@ -84,6 +86,7 @@ def begin_recipe(config: RunConfig, folder: Path, watch: Observer) -> Run:
         raise ConfigError(
             f"{folder} holds a recipe: `orchestry resume {folder}`, or choose another --run-dir"
         )
+    config = _settled(config, stages)
     config = _from_anywhere(config, plans := [*foreseen(config, stages).values()])
     for plan in plans:
         remember(plan, folder)
@@ -91,6 +94,21 @@ def begin_recipe(config: RunConfig, folder: Path, watch: Observer) -> Run:
     with _alone(folder):
         _write(config, folder)
         return _go_on(config, stages, watch)
+
+
+def _settled(config: RunConfig, stages: Stages) -> RunConfig:
+    """The config with the provider that `auto` means today, if one answers before the team has
+    weights: then a model that is named is that provider's, and no base."""
+    asked = [
+        stage
+        for stage in stages
+        if stage.step in ("search", "prompts")
+        if not weights_answer(stages, stage) and "provider" not in _given(config, stage)
+    ]
+    if not asked or config.learn.source is not None:
+        return config
+    name, _ = resolve_name(config.provider, os.environ)
+    return validate(merge(config.plain(), {"provider": {"name": name}}))
 
 
 def _from_anywhere(config: RunConfig, plans: list[RunConfig]) -> RunConfig:
@@ -418,6 +436,7 @@ def _check_alone(stages: Stages, stage: Stage) -> None:
 def forecast(config: RunConfig, stages: Stages) -> list[tuple[str, RunConfig]]:
     """What a recipe plays, by name: its stages, and the measurements of the team."""
     _refuse_backend(config)
+    config = _settled(config, stages)
     asked, configs = config.recipe, foreseen(config, stages, need_key=False)
     found = [(f"{one.number} {one.step}", plan) for one, plan in configs.items()]
     standin = next(iter(configs.values()), None)

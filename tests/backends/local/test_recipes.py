@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 import orchestry
 from orchestry.cli import app
-from orchestry.core.config import RunConfig, resolve
+from orchestry.core.config import RunConfig, resolve, validate
 from orchestry.core.errors import ConfigError, LockedError
 from orchestry.engine.recipes import forecast
 from orchestry.engine.run import prepare, resume
@@ -265,6 +265,25 @@ def test_models_of_an_api_are_no_bases(model: str, tasks: Path, tmp_path: Path) 
     more = ("provider.name=fake", "agents.left.model=fake-1", "recipe.samples=0")
     last = orchestry.train(recipe("search+distil+magrpo", model, tasks, *more), tmp_path / "run")
     assert last.folder.name == "3-magrpo"
+
+
+def test_a_model_that_is_named_alone_is_that_of_who_answers(
+    model: str, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
+    plain = recipe("search+distil+magrpo", model, tasks).plain()
+    plain |= {
+        "provider": {"model": "claude-haiku-4-5"},
+        "recipe": {**plain["recipe"], "stages": {}},
+    }
+    searched = validate(plain)
+    parts = dict(forecast(searched, stages_of(tmp_path, searched.recipe.steps)))
+    assert parts["1 search"].provider.model == "claude-haiku-4-5"
+    assert parts["3 magrpo"].provider.model == "embedded", "the default base"
+
+    trained = recipe("magrpo", model, tasks, f"provider.model={model}")
+    parts = dict(forecast(trained, stages_of(tmp_path, trained.recipe.steps)))
+    assert parts["1 magrpo"].provider.model == model
 
 
 def test_a_stage_that_has_not_begun_is_shown_so(whole: Path, tmp_path: Path) -> None:
