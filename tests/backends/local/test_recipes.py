@@ -271,19 +271,16 @@ def test_a_model_that_is_named_alone_is_that_of_who_answers(
     model: str, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
-    plain = recipe("search+distil+magrpo", model, tasks).plain()
-    plain |= {
-        "provider": {"model": "claude-haiku-4-5"},
-        "recipe": {**plain["recipe"], "stages": {}},
-    }
-    searched = validate(plain)
-    parts = dict(forecast(searched, stages_of(tmp_path, searched.recipe.steps)))
-    assert parts["1 search"].provider.model == "claude-haiku-4-5"
-    assert parts["3 magrpo"].provider.model == "embedded", "the default base"
 
-    trained = recipe("magrpo", model, tasks, f"provider.model={model}")
-    parts = dict(forecast(trained, stages_of(tmp_path, trained.recipe.steps)))
-    assert parts["1 magrpo"].provider.model == model
+    def planned(steps: str, name: str) -> dict[str, RunConfig]:
+        plain = recipe(steps, model, tasks).plain() | {"provider": {"model": name}}
+        config = validate(plain | {"recipe": {"steps": steps.split("+")}})
+        return dict(forecast(config, stages_of(tmp_path, config.recipe.steps)))
+
+    searched = planned("search+distil+magrpo", "claude-haiku-4-5")
+    assert searched["1 search"].provider.model == "claude-haiku-4-5"
+    assert searched["3 magrpo"].provider.model == "embedded", "the default base"
+    assert planned("magrpo", model)["1 magrpo"].provider.model == model
 
 
 def test_a_stage_that_has_not_begun_is_shown_so(whole: Path, tmp_path: Path) -> None:
