@@ -67,7 +67,7 @@ LEARN: Mapping[str, Any] = {
     **ADAPTERS,
     "group_size": 4,
     "every": 10,
-    "learning_rate": 3e-4,
+    "learning_rate": 5e-4,
     "keep": 2,
 }
 SAMPLING: Mapping[str, Any] = {"max_tokens": 96, "temperature": 0.8}
