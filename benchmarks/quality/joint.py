@@ -11,23 +11,25 @@ at equal samples (w) and at equal CPU time (w-cpu).
     python -m benchmarks.quality.joint [--tasks NAME ...] [--seeds N] [--episodes N] [--rounds N]
         [--train N] [--test N] [--model NAME] [--folder DIR] [--only TASK RECIPE SEED] [--write]
 
-All lies in --folder, so that a cut-off benchmark goes on where it was. `--only tldr p+w 0` plays
-one recipe (control, p, w, p+w, w+p, p+w+p, expert, w-cpu) and prints nothing, so that they can be
-played side by side, each with a core of its own. The control of a task and seed comes first, since
-it makes the files that all share; w-cpu comes last, since it needs the CPU times of expert and w.
+All lies in --folder, so that a cut-off benchmark goes on where it was; runs that this repository
+keeps (benchmarks/kept) are taken from there. `--only tldr p+w 0` plays one recipe (control, p, w,
+p+w, w+p, p+w+p, expert, w-cpu) and prints nothing, so that they can be played side by side, each
+with a core of its own. The control of a task and seed comes first, since it makes the files that
+all share; w-cpu comes last, since it needs the CPU times of expert and w.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from benchmarks import page
+from benchmarks import kept, page
 from benchmarks.quality.hacks import spread
 from benchmarks.quality.joint_budget import (
     EXPERT,
@@ -84,8 +86,8 @@ class Bench:
         """A recipe and its teams on the test problems: from the start, or what is missing."""
         if recipe == CONTROL:
             n = max(SAMPLES, best_of(self.episodes, self.count(task)))
-            team = Team(self.start(task, seed))
-            return Played((), (self.measure(task, seed, f"{CONTROL}-{seed}", team, n),))
+            untrained = partial(self.team, task, seed, ())
+            return Played((), (self.measure(task, seed, f"{CONTROL}-{seed}", untrained, n),))
         episodes = self.matched(task, seed) if recipe == MATCHED else self.episodes
         place = self.place(task, recipe, seed, episodes)
         stages, cpu_s = self.learn(task, recipe, seed, episodes)
@@ -118,14 +120,19 @@ class Bench:
 
     def teams(
         self, task: str, recipe: str, seed: int, stages: tuple[Stage, ...]
-    ) -> Iterator[tuple[int, Team]]:
+    ) -> Iterator[tuple[int, Callable[[], Team]]]:
         """The teams to be measured, by the number of their last stage: of expert iteration one
         per round, else the final one."""
-        team = Team(self.start(task, seed))
         for stage in stages:
-            team = team_after(stage, team)
             if stage.number == len(stages) or (recipe == EXPERT and stage.step == "distil"):
-                yield stage.number, team
+                yield stage.number, partial(self.team, task, seed, stages[: stage.number])
+
+    def team(self, task: str, seed: int, stages: tuple[Stage, ...]) -> Team:
+        """What these stages made of the untrained team."""
+        found = Team(self.start(task, seed))
+        for stage in stages:
+            found = team_after(stage, found)
+        return found
 
     def start(self, task: str, seed: int) -> Path:
         """The untrained adapters that all recipes of a seed begin with: a run without a learning
@@ -142,8 +149,14 @@ class Bench:
         assert last is not None, "a run of one episode has an update"
         return checkpoint(run, last)
 
-    def measure(self, task: str, seed: int, name: str, team: Team, samples: int) -> Run:
+    def measure(
+        self, task: str, seed: int, name: str, team_of: Callable[[], Team], samples: int
+    ) -> Run:
         """A team on the test problems, drawn by backend local whatever it learned with."""
+        place = self.named(task, f"test-{name}", self.common(task, seed) | {"samples": samples})
+        if (place / "summary.json").exists() and done(run := load_run(place)):
+            return run  # a kept run's team may have no checkpoint here
+        team = team_of()
         learn = {**ADAPTERS, "enabled": False, "group_size": samples, "from": str(team.weights)}
         config = self.common(task, seed) | {
             "backend": "local",
@@ -152,7 +165,6 @@ class Bench:
             "learn": learn,
             "behaviors": {"from": team.library and str(team.library)},
         }
-        place = self.named(task, f"test-{name}", self.common(task, seed) | {"samples": samples})
         plan = prepare(validate(config), held_out=True)
         return _check(play_measurement(plan, place, Notes(place.name)))
 
@@ -264,6 +276,7 @@ def main() -> None:
             shares(recipe, bench.episodes, bench.rounds)
     except ValueError as error:
         parser.error(str(error))
+    kept.restore("joint", bench.folder)
     if args.only:
         task, recipe, seed = args.only
         if task not in TASKS or recipe not in recipes_of(task):

@@ -10,7 +10,6 @@ from statistics import fmean
 from benchmarks.quality.joint_budget import EXPERT, GROUP, MATCHED, RECIPES
 from benchmarks.stats import Rows, columns, crossed, difference, mean, tabulate
 from orchestry.report.stats import Interval
-from orchestry.store.journal import Answered
 from orchestry.store.run import Run
 
 CONTROL = "control"
@@ -33,9 +32,14 @@ class Played:
 
     @property
     def calls(self) -> Counter[str]:
-        """Answers of the stages by purpose, counted in their journals."""
-        events = (event for run in self.stages for event in run.events)
-        return Counter(one.purpose for one in events if isinstance(one, Answered))
+        """Answers that the stages drew, by purpose. A distillation draws none, and has no
+        summary."""
+        found = Counter[str]()
+        for run in self.stages:
+            if (run.folder / "summary.json").exists():
+                for row in run.summary.usage:
+                    found[row.purpose] += row.calls
+        return found
 
 
 Seeds = Mapping[str, Sequence[Played]]

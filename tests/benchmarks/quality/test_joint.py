@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import kept
 from benchmarks.quality.joint import SAMPLES, Bench, recipes_of
 from benchmarks.quality.joint_budget import (
     EXPERT,
@@ -118,6 +119,13 @@ def test_recipes_are_played_measured_and_reported(model: str, tmp_path: Path) ->
     assert {path: path.read_bytes() for path in tmp_path.glob("*/stages/*/journal.jsonl")} == before
 
     body = report({"tldr": recipes})
+    played = [*tmp_path.glob("tldr-*")]
+    kept.keep(tmp_path / "kept" / "joint-0.tar.xz", tmp_path, [one.name for one in played])
+    (tmp_path / "gone").mkdir()
+    for one in played:
+        one.rename(tmp_path / "gone" / one.name)
+    kept.restore("joint", tmp_path, tmp_path / "kept")
+    assert report({"tldr": {name: [bench.play("tldr", name, 0)] for name in recipes}}) == body
     assert f"| best of {best_of(24, 4)} of the control |" in body
     assert all(f"\n| {name} |" in body for name in RECIPES)
     first, second, lead = ahead(recipes)
