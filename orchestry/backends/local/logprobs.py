@@ -2,8 +2,7 @@
 
 A row holds one prompt followed by all its answers; each answer attends only to the prompt and
 itself. So training too computes the prompt once for G answers. Logits are computed only for hidden
-states that predict an answer's token, in chunks that are recomputed for the gradient and never
-kept.
+states that predict an answer's token, in chunks that are never kept.
 """
 
 from __future__ import annotations
@@ -169,7 +168,9 @@ def token_logprobs(
 
 
 class _TokenLogprobs(_Function):  # type: ignore[misc]
-    """Saves hidden states and one number per token; logits are computed again in backward."""
+    """A token's log-probability depends on its own hidden state alone. So forward also computes its
+    derivative, (P, H), from the logits at hand, and backward only multiplies. Logits are computed
+    again just for an output layer that learns."""
 
     @staticmethod
     def forward(
@@ -181,36 +182,59 @@ class _TokenLogprobs(_Function):  # type: ignore[misc]
         temperature: float,
         rows: int,
     ) -> torch.Tensor:
-        chosen, totals = [], []
+        chosen, totals, slopes = [], [], []
         for hidden, ids in zip(torch.split(hidden_PH, rows), torch.split(ids_P, rows), strict=True):
             logits = _logits(hidden, weight_VH, bias_V, temperature)
             totals.append(logits.logsumexp(-1))
             chosen.append(logits.gather(-1, ids[:, None]).squeeze(-1))
+            if ctx.needs_input_grad[0]:
+                slope = _slope(logits, totals[-1], ids, temperature)
+                slopes.append(slope.to(hidden.dtype) @ weight_VH)
         total_P = torch.cat(totals)
-        ctx.save_for_backward(hidden_PH, weight_VH, bias_V, ids_P, total_P)
+        slope_PH = torch.cat(slopes) if slopes else None
+        learns = any(ctx.needs_input_grad[1:3])
+        ctx.save_for_backward(slope_PH, *((hidden_PH, weight_VH, bias_V, ids_P, total_P) * learns))
         ctx.temperature, ctx.rows = temperature, rows
         return torch.cat(chosen) - total_P
 
     @staticmethod
     def backward(ctx: Any, grad_P: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """d logprob / d logits = (one-hot - softmax) / temperature."""
-        hidden_PH, weight_VH, bias_V, ids_P, total_P = ctx.saved_tensors
-        found = []
-        weight_grad = torch.zeros_like(weight_VH) if ctx.needs_input_grad[1] else None
-        bias_grad = torch.zeros_like(bias_V) if ctx.needs_input_grad[2] else None
-        pieces = (torch.split(x, ctx.rows) for x in (hidden_PH, ids_P, total_P, grad_P))
-        for hidden, ids, total, grad in zip(*pieces, strict=True):
-            slope = _logits(hidden, weight_VH, bias_V, ctx.temperature)
-            slope = slope.sub_(total[:, None]).exp_().neg_()
-            slope.scatter_add_(-1, ids[:, None], torch.ones_like(total)[:, None])
-            slope.mul_((grad / ctx.temperature)[:, None])
-            own = slope.to(hidden.dtype)
-            found.append(own @ weight_VH)
-            if weight_grad is not None:
-                weight_grad.addmm_(own.T, hidden)
-            if bias_grad is not None:
-                bias_grad += own.sum(0)
-        return torch.cat(found), weight_grad, bias_grad, None, None, None
+        slope_PH, *layer = ctx.saved_tensors
+        own = None if slope_PH is None else (slope_PH * grad_P[:, None]).to(slope_PH.dtype)
+        grads = _layer_grads(grad_P, ctx.temperature, ctx.rows, *layer) if layer else (None, None)
+        return own, *grads, None, None, None
+
+
+def _slope(
+    logits: torch.Tensor, total: torch.Tensor, ids: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """d logprob / d logits = (one-hot - softmax) / temperature, in the place of the logits."""
+    slope = logits.sub_(total[:, None]).exp_().neg_()
+    slope.scatter_add_(-1, ids[:, None], torch.ones_like(total)[:, None])
+    return slope.div_(temperature)
+
+
+def _layer_grads(
+    grad_P: torch.Tensor,
+    temperature: float,
+    rows: int,
+    hidden_PH: torch.Tensor,
+    weight_VH: torch.Tensor,
+    bias_V: torch.Tensor | None,
+    ids_P: torch.Tensor,
+    total_P: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The gradient of the output layer's weight and bias."""
+    weight_grad = torch.zeros_like(weight_VH)
+    bias_grad = None if bias_V is None else torch.zeros_like(bias_V)
+    pieces = (torch.split(x, rows) for x in (hidden_PH, ids_P, total_P, grad_P))
+    for hidden, ids, total, grad in zip(*pieces, strict=True):
+        logits = _logits(hidden, weight_VH, bias_V, temperature)
+        slope = _slope(logits, total, ids, temperature).mul_(grad[:, None]).to(hidden.dtype)
+        weight_grad.addmm_(slope.T, hidden)
+        if bias_grad is not None:
+            bias_grad += slope.sum(0)
+    return weight_grad, bias_grad
 
 
 def _logits(
