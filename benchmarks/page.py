@@ -37,6 +37,7 @@ SECTIONS = {
     "gpu": "A team of two on a GPU",
     "prefill": "Prompts of unequal lengths: memory of a draw",
     "variants": "Variants of the local learner on games",
+    "variants_task": "Variants of the local learner on a code task",
     "local_learning": "A team of 135M models that learns on a CPU",
     "cooperation": "Two 135M agents that learn to work together",
     "joint": "Prompts and weights learned together",

@@ -63,21 +63,6 @@ def test_a_main_programmer_that_cooperates_earns_less_with_a_stub() -> None:
     assert asyncio.run(scored(STUB)) <= 0.5
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny model whose context takes the task's prompts, byte by byte."""
-    pytest.importorskip("torch")
-    from tests.backends.local.tiny import tiny_model, tiny_tokenizer
-
-    folder, tiny = tmp_path_factory.mktemp("model"), tiny_model()
-    tiny.config.max_position_embeddings = 4096
-    tiny.save_pretrained(folder)
-    tokenizer = tiny_tokenizer()
-    tokenizer.model_max_length = 4096
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
 @pytest.mark.slow
 def test_a_seed_is_killed_resumed_measured_and_reported(model: str, tmp_path: Path) -> None:
     bench = Bench(tmp_path / "played", model, episodes=20, golds=4, test=2)

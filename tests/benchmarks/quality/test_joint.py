@@ -64,21 +64,6 @@ def test_the_bank_has_every_split(tmp_path: Path) -> None:
     assert splits == ["train"] * 4 + ["dev"] * 3 + ["test"] * 2
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny model whose context takes the task's prompts with examples, byte by byte."""
-    pytest.importorskip("torch")
-    from tests.backends.local.tiny import tiny_model, tiny_tokenizer
-
-    folder, tiny = tmp_path_factory.mktemp("model"), tiny_model()
-    tiny.config.max_position_embeddings = 8192
-    tiny.save_pretrained(folder)
-    tokenizer = tiny_tokenizer()
-    tokenizer.model_max_length = 8192
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
 class Letters(Bench):
     """The benchmark on the tests' task of letters, which a model of random weights earns from."""
 
