@@ -192,7 +192,7 @@ class Bench:
         else:
             problems = [*task.problems("test")][: self.test]
         if name == GENERATED:
-            problems = [*task.problems("train"), *problems]
+            problems = [*task.problems("train"), *task.problems("dev"), *problems]
         content = "".join(f"{one.model_dump_json()}\n" for one in problems).encode()
         path = self.folder / f"{name}-{len(problems)}.jsonl"
         if not path.exists() or path.read_bytes() != content:
