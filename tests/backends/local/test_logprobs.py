@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from orchestry.backends.local import logprobs
 from orchestry.backends.local.adapters import Adapters
 from orchestry.backends.local.batch import Packed
 from orchestry.backends.local.logprobs import (
@@ -83,6 +84,18 @@ def test_values_and_gradients_are_those_of_plain_forwards(kind: Kind, tied: bool
     expected = plainly(base, adapters, MIXED)
     assert_equal(found, expected)
     assert_equal(grads(adapters, weighed(found)), grads(adapters, weighed(expected)))
+
+
+def test_a_gate_is_computed_again_and_not_kept() -> None:
+    x, up = (torch.randn(4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    with logprobs._without_gates():
+        gate = torch.nn.functional.silu(x)
+        product: Any = gate * up
+    found = product.grad_fn._saved_self
+    assert torch.equal(found, gate)
+    assert found.data_ptr() != gate.data_ptr()
+    expected = torch.autograd.grad((torch.nn.functional.silu(x) * up).sum(), (x, up))
+    assert all(map(torch.equal, torch.autograd.grad(product.sum(), (x, up)), expected))
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
