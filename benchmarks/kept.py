@@ -24,15 +24,24 @@ from orchestry.store.journal import encode, read
 KEPT = Path(__file__).resolve().parent / "kept"
 LEFT_OUT = {"answered", "scored"}
 """Kinds of journal lines."""
-UNREAD = ("checkpoints", "answers", "*.lock", "metrics.jsonl", "rewards.csv", "journal.head")
+UNREAD = (
+    "checkpoints",
+    "start",
+    "answers",
+    "*.lock",
+    "metrics.jsonl",
+    "rewards.csv",
+    "journal.head",
+)
 """Files and folders."""
 
 
 def keep(archive: Path, folder: Path, names: Sequence[str]) -> None:
     """Packs what lies in the folder under these names. Equal runs give equal bytes."""
+    files = [found for name in names for found in _files(folder / name)]
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive, "w:xz", preset=9) as tar:
-        for path in (found for name in names for found in _files(folder / name)):
+        for path in files:
             content = _thinned(path) if path.name == "journal.jsonl" else path.read_bytes()
             member = tarfile.TarInfo(str(path.relative_to(folder)))
             member.size = len(content)

@@ -12,7 +12,7 @@ task's own prompts, so its maximum is best-of-n.
 
 `--dry-run` prints what it would cost. `--budget` caps the whole table, and a larger one goes on.
 All runs lie in --folder, so that a cut-off benchmark goes on where it was, and what was asked once
-is never paid again. With a free model, seeds may be played side by side, each by a process with
+is never paid again; runs that this repository keeps (benchmarks/kept) are taken from there. With a free model, seeds may be played side by side, each by a process with
 --seed and a core of its own. With another provider than the embedded model, answers may be as long
 as the library's defaults allow. `--set` is for all runs: a model whose price is unknown needs its
 `prices.MODEL.input` and `prices.MODEL.output`, in dollars per million tokens.
@@ -32,7 +32,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from benchmarks import page
+from benchmarks import kept, page
 from benchmarks.peers.overhead import python_of
 from benchmarks.quality import learning_cost, learning_report
 from benchmarks.quality.learning_host import Optimised, calls_of, optimise
@@ -237,6 +237,7 @@ def main() -> None:
         if args.dry_run:
             print(learning_cost.forecast(plans(benches, code), len(seeds), [*PEERS]))
             return
+        kept.restore(_section(args.tasks), args.folder)
         with _alone(args.folder, args.provider):
             if part:
                 play(benches, seeds, [args.only] if args.only else [*LABELS])

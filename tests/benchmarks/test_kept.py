@@ -57,3 +57,4 @@ def test_a_name_that_is_not_there_is_said(folder: Path) -> None:
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert "tldr-7 does not exist: name what lies in the folder" in found.stderr
+    assert not (kept.KEPT / "demo-0.tar.xz").exists()
