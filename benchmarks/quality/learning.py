@@ -12,10 +12,11 @@ task's own prompts, so its maximum is best-of-n.
 
 `--dry-run` prints what it would cost. `--budget` caps the whole table, and a larger one goes on.
 All runs lie in --folder, so that a cut-off benchmark goes on where it was, and what was asked once
-is never paid again; runs that this repository keeps (benchmarks/kept) are taken from there. With a free model, seeds may be played side by side, each by a process with
---seed and a core of its own. With another provider than the embedded model, answers may be as long
-as the library's defaults allow. `--set` is for all runs: a model whose price is unknown needs its
-`prices.MODEL.input` and `prices.MODEL.output`, in dollars per million tokens.
+is never paid again; runs that this repository keeps (benchmarks/kept) are taken from there. With a
+free model, seeds may be played side by side, each by a process with --seed and a core of its own.
+With another provider than the embedded model, answers may be as long as the library's defaults
+allow. `--set` is for all runs: a model whose price is unknown needs its `prices.MODEL.input` and
+`prices.MODEL.output`, in dollars per million tokens.
 """
 
 from __future__ import annotations
