@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
 
 from orchestry.store.journal import encode, read
@@ -46,6 +48,21 @@ def keep(archive: Path, folder: Path, names: Sequence[str]) -> None:
             member = tarfile.TarInfo(str(path.relative_to(folder)))
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
+
+
+def place(folder: Path, name: str, *settings: object) -> Path:
+    """Where the run of that name lies: a folder for each setting, so that no result of another one
+    is ever taken for its own. `settings` are plain data, without paths, so that runs may be moved.
+    """
+    text = json.dumps(settings, sort_keys=True)
+    return folder / f"{name}-{blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+def revisions(folder: Path, *patterns: str) -> str:
+    """A sentence: at which revisions the runs in the folder with such names were played."""
+    files = [file for one in patterns for file in folder.glob(f"{one}/**/manifest.json")]
+    found = sorted({str(json.loads(file.read_bytes())["git_revision"])[:7] for file in files})
+    return f"The runs were played at revision {', '.join(found)}."
 
 
 def restore(section: str, folder: Path, kept: Path = KEPT) -> None:

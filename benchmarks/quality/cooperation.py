@@ -109,7 +109,7 @@ class Bench:
     def learn(self, seed: int) -> Run:
         """MAGRPO from the warm start, in a process that is killed half-way; the rest is played
         here."""
-        place = self.folder / f"run-{seed}"
+        place = self.place(f"run-{seed}")
         if not (place / "journal.jsonl").exists():
             config = self.config(seed, self.bank(GENERATED)) | {
                 "episodes": self.episodes,
@@ -125,7 +125,7 @@ class Bench:
 
     def warm(self, seed: int) -> Path:
         """The checkpoint that was fine-tuned on the train problems' gold."""
-        place = self.folder / f"warm-{seed}"
+        place = self.place(f"warm-{seed}")
         if not place.exists():
             config = self.config(seed, self.bank(GOLDS)) | {"learn": dict(ADAPTERS)}
             distil(into=place, gold=True, config=config, note=Notes(place.name).note, **WARM_UP)
@@ -135,7 +135,7 @@ class Bench:
         """A team on the test problems of a bank, as it is or as a baseline."""
         seed = 0 if team == UNTRAINED else seed
         name = "-".join([team, str(seed), bank, *([baseline] if baseline else [])])
-        place = self.folder / name
+        place = self.place(name)
         if (place / "summary.json").exists() and done(run := load_run(place)):
             return run  # a kept run's team may have no checkpoint here
         start = self.start(team, seed)
@@ -180,6 +180,17 @@ class Bench:
             "allow_unsafe_code": True,
         }
 
+    def place(self, name: str) -> Path:
+        """The folder of a run."""
+        return kept.place(self.folder, name, *self.settings)
+
+    @property
+    def settings(self) -> list[Any]:
+        """All that the runs depend on besides the seed, as plain data."""
+        sizes = [self.model, self.episodes, SAMPLES, BASELINE_SAMPLES]
+        problems = [self.bank(name).read_text() for name in (GENERATED, GOLDS, OWN)]
+        return [*sizes, WARM_UP, LEARN, SAMPLING, *problems]
+
     def bank(self, name: str) -> Path:
         """A file with the problems: train and test of the generated ones, the few of train whose
         gold is learned, or the own bank's test split."""
@@ -215,7 +226,7 @@ class Bench:
 
     def _alone(self, start: Path, seed: int) -> Path:
         """A checkpoint whose one agent has the main programmer's adapter: it writes both parts."""
-        place = self.folder / f"alone-{seed}"
+        place = self.place(f"alone-{seed}")
         if not place.exists():
             shutil.copytree(start / "main", place / ALONE)
         return place
@@ -265,7 +276,7 @@ def main() -> None:
     if args.write:
         sizes = f"--seeds {args.seeds} --episodes {args.episodes} --golds {args.golds}"
         command = f"python -m benchmarks.quality.cooperation {sizes} --test {args.test} --write"
-        page.write("cooperation", command, body)
+        page.write("cooperation", command, f"{body}\n\n{kept.revisions(bench.folder, '*')}")
 
 
 if __name__ == "__main__":

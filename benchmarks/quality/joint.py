@@ -25,7 +25,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -222,18 +221,14 @@ class Bench:
         return path
 
     def place(self, task: str, recipe: str, seed: int, episodes: int) -> Path:
-        """A folder for each config, so that no result of another one is ever taken for its own.
-
-        Where the folder lies has no say in its name: finished runs may be moved.
-        """
+        """The folder of a recipe."""
         plain = self.config(task, seed, shares(recipe, episodes, self.rounds))
         return self.named(task, f"{recipe}-{seed}", plain | {"learn": dict(ADAPTERS)})
 
     def named(self, task: str, name: str, config: Mapping[str, Any]) -> Path:
         """The folder of that name and config."""
         plain = {**config, "options": self.bank(task).name}
-        digest = blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=4).hexdigest()
-        return self.folder / f"{task}-{name}-{digest}"
+        return kept.place(self.folder, f"{task}-{name}", plain)
 
 
 def _played(stages: tuple[Stage, ...]) -> bool:
@@ -297,6 +292,7 @@ def main() -> None:
         given = " ".join(f"--{name} {value}" for name, value in sizes.items())
         tasks = " ".join(args.tasks)
         command = f"python -m benchmarks.quality.joint --tasks {tasks} --seeds {args.seeds} {given}"
+        body = f"{body}\n\n{kept.revisions(bench.folder, *(f'{task}-*' for task in args.tasks))}"
         page.write("joint", f"{command} --write", body)
 
 

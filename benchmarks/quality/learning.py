@@ -22,12 +22,10 @@ allow. `--set` is for all runs: a model whose price is unknown needs its `prices
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -189,10 +187,7 @@ class Bench:
         return merge(merge(plain, self.sets), changes)
 
     def _place(self, name: str, config: Mapping[str, Any], *more: object) -> Path:
-        """A folder for each config, so that no result of another one is ever taken for its own."""
-        text = json.dumps([config, *more], sort_keys=True)
-        digest = blake2b(text.encode(), digest_size=4).hexdigest()
-        return self.folder / f"{self.task}-{name}-{config['seed']}-{digest}"
+        return kept.place(self.folder, f"{self.task}-{name}-{config['seed']}", config, *more)
 
     def _capped(self, config: Mapping[str, Any], place: Path) -> dict[str, Any]:
         """The config with what the budget leaves this run, and the answers of all others."""
@@ -250,6 +245,7 @@ def main() -> None:
         raise SystemExit(str(error)) from error
     print(body)
     if args.write:
+        body = f"{body}\n\n{kept.revisions(args.folder, *(f'{task}-*' for task in args.tasks))}"
         page.write(_section(args.tasks), _command(args), body)
 
 

@@ -24,11 +24,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from benchmarks import page
+from benchmarks import kept, page
 from benchmarks.quality.hacks import spread
 from benchmarks.quality.local_learning_plot import draw
 from benchmarks.quality.local_learning_report import ARMS, LEARNING, VISITS, Played, Results, report
@@ -150,14 +149,9 @@ class Bench:
         return path
 
     def place(self, setting: Setting, arm: str, seed: int) -> Path:
-        """A folder for each config, so that no result of another one is ever taken for its own.
-
-        Where the folder lies has no say in its name: finished runs may be moved.
-        """
-        named = {"options": self.bank(setting).name}
-        text = json.dumps(self.config(setting, arm, seed) | named, sort_keys=True)
-        digest = blake2b(text.encode(), digest_size=4).hexdigest()
-        return self.folder / f"{setting.task}-{arm}-{seed}-{digest}"
+        """The folder of an arm's run."""
+        plain = self.config(setting, arm, seed) | {"options": self.bank(setting).name}
+        return kept.place(self.folder, f"{setting.task}-{arm}-{seed}", plain)
 
 
 @contextmanager

@@ -56,7 +56,8 @@ class Tuning:
 
     def play(self, name: str, seed: int) -> Run:
         """A variant with a seed: from its start, or the rest of it, or what it came to."""
-        place = self.start.folder / f"{name}-{seed}-{self.updates}"
+        own = (VARIANTS[name], self.updates, EVALUATE_EVERY, DEV)
+        place = kept.place(self.start.folder, f"{name}-{seed}", *self.start.settings, *own)
         if not (place / "journal.jsonl").exists():
             return _checked(train(validate(self.config(name, seed)), place, Notes(place.name)))
         run = load_run(place)
@@ -166,6 +167,7 @@ def main() -> None:
     if args.write:
         command = "python -m benchmarks.quality.variants_task"
         sizes = f"--seeds {args.seeds} --updates {args.updates}"
+        body = f"{body}\n\n{kept.revisions(tuning.start.folder, '*')}"
         page.write("variants_task", f"{command} {sizes} --write", body)
 
 

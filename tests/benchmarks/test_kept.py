@@ -42,6 +42,13 @@ def test_a_kept_run_reads_as_the_run_did(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "there" / names[1]).read_text() == (folder / names[1]).read_text()
 
 
+def test_a_folder_is_of_one_setting_wherever_it_lies(folder: Path, tmp_path: Path) -> None:
+    first = kept.place(folder, "run-0", {"learn": {"rate": 1.0}}, 3)
+    assert kept.place(tmp_path, "run-0", {"learn": {"rate": 1.0}}, 3).name == first.name
+    assert kept.place(folder, "run-0", {"learn": {"rate": 2.0}}, 3) != first
+    assert kept.revisions(folder, "tldr-*").startswith("The runs were played at revision ")
+
+
 def test_a_run_that_is_there_is_not_replaced(folder: Path, tmp_path: Path) -> None:
     kept.keep(tmp_path / "demo-0.tar.xz", folder, ["tldr-0"])
     there = tmp_path / "there" / "tldr-0"

@@ -90,4 +90,4 @@ def test_a_seed_is_killed_resumed_measured_and_reported(model: str, tmp_path: Pa
     kept.restore("cooperation", again.folder, tmp_path)
     played = [again.play(seed) for seed in (0, 1)]
     assert report(played, swaps_of(played)) == body
-    assert not (again.folder / "warm-0").exists(), "nothing is learned again"
+    assert not again.place("warm-0").exists(), "nothing is learned again"

@@ -23,21 +23,6 @@ from orchestry.core.config import validate
 SETTING = Setting("code_collaboration", 2, {"max_tokens": 8}, {"every": 2}, grade=1)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny model whose context takes the tasks' prompts, byte by byte."""
-    pytest.importorskip("torch")
-    from tests.backends.local.tiny import tiny_model, tiny_tokenizer
-
-    folder, tiny = tmp_path_factory.mktemp("model"), tiny_model()
-    tiny.config.max_position_embeddings = 4096
-    tiny.save_pretrained(folder)
-    tokenizer = tiny_tokenizer()
-    tokenizer.model_max_length = 4096
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
 def test_the_settings_are_valid_and_visit_each_problem_as_often(tmp_path: Path) -> None:
     for setting in SETTINGS:
         bench = Bench(tmp_path)
