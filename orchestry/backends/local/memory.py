@@ -92,8 +92,8 @@ def mapped() -> Iterator[None]:
     """In this context a CPU's tensors are given back to the system as soon as they are freed.
 
     glibc's heap can't reuse the place of an aligned block for another of the same size (its bug
-    14581), so the activations of one micro-batch after the other would make it grow by half.
-    Mapping every block costs a few per cent of a pass with gradients, and more of drawing.
+    14581), so one micro-batch after the other would make it grow. Drawing stays on the heap: it
+    makes many large tensors for every token, and mapping each would cost time.
     """
     _map_from(_MAPPED_BYTES)
     try:
