@@ -374,8 +374,9 @@ class _Batch:
         return index_R
 
     def _mask(self, pads: list[int]) -> torch.Tensor | None:
-        """(R, K): hides the padding before each row, for all tokens to come; None without any."""
-        if not any(pads):
+        """(R, K): hides the padding before each row, for all tokens to come; None without any on a
+        GPU. On a CPU attention without a mask expands the keys and values of grouped heads."""
+        if not any(pads) and self._length_R.device.type != "cpu":
             return None
         to_come = max(row.prompt.max_tokens - len(row.ids) for row in self.rows)
         # Kernels on a GPU want rows aligned to 8 numbers.
