@@ -8,7 +8,8 @@ split.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -82,11 +83,27 @@ def families() -> Families:
     with (Path(__file__).parent / "families.toml").open("rb") as file:
         rows: dict[str, list[Any]] = tomllib.load(file)
     return Families(
-        tuple(Part(**_row(row)) for row in rows["part"]),
-        tuple(Use(**_row(row)) for row in rows["use"]),
+        tuple(Part(**one) for row in rows["part"] for one in _each(row, Part)),
+        tuple(Use(**one) for row in rows["use"] for one in _each(row, Use)),
         tuple(rows["words"]),
     )
 
 
-def _row(fields: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(x) if isinstance(x, list) else x for key, x in fields.items()}
+def _each(row: dict[str, Any], kind: type[Part | Use]) -> Iterator[dict[str, Any]]:
+    """A row's families: itself, or one for each entry of `each`. What an entry names that is no
+    field stands for its `$name` in the texts."""
+    names = {field.name for field in fields(kind)}
+    for own in row.get("each", [{}]):
+        whole = {key: value for key, value in {**row, **own}.items() if key != "each"}
+        words = {f"${key}": whole.pop(key) for key in [*whole] if key not in names}
+        words |= {f"${{{key[1:]}}}": value for key, value in words.items()}
+        yield {key: _filled(value, words) for key, value in whole.items()}
+
+
+def _filled(value: Any, words: dict[str, str]) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, str):
+        for name, word in words.items():
+            value = value.replace(name, word)
+    return value
