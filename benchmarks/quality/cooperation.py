@@ -182,14 +182,16 @@ class Bench:
 
     def place(self, name: str) -> Path:
         """The folder of a run."""
-        return kept.place(self.folder, name, *self.settings)
+        return kept.place(self.folder, name, *self.settings(name.partition("-")[0]))
 
-    @property
-    def settings(self) -> list[Any]:
-        """All that the runs depend on besides the seed, as plain data."""
-        sizes = [self.model, self.episodes, SAMPLES, BASELINE_SAMPLES]
-        problems = [self.bank(name).read_text() for name in (GENERATED, GOLDS, OWN)]
-        return [*sizes, WARM_UP, LEARN, SAMPLING, *problems]
+    def settings(self, team: str) -> list[Any]:
+        """All that a team's runs depend on besides the seed, as plain data."""
+        problems = {one: self.bank(one).read_text().splitlines() for one in (GENERATED, GOLDS, OWN)}
+        tests = [line for lines in problems.values() for line in lines if '"split":"test"' in line]
+        drawn = [self.model, SAMPLES, BASELINE_SAMPLES, SAMPLING, ADAPTERS, tests]
+        if team == UNTRAINED:
+            return drawn
+        return [*drawn, self.episodes, WARM_UP, LEARN, problems]
 
     def bank(self, name: str) -> Path:
         """A file with the problems: train and test of the generated ones, the few of train whose

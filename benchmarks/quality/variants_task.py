@@ -57,7 +57,7 @@ class Tuning:
     def play(self, name: str, seed: int) -> Run:
         """A variant with a seed: from its start, or the rest of it, or what it came to."""
         own = (VARIANTS[name], self.updates, EVALUATE_EVERY, DEV)
-        place = kept.place(self.start.folder, f"{name}-{seed}", *self.start.settings, *own)
+        place = kept.place(self.start.folder, f"{name}-{seed}", *self.start.settings(WARM), *own)
         if not (place / "journal.jsonl").exists():
             return _checked(train(validate(self.config(name, seed)), place, Notes(place.name)))
         run = load_run(place)
