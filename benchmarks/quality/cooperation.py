@@ -1,7 +1,7 @@
 """Whether two 135M agents learn to work together: a warm start from gold, then MAGRPO.
 
-For each seed: both agents' adapters are fine-tuned on the gold answers of a few generated train
-problems (`warm`). From there a run of backend local learns by MAGRPO (`learned`) on many more train
+For each seed: both agents' adapters are fine-tuned on the gold answers of some generated train
+problems (`warm`). From there a run of backend local learns by MAGRPO (`learned`) on more train
 problems, by their rewards alone; it is killed by SIGKILL half-way, and resumed. Then the untrained,
 the warm and the learned team play test problems that nobody has seen, generated ones and the own
 bank's; the untrained and the warm team also play them as each baseline. What tests ask and what aux
@@ -49,7 +49,7 @@ from orchestry.task.registry import load_task
 TASK = "code_collaboration"
 GRADES = "1-2"
 """What a 135M model can do at all; fixed before any training."""
-BANK_SIZE = 500
+BANK_SIZE = 1000
 """Generated problems for train; a quarter as many for test."""
 SAMPLES = 4
 """Trajectories per test problem."""
@@ -60,8 +60,8 @@ GENERATED, OWN = BANKS = ("generated", "own")
 GOLDS = "golds"
 """The train problems whose gold answers make the warm start."""
 BASELINES = ("fixed", "concat", "sequential", "discussion")
-WARM_UP: How = {"epochs": 4, "learning_rate": 1e-3}
-"""Of fine-tuning; chosen on train problems of other seeds."""
+WARM_UP: How = {"epochs": 1, "learning_rate": 1e-3}
+"""Of fine-tuning; chosen on families of train that were left out of it."""
 ADAPTERS: Mapping[str, Any] = {"device": "cpu", "dtype": "bfloat16", "threads": 1}
 LEARN: Mapping[str, Any] = {
     **ADAPTERS,
@@ -91,7 +91,7 @@ class Bench:
     folder: Path
     model: str = "embedded"
     episodes: int = 500
-    golds: int = 40
+    golds: int = 400
     test: int = 100
 
     def play(self, seed: int, teams: Sequence[str] = TEAMS) -> Played:
@@ -260,7 +260,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=500)
-    parser.add_argument("--golds", type=int, default=40, help="train problems of the warm start")
+    parser.add_argument("--golds", type=int, default=400, help="train problems of the warm start")
     parser.add_argument("--test", type=int, default=100, help="generated test problems")
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-cooperation"))
