@@ -189,9 +189,9 @@ class Bench:
         problems = {one: self.bank(one).read_text().splitlines() for one in (GENERATED, GOLDS, OWN)}
         tests = [line for lines in problems.values() for line in lines if '"split":"test"' in line]
         drawn = [self.model, SAMPLES, BASELINE_SAMPLES, SAMPLING, ADAPTERS, tests]
-        if team == UNTRAINED:
-            return drawn
-        return [*drawn, self.episodes, WARM_UP, LEARN, problems]
+        warm = [WARM_UP, problems[GOLDS]]
+        learned = [*warm, self.episodes, LEARN, problems[GENERATED]]
+        return [*drawn, *{UNTRAINED: [], WARM: warm, ALONE: warm}.get(team, learned)]
 
     def bank(self, name: str) -> Path:
         """A file with the problems: train and test of the generated ones, the few of train whose

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import AsyncIterator
+import random
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,9 @@ from orchestry.sandbox import open_sandbox
 from orchestry.task import generated
 from orchestry.task.base import BaseTask
 from orchestry.task.code import best_constant, compare
-from orchestry.task.generated.compose import SCHEMES, compositions, problem
+from orchestry.task.generated import compose
+from orchestry.task.generated.compose import SCHEMES, Composition, compositions, problem
+from orchestry.task.generated.families import Item, families
 from orchestry.task.registry import load_task
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -52,6 +56,40 @@ def test_families_of_the_test_split_are_in_no_other() -> None:
     test, other = compositions(True), compositions(False)
     assert not {one.part.name for one in test} & {one.part.name for one in other}
     assert not {one.use.name for one in test} & {one.use.name for one in other}
+
+
+@pytest.mark.parametrize("alike", ["parts", "uses"])
+def test_no_family_does_what_one_of_the_test_split_does(alike: str) -> None:
+    """By what the code returns: uses with parts of either split."""
+    inside, outside = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for made in _alone() if alike == "parts" else _together():
+        test = made.part.test if alike == "parts" else made.use.test
+        family = made.part.name if alike == "parts" else made.use.name
+        answer = compose._run(made, name="aux" if alike == "parts" else None)
+        rng, given = random.Random(0), replace(made.use, takes="item")
+        shape = replace(made, use=given) if alike == "parts" else made
+        draw = compose._drawing(made, rng)
+        said = [answer(compose._arguments(shape, draw, rng)) for _ in range(400)]
+        (inside if test else outside)[repr((made.part.item, said))].add(family)
+    assert not {key: (inside[key], outside[key]) for key in inside.keys() & outside.keys()}
+
+
+def _alone() -> Iterator[Composition]:
+    """Every part with each of its numbers, in some use."""
+    for part in families().parts:
+        use = next(use for use in families().uses if use.gives == part.gives)
+        yield from (Composition(part, k, use, use.numbers[0]) for k in part.numbers)
+
+
+def _together() -> Iterator[Composition]:
+    """Every use with each of its numbers, with one and the same part of its kind."""
+    items: tuple[Item, Item] = ("int", "word")
+    for item in items:
+        kinds = {part.gives: part for part in families().parts if part.item == item}
+        for use in families().uses:
+            if use.item in (None, item) and use.gives in kinds and use.scheme != "alone":
+                part = kinds[use.gives]
+                yield from (Composition(part, part.numbers[0], use, c) for c in use.numbers)
 
 
 def test_every_grade_and_scheme_is_in_train_and_in_test() -> None:

@@ -70,12 +70,13 @@ def completion_logprobs(
 
 def _without_gates() -> AbstractContextManager[None]:
     """What is computed in this context keeps no silu(x) for the gradient, but computes it again
-    from x, which is kept anyway: in a gated feed-forward layer (Llama, Qwen, Mistral) a sixth of
-    all that is kept."""
+    from x, which is kept anyway by a gated feed-forward layer (Llama, Qwen, Mistral)."""
 
     def pack(tensor: torch.Tensor) -> Any:
         node: Any = tensor.grad_fn
-        return node if node is not None and node.name() == "SiluBackward0" else tensor
+        if node is not None and node.name() == "SiluBackward0":
+            return node
+        return tensor.detach()  # a node that kept itself alive would outlive a failed pass
 
     def unpack(kept: Any) -> torch.Tensor:
         if isinstance(kept, torch.Tensor):

@@ -289,9 +289,9 @@ def _whole(made: Composition) -> str:
 def _tests(made: Composition, rng: random.Random) -> list[list[Any]]:
     """Arguments and expected values, the example first; [] if inputs don't tell enough.
 
-    Neither one answer, nor main with a helper that returns nothing or its argument, nor the helper
-    in the place of main, is right in more than half of them: else the problem would pay for no
-    cooperation.
+    One answer is right in half of them at most; main with a helper that returns nothing or its
+    argument, or the helper in the place of main, in 60 % (with further helpers: half): from there
+    on the reward would not count all of the cooperation.
     """
     gold, lazy = _run(made, failed=_FAILED), _lazy(made)
     draw = _drawing(made, rng)
@@ -309,8 +309,11 @@ def _tests(made: Composition, rng: random.Random) -> list[list[Any]]:
             found.append([args, value])
             often[repr(value)] += 1
             left = after
-    often_lazy = 2 * (TESTS // 2 - min(left)) >= len(found)
-    return [] if len(found) <= LEAST_TESTS or (made.before and often_lazy) else found
+    best_lazy = TESTS // 2 - min(left)
+    often_lazy = (
+        2 * best_lazy >= len(found) if made.before else 5 * best_lazy > 3 * (len(found) - 1)
+    )
+    return [] if len(found) <= LEAST_TESTS or often_lazy else found
 
 
 def _drawing(made: Composition, rng: random.Random) -> Callable[[], Any]:
@@ -384,18 +387,28 @@ def _lazy(made: Composition) -> list[_Answer]:
 def drawn(
     seed: int, test: bool, schemes: Sequence[Scheme] = SCHEMES, helpers: int = 1
 ) -> list[Composition]:
-    """The compositions in seeded order: the schemes in turn, and in each scheme one family after
-    the other, so that a family with many numbers is not the most common."""
-    kinds: dict[tuple[str, str, str], list[Composition]] = {}
+    """The compositions in seeded order: the schemes in turn, in each scheme the grades, and in each
+    grade one family after the other, so that no family is common because it has many numbers, and
+    no grade because it has many families."""
+    kinds: dict[tuple[str, int, str, str], list[Composition]] = {}
     for made in composed(test, helpers):
-        key = made.use.scheme, made.part.name, made.use.name
+        key = made.use.scheme, made.grade, made.part.name, made.use.name
         kinds.setdefault(key, []).append(made)
     for family, members in kinds.items():
         random.Random(derive(seed, *family)).shuffle(members)
     keys = [*kinds]
     order = [keys[place] for place in shuffled(len(keys), seed, "families", test)]
-    decks = [_in_turn([kinds[key] for key in order if key[0] == one]) for one in schemes]
-    return _in_turn(decks)
+    decks = {
+        (scheme, grade): _in_turn([kinds[key] for key in order if key[:2] == (scheme, grade)])
+        for scheme in schemes
+        for grade in range(1, _GRADES + 1)
+    }
+    return _in_turn(
+        [
+            _in_turn([deck for (one, _), deck in decks.items() if one == scheme])
+            for scheme in schemes
+        ]
+    )
 
 
 def _in_turn(decks: Sequence[Sequence[Composition]]) -> list[Composition]:
