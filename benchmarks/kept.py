@@ -1,9 +1,10 @@
 """Finished runs of benchmarks that take hours, kept in this repository as small archives.
 
 So a long benchmark may be played seed by seed, on several days and machines, and everybody can
-read the answers behind its tables, or write them anew in seconds. What a report never reads is left
-out: checkpoints, and the journal's answers and scores, which stand in episodes.jsonl too. So kept
-runs can be read, but not resumed. To play a run again, delete its archive and its folder.
+read the episodes behind its tables, or write the tables anew. What a report never reads is left
+out: checkpoints, and of the journal what was asked and answered. So kept runs can be read, but not
+resumed: keep a learner together with its measurements, which need its checkpoint. To play a run
+again, delete its archive and its folder.
 
     python -m benchmarks.kept SECTION-PART FOLDER NAME...
 
@@ -16,15 +17,18 @@ import argparse
 import io
 import json
 import tarfile
-import zlib
+import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
+from benchmarks.stats import ended
 from orchestry.store.journal import encode, read
+from orchestry.store.run import load_run
 
 KEPT = Path(__file__).resolve().parent / "kept"
-LEFT_OUT = {"answered", "scored"}
+LEFT_OUT = {"reserved", "answered", "scored"}
 """Kinds of journal lines."""
 UNREAD = (
     "checkpoints",
@@ -61,24 +65,30 @@ def place(folder: Path, name: str, *settings: object) -> Path:
 def revisions(folder: Path, *patterns: str) -> str:
     """A sentence: at which revisions the runs in the folder with such names were played."""
     files = [file for one in patterns for file in folder.glob(f"{one}/**/manifest.json")]
-    found = sorted({str(json.loads(file.read_bytes())["git_revision"])[:7] for file in files})
-    return f"The runs were played at revision {', '.join(found)}."
+    manifests = [json.loads(file.read_bytes()) for file in files]
+    parts = [part for one in manifests for part in (one, *one.get("resumed", []))]
+    found = sorted({str(part.get("git_revision"))[:7] for part in parts if "git_revision" in part})
+    return f"Runs in the folder were played at revision {', '.join(found)}."
 
 
 def restore(section: str, folder: Path, kept: Path = KEPT) -> None:
-    """Puts all kept runs of a section into the folder, but for those that are there."""
+    """Puts all kept runs of a section into the folder, each whole, but for those that are there."""
     for archive in sorted(kept.glob(f"{section}-*.tar.xz")):
-        with tarfile.open(archive) as tar:
-            there = {path.name for path in folder.iterdir()} if folder.exists() else set()
-            for member in tar.getmembers():
-                if Path(member.name).parts[0] not in there:
-                    tar.extract(member, folder, filter="data")
+        folder.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(archive) as tar, tempfile.TemporaryDirectory(dir=folder) as part:
+            tar.extractall(part, filter="data")
+            for path in Path(part).iterdir():
+                if not (folder / path.name).exists():
+                    with suppress(OSError):  # a process beside this one was faster
+                        path.rename(folder / path.name)
 
 
 def _files(path: Path) -> Iterator[Path]:
     """The files of a run that a report may read, in a fixed order."""
     if not path.exists():
         raise SystemExit(f"{path} does not exist: name what lies in the folder")
+    if (path / "episodes.jsonl").exists():
+        ended(load_run(path))
     if path.is_file():
         yield path
         return
@@ -94,7 +104,7 @@ def _thinned(journal: Path) -> bytes:
     for event in read(journal):
         if event.kind not in LEFT_OUT:
             lines.append(encode(event, before))
-            before = zlib.crc32(lines[-1].rpartition(b',"crc":"')[0], before)
+            before = int(lines[-1][-11:-3], 16)
     return b"".join(lines)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, median
 
 from orchestry.core.errors import StoreError
@@ -17,7 +18,7 @@ from orchestry.report import stats
 from orchestry.report.stats import Interval
 from orchestry.report.text import table
 from orchestry.store.records import EpisodeRecord
-from orchestry.store.run import Run
+from orchestry.store.run import Run, load_run
 
 Rows = dict[str, list[float]]
 """By problem, one figure a seed."""
@@ -96,6 +97,19 @@ def ranged(values: Sequence[float], form: str) -> str:
     """Median and range as text, each figure in that format."""
     ends = f"{min(values):{form}} to {max(values):{form}}"
     return f"**{median(values):{form}}** ({ends})"
+
+
+def ended(run: Run) -> Run:
+    """The run, if it came to its end; else the benchmark stops, and says how to go on."""
+    if not done(run):
+        raise SystemExit(f"{run.folder} stopped before its end: the same command goes on")
+    return run
+
+
+def played(place: Path) -> Run | None:
+    """The run in that folder, if it came to its end there, or was kept."""
+    whole = (place / "summary.json").exists()
+    return run if whole and done(run := load_run(place)) else None
 
 
 def done(run: Run) -> bool:

@@ -34,7 +34,7 @@ from benchmarks import kept, page
 from benchmarks.quality.cooperation_report import Played, report
 from benchmarks.quality.cooperation_swaps import Swaps, swapped
 from benchmarks.quality.hacks import spread
-from benchmarks.stats import done
+from benchmarks.stats import ended, played
 from orchestry.core.config import validate
 from orchestry.core.files import write_atomic
 from orchestry.engine.distil import CHECKPOINT, How, distil
@@ -42,7 +42,7 @@ from orchestry.engine.evaluate import play_measurement
 from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
 from orchestry.store.checkpoints import checkpoint, chosen_update
-from orchestry.store.run import Run, load_run
+from orchestry.store.run import Run
 from orchestry.task.arrangements import ALONE
 from orchestry.task.registry import load_task
 
@@ -116,12 +116,7 @@ class Bench:
                 "learn": {**LEARN, "from": str(self.warm(seed))},
             }
             self._killed(place, config)
-        run = load_run(place)
-        if not done(run):
-            run = resume(place, observer=Notes(f"run {seed}"))
-        if not done(run):
-            raise SystemExit(f"{place} stopped before its end: the same command goes on")
-        return run
+        return played(place) or ended(resume(place, observer=Notes(f"run {seed}")))
 
     def warm(self, seed: int) -> Path:
         """The checkpoint that was fine-tuned on the train problems' gold."""
@@ -136,7 +131,7 @@ class Bench:
         seed = 0 if team == UNTRAINED else seed
         name = "-".join([team, str(seed), bank, *([baseline] if baseline else [])])
         place = self.place(name)
-        if (place / "summary.json").exists() and done(run := load_run(place)):
+        if (run := played(place)) is not None:
             return run  # a kept run's team may have no checkpoint here
         start = self.start(team, seed)
         if baseline == "fixed" and start is not None:
@@ -152,10 +147,7 @@ class Bench:
             "baseline": baseline,
         }
         plan = prepare(validate(config), held_out=True)
-        run = play_measurement(plan, place, Notes(name))
-        if not done(run):
-            raise SystemExit(f"{run.folder} stopped before its end: the same command goes on")
-        return run
+        return ended(play_measurement(plan, place, Notes(name)))
 
     def start(self, team: str, seed: int) -> Path | None:
         """The team's checkpoint; None: the untrained team has none."""
@@ -240,9 +232,10 @@ def _finished(place: Path) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-def swaps_of(played: Sequence[Played]) -> Swaps:
-    """The first seed's learned main programmer with its own helper and with others."""
-    first, others = played[0], played[1:]
+def swaps_of(seeds: Sequence[Played], bank: Path) -> Swaps:
+    """The first seed's learned main programmer with its own helper and with others; `bank` is the
+    file of the problems, which may have lain elsewhere when they were played."""
+    first, others = seeds[0], seeds[1:]
     helpers: dict[str, Run | None] = {
         "its own": first.tests[LEARNED, GENERATED],
         **{f"of seed {one.seed}": one.tests[LEARNED, GENERATED] for one in others},
@@ -250,7 +243,7 @@ def swaps_of(played: Sequence[Played]) -> Swaps:
         "untrained": first.tests[UNTRAINED, GENERATED],
         "a stub that returns None": None,
     }
-    return swapped(first.tests[LEARNED, GENERATED], helpers)
+    return swapped(first.tests[LEARNED, GENERATED], helpers, bank)
 
 
 def main() -> None:
@@ -272,8 +265,8 @@ def main() -> None:
     if args.only is not None:
         bench.play(args.only, TEAMS if args.only == 0 else (WARM, LEARNED))
         return
-    played = [bench.play(seed) for seed in range(args.seeds)]
-    body = report(played, swaps_of(played))
+    seeds = [bench.play(seed) for seed in range(args.seeds)]
+    body = report(seeds, swaps_of(seeds, bench.bank(GENERATED)))
     print(body)
     if args.write:
         sizes = f"--seeds {args.seeds} --episodes {args.episodes} --golds {args.golds}"

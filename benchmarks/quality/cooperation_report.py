@@ -66,7 +66,8 @@ def _setting(played: Sequence[Played]) -> str:
         f"{learn['group_size']} trajectories, an update per {learn['every']} problems, learning "
         f"rate {learn['learning_rate']:g}, answers of at most {config['sampling']['max_tokens']} "
         f"tokens; killed by SIGKILL and resumed {', '.join(map(str, resumed))} times. Intervals "
-        "are 95 % bootstraps over problems, each with all its seeds. `tests` is that part of the "
+        "are 95 % bootstraps over problems, each with all its seeds; the untrained team was played "
+        "once. `tests` is that part of the "
         "reward: the share of tests passed beyond chance, times cooperation."
     )
 
@@ -74,7 +75,8 @@ def _setting(played: Sequence[Played]) -> str:
 def _teams(played: Sequence[Played], teams: Sequence[str], bank: str) -> str:
     found = []
     for team in teams:
-        runs = [one.tests[team, bank] for one in played]
+        once = {one.tests[team, bank].folder: one.tests[team, bank] for one in played}
+        runs = [*once.values()]  # the untrained team's is the same for all seeds
         leaves = [*_leaves(runs)]
         schemes = _schemes(leaves)
         cells = {"team": team, "reward": interval(rewards(runs))}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.stats import Rows
@@ -26,9 +27,9 @@ Swaps = Mapping[str, Rows]
 """By helper, the mean reward of each problem."""
 
 
-def swapped(learned: Run, helpers: Mapping[str, Run | None]) -> Swaps:
+def swapped(learned: Run, helpers: Mapping[str, Run | None], bank: Path) -> Swaps:
     """The rewards of the learned main programmer with each helper; None is the stub."""
-    task = load_task(learned.config["task"], options=learned.config["options"])
+    task = load_task(learned.config["task"], options={"bank": str(bank)})
     return asyncio.run(_scored(task, learned.episodes, helpers))
 
 

@@ -43,7 +43,7 @@ from benchmarks.quality.joint_budget import (
 )
 from benchmarks.quality.joint_report import CONTROL, Played, report
 from benchmarks.quality.local_learning import Notes, timed
-from benchmarks.stats import done
+from benchmarks.stats import done, ended, played
 from orchestry.core.config import validate
 from orchestry.core.files import write_atomic
 from orchestry.engine.evaluate import play_measurement
@@ -143,7 +143,7 @@ class Bench:
             train(validate(config), place, Notes(place.name))
         elif not done(load_run(place)):
             resume(place, observer=Notes(place.name))
-        run = _check(load_run(place))
+        run = ended(load_run(place))
         last = chosen_update(run, None)
         assert last is not None, "a run of one episode has an update"
         return checkpoint(run, last)
@@ -153,7 +153,7 @@ class Bench:
     ) -> Run:
         """A team on the test problems, drawn by backend local whatever it learned with."""
         place = self.named(task, f"test-{name}", self.common(task, seed) | {"samples": samples})
-        if (place / "summary.json").exists() and done(run := load_run(place)):
+        if (run := played(place)) is not None:
             return run  # a kept run's team may have no checkpoint here
         team = team_of()
         learn = {**ADAPTERS, "enabled": False, "group_size": samples, "from": str(team.weights)}
@@ -165,7 +165,7 @@ class Bench:
             "behaviors": {"from": team.library and str(team.library)},
         }
         plan = prepare(validate(config), held_out=True)
-        return _check(play_measurement(plan, place, Notes(place.name)))
+        return ended(play_measurement(plan, place, Notes(place.name)))
 
     def matched(self, task: str, seed: int) -> int:
         """The episodes of MAGRPO that take expert iteration's CPU time."""
@@ -236,12 +236,6 @@ def _played(stages: tuple[Stage, ...]) -> bool:
     return all(one.begun and one.done(load_run(one.folder).events) for one in stages)
 
 
-def _check(run: Run) -> Run:
-    if not done(run):
-        raise SystemExit(f"{run.folder} stopped before its end: the same command goes on")
-    return run
-
-
 def recipes_of(task: str) -> tuple[str, ...]:
     """All that is played on a task, in the order of the tables."""
     more = (EXPERT, MATCHED) if task == "tldr" else ()
@@ -279,14 +273,14 @@ def main() -> None:
             parser.error(f"--only {task} {recipe}: known tasks are {known}")
         bench.play(task, recipe, int(seed))
         return
-    played = {
+    found = {
         task: {
             recipe: [bench.play(task, recipe, seed) for seed in range(args.seeds)]
             for recipe in recipes_of(task)
         }
         for task in args.tasks
     }
-    body = report(played)
+    body = report(found)
     print(body)
     if args.write:
         given = " ".join(f"--{name} {value}" for name, value in sizes.items())

@@ -233,7 +233,8 @@ def main() -> None:
         if args.dry_run:
             print(learning_cost.forecast(plans(benches, code), len(seeds), [*PEERS]))
             return
-        kept.restore(_section(args.tasks), args.folder)
+        if args.provider == "embedded":  # whose runs cost nothing, and count against no budget
+            kept.restore("learning*", args.folder)
         with _alone(args.folder, args.provider):
             if part:
                 play(benches, seeds, [args.only] if args.only else [*LABELS])

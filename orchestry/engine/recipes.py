@@ -103,7 +103,8 @@ def _settled(config: RunConfig, stages: Stages) -> RunConfig:
         stage
         for stage in stages
         if stage.step in ("search", "prompts")
-        if not weights_answer(stages, stage) and "provider" not in _given(config, stage)
+        if not weights_answer(stages, stage)
+        and "name" not in _given(config, stage).get("provider", {})
     ]
     if not asked or config.learn.source is not None:
         return config
@@ -145,6 +146,7 @@ def resume_recipe(
         )
     config = of_run(folder, changes, trust, watch.note)
     stages = stages_of(folder, config.recipe.steps)
+    config = _settled(config, stages)
     for plan in foreseen(config, stages).values():
         check_trust(plan, folder, trust, changes)
     with _alone(folder):

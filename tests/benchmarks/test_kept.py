@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,7 +48,8 @@ def test_a_folder_is_of_one_setting_wherever_it_lies(folder: Path, tmp_path: Pat
     first = kept.place(folder, "run-0", {"learn": {"rate": 1.0}}, 3)
     assert kept.place(tmp_path, "run-0", {"learn": {"rate": 1.0}}, 3).name == first.name
     assert kept.place(folder, "run-0", {"learn": {"rate": 2.0}}, 3) != first
-    assert kept.revisions(folder, "tldr-*").startswith("The runs were played at revision ")
+    revision = json.loads((folder / "tldr-0" / "manifest.json").read_bytes())["git_revision"]
+    assert kept.revisions(folder, "tldr-*").endswith(f"at revision {str(revision)[:7]}.")
 
 
 def test_a_run_that_is_there_is_not_replaced(folder: Path, tmp_path: Path) -> None:
@@ -57,6 +60,14 @@ def test_a_run_that_is_there_is_not_replaced(folder: Path, tmp_path: Path) -> No
     assert not list(there.iterdir())
     kept.restore("other", tmp_path / "elsewhere", kept=tmp_path)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_run_that_was_cut_off_is_not_kept(folder: Path, tmp_path: Path) -> None:
+    cut = Path(shutil.copytree(folder / "tldr-0", tmp_path / "cut"))
+    (cut / "summary.json").unlink()
+    with pytest.raises(SystemExit, match="stopped before its end"):
+        kept.keep(tmp_path / "demo-0.tar.xz", tmp_path, ["cut"])
+    assert not (tmp_path / "demo-0.tar.xz").exists()
 
 
 def test_a_name_that_is_not_there_is_said(folder: Path) -> None:

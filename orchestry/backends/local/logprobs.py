@@ -210,9 +210,10 @@ class _TokenLogprobs(_Function):  # type: ignore[misc]
                 slope = _slope(logits, totals[-1], ids, temperature)
                 slopes.append(slope.to(hidden.dtype) @ weight_VH)
         total_P = torch.cat(totals)
-        slope_PH = torch.cat(slopes) if slopes else None
-        learns = any(ctx.needs_input_grad[1:3])
-        ctx.save_for_backward(slope_PH, *((hidden_PH, weight_VH, bias_V, ids_P, total_P) * learns))
+        layer: tuple[torch.Tensor | None, ...] = ()
+        if any(ctx.needs_input_grad[1:3]):
+            layer = (hidden_PH, weight_VH, bias_V, ids_P, total_P)
+        ctx.save_for_backward(torch.cat(slopes) if slopes else None, *layer)
         ctx.temperature, ctx.rows = temperature, rows
         return torch.cat(chosen) - total_P
 

@@ -96,6 +96,8 @@ def _each(row: dict[str, Any], kind: type[Part | Use]) -> Iterator[dict[str, Any
     for own in row.get("each", [{}]):
         whole = {key: value for key, value in {**row, **own}.items() if key != "each"}
         words = {f"${key}": whole.pop(key) for key in [*whole] if key not in names}
+        if unused := [name for name in words if name not in str(row).replace("{", "")]:
+            raise ValueError(f"{whole.get('name')}: {unused} is no field and stands in no text")
         words |= {f"${{{key[1:]}}}": value for key, value in words.items()}
         yield {key: _filled(value, words) for key, value in whole.items()}
 

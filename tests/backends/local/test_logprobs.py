@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
 from typing import Any
 
@@ -84,6 +85,17 @@ def test_values_and_gradients_are_those_of_plain_forwards(kind: Kind, tied: bool
     expected = plainly(base, adapters, MIXED)
     assert_equal(found, expected)
     assert_equal(grads(adapters, weighed(found)), grads(adapters, weighed(expected)))
+
+
+def test_a_pass_that_is_not_run_backward_leaves_nothing(two: tuple[Base, Adapters]) -> None:
+    """Out of memory ends a pass; the next one, with less at a time, needs its room."""
+
+    def left() -> int:
+        completion_logprobs(*two, MIXED, T)
+        gc.collect()
+        return sum(type(one) is torch.Tensor for one in gc.get_objects())
+
+    assert left() == left()
 
 
 def test_a_gate_is_computed_again_and_not_kept() -> None:

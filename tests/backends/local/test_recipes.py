@@ -272,12 +272,16 @@ def test_a_model_that_is_named_alone_is_that_of_who_answers(
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
 
-    def planned(steps: str, name: str) -> dict[str, RunConfig]:
+    def planned(steps: str, name: str, own: dict[str, float] | None = None) -> dict[str, RunConfig]:
         plain = recipe(steps, model, tasks).plain() | {"provider": {"model": name}}
-        config = validate(plain | {"recipe": {"steps": steps.split("+")}})
+        stages = {"search": {"provider": own}} if own else {}
+        config = validate(plain | {"recipe": {"steps": steps.split("+"), "stages": stages}})
         return dict(forecast(config, stages_of(tmp_path, config.recipe.steps)))
 
-    searched = planned("search+distil+magrpo", "claude-haiku-4-5")
+    plain = planned("search+distil+magrpo", "claude-haiku-4-5")
+    patient = planned("search+distil+magrpo", "claude-haiku-4-5", {"timeout_s": 60})
+    assert patient["3 magrpo"].provider.model == plain["3 magrpo"].provider.model
+    searched = plain
     assert searched["1 search"].provider.model == "claude-haiku-4-5"
     assert searched["3 magrpo"].provider.model == "embedded", "the default base"
     assert planned("magrpo", model)["1 magrpo"].provider.model == model

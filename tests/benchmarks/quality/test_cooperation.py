@@ -74,7 +74,7 @@ def test_a_seed_is_killed_resumed_measured_and_reported(model: str, tmp_path: Pa
     assert len(first.baselines) == 2 * len(BASELINES)
     assert len(first.run.episodes) == 20
 
-    swaps = swaps_of(played)
+    swaps = swaps_of(played, bench.bank(GENERATED))
     own = first.tests[LEARNED, GENERATED]
     assert mean(swaps["its own"]) == pytest.approx(mean(rewards([own])))
     assert {"untrained", "warm", "of seed 1", "a stub that returns None"} <= swaps.keys()
@@ -86,8 +86,9 @@ def test_a_seed_is_killed_resumed_measured_and_reported(model: str, tmp_path: Pa
 
     names = [one.name for one in bench.folder.iterdir() if (one / "episodes.jsonl").exists()]
     kept.keep(tmp_path / "cooperation-0.tar.xz", bench.folder, names)
+    bench.folder.rename(tmp_path / "gone")
     again = Bench(tmp_path / "again", model, episodes=20, golds=4, test=2)
     kept.restore("cooperation", again.folder, tmp_path)
     played = [again.play(seed) for seed in (0, 1)]
-    assert report(played, swaps_of(played)) == body
+    assert report(played, swaps_of(played, again.bank(GENERATED))) == body
     assert not again.place("warm-0").exists(), "nothing is learned again"
