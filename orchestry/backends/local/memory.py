@@ -103,8 +103,9 @@ def mapped() -> Iterator[None]:
 
 
 _MAPPED_BYTES = 400_000
+"""Below a layer's activations for some hundred tokens of a small model."""
 _HEAP_BYTES = 32 << 20
-"""What glibc's own, growing threshold ends at."""
+"""The most that glibc's own threshold grows to."""
 _M_MMAP_THRESHOLD = -3
 
 
