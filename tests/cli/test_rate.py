@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,14 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self._main, text.encode())
+
+    def interrupt(self) -> None:
+        """Ctrl-C while it waits for a line. Python sees a signal that comes between the question
+        and the wait at the next key alone, so the process has to be asleep first."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        while stat.read_text().rpartition(") ")[2][0] != "S":
+            time.sleep(0.01)
+        self.process.send_signal(signal.SIGINT)
 
     def end(self) -> tuple[int, str]:
         """Exit code, and what appeared last."""
@@ -139,7 +148,7 @@ def test_an_interrupt_keeps_what_was_typed_and_what_is_skipped_stays(run: Path) 
         screen.until(ASKS)
         screen.type("4\n")
         screen.until(COMMENT)
-        screen.process.send_signal(signal.SIGINT)
+        screen.interrupt()
         code, last = screen.end()
     assert code == 130
     assert "interrupted; 1 rating is kept: `orchestry rate run` continues" in last
