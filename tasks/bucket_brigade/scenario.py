@@ -1,0 +1,128 @@
+"""What a game of Bucket Brigade is played by: chances, rewards, ring, modes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from orchestry import Frozen, errors
+
+SCENARIOS = Path(__file__).with_name("scenarios.json")
+
+
+class Scenario(Frozen):
+    """A scenario. Names and numbers are those of rjwalters/bucket-brigade, definitions/
+    scenarios.json; probabilities are per night, rewards per night and agent."""
+
+    about: str = ""
+    num_agents: int = Field(4, ge=1, le=10)
+    num_houses: int = Field(10, ge=2, le=64)
+    prob_house_catches_fire: float = Field(0.02, ge=0, le=1)
+    """Of a safe house, by itself."""
+    prob_solo_agent_extinguishes_fire: float = Field(0.5, ge=0, le=1)
+    """Of each worker at a burning house, independently."""
+    prob_fire_spreads_to_neighbor: float = Field(0.25, ge=0, le=1)
+    """To each neighbour that is safe. Where fires burn out (`bernoulli`) none is left to spread."""
+    team_reward_house_survives: float = 100.0
+    """Times the share of houses that are safe; everybody gets it."""
+    team_penalty_house_burns: float = 100.0
+    """Times the share of houses that are ruined; everybody pays it."""
+    reward_own_house_survives: float = 0.0
+    """Once, when a fire at an own house is put out."""
+    reward_other_house_survives: float = 0.0
+    penalty_own_house_burns: float = 0.0
+    """Every night for each own house that is ruined."""
+    penalty_other_house_burns: float = 0.0
+    cost_to_work_one_night: float = 0.5
+    reward_rest: float = 0.5
+    distance_cost_alpha: float = 0.0
+    """More cost of work per house between home and the place of work."""
+    agent_home_positions: tuple[int, ...] = ()
+    """Empty: agent i lives at house i, around the ring."""
+    min_nights: int = Field(12, ge=0)
+    """The game ends on the first night after so many on which nothing burns."""
+    extinguish_mode: Literal["bernoulli", "continuous"] = "bernoulli"
+    """`bernoulli`: a fire is put out with a chance, else the house is ruined on the same night.
+    `continuous`: work adds up until it is out; until then it burns and spreads."""
+    suppression_per_worker: float = Field(0.0, ge=0)
+    """Of a fire, by one worker on one night; for `continuous`."""
+    action_validity_mode: Literal["always_valid", "adjacent_only"] = "always_valid"
+    """`adjacent_only`: who goes further than one house from home stays at home."""
+    commitment_mode: Literal["simultaneous", "two_phase"] = "simultaneous"
+    """`two_phase`: all announce something each night before they act; it binds nobody."""
+
+    @model_validator(mode="after")
+    def _homes(self) -> Self:
+        homes = self.agent_home_positions
+        if homes and len(homes) != self.num_agents:
+            raise ValueError(f"agent_home_positions: {len(homes)} homes, {self.num_agents} agents")
+        if any(not 0 <= home < self.num_houses for home in homes):
+            raise ValueError(f"agent_home_positions: houses are 0 to {self.num_houses - 1}")
+        return self
+
+    @property
+    def homes(self) -> tuple[int, ...]:
+        """The house each agent lives at."""
+        return self.agent_home_positions or tuple(
+            agent % self.num_houses for agent in range(self.num_agents)
+        )
+
+    def owned(self, agent: int) -> tuple[int, ...]:
+        """The houses of an agent: every `num_agents`-th."""
+        return tuple(range(agent, self.num_houses, self.num_agents))
+
+    def distance(self, agent: int, house: int) -> int:
+        """Houses from the agent's home, the shorter way round."""
+        apart = abs(self.homes[agent] - house)
+        return min(apart, self.num_houses - apart)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """A team's mean return over the fewest nights if all houses are ruined from the start and
+        all work, and if all are safe and all choose what pays."""
+        nights = self.min_nights + 1
+        ruined = self.penalty_own_house_burns + self.penalty_other_house_burns * (
+            self.num_agents - 1
+        )
+        worst = -self.team_penalty_house_burns - self.cost_to_work_one_night
+        worst -= ruined * self.num_houses / self.num_agents
+        best = max(self.reward_rest, -self.cost_to_work_one_night)
+        return nights * worst, nights * (self.team_reward_house_survives + best)
+
+
+def scenario(name: str, changes: Mapping[str, Any]) -> Scenario:
+    """The scenario of that name, or of a .json file, with changes.
+
+    Raises ConfigError for an unknown name or field, and for numbers that don't fit.
+    """
+    known = _shipped()
+    path = Path(name)
+    if path.suffix == ".json":
+        try:
+            plain = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise errors.ConfigError(f"options.scenario={name}: {error}") from None
+    elif name in known:
+        plain = known[name]
+    else:
+        raise errors.ConfigError(errors.unknown("scenario", name, [*known]))
+    try:
+        return Scenario(**{**plain, **changes})
+    except ValidationError as error:
+        raise errors.ConfigError(f"options.scenario={name}: {errors.reason(error)}") from None
+
+
+def names() -> tuple[str, ...]:
+    """All that ship."""
+    return tuple(_shipped())
+
+
+@cache
+def _shipped() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(SCENARIOS.read_bytes())
+    return found
