@@ -49,7 +49,7 @@ from orchestry.task.registry import load_task
 TASK = "code_collaboration"
 GRADES = "1-2"
 """What a 135M model can do at all; fixed before any training."""
-BANK_SIZE = 1000
+BANK_SIZE = 2000
 """Generated problems for train; a quarter as many for test."""
 SAMPLES = 4
 """Trajectories per test problem."""
@@ -91,7 +91,7 @@ class Bench:
     folder: Path
     model: str = "embedded"
     episodes: int = 500
-    golds: int = 400
+    golds: int = 800
     test: int = 100
 
     def play(self, seed: int, teams: Sequence[str] = TEAMS) -> Played:
@@ -253,7 +253,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=500)
-    parser.add_argument("--golds", type=int, default=400, help="train problems of the warm start")
+    parser.add_argument("--golds", type=int, default=800, help="train problems of the warm start")
     parser.add_argument("--test", type=int, default=100, help="generated test problems")
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-cooperation"))
