@@ -1,0 +1,162 @@
+"""The game for other people's learners: PettingZoo's Parallel interface and Gymnasium's vectors.
+
+Both need the extra `envs`, the vectors also `ppo`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, MultiDiscrete
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+
+from . import game, kernel, text
+from .arrays import observation, width
+from .options import Options
+from .scenario import Scenario, scenario
+
+Array = NDArray[np.float32]
+
+
+def _scenario(options: Mapping[str, Any]) -> tuple[Scenario, int]:
+    """The scenario that a run's options name, and the most nights. Without announcements: they are
+    phases of their own, which neither interface has."""
+    own = Options(**options)
+    found = scenario(own.scenario, {**own.rules, "num_agents": own.agents})
+    if found.commitment_mode == "two_phase":
+        raise ValueError("commitment_mode=two_phase: these interfaces have one phase per night")
+    return found, own.max_nights
+
+
+def _spaces(given: Scenario, agents: int) -> tuple[Box, MultiDiscrete]:
+    """Of so many agents together: what is seen, and house, mode and signal of each."""
+    size = width(given)
+    high = max(given.num_houses, given.num_agents, 1000.0)
+    box = Box(-high, high, (agents * size,), np.float32)
+    return box, MultiDiscrete([given.num_houses, 2, 2] * agents)
+
+
+class ParallelGame(ParallelEnv[str, Array, NDArray[np.int64]]):  # type: ignore[misc]
+    """One game, every agent with its own observation, action and reward.
+
+    `options` are those of the task: `ParallelGame(scenario="rest_trap", agents=6)`.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "bucket_brigade", "render_modes": []}
+    render_mode = None
+
+    def __init__(self, **options: Any) -> None:
+        self.scenario, self._most = _scenario(options)
+        self.possible_agents = [text.role(agent) for agent in range(self.scenario.num_agents)]
+        self.agents: list[str] = []
+        self._box, self._choices = _spaces(self.scenario, 1)
+        self._source = random.Random()
+
+    def observation_space(self, agent: str) -> Box:
+        """What one agent sees."""
+        return self._box
+
+    def action_space(self, agent: str) -> MultiDiscrete:
+        """House, mode and signal."""
+        return self._choices
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, dict[str, Any]]]:
+        """A new game; without a seed, the next one."""
+        if seed is not None:
+            self._source = random.Random(seed)
+        self._luck = str(self._source.getrandbits(64))
+        self.agents = [*self.possible_agents]
+        self._ring = game.begin(self.scenario, game.draws(self._luck, -1, self.scenario.num_houses))
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def step(
+        self, actions: dict[str, NDArray[np.int64]]
+    ) -> tuple[
+        dict[str, Array],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
+        """A night."""
+        acts = [game.Action(*map(int, actions[agent])) for agent in self.agents]
+        luck = game.draws(self._luck, self._ring.night, self.scenario.num_houses)
+        self._ring, rewards = game.play(self.scenario, self._ring, acts, luck)
+        cut = not self._ring.done and self._ring.night >= self._most
+        here, seen = self.agents, self._seen()
+        if self._ring.done or cut:
+            self.agents = []
+        return (
+            seen,
+            dict(zip(here, rewards, strict=True)),
+            dict.fromkeys(here, self._ring.done),
+            dict.fromkeys(here, cut),
+            {agent: {} for agent in here},
+        )
+
+    def render(self) -> None:
+        """Nothing: `orchestry report` draws games."""
+
+    def _seen(self) -> dict[str, Array]:
+        return {
+            agent: observation(self.scenario, self._ring, number)
+            for number, agent in enumerate(self.agents)
+        }
+
+
+class VectorGames(gymnasium.vector.VectorEnv[Array, NDArray[np.int64], NDArray[Any]]):
+    """Many games at once for one learner that plays all agents, as upstream's `make_vec`: it sees
+    all observations in a row and gets the sum of the rewards; `info["agent_rewards"]`, (games,
+    agents), has them one by one. A game that ended begins anew in the same step;
+    `info["final_obs"]` has its last observations.
+    """
+
+    def __init__(self, num_envs: int, **options: Any) -> None:
+        self.scenario, most = _scenario(options)
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.num_envs = num_envs
+        agents = self.scenario.num_agents
+        self.single_observation_space, self.single_action_space = _spaces(self.scenario, agents)
+        batch = gymnasium.vector.utils.batch_space
+        self.observation_space = batch(self.single_observation_space, num_envs)
+        self.action_space = batch(self.single_action_space, num_envs)
+        self._rules = kernel.rules(self.scenario, most)
+        self._next = np.random.SeedSequence()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """New games; without a seed, the next ones."""
+        if seed is not None:
+            self._next = np.random.SeedSequence(seed)
+        (own,) = self._next.spawn(1)
+        self._on, self._seen = kernel.opened(
+            self.scenario, self.num_envs, int(own.generate_state(1, np.uint64)[0])
+        )
+        kernel.begin(self._rules, self._on, self._seen, kernel.NO_LUCK)
+        return self._flat(self._seen.observations), {}
+
+    def step(
+        self, actions: NDArray[np.int64]
+    ) -> tuple[Array, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        """A night of every game."""
+        acts = actions.reshape(self.num_envs, self.scenario.num_agents, 3).astype(np.int8)
+        seen = self._seen
+        kernel.step(self._rules, self._on, seen, acts, kernel.NO_LUCK, kernel.NO_LUCK)
+        over = seen.ended | seen.cut
+        info: dict[str, Any] = {"agent_rewards": seen.rewards.copy()}
+        if over.any():
+            info |= {"final_obs": self._flat(seen.final), "_final_obs": over}
+        rewards = seen.rewards.sum(1)
+        return self._flat(seen.observations), rewards, seen.ended.copy(), seen.cut.copy(), info
+
+    def _flat(self, seen: Array) -> Array:
+        return seen.reshape(self.num_envs, -1).copy()

@@ -1,0 +1,73 @@
+"""The game behind PettingZoo's and Gymnasium's interfaces, held to those packages' own tests."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from orchestry.task.registry import load_task
+
+np = pytest.importorskip("numpy")
+for needed in ("numba", "gymnasium", "pettingzoo"):
+    pytest.importorskip(needed)
+load_task("bucket_brigade")
+ENVS = import_module("orchestry_tasks.bucket_brigade.envs")
+
+
+@pytest.mark.filterwarnings("ignore")  # of their own
+def test_the_parallel_game_passes_pettingzoos_tests() -> None:
+    from pettingzoo.test import parallel_api_test, parallel_seed_test
+
+    parallel_api_test(ENVS.ParallelGame(scenario="hard", agents=5), num_cycles=60)
+    parallel_seed_test(lambda: ENVS.ParallelGame(scenario="hard"), num_cycles=30)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_vectors_pass_gymnasiums_checks_of_data() -> None:
+    from gymnasium.utils.env_checker import data_equivalence
+    from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+    games: Any = RecordEpisodeStatistics(ENVS.VectorGames(64, scenario="hard"))
+    first, _ = games.reset(seed=3)
+    again, _ = games.reset(seed=3)
+    other, _ = games.reset()
+    assert data_equivalence(first, again, exact=True)
+    assert not data_equivalence(first, other, exact=True)
+    games.action_space.seed(0)
+    lengths = []
+    for _ in range(80):
+        seen, rewards, ended, cut, info = games.step(games.action_space.sample())
+        assert games.observation_space.contains(seen)
+        assert rewards == pytest.approx(info["agent_rewards"].sum(1))
+        if (ended | cut).any():
+            assert (info["_final_obs"] == (ended | cut)).all()
+            finals = info["final_obs"][ended][:, :10]
+            assert not (finals == 1).any()  # a game ends when nothing burns
+            lengths += info["episode"]["l"][ended | cut].tolist()
+    assert len(lengths) > 64
+    assert min(lengths) >= 16  # at least min_nights + 1
+
+
+def test_both_interfaces_play_the_same_game() -> None:
+    """The array that one agent sees, by the rules and by the kernel."""
+    game, arrays, kernel, scenarios = (
+        import_module(f"orchestry_tasks.bucket_brigade.{name}")
+        for name in ("game", "arrays", "kernel", "scenario")
+    )
+    for changes in ({}, {"commitment_mode": "two_phase"}, {"num_agents": 7, "num_houses": 5}):
+        scenario = scenarios.scenario("hard", changes)
+        source = np.random.default_rng(0)
+        luck = source.random((1, 4 * scenario.num_houses))
+        on, seen = kernel.opened(scenario, 1, 0)
+        kernel.begin(kernel.rules(scenario, 100), on, seen, luck)
+        ring = game.begin(scenario, luck[0])
+        for agent in range(scenario.num_agents):
+            expected = arrays.observation(scenario, ring, agent)
+            assert (seen.observations[0, agent] == expected).all()
+
+
+def test_announcements_are_refused() -> None:
+    with pytest.raises(ValueError, match="one phase per night"):
+        ENVS.ParallelGame(rules={"commitment_mode": "two_phase"})
