@@ -91,7 +91,7 @@ class Bench:
     folder: Path
     model: str = "embedded"
     episodes: int = 500
-    golds: int = 800
+    golds: int = 1000
     test: int = 100
 
     def play(self, seed: int, teams: Sequence[str] = TEAMS) -> Played:
@@ -253,7 +253,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=500)
-    parser.add_argument("--golds", type=int, default=800, help="train problems of the warm start")
+    parser.add_argument("--golds", type=int, default=1000, help="train problems of the warm start")
     parser.add_argument("--test", type=int, default=100, help="generated test problems")
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-cooperation"))
