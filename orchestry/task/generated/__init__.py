@@ -2,7 +2,8 @@
 
 A problem is a part (what aux computes of one item) in a use (how the main function works with it),
 so that its gold shows one of the four schemes of cooperation. The test split has parts and uses of
-its own. What a problem is depends on its parts alone; the seed decides which are taken.
+its own, and no problem of another split does what one of test does. What a problem is depends on
+its parts alone; the seed decides which are taken.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Frozen, Problem, Split
 from orchestry.task import datasets
-from orchestry.task.generated.compose import ALL, SCHEMES, Composition, drawn, problem
+from orchestry.task.generated.compose import (
+    ALL,
+    SCHEMES,
+    Composition,
+    does,
+    drawn,
+    in_test,
+    problem,
+)
 
 _OWN = ("own", "generated")
 """The banks of every task with problems of code."""
@@ -49,7 +58,11 @@ def problems(
             break
         harder = not helpers and made.use.scheme != "alone"
         grade = made.grade + harder
-        if (not grades or grade in grades) and (one := problem(made, split, grade)) is not None:
+        if grades and grade not in grades:
+            continue
+        if split != "test" and does(made) in in_test(helpers):
+            continue  # the same problem in other words
+        if (one := problem(made, split, grade)) is not None:
             found.append(one)
     if len(found) < wanted:
         graded = f" of grade {', '.join(map(str, grades))}" if grades else ""

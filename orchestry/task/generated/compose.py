@@ -31,6 +31,8 @@ _FURTHER = 3
 _ITEMS: tuple[Item, ...] = ("int", "word")
 _ALL_GIVE: tuple[Gives, ...] = ("bool", "int", "word")
 _FAILED = object()
+_ASKED = 60
+"""Answers by which two compositions are compared."""
 MORE = ("aux2", "aux3")
 """The functions of a second and a third helper."""
 
@@ -373,6 +375,22 @@ def _run(
             return failed
 
     return answer
+
+
+@lru_cache(maxsize=4)
+def in_test(helpers: int) -> frozenset[int]:
+    """What the compositions of the test split do."""
+    return frozenset(does(made) for made in composed(True, helpers))
+
+
+def does(made: Composition) -> int:
+    """Equal for compositions that return the same for the same arguments, whatever their code: a
+    number made of some answers."""
+    takes = made.use.takes, made.part.item
+    rng = random.Random(derive("does", *takes))
+    answer, draw = _run(made), _drawing(replace(made, before=()), rng)
+    said = [answer(_arguments(replace(made, before=()), draw, rng)) for _ in range(_ASKED)]
+    return derive(*takes, repr(said))
 
 
 def _lazy(made: Composition) -> list[_Answer]:
