@@ -9,7 +9,7 @@ from .game import Ring
 from .scenario import Scenario
 
 FACTS = 12
-"""Numbers of the scenario that an observation ends with, before the agent's own."""
+"""Numbers of the scenario in an observation."""
 
 
 def facts(scenario: Scenario) -> NDArray[np.float32]:
@@ -28,8 +28,8 @@ def facts(scenario: Scenario) -> NDArray[np.float32]:
 
 
 def width(scenario: Scenario) -> int:
-    """Numbers of an observation: houses, signals, places, last actions, announcements where there
-    are two phases, the scenario, and which agent it is."""
+    """Numbers of an observation: houses, signals, places, last actions, the scenario, announcements
+    where there are two phases, and which agent it is."""
     announced = scenario.num_agents * (scenario.commitment_mode == "two_phase")
     return scenario.num_houses + 5 * scenario.num_agents + announced + FACTS
 
@@ -41,7 +41,7 @@ def observation(scenario: Scenario, ring: Ring, agent: int) -> NDArray[np.float3
         *(act.signal for act in ring.last),
         *(act.house for act in ring.last),
         *(number for act in ring.last for number in (act.house, act.mode)),
-        *(ring.promised if scenario.commitment_mode == "two_phase" else ()),
     ]
+    promised = ring.promised if scenario.commitment_mode == "two_phase" else ()
     own = np.eye(scenario.num_agents)[agent]
-    return np.concatenate([changing, facts(scenario), own]).astype(np.float32)
+    return np.concatenate([changing, facts(scenario), promised, own]).astype(np.float32)

@@ -1,6 +1,6 @@
 """The game for other people's learners: PettingZoo's Parallel interface and Gymnasium's vectors.
 
-Both need the extra `envs`, the vectors also `ppo`.
+Both need the extra `envs`.
 """
 
 from __future__ import annotations
@@ -16,29 +16,36 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
+from orchestry import errors
+
 from . import game, kernel, text
 from .arrays import observation, width
-from .options import Options
-from .scenario import Scenario, scenario
+from .scenario import Scenario
+from .task import BucketBrigade
 
 Array = NDArray[np.float32]
 
 
 def _scenario(options: Mapping[str, Any]) -> tuple[Scenario, int]:
-    """The scenario that a run's options name, and the most nights. Without announcements: they are
-    phases of their own, which neither interface has."""
-    own = Options(**options)
-    found = scenario(own.scenario, {**own.rules, "num_agents": own.agents})
-    if found.commitment_mode == "two_phase":
-        raise ValueError("commitment_mode=two_phase: these interfaces have one phase per night")
-    return found, own.max_nights
+    """The scenario that a run's options name, and the most nights. Raises ConfigError for wrong
+    options, and for announcements: they are phases of their own, which neither interface has."""
+    task = BucketBrigade(options=options)
+    if task.scenario.commitment_mode == "two_phase":
+        raise errors.ConfigError("commitment_mode=two_phase: here a night has one phase")
+    return task.scenario, task.options.max_nights
+
+
+def _checked(actions: NDArray[Any], choices: MultiDiscrete) -> NDArray[np.int8]:
+    """The actions; raises ValueError for one that is none."""
+    if (actions < 0).any() or (actions >= choices.nvec).any():
+        raise ValueError(f"actions are from 0 to below {choices.nvec[:3]}: found {actions}")
+    return actions.astype(np.int8)
 
 
 def _spaces(given: Scenario, agents: int) -> tuple[Box, MultiDiscrete]:
     """Of so many agents together: what is seen, and house, mode and signal of each."""
     size = width(given)
-    high = max(given.num_houses, given.num_agents, 1000.0)
-    box = Box(-high, high, (agents * size,), np.float32)
+    box = Box(-np.inf, np.inf, (agents * size,), np.float32)
     return box, MultiDiscrete([given.num_houses, 2, 2] * agents)
 
 
@@ -86,8 +93,11 @@ class ParallelGame(ParallelEnv[str, Array, NDArray[np.int64]]):  # type: ignore[
         dict[str, bool],
         dict[str, dict[str, Any]],
     ]:
-        """A night."""
-        acts = [game.Action(*map(int, actions[agent])) for agent in self.agents]
+        """A night. Raises ValueError for an action that is none."""
+        acts = [
+            game.Action(*map(int, _checked(np.asarray(actions[agent]), self._choices)))
+            for agent in self.agents
+        ]
         luck = game.draws(self._luck, self._ring.night, self.scenario.num_houses)
         self._ring, rewards = game.play(self.scenario, self._ring, acts, luck)
         cut = not self._ring.done and self._ring.night >= self._most
@@ -115,8 +125,9 @@ class ParallelGame(ParallelEnv[str, Array, NDArray[np.int64]]):  # type: ignore[
 class VectorGames(gymnasium.vector.VectorEnv[Array, NDArray[np.int64], NDArray[Any]]):
     """Many games at once for one learner that plays all agents, as upstream's `make_vec`: it sees
     all observations in a row and gets the sum of the rewards; `info["agent_rewards"]`, (games,
-    agents), has them one by one. A game that ended begins anew in the same step;
-    `info["final_obs"]` has its last observations.
+    agents), has them one by one. A game that ended begins anew in the same step (Gymnasium's
+    SAME_STEP); `info["final_obs"]` has its last observations in its row, and `info["_final_obs"]`
+    says which rows those are.
     """
 
     def __init__(self, num_envs: int, **options: Any) -> None:
@@ -124,7 +135,8 @@ class VectorGames(gymnasium.vector.VectorEnv[Array, NDArray[np.int64], NDArray[A
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = num_envs
         agents = self.scenario.num_agents
-        self.single_observation_space, self.single_action_space = _spaces(self.scenario, agents)
+        self.single_observation_space, self._choices = _spaces(self.scenario, agents)
+        self.single_action_space = self._choices
         batch = gymnasium.vector.utils.batch_space
         self.observation_space = batch(self.single_observation_space, num_envs)
         self.action_space = batch(self.single_action_space, num_envs)
@@ -147,8 +159,9 @@ class VectorGames(gymnasium.vector.VectorEnv[Array, NDArray[np.int64], NDArray[A
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[Array, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
-        """A night of every game."""
-        acts = actions.reshape(self.num_envs, self.scenario.num_agents, 3).astype(np.int8)
+        """A night of every game. Raises ValueError for an action that is none."""
+        given = _checked(actions, self._choices)
+        acts = given.reshape(self.num_envs, self.scenario.num_agents, 3)
         seen = self._seen
         kernel.step(self._rules, self._on, seen, acts, kernel.NO_LUCK, kernel.NO_LUCK)
         over = seen.ended | seen.cut

@@ -188,9 +188,13 @@ def honest_signaler(seat: Seat, ring: Ring) -> Action:
 
 
 def rest_trap(seat: Seat, ring: Ring) -> Action:
-    """Rests, until a fire has burned for more than two nights."""
-    known = seat.burnt or {}
-    seat.burnt = {house: known.get(house, 0) + 1 for house in _fires(ring)}
+    """Rests, until a fire has burned for more than two nights: then it works at the oldest.
+
+    So it never works where fires burn out on their night."""
+    fires, known = _fires(ring), seat.burnt or {}
+    old = [house for house in known if house in fires]
+    new = [house for house in fires if house not in known]
+    seat.burnt = {house: known.get(house, 0) + 1 for house in (*old, *new)}
     lasting = [house for house, nights in seat.burnt.items() if nights > 2]
     return _work(lasting[0]) if lasting else _rest(seat)
 

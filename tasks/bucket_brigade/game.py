@@ -17,6 +17,8 @@ REST, WORK = range(2)
 DRAWS = 4
 """Random numbers per house and night: of extinguishing, of spread to the left and to the right, of
 ignition."""
+OUT = 1.0 - 1e-6
+"""Ten times a tenth puts a fire out, however it is rounded."""
 
 
 class Action(NamedTuple):
@@ -133,7 +135,7 @@ def _suppress(
     for house, state in enumerate(houses):
         if state == BURNING and workers[house]:
             progress[house] += workers[house] * scenario.suppression_per_worker
-            if progress[house] >= 1.0:
+            if progress[house] >= OUT:
                 houses[house], progress[house] = SAFE, 0.0
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import FACTS, facts, width
-from .game import BURNING, DRAWS, RUINED, SAFE, WORK
+from .game import BURNING, DRAWS, OUT, RUINED, SAFE, WORK
 from .scenario import Scenario
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -141,7 +141,7 @@ def opened(scenario: Scenario, games: int, seed: int) -> tuple[Games, Seen]:
     )
     observations = np.zeros((b, n, d), np.float32)
     observations[:, :, -n:] = np.eye(n, dtype=np.float32)
-    observations[:, :, -n - FACTS : -n] = facts(scenario)
+    observations[:, :, h + 4 * n : h + 4 * n + FACTS] = facts(scenario)
     flags = np.zeros(b, np.bool_), np.zeros(b, np.bool_)
     return on, Seen(observations, np.zeros((b, n)), *flags, observations.copy())
 
@@ -273,7 +273,7 @@ def _suppress(given: Rules, on: Games, game: int, workers: Any, luck: Floats) ->
     for house in range(size):
         if on.houses[game, house] == BURNING and workers[house]:
             on.progress[game, house] += workers[house] * given.suppresses
-            if on.progress[game, house] >= 1.0:
+            if on.progress[game, house] >= OUT:
                 on.houses[game, house] = SAFE
                 on.progress[game, house] = 0.0
     for house in range(size):
@@ -299,8 +299,8 @@ def _observe(given: Rules, on: Games, game: int, observations: Any) -> None:
         row[size + 2 * agents + 2 * agent] = at
         row[size + 2 * agents + 2 * agent + 1] = on.acts[game, agent, 1]
         if given.two_phases:
-            row[size + 4 * agents + agent] = on.promised[game, agent]
-    changing = size + (5 if given.two_phases else 4) * agents
+            row[size + 4 * agents + FACTS + agent] = on.promised[game, agent]
+    changing = size + 4 * agents + (FACTS + agents if given.two_phases else 0)
     for agent in range(1, agents):
         for place in range(changing):
             observations[game, agent, place] = observations[game, 0, place]

@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from orchestry import Frozen, errors
 
 SCENARIOS = Path(__file__).with_name("scenarios.json")
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Scenario(Frozen):
@@ -28,19 +29,19 @@ class Scenario(Frozen):
     """Of each worker at a burning house, independently."""
     prob_fire_spreads_to_neighbor: float = Field(0.25, ge=0, le=1)
     """To each neighbour that is safe. Where fires burn out (`bernoulli`) none is left to spread."""
-    team_reward_house_survives: float = 100.0
+    team_reward_house_survives: Amount = 100.0
     """Times the share of houses that are safe; everybody gets it."""
-    team_penalty_house_burns: float = 100.0
+    team_penalty_house_burns: Amount = 100.0
     """Times the share of houses that are ruined; everybody pays it."""
-    reward_own_house_survives: float = 0.0
+    reward_own_house_survives: Amount = 0.0
     """Once, when a fire at an own house is put out."""
-    reward_other_house_survives: float = 0.0
-    penalty_own_house_burns: float = 0.0
+    reward_other_house_survives: Amount = 0.0
+    penalty_own_house_burns: Amount = 0.0
     """Every night for each own house that is ruined."""
-    penalty_other_house_burns: float = 0.0
-    cost_to_work_one_night: float = 0.5
-    reward_rest: float = 0.5
-    distance_cost_alpha: float = 0.0
+    penalty_other_house_burns: Amount = 0.0
+    cost_to_work_one_night: Amount = 0.5
+    reward_rest: Amount = 0.5
+    distance_cost_alpha: Amount = 0.0
     """More cost of work per house between home and the place of work."""
     agent_home_positions: tuple[int, ...] = ()
     """Empty: agent i lives at house i, around the ring."""
@@ -49,7 +50,7 @@ class Scenario(Frozen):
     extinguish_mode: Literal["bernoulli", "continuous"] = "bernoulli"
     """`bernoulli`: a fire is put out with a chance, else the house is ruined on the same night.
     `continuous`: work adds up until it is out; until then it burns and spreads."""
-    suppression_per_worker: float = Field(0.0, ge=0)
+    suppression_per_worker: Amount = 0.0
     """Of a fire, by one worker on one night; for `continuous`."""
     action_validity_mode: Literal["always_valid", "adjacent_only"] = "always_valid"
     """`adjacent_only`: who goes further than one house from home stays at home."""
@@ -63,6 +64,9 @@ class Scenario(Frozen):
             raise ValueError(f"agent_home_positions: {len(homes)} homes, {self.num_agents} agents")
         if any(not 0 <= home < self.num_houses for home in homes):
             raise ValueError(f"agent_home_positions: houses are 0 to {self.num_houses - 1}")
+        low, high = self.bounds
+        if low >= high:
+            raise ValueError("all rewards, penalties and costs are 0: nothing can be learned")
         return self
 
     @property
@@ -83,16 +87,15 @@ class Scenario(Frozen):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """A team's mean return over the fewest nights if all houses are ruined from the start and
-        all work, and if all are safe and all choose what pays."""
-        nights = self.min_nights + 1
+        """A team's mean reward per night if all houses are ruined and all work, and if all are safe
+        and all choose what pays."""
         ruined = self.penalty_own_house_burns + self.penalty_other_house_burns * (
             self.num_agents - 1
         )
         worst = -self.team_penalty_house_burns - self.cost_to_work_one_night
         worst -= ruined * self.num_houses / self.num_agents
         best = max(self.reward_rest, -self.cost_to_work_one_night)
-        return nights * worst, nights * (self.team_reward_house_survives + best)
+        return worst, self.team_reward_house_survives + best
 
 
 def scenario(name: str, changes: Mapping[str, Any]) -> Scenario:
@@ -107,6 +110,8 @@ def scenario(name: str, changes: Mapping[str, Any]) -> Scenario:
             plain = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
             raise errors.ConfigError(f"options.scenario={name}: {error}") from None
+        if not isinstance(plain, dict):
+            raise errors.ConfigError(f"options.scenario={name}: no JSON object, but {plain!r:.40}")
     elif name in known:
         plain = known[name]
     else:

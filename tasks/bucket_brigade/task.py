@@ -11,7 +11,7 @@ from orchestry import BaseTask, Frozen, Problem, Score, Split, Tools
 
 from . import game, text
 from .options import Options
-from .scenario import Scenario, scenario
+from .scenario import Scenario
 
 SIZES: Mapping[Split, int] = {"train": 64, "dev": 24, "test": 64}
 """Games per split."""
@@ -54,7 +54,7 @@ class BucketBrigade(BaseTask[Game]):
     ) -> None:
         super().__init__(weights, options)
         own = self.options
-        self.scenario = scenario(own.scenario, {**own.rules, "num_agents": own.agents})
+        self.scenario = own.played()
         seats = range(self.scenario.num_agents)
         vars(self)["agents"] = tuple(text.spec(self.scenario, agent) for agent in seats)
 
@@ -88,7 +88,7 @@ class BucketBrigade(BaseTask[Game]):
             return replace(
                 state, ring=ring, announcing=False, unread=state.unread + said.count(None)
             )
-        read = [text.action(answer, self.scenario, n) for n, answer in enumerate(answers)]
+        read = [text.action(answer, self.scenario) for answer in answers]
         homes = self.scenario.homes
         acts = [act or game.Action(home) for act, home in zip(read, homes, strict=True)]
         return self.play(replace(state, unread=state.unread + read.count(None)), acts)
@@ -101,10 +101,14 @@ class BucketBrigade(BaseTask[Game]):
         return replace(state, ring=ring, rewards=paid, announcing=self._two_phases)
 
     async def evaluate(self, state: Game, tools: Tools) -> Score:
-        """The team's mean return, mapped to [0, 1] by the scenario's bounds."""
+        """The team's mean reward per night so far, mapped to [0, 1] by the scenario's bounds.
+
+        Per night, since a team that lets fires burn may make the game last, and is paid each night.
+        """
         low, high = self.scenario.bounds
         returns = self.returns(state)
-        share = min(1.0, max(0.0, (fmean(returns) - low) / (high - low)))
+        nightly = fmean(returns) / max(1, len(state.rewards))
+        share = min(1.0, max(0.0, (nightly - low) / (high - low)))
         ruined = state.ring.houses.count(game.RUINED)
         tags = [UNREAD] * (state.unread > 0) + [CUT_OFF] * self._cut_off(state)
         return self.score(

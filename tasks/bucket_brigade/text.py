@@ -12,9 +12,15 @@ from .scenario import Scenario
 
 STATES = {SAFE: "safe", BURNING: "burning", RUINED: "ruined"}
 MODES = {REST: "rest", WORK: "work"}
-_HOUSE = re.compile(r"house\W{0,3}(\d{1,3})", re.IGNORECASE)
-_MODE = re.compile(r"\b(work|rest)", re.IGNORECASE)
-_SIGNAL = re.compile(r"signal\w*\W{0,3}(work|rest)", re.IGNORECASE)
+_NUMBER = r"house[^\w\-]{0,8}(\d{1,2})(?!\d|\.\d)"
+_LOOSE = re.compile(_NUMBER, re.IGNORECASE | re.ASCII)
+_LINE = re.compile(
+    rf"{_NUMBER}\W{{1,8}}(?:\w{{1,8}}\W{{1,8}})?(work|rest)\b", re.IGNORECASE | re.ASCII
+)
+"""What is asked for: a house and a mode, at most one word between them."""
+_MODE = re.compile(r"\b(work|rest)(?:ing)?\b", re.IGNORECASE)
+_SIGNAL = re.compile(r"signal\w*\W{0,8}(?:(?:is|to|as)\W{1,8})?(work|rest)\b", re.IGNORECASE)
+_NOT = re.compile(r"\b(?:not|never)\b|n't\b", re.IGNORECASE)
 
 
 def role(agent: int) -> str:
@@ -37,34 +43,63 @@ def spec(scenario: Scenario, agent: int) -> AgentSpec:
 def rules(scenario: Scenario) -> str:
     """The scenario in a few sentences."""
     s = scenario
-    alone = f"{s.prob_solo_agent_extinguishes_fire:.0%}"
-    fire = (
-        f"Each worker at a burning house puts it out with a chance of {alone}; if nobody does on "
-        "that night, it is ruined for good."
+    return " ".join(
+        [
+            f"{s.num_agents} agents guard houses 0 to {s.num_houses - 1}, which form a ring.",
+            "Each night all act at once: everybody goes to a house, works or rests there, and "
+            "signals work or rest to all, truly or not.",
+            *_of_fire(s),
+            f"The game ends when nothing burns after {s.min_nights} nights.",
+            f"Work costs {s.cost_to_work_one_night:g}, rest earns {s.reward_rest:g}.",
+            f"Each night everybody gets {s.team_reward_house_survives:g} times the share of safe "
+            f"houses and pays {s.team_penalty_house_burns:g} times the share of ruined ones.",
+            *_of_houses(s),
+            *_of_places(s),
+        ]
     )
+
+
+def _of_fire(s: Scenario) -> tuple[str, str]:
+    lit = f"A safe house catches fire with {_percent(s.prob_house_catches_fire)} chance per night."
     if s.extinguish_mode == "continuous":
-        fire = (
-            f"Each worker at a burning house does {s.suppression_per_worker:.0%} of what puts it "
-            f"out; until then it burns, and may light each neighbour "
-            f"({s.prob_fire_spreads_to_neighbor:.0%} per night)."
+        return (
+            f"Each worker at a burning house does {_percent(s.suppression_per_worker)} of what "
+            "puts it out; until then it burns, and may light each neighbour "
+            f"({_percent(s.prob_fire_spreads_to_neighbor)} per night).",
+            lit,
         )
-    said = [
-        f"{s.num_agents} agents guard {s.num_houses} houses on a ring, 0 to {s.num_houses - 1}.",
-        "Each night all act at once: everybody goes to a house, works or rests there, and signals "
-        "work or rest to all, truly or not.",
-        fire,
-        f"A safe house catches fire with a chance of {s.prob_house_catches_fire:.0%} per night.",
-        f"Work costs {s.cost_to_work_one_night:g}, rest earns {s.reward_rest:g}.",
-        f"Each night everybody gets {s.team_reward_house_survives:g} times the share of safe "
-        f"houses and pays {s.team_penalty_house_burns:g} times the share of ruined ones.",
-        f"Your own houses: {s.reward_own_house_survives:g} when one is saved, "
-        f"-{s.penalty_own_house_burns:g} per night for each that is ruined.",
+    return (
+        "Each worker at a burning house puts it out with a chance of "
+        f"{_percent(s.prob_solo_agent_extinguishes_fire)}; if nobody does on that night, it is "
+        "ruined for good.",
+        lit,
+    )
+
+
+def _of_houses(s: Scenario) -> list[str]:
+    """What single houses are worth, where they are worth something."""
+    kinds = (
+        ("one of your own houses", s.reward_own_house_survives, s.penalty_own_house_burns),
+        ("one of the others' houses", s.reward_other_house_survives, s.penalty_other_house_burns),
+    )
+    saved = [f"You get {amount:g} when {what} is saved." for what, amount, _ in kinds if amount]
+    lost = [
+        f"You pay {amount:g} per night while {what} is ruined."
+        for what, _, amount in kinds
+        if amount
     ]
-    if s.distance_cost_alpha:
-        said.append(f"Work costs {s.distance_cost_alpha:g} more per house away from home.")
-    if s.action_validity_mode == "adjacent_only":
-        said.append("You reach your home and the houses beside it; else you stay at home.")
-    return " ".join(said)
+    return [*saved, *lost]
+
+
+def _of_places(s: Scenario) -> list[str]:
+    far = f"Work costs {s.distance_cost_alpha:g} more per house away from home."
+    near = "You reach your home and the houses beside it; else you stay at home."
+    only = s.action_validity_mode == "adjacent_only"
+    return [far] * bool(s.distance_cost_alpha) + [near] * only
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
 
 
 def _form(scenario: Scenario) -> str:
@@ -107,25 +142,38 @@ def _did(agent: int, act: Action) -> str:
     return f"Last night {role(agent)} {did} at house {act.house} and signalled {MODES[act.signal]}."
 
 
-def action(text: str, scenario: Scenario, agent: int) -> Action | None:
-    """What an answer says; None if it names no house of the ring or neither work nor rest.
+def action(text: str, scenario: Scenario) -> Action | None:
+    """What an answer says last; None if it names no house of the ring, neither work nor rest, or a
+    signal that is neither.
 
     Without a signal it is honest.
     """
-    signal = _SIGNAL.search(text)
-    rest = text if signal is None else text.replace(signal.group(), " ", 1)
-    house, mode = _HOUSE.search(rest), _MODE.search(rest)
-    if house is None or mode is None or int(house.group(1)) >= scenario.num_houses:
+    signals = [*_SIGNAL.finditer(text)]
+    if not signals and "signal" in text.lower():
         return None
-    does = _mode(mode)
-    return Action(int(house.group(1)), does, does if signal is None else _mode(signal))
+    found = _said(_SIGNAL.sub(" ", text))
+    if found is None or found[0] >= scenario.num_houses:
+        return None
+    house, mode = found
+    return Action(house, mode, _mode(signals[-1].group(1)) if signals else mode)
+
+
+def _said(text: str) -> tuple[int, int] | None:
+    """House and mode: of the line that was asked for, else from anywhere, if nothing is denied."""
+    lines = _LINE.findall(text)
+    if lines:
+        return int(lines[-1][0]), _mode(lines[-1][1])
+    houses, modes = _LOOSE.findall(text), _MODE.findall(text)
+    if not houses or not modes or _NOT.search(text):
+        return None
+    return int(houses[-1]), _mode(modes[-1])
 
 
 def announced(text: str) -> int | None:
     """The announcement in an answer; None if there is none."""
     found = _MODE.search(text)
-    return None if found is None else _mode(found)
+    return None if found is None else _mode(found.group(1))
 
 
-def _mode(found: re.Match[str]) -> int:
-    return WORK if found.group(1).lower() == "work" else REST
+def _mode(word: str) -> int:
+    return WORK if word.lower() == "work" else REST

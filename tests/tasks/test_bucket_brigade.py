@@ -107,9 +107,8 @@ def test_equal_games_are_equal_and_returns_are_within_their_bounds(seed: int, na
     assert ends[0] == ends[1]
     assert hash(ends[0]) == hash(ends[1])
     low, high = own.scenario.bounds
-    nights = own.scenario.min_nights + 1
-    mean = fmean(own.returns(ends[0])) * nights / len(ends[0].rewards)
-    assert low <= mean <= high + own.scenario.reward_own_house_survives * nights
+    for rewards in ends[0].rewards:
+        assert low <= fmean(rewards) <= high + own.scenario.reward_own_house_survives
 
 
 # --- the task -----------------------------------------------------------------------------------
@@ -132,7 +131,8 @@ async def test_answers_are_played_and_scored_by_the_teams_mean(tools: Tools) -> 
         state = TASK.step(state, dict.fromkeys(TEAM, "house 0, rest, signal rest"))
     low, high = TASK.scenario.bounds
     score = await TASK.evaluate(state, tools)
-    assert score.total == pytest.approx((fmean(TASK.returns(state)) - low) / (high - low))
+    nightly = fmean(TASK.returns(state)) / len(state.rewards)
+    assert score.total == pytest.approx((nightly - low) / (high - low))
     assert score.tags == ()
     assert len(state.rewards) >= TASK.scenario.min_nights + 1
 
@@ -153,6 +153,20 @@ async def test_unread_answers_rest_at_home_and_are_tagged(tools: Tools) -> None:
         ("House 9, REST, signal: work", (9, 0, 1)),
         ("Signal rest; house #4; work", (4, 1, 0)),
         ("I'm working at house 2 tonight.", (2, 1, 1)),
+        ('{"house": 3, "mode": "work", "signal": "rest"}', (3, 1, 0)),
+        ("**House**: 3\n**Action**: work\n**Signal**: rest", (3, 1, 0)),
+        ("house: **3**, **work**, my signal is rest", (3, 1, 0)),
+        ("<think>house 5 burns, rest?</think> house 3, work, signal work", (3, 1, 1)),
+        ("I live at house 0. I go to house 4, work", (4, 1, 1)),
+        ("The rest are safe. House 2, work.", (2, 1, 1)),
+        ("house 3, do not work", None),
+        ("I won't work at house 3", None),
+        ("house 3, workshop", None),
+        ("house 3, work, signal perhaps", None),
+        ("house -3, work", None),
+        ("house 3.7, work", None),
+        ("house 0012, work", None),
+        ("house \u0663, work", None),
         ("house 10, work", None),
         ("house two, work", None),
         ("house 3", None),
@@ -160,12 +174,12 @@ async def test_unread_answers_rest_at_home_and_are_tagged(tools: Tools) -> None:
     ],
 )
 def test_answers_are_read(said: str, expected: tuple[int, ...] | None) -> None:
-    assert TEXT.action(said, TASK.scenario, 0) == expected
+    assert TEXT.action(said, TASK.scenario) == expected
 
 
 @given(st.text(max_size=60))
 def test_reading_never_fails(said: str) -> None:
-    found = TEXT.action(said, TASK.scenario, 0)
+    found = TEXT.action(said, TASK.scenario)
     assert found is None or 0 <= found.house < 10
 
 
@@ -201,6 +215,9 @@ def test_two_phases_announce_first_and_are_bound_by_nothing() -> None:
         ({"rules": {"num_house": 3}}, "num_house"),
         ({"rules": {"agent_home_positions": [0, 1]}}, "2 homes, 4 agents"),
         ({"agents": 11}, "agents"),
+        ({"rules": {"team_penalty_house_burns": -1}}, "team_penalty_house_burns"),
+        ({"rules": {"reward_rest": float("inf")}}, "reward_rest"),
+        ({"rules": {"min_nights": 200}}, "raise it to 201"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
@@ -210,8 +227,12 @@ def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
 
 def test_a_scenario_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
-    file.write_text('{"num_houses": 3, "min_nights": 2, "about": "Small."}')
-    own = task(scenario=str(file), agents=2)
+    file.write_text('{"num_houses": 3, "num_agents": 2, "min_nights": 2, "about": "Small."}')
+    own = task(scenario=str(file))
+    assert len(task(scenario=str(file), agents=3).agents) == 3
+    file.with_name("list.json").write_text("[1, 2]")
+    with pytest.raises(ConfigError, match="no JSON object"):
+        task(scenario=str(file.with_name("list.json")))
     assert own.scenario.owned(0) == (0, 2)
     assert own.problems("dev")[0].prompt == "Small."
 
@@ -223,12 +244,32 @@ def test_a_game_without_an_end_is_cut_off() -> None:
     assert any(own._cut_off(state) for state in ends)
 
 
+async def test_who_lets_fires_burn_does_not_earn_by_the_longer_game(tools: Tools) -> None:
+    own = task(scenario="default_continuous")
+
+    async def mean(kind: str) -> float:
+        return fmean(
+            [(await own.evaluate(played(own, seed, kind), tools)).total for seed in range(12)]
+        )
+
+    assert await mean("sparse_hero") > await mean("random") > await mean("always_rest")
+
+
+def test_agents_are_told_what_counts() -> None:
+    said = task(rules={"penalty_other_house_burns": 2.5, "prob_house_catches_fire": 0.004})
+    prompt = said.agents[0].system_prompt
+    assert "You pay 2.5 per night while one of the others' houses is ruined." in prompt
+    assert "0.4% chance per night" in prompt
+    assert "ends when nothing burns after 12 nights" in prompt
+    assert "others' houses" not in TASK.agents[0].system_prompt
+
+
 # --- scripted agents ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SCENARIOS.names())
 def test_every_expert_plays_every_scenario(name: str) -> None:
-    own = task(scenario=name, max_nights=16)
+    own = task(scenario=name, max_nights=24)
     for kind in EXPERTS.EXPERTS:
         assert played(own, 0, kind).rewards
 

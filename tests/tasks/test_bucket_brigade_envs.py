@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestry.core.errors import ConfigError
 from orchestry.task.registry import load_task
 
 np = pytest.importorskip("numpy")
@@ -68,6 +69,20 @@ def test_both_interfaces_play_the_same_game() -> None:
             assert (seen.observations[0, agent] == expected).all()
 
 
-def test_announcements_are_refused() -> None:
-    with pytest.raises(ValueError, match="one phase per night"):
+def test_what_is_no_action_is_refused() -> None:
+    alone = ENVS.ParallelGame()
+    alone.reset(seed=0)
+    with pytest.raises(ValueError, match="from 0 to below"):
+        alone.step(dict.fromkeys(alone.agents, np.array([10, 0, 0])))
+    games = ENVS.VectorGames(2)
+    games.reset(seed=0)
+    for wrong in (99, 300, -1):
+        with pytest.raises(ValueError, match="from 0 to below"):
+            games.step(np.full((2, 12), wrong))
+
+
+def test_wrong_options_and_announcements_are_refused() -> None:
+    with pytest.raises(ConfigError, match="one phase"):
         ENVS.ParallelGame(rules={"commitment_mode": "two_phase"})
+    with pytest.raises(ConfigError, match="did you mean 'hard'"):
+        ENVS.VectorGames(2, scenario="herd")

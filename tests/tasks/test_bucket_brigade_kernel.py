@@ -82,7 +82,7 @@ def test_two_phases_announce_then_play() -> None:
     assert on.promised.tolist() == [[1] * 4] * 2
     assert on.night.tolist() == [0, 0]
     assert not seen.rewards.any()
-    assert (seen.observations[:, :, 26:30] == 1).all()
+    assert (seen.observations[:, :, 38:42] == 1).all()
     KERNEL.step(rules, on, seen, acts, KERNEL.NO_LUCK, KERNEL.NO_LUCK)
     assert on.night.tolist() == [1, 1]
     assert on.announcing.all()
