@@ -17,7 +17,7 @@ from orchestry.engine.run import resume
 from orchestry.store.journal import Answered, Reserved
 from orchestry.store.run import Run, load_run
 from orchestry.task.given import UNSCORED
-from orchestry.task.registry import bundled
+from orchestry.task.registry import bundled, load_task
 from tests.backends.letters import TASK, write_task
 from tests.backends.letters import config as letters
 from tests.cli.support import Reply, chat, served
@@ -78,11 +78,7 @@ def sent(run: Run) -> int:
 @pytest.mark.parametrize("task", SHIPPED)
 def test_every_shipped_task_takes_a_problem_of_its_kind(task: str, tmp_path: Path) -> None:
     run = of(task, tmp_path)
-    line = next(
-        json.loads(line)
-        for line in (bundled("tasks") / task / "problems.jsonl").read_text().splitlines()
-        if json.loads(line).get("split") == "test"
-    )
+    line = load_task(task).problems("test")[0].model_dump(mode="json")
     found = ask(run, line)
     assert found.reward is not None
     assert 0.0 <= found.reward <= 1.0
