@@ -20,6 +20,9 @@ from .scenario import Scenario
 
 F = TypeVar("F", bound=Callable[..., Any])
 Floats = NDArray[np.float64]
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_WORKERS, _WAS, _SAVED, _RUINED = range(4)
+"""Rows of counts in a night: workers and state before by house, own houses by agent."""
 NO_LUCK: Floats = np.empty((0, 0))
 """In place of given random numbers: the kernel draws its own."""
 
@@ -154,41 +157,35 @@ def begin(given: Rules, on: Games, seen: Seen, luck: Floats) -> None:
         _observe(given, on, game, seen.observations)
 
 
-@compiled
 def step(given: Rules, on: Games, seen: Seen, actions: Any, luck: Floats, again: Floats) -> None:
     """A night of all games, or its first phase; ended games begin anew.
 
     `actions`: house, mode and signal, (B, N, 3); in a first phase the signal is announced. `luck`
     and `again`, (B, DRAWS H) or NO_LUCK: random numbers of the night, and of games that begin.
     """
-    counts = np.zeros((4, max(on.houses.shape[1], on.promised.shape[1])), np.int64)
-    for game in range(len(on.night)):
-        seen.ended[game] = seen.cut[game] = False
-        if on.announcing[game]:
-            on.announcing[game] = False
-            on.promised[game] = actions[game, :, 2]
-            seen.rewards[game] = 0.0
-        else:
-            _night(given, on, game, actions, luck, seen, counts)
-            if seen.ended[game] or seen.cut[game]:
-                _observe(given, on, game, seen.final)
-                _begin(given, on, game, again)
-        _observe(given, on, game, seen.observations)
+    played = _step_lasting if given.suppresses >= 0.0 else _step_brief
+    played(given, on, seen, actions, luck, again)
 
 
 @inlined
 def _draw(on: Games, game: int, luck: Floats, slot: int) -> Any:
-    """The given number, or the next of the game's own (splitmix64; Steele and others, 2014)."""
+    """The given number, or the game's own for this slot of the night (splitmix64; Steele, Lea and
+    Flood, 2014). It hangs on no other slot, so that a processor draws several at once."""
     if luck.size:
         number = luck[game, slot]
     else:
-        state = on.source[game] + np.uint64(0x9E3779B97F4A7C15)
-        on.source[game] = state
-        mixed = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = on.source[game] + np.uint64(slot + 1) * _GOLDEN
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
         number = np.float64(mixed >> np.uint64(11)) * (1.0 / 9007199254740992.0)
     return number
+
+
+@inlined
+def _drawn(on: Games, game: int) -> None:
+    """A night's random numbers are used up."""
+    on.source[game] += np.uint64(DRAWS * on.houses.shape[1]) * _GOLDEN
 
 
 @inlined
@@ -198,6 +195,7 @@ def _begin(given: Rules, on: Games, game: int, luck: Floats) -> None:
         lit = _draw(on, game, luck, 3 * size + house) < given.ignites
         on.houses[game, house] = BURNING if lit else SAFE
         on.progress[game, house] = 0.0
+    _drawn(on, game)
     on.acts[game] = 0
     on.promised[game] = 0
     on.night[game] = 0
@@ -206,15 +204,21 @@ def _begin(given: Rules, on: Games, game: int, luck: Floats) -> None:
 
 @inlined
 def _night(
-    given: Rules, on: Games, game: int, actions: Any, luck: Floats, seen: Seen, counts: Any
+    given: Rules,
+    on: Games,
+    game: int,
+    actions: Any,
+    luck: Floats,
+    seen: Seen,
+    counts: Any,
+    lasting: bool,
 ) -> None:
     """One night, in the order of `game.play`. `counts`: room for four counts per house or agent."""
     agents, size = on.promised.shape[1], on.houses.shape[1]
-    workers, was, own_saved, own_ruined = counts
-    for place in range(counts.shape[1]):
-        workers[place] = own_saved[place] = own_ruined[place] = 0
     for house in range(size):
-        was[house] = on.houses[game, house]
+        counts[_WORKERS, house] = 0
+    for agent in range(agents):
+        counts[_SAVED, agent] = counts[_RUINED, agent] = 0
     for agent in range(agents):
         house = actions[game, agent, 0]
         if given.near_only and given.distance[agent, house] > 1:
@@ -222,35 +226,39 @@ def _night(
         on.acts[game, agent, 0] = house
         on.acts[game, agent, 1] = actions[game, agent, 1]
         on.acts[game, agent, 2] = actions[game, agent, 2]
-        workers[house] += actions[game, agent, 1]
-    if given.suppresses < 0.0:
-        _put_out(given, on, game, workers, luck)
-    else:
-        _suppress(given, on, game, workers, luck)
+        counts[_WORKERS, house] += actions[game, agent, 1]
+    if lasting:
+        _suppress(given, on, game, counts, luck)
     safe = saved = ruined = burning = owner = 0
     for house in range(size):
         now = on.houses[game, house]
+        was = counts[_WAS, house] if lasting else now
+        if now == BURNING and not lasting:
+            out = _draw(on, game, luck, house) < given.puts_out[counts[_WORKERS, house]]
+            now = SAFE if out else RUINED
         if now == SAFE and _draw(on, game, luck, 3 * size + house) < given.ignites:
-            on.houses[game, house] = now = BURNING
+            now = BURNING
             on.progress[game, house] = 0.0
+        on.houses[game, house] = now
         safe += now == SAFE
         burning += now == BURNING
         ruined += now == RUINED
-        own_ruined[owner] += now == RUINED
-        if now == SAFE and was[house] != SAFE:
+        counts[_RUINED, owner] += now == RUINED
+        if now == SAFE and was != SAFE:
             saved += 1
-            own_saved[owner] += 1
+            counts[_SAVED, owner] += 1
         owner = owner + 1 if owner + 1 < agents else 0
+    _drawn(on, game)
     team = safe / size * given.team_safe - ruined / size * given.team_ruined
     for agent in range(agents):
         reward = given.rest
         if on.acts[game, agent, 1] == WORK:
             far = given.far * given.distance[agent, on.acts[game, agent, 0]]
             reward = -(given.work + far)
-        reward += given.own_saved * own_saved[agent]
-        reward += given.other_saved * (saved - own_saved[agent])
-        reward -= given.own_ruined * own_ruined[agent]
-        reward -= given.other_ruined * (ruined - own_ruined[agent])
+        reward += given.own_saved * counts[_SAVED, agent]
+        reward += given.other_saved * (saved - counts[_SAVED, agent])
+        reward -= given.own_ruined * counts[_RUINED, agent]
+        reward -= given.other_ruined * (ruined - counts[_RUINED, agent])
         seen.rewards[game, agent] = reward + team
     seen.ended[game] = on.night[game] >= given.min_nights and burning == 0
     on.night[game] += 1
@@ -259,20 +267,13 @@ def _night(
 
 
 @inlined
-def _put_out(given: Rules, on: Games, game: int, workers: Any, luck: Floats) -> None:
-    for house in range(on.houses.shape[1]):
-        if on.houses[game, house] == BURNING:
-            out = _draw(on, game, luck, house) < given.puts_out[workers[house]]
-            on.houses[game, house] = SAFE if out else RUINED
-
-
-@inlined
-def _suppress(given: Rules, on: Games, game: int, workers: Any, luck: Floats) -> None:
-    """Work adds up; then fires light their neighbours."""
+def _suppress(given: Rules, on: Games, game: int, counts: Any, luck: Floats) -> None:
+    """Work adds up; then fires light their neighbours. Keeps what the houses were before."""
     size = on.houses.shape[1]
     for house in range(size):
-        if on.houses[game, house] == BURNING and workers[house]:
-            on.progress[game, house] += workers[house] * given.suppresses
+        counts[_WAS, house] = on.houses[game, house]
+        if on.houses[game, house] == BURNING and counts[_WORKERS, house]:
+            on.progress[game, house] += counts[_WORKERS, house] * given.suppresses
             if on.progress[game, house] >= OUT:
                 on.houses[game, house] = SAFE
                 on.progress[game, house] = 0.0
@@ -289,21 +290,47 @@ def _suppress(given: Rules, on: Games, game: int, workers: Any, luck: Floats) ->
 def _observe(given: Rules, on: Games, game: int, observations: Any) -> None:
     """The part that changes: the same for all agents."""
     agents, size = on.promised.shape[1], on.houses.shape[1]
-    row = observations[game, 0]
     for house in range(size):
-        row[house] = on.houses[game, house]
+        observations[game, 0, house] = on.houses[game, house]
     for agent in range(agents):
         at = np.float32(on.acts[game, agent, 0])
-        row[size + agent] = on.acts[game, agent, 2]
-        row[size + agents + agent] = at
-        row[size + 2 * agents + 2 * agent] = at
-        row[size + 2 * agents + 2 * agent + 1] = on.acts[game, agent, 1]
+        observations[game, 0, size + agent] = on.acts[game, agent, 2]
+        observations[game, 0, size + agents + agent] = at
+        observations[game, 0, size + 2 * agents + 2 * agent] = at
+        observations[game, 0, size + 2 * agents + 2 * agent + 1] = on.acts[game, agent, 1]
         if given.two_phases:
-            row[size + 4 * agents + FACTS + agent] = on.promised[game, agent]
+            observations[game, 0, size + 4 * agents + FACTS + agent] = on.promised[game, agent]
     changing = size + 4 * agents + (FACTS + agents if given.two_phases else 0)
     for agent in range(1, agents):
         for place in range(changing):
             observations[game, agent, place] = observations[game, 0, place]
+
+
+def _compiled_for(lasting: bool) -> Any:
+    """A step where fires last, or where none does: code for both at once is a third slower."""
+
+    @compiled
+    def steps(
+        given: Rules, on: Games, seen: Seen, actions: Any, luck: Floats, again: Floats
+    ) -> None:
+        counts = np.zeros((4, max(on.houses.shape[1], on.promised.shape[1])), np.int64)
+        for game in range(len(on.night)):
+            seen.ended[game] = seen.cut[game] = False
+            if on.announcing[game]:
+                on.announcing[game] = False
+                on.promised[game] = actions[game, :, 2]
+                seen.rewards[game] = 0.0
+            else:
+                _night(given, on, game, actions, luck, seen, counts, lasting)
+                if seen.ended[game] or seen.cut[game]:
+                    _observe(given, on, game, seen.final)
+                    _begin(given, on, game, again)
+            _observe(given, on, game, seen.observations)
+
+    return steps
+
+
+_step_lasting, _step_brief = _compiled_for(True), _compiled_for(False)
 
 
 assert DRAWS == 4, "the kernel's slots are those of game.draws"
