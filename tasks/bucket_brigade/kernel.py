@@ -250,7 +250,26 @@ def _night(
         owner = owner + 1 if owner + 1 < agents else 0
     _drawn(on, game)
     team = safe / size * given.team_safe - ruined / size * given.team_ruined
-    for agent in range(agents):
+    _pay(given, on, game, seen, counts, saved, ruined, team)
+    seen.ended[game] = on.night[game] >= given.min_nights and burning == 0
+    on.night[game] += 1
+    seen.cut[game] = not seen.ended[game] and on.night[game] >= given.max_nights
+    on.announcing[game] = given.two_phases
+
+
+@inlined
+def _pay(
+    given: Rules,
+    on: Games,
+    game: int,
+    seen: Seen,
+    counts: Any,
+    saved: int,
+    ruined: int,
+    team: float,
+) -> None:
+    """Each agent's reward, as in `game.rewards`."""
+    for agent in range(on.promised.shape[1]):
         reward = given.rest
         if on.acts[game, agent, 1] == WORK:
             far = given.far * given.distance[agent, on.acts[game, agent, 0]]
@@ -260,10 +279,6 @@ def _night(
         reward -= given.own_ruined * counts[_RUINED, agent]
         reward -= given.other_ruined * (ruined - counts[_RUINED, agent])
         seen.rewards[game, agent] = reward + team
-    seen.ended[game] = on.night[game] >= given.min_nights and burning == 0
-    on.night[game] += 1
-    seen.cut[game] = not seen.ended[game] and on.night[game] >= given.max_nights
-    on.announcing[game] = given.two_phases
 
 
 @inlined
