@@ -116,6 +116,11 @@ def scenario(name: str, changes: Mapping[str, Any]) -> Scenario:
         plain = known[name]
     else:
         raise errors.ConfigError(errors.unknown("scenario", name, [*known]))
+    for field in (*plain, *changes):
+        if field not in Scenario.model_fields:
+            raise errors.ConfigError(
+                errors.unknown(f"rule of options.scenario={name}", field, [*Scenario.model_fields])
+            )
     try:
         return Scenario(**{**plain, **changes})
     except ValidationError as error:

@@ -212,7 +212,7 @@ def test_two_phases_announce_first_and_are_bound_by_nothing() -> None:
     [
         ({"scenario": "defualt"}, "did you mean 'default'"),
         ({"scenario": "none.json"}, "none.json"),
-        ({"rules": {"num_house": 3}}, "num_house"),
+        ({"rules": {"num_house": 3}}, "did you mean 'num_houses'"),
         ({"rules": {"agent_home_positions": [0, 1]}}, "2 homes, 4 agents"),
         ({"agents": 11}, "agents"),
         ({"rules": {"team_penalty_house_burns": -1}}, "team_penalty_house_burns"),
