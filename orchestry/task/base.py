@@ -55,6 +55,11 @@ class BaseTask(ABC, Generic[StateT]):
         if weights and not any(self.part_weights.values()):
             raise ConfigError(f"all weights of {self.name} are zero: give one of its parts some")
         self.options: Any = self._settled(options or {})
+        vars(self)["agents"] = self.asked_agents()
+
+    def asked_agents(self) -> tuple[AgentSpec, ...]:
+        """The agents that this instance's options ask for; without an override, the class's."""
+        return self.agents
 
     @abstractmethod
     def problems(self, split: Split) -> Sequence[Problem]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from orchestry import BaseTask, Frozen, Problem, Score, Split, Tools
+from orchestry import AgentSpec, BaseTask, Frozen, Problem, Score, Split, Tools
 
 from . import game, text
 from .options import Options
@@ -47,16 +48,14 @@ class BucketBrigade(BaseTask[Game]):
     judged = False
     options: Options
 
-    def __init__(
-        self,
-        weights: Mapping[str, float] | None = None,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(weights, options)
-        own = self.options
-        self.scenario = own.played()
+    @cached_property
+    def scenario(self) -> Scenario:
+        """What is played."""
+        return self.options.played()
+
+    def asked_agents(self) -> tuple[AgentSpec, ...]:
         seats = range(self.scenario.num_agents)
-        vars(self)["agents"] = tuple(text.spec(self.scenario, agent) for agent in seats)
+        return tuple(text.spec(self.scenario, agent) for agent in seats)
 
     def problems(self, split: Split) -> Sequence[Problem]:
         name = self.options.scenario

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from orchestry import (
     AgentSpec,
@@ -112,13 +112,8 @@ class CodeCollaboration(BaseTask[Work]):
     solved = "solved"
     options: Options
 
-    def __init__(
-        self,
-        weights: Mapping[str, float] | None = None,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(weights, options)
-        vars(self)["agents"] = team_of(self.options)
+    def asked_agents(self) -> tuple[AgentSpec, ...]:
+        return team_of(self.options)
 
     def problems(self, split: Split) -> Sequence[Problem]:
         own = self.options
