@@ -14,6 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,8 +32,7 @@ _PLAYED = 32
 def module(name: str) -> Any:
     """One of the task's own."""
     load_task("bucket_brigade")
-    __import__(f"orchestry_tasks.bucket_brigade.{name}")
-    return sys.modules[f"orchestry_tasks.bucket_brigade.{name}"]
+    return import_module(f"orchestry_tasks.bucket_brigade.{name}")
 
 
 def rate(play: Callable[[], int]) -> tuple[float, float, float]:

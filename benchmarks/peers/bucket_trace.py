@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import page
-from orchestry.task.registry import load_task
+from benchmarks.peers.bucket_speed import module
 
 TRACE = page.ROOT / "tests" / "tasks" / "bucket_brigade_trace.jsonl"
 NIGHTS = 40
@@ -104,8 +104,7 @@ def main() -> None:
     sys.path.insert(0, str(parser.parse_args().checkout))
     from bucket_brigade.envs import bucket_brigade_env, scenarios_generated
 
-    load_task("bucket_brigade")
-    game = sys.modules["orchestry_tasks.bucket_brigade.game"]
+    game = module("game")
     known = {one.name for one in fields(scenarios_generated.Scenario)}
     plays = [(name, {}) for name in scenarios_generated.SCENARIO_REGISTRY for _ in range(2)]
     plays += [("default", change) for change in VARIANTS]

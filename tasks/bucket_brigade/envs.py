@@ -112,9 +112,6 @@ class ParallelGame(ParallelEnv[str, Array, NDArray[np.int64]]):  # type: ignore[
             {agent: {} for agent in here},
         )
 
-    def render(self) -> None:
-        """Nothing: `orchestry report` draws games."""
-
     def _seen(self) -> dict[str, Array]:
         return {
             agent: observation(self.scenario, self._ring, number)

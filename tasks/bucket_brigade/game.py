@@ -71,7 +71,7 @@ def play(
     moves = tuple(_reachable(scenario, agent, act) for agent, act in enumerate(actions))
     n = scenario.num_houses
     houses, progress = [*ring.houses], [*ring.progress]
-    workers = [sum(act == (house, WORK, act.signal) for act in moves) for house in range(n)]
+    workers = [sum(act[:2] == (house, WORK) for act in moves) for house in range(n)]
     if scenario.extinguish_mode == "bernoulli":
         _put_out(scenario, houses, workers, luck[:n])
     else:

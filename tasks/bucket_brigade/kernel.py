@@ -170,7 +170,7 @@ def step(given: Rules, on: Games, seen: Seen, actions: Any, luck: Floats, again:
 @inlined
 def _draw(on: Games, game: int, luck: Floats, slot: int) -> Any:
     """The given number, or the game's own for this slot of the night (splitmix64; Steele, Lea and
-    Flood, 2014). It hangs on no other slot, so that a processor draws several at once."""
+    Flood, 2014). Slots are those of `game.draws`."""
     if luck.size:
         number = luck[game, slot]
     else:
@@ -346,6 +346,3 @@ def _compiled_for(lasting: bool) -> Any:
 
 
 _step_lasting, _step_brief = _compiled_for(True), _compiled_for(False)
-
-
-assert DRAWS == 4, "the kernel's slots are those of game.draws"

@@ -58,7 +58,7 @@ class Scenario(Frozen):
     """`two_phase`: all announce something each night before they act; it binds nobody."""
 
     @model_validator(mode="after")
-    def _homes(self) -> Self:
+    def _playable(self) -> Self:
         homes = self.agent_home_positions
         if homes and len(homes) != self.num_agents:
             raise ValueError(f"agent_home_positions: {len(homes)} homes, {self.num_agents} agents")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import pytest
 
 from orchestry.core.errors import ConfigError
 from orchestry.task.registry import load_task
 
-np = pytest.importorskip("numpy")
 for needed in ("numba", "gymnasium", "pettingzoo"):
     pytest.importorskip(needed)
 load_task("bucket_brigade")

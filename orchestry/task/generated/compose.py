@@ -386,11 +386,11 @@ def in_test(helpers: int) -> frozenset[int]:
 def does(made: Composition) -> int:
     """Equal for compositions that return the same for the same arguments, whatever their code: a
     number made of some answers."""
-    takes = made.use.takes, made.part.item
-    rng = random.Random(derive("does", *takes))
-    answer, draw = _run(made), _drawing(replace(made, before=()), rng)
-    said = [answer(_arguments(replace(made, before=()), draw, rng)) for _ in range(_ASKED)]
-    return derive(*takes, repr(said))
+    plain, asked = replace(made, before=()), (made.use.takes, made.part.item)
+    rng = random.Random(derive("does", *asked))
+    answer, draw = _run(made), _drawing(plain, rng)
+    said = [answer(_arguments(plain, draw, rng)) for _ in range(_ASKED)]
+    return derive(*asked, repr(said))
 
 
 def _lazy(made: Composition) -> list[_Answer]:
