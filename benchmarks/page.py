@@ -41,6 +41,7 @@ SECTIONS = {
     "local_learning": "A team of 135M models that learns on a CPU",
     "cooperation": "Two 135M agents that learn to work together",
     "joint": "Prompts and weights learned together",
+    "bucket_teams": "Bucket Brigade: what scripted teams earn",
     "bucket_speed": "Bucket Brigade: steps per second",
 }
 """Every section's name and heading, in the order of the page."""

@@ -226,7 +226,7 @@ EXPERTS: Mapping[str, Expert] = {
     "honest_signaler": honest_signaler,
     "rest_trap": rest_trap,
 }
-BEST_KNOWN: Mapping[str, str] = {
+UPSTREAMS: Mapping[str, str] = {
     "trivial_cooperation": "trivial_cooperator",
     "early_containment": "early_containment",
     "greedy_neighbor": "greedy_neighbor",
@@ -234,6 +234,5 @@ BEST_KNOWN: Mapping[str, str] = {
     "rest_trap": "rest_trap",
     "chain_reaction": "chain_reaction",
     "deceptive_calm": "honest_signaler",
-    "minimal_specialization": "guard",
 }
-"""Which expert upstream wrote for a scenario; the guard is ours."""
+"""Which expert upstream wrote for a scenario."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import pytest
@@ -23,7 +26,7 @@ from orchestry.task.base import BaseTask
 from orchestry.task.code import best_constant, compare
 from orchestry.task.generated import compose
 from orchestry.task.generated.compose import SCHEMES, Composition, compositions, problem
-from orchestry.task.generated.families import Item, families
+from orchestry.task.generated.families import Item, Use, families
 from orchestry.task.registry import load_task
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -90,6 +93,28 @@ def _together() -> Iterator[Composition]:
             if use.item in (None, item) and use.gives in kinds and use.scheme != "alone":
                 part = kinds[use.gives]
                 yield from (Composition(part, part.numbers[0], use, c) for c in use.numbers)
+
+
+def test_each_construct_that_test_needs_is_in_several_families_of_train() -> None:
+    """Names, methods and kinds of syntax."""
+    found: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+    for family in (*families().parts, *families().uses):
+        if isinstance(family, Use) and family.scheme == "alone":
+            continue
+        code = Template(family.code).safe_substitute(x="x", items="items", k=1, c=1)
+        found[family.test].update({*_constructs(code)})
+    rare = {name: found[False][name] for name in found[True] if found[False][name] < 2}
+    assert not rare
+
+
+def _constructs(code: str) -> Iterator[str]:
+    known = {*dir(builtins), "aux"}
+    for node in ast.walk(ast.parse(code)):
+        yield type(node).__name__
+        if isinstance(node, ast.Attribute):
+            yield f".{node.attr}"
+        if isinstance(node, ast.Name) and node.id in known:
+            yield node.id
 
 
 def test_no_train_problem_answers_the_tests_of_a_test_problem() -> None:
