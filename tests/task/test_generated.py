@@ -26,7 +26,7 @@ from orchestry.task.base import BaseTask
 from orchestry.task.code import best_constant, compare
 from orchestry.task.generated import compose
 from orchestry.task.generated.compose import SCHEMES, Composition, compositions, problem
-from orchestry.task.generated.families import Item, Use, families
+from orchestry.task.generated.families import Item, Part, Use, families
 from orchestry.task.registry import load_task
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -98,7 +98,8 @@ def _together() -> Iterator[Composition]:
 def test_each_construct_that_test_needs_is_in_several_families_of_train() -> None:
     """Names, methods and kinds of syntax."""
     found: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
-    for family in (*families().parts, *families().uses):
+    every: list[Part | Use] = [*families().parts, *families().uses]
+    for family in every:
         if isinstance(family, Use) and family.scheme == "alone":
             continue
         code = Template(family.code).safe_substitute(x="x", items="items", k=1, c=1)
