@@ -1,8 +1,8 @@
 """Whether two 135M agents learn to work together: a warm start from gold, then MAGRPO.
 
-For each seed: both agents' adapters are fine-tuned on the gold answers of some generated train
-problems (`warm`). From there a run of backend local learns by MAGRPO (`learned`) on more train
-problems, by their rewards alone; it is killed by SIGKILL half-way, and resumed. Then the untrained,
+For each seed: both agents' adapters are fine-tuned on the gold answers of generated train problems
+(`warm`). From there a run of backend local learns by MAGRPO (`learned`) on train problems of other
+families, by their rewards alone; it is killed by SIGKILL half-way, and resumed. Then the untrained,
 the warm and the learned team play test problems that nobody has seen, generated ones and the own
 bank's; the untrained and the warm team also play them as each baseline. What tests ask and what aux
 computes differ between train and test. The untrained team plays once, for all seeds.
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -37,6 +38,8 @@ from benchmarks.quality.hacks import spread
 from benchmarks.stats import ended, played
 from orchestry.core.config import validate
 from orchestry.core.files import write_atomic
+from orchestry.core.seeds import derive
+from orchestry.core.types import Problem
 from orchestry.engine.distil import CHECKPOINT, How, distil
 from orchestry.engine.evaluate import play_measurement
 from orchestry.engine.run import prepare, resume
@@ -59,6 +62,9 @@ UNTRAINED, WARM, LEARNED = TEAMS = ("untrained", "warm", "learned")
 GENERATED, OWN = BANKS = ("generated", "own")
 GOLDS = "golds"
 """The train problems whose gold answers make the warm start."""
+REWARDED = 6
+"""No gold of one in so many of train's families makes the warm start: MAGRPO plays those, and what
+problems they make with the other families. Where it knew the gold, half of its groups are equal."""
 BASELINES = ("fixed", "concat", "sequential", "discussion")
 WARM_UP: How = {"epochs": 1, "learning_rate": 1e-3}
 """Of fine-tuning; chosen on families of train that were left out of it."""
@@ -186,18 +192,19 @@ class Bench:
         return [*drawn, *{UNTRAINED: [], WARM: warm, ALONE: warm}.get(team, learned)]
 
     def bank(self, name: str) -> Path:
-        """A file with the problems: train and test of the generated ones, the few of train whose
-        gold is learned, or the own bank's test split."""
+        """A file with the problems: train for MAGRPO and test of the generated ones, train for the
+        warm start, or the own bank's test split."""
         options = {"bank": OWN}
         if name != OWN:
             options = {"bank": GENERATED, "grade": GRADES, "size": str(BANK_SIZE)}
         task = load_task(TASK, options=options)
         if name == GOLDS:
-            problems = spread(task.problems("train"), self.golds)
+            problems = spread([o for o in task.problems("train") if not _rewarded(o)], self.golds)
         else:
             problems = [*task.problems("test")][: self.test]
         if name == GENERATED:
-            problems = [*task.problems("train"), *task.problems("dev"), *problems]
+            seen = [*task.problems("train"), *task.problems("dev")]
+            problems = [*filter(_rewarded, seen), *problems]
         content = "".join(f"{one.model_dump_json()}\n" for one in problems).encode()
         path = self.folder / f"{name}-{len(problems)}.jsonl"
         if not path.exists() or path.read_bytes() != content:
@@ -224,6 +231,13 @@ class Bench:
         if not place.exists():
             shutil.copytree(start / "main", place / ALONE)
         return place
+
+
+def _rewarded(problem: Problem) -> bool:
+    """Whether MAGRPO plays a train problem: its part or its use is of a family without gold. A
+    family is its gold code, whatever the numbers."""
+    bodies = (problem.data[name].partition("\n")[2] for name in ("gold_aux", "gold_main"))
+    return any(not derive("rewarded", re.sub(r"\d+", "", body)) % REWARDED for body in bodies)
 
 
 def _finished(place: Path) -> int:
