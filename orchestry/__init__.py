@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from orchestry.task import datasets as datasets
     from orchestry.task import generated as generated
     from orchestry.task import prose as prose
+    from orchestry.task import vector as vector
     from orchestry.task.base import BaseTask as BaseTask
     from orchestry.task.base import TeamTask as TeamTask
     from orchestry.task.base import Transcript as Transcript
@@ -81,7 +82,13 @@ _HOME = {
     "Split": "core.types",
     "Tools": "core.types",
 }
-_MODULES = {"errors": "core", "datasets": "task", "generated": "task", "prose": "task"}
+_MODULES = {
+    "errors": "core",
+    "datasets": "task",
+    "generated": "task",
+    "prose": "task",
+    "vector": "task",
+}
 __all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605
 
 

@@ -8,9 +8,10 @@ from functools import cached_property
 from statistics import fmean
 from typing import ClassVar
 
-from orchestry import AgentSpec, BaseTask, Frozen, Problem, Score, Split, Tools
+from orchestry import AgentSpec, BaseTask, Frozen, Problem, Score, Split, Tools, errors, vector
 
 from . import game, text
+from .experts import EXPERTS
 from .options import Options
 from .scenario import Scenario
 
@@ -122,6 +123,24 @@ class BucketBrigade(BaseTask[Game]):
         """Each agent's rewards so far, added up."""
         nights = zip(*state.rewards, strict=True) if state.rewards else [()] * len(self.agents)
         return tuple(sum(agent) for agent in nights)
+
+    def vectors(self, games: int, seed: int) -> vector.Vectors:
+        """So many games as arrays (extra `envs`), for backend ppo."""
+        from .vectors import Games
+
+        if self._two_phases:
+            raise errors.ConfigError(
+                "options.rules.commitment_mode=two_phase: backend ppo plays nights of one phase"
+            )
+        return Games(self.scenario, self.options.max_nights, games, seed)
+
+    def script(self, name: str, seats: tuple[int, ...], games: int, seed: int) -> vector.Script:
+        """A scripted agent in these seats."""
+        from .vectors import Scripted
+
+        if name not in EXPERTS:
+            raise errors.ConfigError(errors.unknown("scripted agent", name, [*EXPERTS]))
+        return Scripted(self.scenario, name, seats, games, seed)
 
     def _cut_off(self, state: Game) -> bool:
         return not state.ring.done and state.ring.night >= self.options.max_nights

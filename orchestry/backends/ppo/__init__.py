@@ -1,0 +1,1 @@
+"""Backend ppo: small neural policies, which learn by PPO from many games at once."""

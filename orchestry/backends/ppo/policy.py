@@ -1,0 +1,117 @@
+"""Policies and critics of a team: small networks side by side, and what they see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orchestry.backends.ppo.loss import Choices, logprobs, of_actions
+from orchestry.backends.ppo.net import Layout, forward
+from orchestry.backends.ppo.running import Moments
+
+_POLICY_GAIN, _CRITIC_GAIN = 0.01, 1.0
+"""Of the last layers (Huang et al., detail 2)."""
+
+
+class Team:
+    """The policies of S seats, and their critics. P is 1 where all seats share one, else S.
+
+    Shapes: B games, S seats, D numbers of an observation, H choices of up to K values.
+    """
+
+    def __init__(
+        self,
+        seats: int,
+        observed: int,
+        choices: tuple[int, ...],
+        hidden: tuple[int, ...],
+        *,
+        shared: bool = True,
+        central: bool = False,
+        normalise: bool = True,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        self.seats, self.policies = seats, 1 if shared else seats
+        self.device, self._central, self._normalise = torch.device(device), central, normalise
+        self.choices = Choices(choices)
+        self.mask_HK = self.choices.mask(self.device)
+        seen = observed * (seats if central else 1) + (seats if central and shared else 0)
+        self.actor = Layout((observed, *hidden, self.choices.outputs))
+        self.critic = Layout((seen, *hidden, 1))
+        size = self.actor.size + self.critic.size
+        self.flat_PW = torch.zeros(self.policies, size, device=self.device)
+        """All parameters."""
+        self.seen = Moments(observed, self.device)
+        drawn = torch.Generator().manual_seed(seed)
+        self.actor.fill(self.flat_PW[:, : self.actor.size], _POLICY_GAIN, drawn)
+        self.critic.fill(self.flat_PW[:, self.actor.size :], _CRITIC_GAIN, drawn)
+        self.actor_layers, self.critic_layers = self.views(self.flat_PW)
+
+    def views(self, flat_PW: Tensor) -> tuple[list[Any], list[Any]]:
+        """The layers of policies and critics in such a vector."""
+        split = self.actor.size
+        return self.actor.layers(flat_PW[:, :split]), self.critic.layers(flat_PW[:, split:])
+
+    def normalised(self, observations_BSD: Tensor, learn: bool = False) -> Tensor:
+        """What networks see; `learn`: counted first."""
+        if not self._normalise:
+            return observations_BSD
+        if learn:
+            self.seen.add(observations_BSD.flatten(0, 1))
+        return self.seen.normalised(observations_BSD)
+
+    def rows(self, of_BSX: Tensor) -> Tensor:
+        """(B, S, ...) as (P, M, ...): each policy's rows."""
+        if self.policies == 1:
+            return of_BSX.flatten(0, 1)[None]
+        return of_BSX.transpose(0, 1)
+
+    def games(self, of_PMX: Tensor) -> Tensor:
+        """The inverse of `rows`."""
+        if self.policies == 1:
+            return of_PMX[0].view(-1, self.seats, *of_PMX.shape[2:])
+        return of_PMX.transpose(0, 1)
+
+    def critic_rows(self, seen_BSD: Tensor) -> Tensor:
+        """What critics see, (P, M, I). A central one sees all seats' observations, and which seat
+        it speaks for if it is shared."""
+        if not self._central:
+            return self.rows(seen_BSD)
+        whole_BSX = seen_BSD.flatten(1)[:, None].expand(-1, self.seats, -1)
+        if self.policies == 1:
+            which = torch.eye(self.seats, device=self.device).expand(len(seen_BSD), -1, -1)
+            whole_BSX = torch.cat((whole_BSX, which), -1)
+        return self.rows(whole_BSX)
+
+    def logprobs(self, seen_BSD: Tensor) -> Tensor:
+        """Of every value of every choice, (B, S, H, K), nats; of normalised observations."""
+        logits_PMA = forward(self.actor_layers, self.rows(seen_BSD))[-1]
+        return self.games(logprobs(logits_PMA, self.mask_HK))
+
+    def values(self, seen_BSD: Tensor) -> Tensor:
+        """Of each seat's state, (B, S), in units of scaled returns."""
+        return self.games(forward(self.critic_layers, self.critic_rows(seen_BSD))[-1]).squeeze(-1)
+
+    def act(self, seen_BSD: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Actions (B, S, H) and their joint log-probabilities (B, S). Without a generator the
+        likeliest."""
+        logp_BSHK = self.logprobs(seen_BSD)
+        if generator is None:
+            actions_BSH = logp_BSHK.argmax(-1)
+        else:  # the smallest of exponential waiting times, by rate
+            waits = torch.empty_like(logp_BSHK).exponential_(generator=generator)
+            actions_BSH = (logp_BSHK.exp() / waits).argmax(-1)
+        return actions_BSH, of_actions(logp_BSHK, actions_BSH)
+
+    def state(self) -> dict[str, Any]:
+        """Weights, and what observations were like."""
+        return {"weights": self.flat_PW.clone(), "seen": self.seen.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a `state`."""
+        self.flat_PW.copy_(state["weights"])
+        self.seen.restore(state["seen"])

@@ -1,0 +1,103 @@
+"""The game as arrays, for backend ppo: `kernel.py` behind orchestry's `Vectors`, and the scripted
+agents as its opponents."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import kernel
+from .experts import EXPERTS, Seat
+from .game import Action, Ring
+from .scenario import Scenario
+
+
+class Games:
+    """B games that are on; see orchestry's `Vectors`."""
+
+    def __init__(self, scenario: Scenario, max_nights: int, games: int, seed: int) -> None:
+        self.choices: tuple[int, ...] = (scenario.num_houses, 2, 2)
+        self._rules = kernel.rules(scenario, max_nights)
+        self._on, self._seen = kernel.opened(scenario, games, seed)
+        kernel.begin(self._rules, self._on, self._seen, kernel.NO_LUCK)
+
+    @property
+    def observations(self) -> NDArray[np.float32]:
+        """(B, N, D)"""
+        return self._seen.observations
+
+    @property
+    def final(self) -> NDArray[np.float32]:
+        """(B, N, D)"""
+        return self._seen.final
+
+    @property
+    def rewards(self) -> NDArray[np.float64]:
+        """(B, N)"""
+        return self._seen.rewards
+
+    @property
+    def ended(self) -> NDArray[np.bool_]:
+        """(B,)"""
+        return self._seen.ended
+
+    @property
+    def cut(self) -> NDArray[np.bool_]:
+        """(B,)"""
+        return self._seen.cut
+
+    def step(self, actions: NDArray[np.int8]) -> None:
+        """A night of every game, or its first phase."""
+        kernel.step(self._rules, self._on, self._seen, actions, kernel.NO_LUCK, kernel.NO_LUCK)
+
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """Copies of all arrays."""
+        return {name: array.copy() for name, array in self._arrays().items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Goes on from a `state`."""
+        for name, array in self._arrays().items():
+            array[...] = state[name]
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        on, seen = self._on._asdict(), self._seen._asdict()
+        return {**on, **seen}
+
+
+class Scripted:
+    """A scripted agent in some seats of many games; see orchestry's `Script`."""
+
+    def __init__(
+        self, scenario: Scenario, name: str, seats: tuple[int, ...], games: int, seed: int
+    ) -> None:
+        self._scenario, self._expert, self._seats = scenario, EXPERTS[name], seats
+        self._sources = [random.Random(f"{seed}:{name}:{game}") for game in range(games)]
+        self._places: list[list[Seat]] = [[] for _ in range(games)]
+
+    def act(self, observations: NDArray[np.float32], begun: NDArray[np.bool_]) -> NDArray[np.int8]:
+        """Each expert is asked as in a game by text: (B, S, 3)."""
+        found = np.empty((*observations.shape[:2], 3), np.int8)
+        for game, source in enumerate(self._sources):
+            if begun[game]:
+                seats = self._seats
+                self._places[game] = [Seat(self._scenario, seat, source) for seat in seats]
+            ring = _ring(self._scenario, observations[game, 0])
+            for place, seat in enumerate(self._places[game]):
+                found[game, place] = self._expert(seat, ring)
+        return found
+
+
+def _ring(scenario: Scenario, seen: NDArray[np.float32]) -> Ring:
+    """What an observation tells of the ring: all that experts look at."""
+    houses, agents = scenario.num_houses, scenario.num_agents
+    numbers = [int(number) for number in seen[: houses + 4 * agents]]
+    signals = numbers[houses : houses + agents]
+    did = numbers[houses + 2 * agents :]
+    last = tuple(
+        Action(did[2 * agent], did[2 * agent + 1], signals[agent]) for agent in range(agents)
+    )
+    return Ring(tuple(numbers[:houses]), last, (0,) * agents, (0.0,) * houses)
