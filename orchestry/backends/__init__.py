@@ -39,6 +39,11 @@ def open_backend(
     missing API key is no error, but no call can be made. Raises ConfigError for a missing key,
     package, price or model, and for several processes with a backend other than local.
     """
+    if config.backend == "ppo":
+        raise ConfigError(
+            "backend ppo plays a game's numbers, not its text: only `orchestry run`, `resume` and "
+            "`evaluate` take it"
+        )
     here = launched(environ)
     if config.backend != "local" and here.processes > 1:
         raise ConfigError(

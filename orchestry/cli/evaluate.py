@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +26,7 @@ from orchestry.cli.options import (
     which_update,
 )
 from orchestry.core.choices import Split
+from orchestry.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from orchestry.report.stats import Interval
     from orchestry.store.run import Run
 
+GAMES = 1000
+"""Games that policies of backend ppo play."""
 _Columns = list[tuple[str, list[str]]]
 """Columns that are never separated: a heading, and one cell per name."""
 _Update = Annotated[
@@ -62,6 +66,23 @@ Compare = Annotated[
         metavar="",
     ),
 ]
+_Sets = Annotated[
+    list[str] | None,
+    option(
+        EVALUATION,
+        "Backend ppo: another game, such as options.scenario=hard; may be repeated.",
+        "--set",
+        metavar="A.B=C",
+    ),
+]
+_Against = Annotated[
+    list[str] | None,
+    option(
+        EVALUATION,
+        "Backend ppo: also this scripted team of the task's, such as random; may be repeated.",
+        metavar="NAME",
+    ),
+]
 app = App()
 
 
@@ -70,6 +91,8 @@ def _command(
     run: RunFolder,
     split: Annotated[Split, option(EVALUATION, "Problems of this split.")] = "test",
     update: _Update = None,
+    sets: _Sets = None,
+    against: _Against = None,
     samples: Samples = None,
     episodes: Annotated[
         int | None, option(EVALUATION, "The first N problems.  [all]", min=1, metavar="N")
@@ -95,7 +118,12 @@ def _command(
     from orchestry.cli.show import finish_run
     from orchestry.cli.watch import watching
     from orchestry.engine.evaluate import How, compared, evaluate
+    from orchestry.store.run import load_run
 
+    if load_run(run).config.get("backend") == "ppo":
+        return _games(run, sets or [], against or [], episodes or GAMES, trust, as_json)
+    if sets or against:
+        raise ConfigError("--set and --against are for runs of backend ppo")
     began = None
     how = How(split=split, samples=samples, episodes=episodes, patience_s=patience)
     how["update"], how["trust"] = which_update(update), trusting(trust)
@@ -109,6 +137,48 @@ def _command(
     if began is None:
         return finish_run(found, show_best=show_best, as_json=as_json)
     return _beside(found, began, show_best=show_best, as_json=as_json)
+
+
+# --- games as arrays ----
+
+
+def _games(
+    run: Path, sets: Sequence[str], against: Sequence[str], games: int, trust: bool, as_json: bool
+) -> int:
+    """Plays the policies of a run of backend ppo; returns the exit code."""
+    from rich.table import Table
+
+    from orchestry.cli.screen import console
+    from orchestry.core.resolve import settings_of
+    from orchestry.engine.neural import measure
+    from orchestry.report.stats import interval
+
+    def note(text: str) -> None:
+        typer.echo(f"\u00b7 {text}", err=True)
+
+    found = measure(run, settings_of(sets), games, note, scripts=against, trust=trusting(trust))
+    means = {
+        team: [interval([sum(one) / len(one) for one in returns])]
+        + [interval(own) for own in zip(*returns, strict=True)]
+        for team, returns in found.items()
+    }
+    if as_json:
+        plain = {
+            team: {"return": rows[0].plain(), "by_agent": [one.plain() for one in rows[1:]]}
+            for team, rows in means.items()
+        }
+        typer.echo(json.dumps({"run_dir": str(run), "games": games, "teams": plain}))
+        return 0
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    agents = len(next(iter(means.values()))) - 1
+    for head in ("team", "return", "95 %", *(f"agent {n}" for n in range(agents))):
+        table.add_column(head, justify="left" if head == "team" else "right", no_wrap=True)
+    for team, (whole, *own) in means.items():
+        ends = f"{whole.low:.1f} to {whole.high:.1f}"
+        table.add_row(team, f"{whole.mean:.1f}", ends, *(f"{one.mean:.1f}" for one in own))
+    console().print(table)
+    console().print(f"return: the mean over agents, {games:,} games", style="dim")
+    return 0
 
 
 # --- side by side ---------------------------------------------------------------------------------

@@ -204,6 +204,9 @@ Sets = Annotated[
 RunDir = Annotated[
     Path | None, option(OUTPUT, "The run's directory itself.  [runs/...]", metavar="DIR")
 ]
+RunName = Annotated[
+    str | None, option(OUTPUT, "The run's name: its directory is runs/NAME.", metavar="NAME")
+]
 DryRun = Annotated[
     bool, flag(OUTPUT, "Print calls, tokens and dollars; spend nothing.", "--dry-run")
 ]
@@ -229,6 +232,11 @@ class RunFlags(TypedDict, total=False):
     ]
     task: Task
     episodes: Annotated[int | None, option(RUN, "Problems to play.  [20]", metavar="N")]
+    steps: Annotated[
+        str | None,
+        option(RUN, "Backend ppo: environment steps, such as 500k or 10M.  [1M]", metavar="N"),
+    ]
+    cpu: Annotated[bool | None, flag(RUN, "Backend ppo: use no GPU.", "--cpu")]
     seed: Seed
     task_path: TaskPath
     file: Config
@@ -304,6 +312,7 @@ _FLAGS = {
     "recipe": "recipe.steps",
     "task": "task",
     "episodes": "episodes",
+    "steps": "ppo.steps",
     "provider": "provider.name",
     "model": "provider.model",
     "beam_width": "search.beam_width",
@@ -352,6 +361,8 @@ def settings(flags: RunFlags) -> dict[str, Any]:
 def _given(flags: RunFlags) -> dict[str, Any]:
     """Config keys and values of the flags that were given."""
     found = {_FLAGS[k]: value for k, value in flags.items() if k in _FLAGS and value is not None}
+    if flags.get("cpu"):
+        found["ppo.device"] = "cpu"
     if task_path := flags.get("task_path"):
         found["task_path"] = [str(path) for path in task_path]
     return found

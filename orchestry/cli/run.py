@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Unpack
 
 from orchestry.cli.groups import App
@@ -14,6 +15,7 @@ from orchestry.cli.options import (
     RunDir,
     RunFlags,
     RunFolder,
+    RunName,
     ShowBest,
     TaskPath,
     Trusted,
@@ -33,6 +35,7 @@ app = App()
 @spread
 def _run(
     run_dir: RunDir = None,
+    run_name: RunName = None,
     dry_run: DryRun = False,
     show_best: ShowBest = False,
     verbose: Verbose = False,
@@ -53,6 +56,7 @@ def _run(
     server stayed away, 130 interrupted.
     """
     config = config_from(**flags)
+    run_dir = run_dir if run_name is None else named(run_name, run_dir)
     if dry_run:
         from orchestry.cli.dry_run import show, show_recipe
 
@@ -71,6 +75,17 @@ def _run(
     if config.recipe.steps:
         return finish_recipe(found, as_json=as_json)
     return finish_run(found, show_best=show_best, as_json=as_json)
+
+
+def named(name: str, run_dir: Path | None) -> Path:
+    """The directory of a run's name. Raises ConfigError for a path, and beside --run-dir."""
+    from orchestry.core.errors import ConfigError
+
+    if run_dir is not None:
+        raise ConfigError("--run-name and --run-dir both say where the run lies: give one")
+    if Path(name).name != name or name in (".", ".."):
+        raise ConfigError(f"--run-name {name!r} is no name: for a path there is --run-dir")
+    return Path("runs") / name
 
 
 @app.command("resume")

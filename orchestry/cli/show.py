@@ -65,7 +65,9 @@ def finish_recipe(last: Run, *, as_json: bool) -> int:
 
 
 def figures(summary: Summary) -> Group:
-    """Reward, calls and dollars, in all and by agent."""
+    """Reward, calls and dollars, in all and by agent; of backend ppo what its last batch showed."""
+    if summary.backend == "ppo":
+        return Group(facts(*_steps(summary)))
     return Group(facts(*_facts(summary)), Text(), usage_table(summary))
 
 
@@ -99,6 +101,23 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("time", f"{summary.seconds:.1f} s"),
         ("tags", _tags(summary)),
     ]
+
+
+def _steps(summary: Summary) -> list[tuple[str, str]]:
+    """Of a run of backend ppo."""
+    last = summary.learning
+    shown = [
+        ("steps", f"{last.get('steps', 0):,.0f}"),
+        ("games", f"{last.get('train/total_episodes', 0):,.0f}"),
+        ("steps per second", f"{last.get('train/steps_per_sec', 0):,.0f}"),
+    ]
+    if (mean := last.get("train/avg_reward_100ep")) is not None:
+        shown.insert(1, ("return", f"{mean:.2f} (the team's mean, over the last 100 games)"))
+    for name in ("entropy", "kl", "clip_fraction", "explained_variance"):
+        if (value := last.get(f"learn/{name}")) is not None:
+            shown.append((name.replace("_", " "), f"{value:.3f}"))
+    updates = counted(summary.updates, "checkpoint")
+    return [*shown, ("checkpoints", updates), ("time", f"{summary.seconds:.1f} s")]
 
 
 def _failed(summary: Summary) -> str:
@@ -182,6 +201,8 @@ def _next(summary: Summary) -> str:
         folder = Path(summary.run_dir)
         if folder.parent.name == EVALUATIONS:  # stored in its run
             return f"report {folder.parent.parent}"
+        if summary.backend == "ppo":
+            return f"evaluate {folder}"
         return f"evaluate {folder} --split test"
     if summary.stopped == "budget":  # only the ledger knows the next call's worst case
         return f"resume {summary.run_dir} --budget USD (the last note above names the amount)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 Split = Literal["train", "dev", "test"]
-BackendName = Literal["api", "local"]
+BackendName = Literal["api", "local", "ppo"]
 ProviderName = Literal["auto", "anthropic", "openai", "embedded", "local", "recorded", "fake"]
 Proposal = Literal["rules", "prompts", "examples"]
 

@@ -24,6 +24,7 @@ from pydantic import (
 from orchestry.core.choices import BackendName, Proposal, ProviderName
 from orchestry.core.errors import ConfigError
 from orchestry.core.learning import LearnConfig
+from orchestry.core.ppo import PpoConfig
 from orchestry.core.recipes import RecipeConfig
 from orchestry.core.resolve import (
     Mark,
@@ -386,7 +387,8 @@ class RunConfig(Frozen):
     """
 
     backend: Annotated[BackendName, Mark.MEASURED] = "api"
-    """`api` searches and rewrites prompts; `local` trains adapters by policy gradients."""
+    """`api` searches and rewrites prompts; `local` trains adapters by policy gradients; `ppo`
+    trains small neural policies, which play a game's numbers."""
     task: Annotated[str, Mark.MEASURED] = "code_review"
     """`orchestry tasks list` shows them; backend local has `code_collaboration` unless told."""
     task_path: Annotated[tuple[Path, ...], Mark.RESUMABLE, Mark.OPERATIONAL] = ()
@@ -421,6 +423,7 @@ class RunConfig(Frozen):
     credit: CreditConfig = CreditConfig()
     behaviors: BehaviorsConfig = BehaviorsConfig()
     learn: LearnConfig = LearnConfig()
+    ppo: PpoConfig = PpoConfig()
     recipe: RecipeConfig = RecipeConfig()
     budget: Annotated[BudgetConfig, Mark.RESUMABLE, Mark.OPERATIONAL] = BudgetConfig()
     cache: Annotated[CacheConfig, Mark.RESUMABLE, Mark.OPERATIONAL] = CacheConfig()

@@ -68,6 +68,11 @@ def ground_of(plan: Plan, store: Store, accept: bool) -> dict[str, Any]:
     Raises ConfigError where the process before ran on something else, and nobody accepts that.
     """
     digests = {**config_digests(plan.config), **plan.digests, **plan.backend.digests()}
+    return grounded(digests, store, accept)
+
+
+def grounded(digests: dict[str, str], store: Store, accept: bool) -> dict[str, Any]:
+    """See `ground_of`: of these digests."""
     found = changed(store.events, digests)
     if found and not accept:
         raise ConfigError(

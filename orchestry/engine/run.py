@@ -70,6 +70,10 @@ def train(
         raise ConfigError(
             f"{folder} holds a run: `orchestry resume {folder}`, or choose another --run-dir"
         )
+    if config.backend == "ppo":
+        from orchestry.engine.neural import begin  # torch and numba are not everybody's
+
+        return begin(config, folder, watch)
     return run_plan(prepare(config, watch.note), folder, watch)
 
 
@@ -102,6 +106,10 @@ def resume(
         )
     check_changes(changes or {}, str(before.get("backend")))
     config = of_run(place, changes, trust, watch.note)
+    if config.backend == "ppo":
+        from orchestry.engine.neural import go_on
+
+        return go_on(config, place, watch, accept)
     return run_plan(prepare(config, watch.note, folder=place), place, watch, accept)
 
 

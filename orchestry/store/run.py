@@ -117,13 +117,13 @@ class Store:
 
     def commit(self, record: EpisodeRecord, at: float) -> None:
         """Commits a finished episode, in all files."""
-        self._append("episodes.jsonl", record.model_dump_json() + "\n")
+        self.append("episodes.jsonl", record.model_dump_json() + "\n")
         self.journal.append(Committed(episode=record.episode, at=at))
         self.episodes[record.episode] = record
         if not record.failed:
             header = not self._metrics.count
-            self._append("metrics.jsonl", json.dumps(self._metrics.row(record)) + "\n")
-            self._append("rewards.csv", rewards_csv([record], header=header))
+            self.append("metrics.jsonl", json.dumps(self._metrics.row(record)) + "\n")
+            self.append("rewards.csv", rewards_csv([record], header=header))
         for mirror in self.mirrors:
             mirror.committed(record, at)
 
@@ -168,7 +168,8 @@ class Store:
         except OSError as error:
             raise refused(path, error) from None
 
-    def _append(self, name: str, text: str) -> None:
+    def append(self, name: str, text: str) -> None:
+        """Appends lines to a file of the run, all of them or none."""
         self.journal.check()
         path = self.folder / name
         size = path.stat().st_size if path.exists() else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -65,14 +65,9 @@ def open_trackers(
 
     `every`: episodes per update; None: nothing is learned. The journal must have its first event.
     """
-    shown, open_each = config.trackers, dict[str, Callable[[], AbstractContextManager[Write]]]()
-    if shown.tensorboard:
-        open_each["TensorBoard"] = partial(_tensorboard, store.folder, config)
-    if shown.wandb != "off":
-        open_each["W&B"] = partial(_wandb, store.folder, config)
     times = {event.episode: event.at for event in store.events if isinstance(event, Committed)}
     trackers = list[Mirror]()
-    for name, open_ in open_each.items():
+    for name, open_ in _asked_for(config, store.folder).items():
         tracker = Tracker(name, open_, every, note)
         for event in store.events:
             if isinstance(event, Learned):
@@ -83,6 +78,29 @@ def open_trackers(
             tracker.committed(store.episodes[number], times[number])
         trackers.append(tracker)
     return trackers
+
+
+def show_rows(
+    config: RunConfig, folder: Path, rows: Iterable[TrackerRow], note: Callable[[str], None]
+) -> list[Tracker]:
+    """Opens the trackers of a config for a run without episodes, and shows its rows so far."""
+    found = [Tracker(name, open_, None, note) for name, open_ in _asked_for(config, folder).items()]
+    seen = [*rows]
+    for tracker in found:
+        tracker.show(seen)
+    return found
+
+
+def _asked_for(
+    config: RunConfig, folder: Path
+) -> dict[str, Callable[[], AbstractContextManager[Write]]]:
+    """By name, what opens each tracker of a config."""
+    shown, found = config.trackers, dict[str, Callable[[], AbstractContextManager[Write]]]()
+    if shown.tensorboard:
+        found["TensorBoard"] = partial(_tensorboard, folder, config)
+    if shown.wandb != "off":
+        found["W&B"] = partial(_wandb, folder, config)
+    return found
 
 
 class Rows:
@@ -176,15 +194,15 @@ class Tracker:
 
     def committed(self, record: EpisodeRecord, at: float) -> None:
         """See Mirror."""
-        self._show(self._rows.episode(record, at))
+        self.show(self._rows.episode(record, at))
 
     def learned(self, event: Learned) -> None:
         """See Mirror."""
-        self._show(self._rows.update(event))
+        self.show(self._rows.update(event))
 
     def evaluated(self, event: Evaluated) -> None:
         """See Mirror."""
-        self._show(self._rows.evaluation(event))
+        self.show(self._rows.evaluation(event))
 
     def close(self) -> None:
         """See Mirror; waits for remaining rows, at most WAIT_S."""
@@ -195,7 +213,8 @@ class Tracker:
         elif self._failure:
             self._give_up(f"failed ({reason(self._failure)})")
 
-    def _show(self, rows: Iterator[TrackerRow]) -> None:
+    def show(self, rows: Iterable[TrackerRow]) -> None:
+        """Shows these rows."""
         for row in rows:
             self._queue.put(row)
         if self._failure:

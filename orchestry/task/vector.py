@@ -67,6 +67,14 @@ class Script(Protocol):
         of which this is the first step."""
         ...
 
+    def state(self) -> Mapping[str, Any]:
+        """All that its future depends on besides observations: numbers, lists and arrays."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a `state`."""
+        ...
+
 
 @runtime_checkable
 class VectorTask(Protocol):

@@ -75,20 +75,41 @@ class Scripted:
         self, scenario: Scenario, name: str, seats: tuple[int, ...], games: int, seed: int
     ) -> None:
         self._scenario, self._expert, self._seats = scenario, EXPERTS[name], seats
-        self._sources = [random.Random(f"{seed}:{name}:{game}") for game in range(games)]
-        self._places: list[list[Seat]] = [[] for _ in range(games)]
+        self._source = random.Random(f"{seed}:{name}")
+        self._places = [self._begun() for _ in range(games)]
 
     def act(self, observations: NDArray[np.float32], begun: NDArray[np.bool_]) -> NDArray[np.int8]:
         """Each expert is asked as in a game by text: (B, S, 3)."""
         found = np.empty((*observations.shape[:2], 3), np.int8)
-        for game, source in enumerate(self._sources):
+        for game in range(len(begun)):
             if begun[game]:
-                seats = self._seats
-                self._places[game] = [Seat(self._scenario, seat, source) for seat in seats]
+                self._places[game] = self._begun()
             ring = _ring(self._scenario, observations[game, 0])
             for place, seat in enumerate(self._places[game]):
                 found[game, place] = self._expert(seat, ring)
         return found
+
+    def state(self) -> Mapping[str, Any]:
+        """Of the random numbers, and what each seat remembers."""
+        version, numbers, gauss = self._source.getstate()
+        seats = [seat for places in self._places for seat in places]
+        return {
+            "random": [version, list(numbers), gauss],
+            "last": [None if seat.last is None else list(seat.last) for seat in seats],
+            "burnt": [None if seat.burnt is None else dict(seat.burnt) for seat in seats],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a `state`."""
+        version, numbers, gauss = state["random"]
+        self._source.setstate((version, tuple(numbers), gauss))
+        seats = (seat for places in self._places for seat in places)
+        for seat, last, burnt in zip(seats, state["last"], state["burnt"], strict=True):
+            seat.last = None if last is None else (last[0], last[1])
+            seat.burnt = burnt
+
+    def _begun(self) -> list[Seat]:
+        return [Seat(self._scenario, seat, self._source) for seat in self._seats]
 
 
 def _ring(scenario: Scenario, seen: NDArray[np.float32]) -> Ring:

@@ -16,7 +16,7 @@ from orchestry.backends.ppo.loss import Rows, Weights, advantages, gradient, joi
 from orchestry.backends.ppo.net import backward, forward
 from orchestry.backends.ppo.policy import Team
 from orchestry.backends.ppo.running import RewardScale
-from orchestry.backends.ppo.settings import PpoConfig
+from orchestry.core.ppo import PpoConfig
 from orchestry.core.seeds import derive
 from orchestry.task.vector import Script, Vectors
 
@@ -253,6 +253,7 @@ class Learner:
             "scale": self._scale.state(),
             "random": self._random.get_state(),
             "games": {k: torch.from_numpy(v.copy()) for k, v in self.games.state().items()},
+            "others": [dict(script.state()) for _, script in self.seats.others],
             "begun": torch.from_numpy(self._begun.copy()),
             "returns": torch.from_numpy(self._return_BN.copy()),
             "lengths": torch.from_numpy(self._length_B.copy()),
@@ -266,6 +267,8 @@ class Learner:
         self._scale.restore(state["scale"])
         self._random.set_state(state["random"])
         self.games.restore({k: v.numpy() for k, v in state["games"].items()})
+        for (_, script), own in zip(self.seats.others, state["others"], strict=True):
+            script.restore(own)
         self._begun = state["begun"].numpy().copy()
         self._return_BN = state["returns"].numpy().copy()
         self._length_B = state["lengths"].numpy().copy()

@@ -21,7 +21,7 @@ from orchestry.backends.ppo.loss import (
 from orchestry.backends.ppo.net import Layout, backward, forward
 from orchestry.backends.ppo.policy import Team
 from orchestry.backends.ppo.running import Moments, RewardScale
-from orchestry.backends.ppo.settings import PpoConfig
+from orchestry.core.ppo import PpoConfig
 from orchestry.task.registry import load_task
 from orchestry.task.vector import VectorTask
 

@@ -1,0 +1,121 @@
+"""A learner on disk, and policies that were learned."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from orchestry.backends.ppo.policy import Team
+from orchestry.core.errors import ConfigError, StoreError, reason
+from orchestry.core.files import write_atomic
+from orchestry.core.ppo import PpoConfig
+from orchestry.core.seeds import derive
+
+FOLDER = "checkpoints"
+
+
+def save(path: Path, state: Mapping[str, Any]) -> None:
+    """Writes a learner's state: a reader sees all of it or nothing."""
+    path.parent.mkdir(exist_ok=True)
+    content = BytesIO()
+    torch.save(dict(state), content)
+    write_atomic(path, content.getvalue())
+
+
+def read(path: Path, device: torch.device) -> dict[str, Any]:
+    """A learner's state. Only tensors and numbers are read: no code. Raises StoreError for a
+    missing or damaged file."""
+    try:
+        # Generators and games live on the CPU; `restore` copies weights to where they belong.
+        found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise StoreError(
+            f"{path} can't be read ({reason(error)}): restore it from a copy"
+        ) from None
+    return found
+
+
+class Policy:
+    """A team's learned policies, to be played: a `Script`."""
+
+    def __init__(self, team: Team, places: tuple[int, ...], seed: int, likeliest: bool) -> None:
+        """`places`: which of the team's policies plays each seat, where seats don't share one."""
+        self._team, self._places = team, places
+        self._random = None if likeliest else torch.Generator().manual_seed(derive(seed, "policy"))
+
+    @classmethod
+    def of(
+        cls,
+        settings: PpoConfig,
+        state: Mapping[str, Any],
+        observed: int,
+        choices: tuple[int, ...],
+        roles: Sequence[str],
+        seed: int = 0,
+        likeliest: bool = False,
+    ) -> Policy:
+        """From a checkpoint's state, to play these roles in games whose observations have
+        `observed` numbers. Raises ConfigError where it was learned in games of another shape, or
+        by agents of other roles."""
+        weights = state["team"]["weights"]
+        shared = settings.policies == "shared"
+        learned = len(state["roles"])
+        team = Team(
+            learned,
+            observed,
+            choices,
+            settings.hidden,
+            shared=shared,
+            central=settings.critic == "central",
+            normalise=settings.normalise,
+        )
+        if team.flat_PW.shape != weights.shape:
+            raise ConfigError(
+                f"the policy was learned from {state['observed']} numbers per observation and "
+                f"choices of {tuple(state['choices'])}, and these games have {observed} and "
+                f"{choices}: evaluate it where rings and teams are of the same size"
+            )
+        team.restore(state["team"])
+        missing = [role for role in roles if role not in state["roles"]]
+        if missing and not shared:
+            raise ConfigError(
+                f"no policy of {', '.join(missing)} was learned, only of "
+                f"{', '.join(state['roles'])}: let it play their seats"
+            )
+        places = () if shared else tuple(state["roles"].index(role) for role in roles)
+        return cls(team, places, seed, likeliest)
+
+    def act(self, observations: NDArray[np.float32], begun: NDArray[np.bool_]) -> NDArray[np.int8]:
+        """See `Script`: (B, S, D) to (B, S, H). A policy remembers nothing."""
+        with torch.no_grad():
+            if self._team.policies == 1:  # seats don't matter, so all rows go through it at once
+                rows = torch.from_numpy(np.ascontiguousarray(observations))
+                one = self._team.normalised(rows.flatten(0, 1)[:, None])
+                actions = self._act(one).view(*observations.shape[:2], -1)
+            else:
+                whole = np.zeros(
+                    (len(observations), self._team.seats, observations.shape[-1]), np.float32
+                )
+                whole[:, [*self._places]] = observations
+                actions = self._act(self._team.normalised(torch.from_numpy(whole)))
+                actions = actions[:, [*self._places]]
+        return actions.to(torch.int8).numpy()
+
+    def state(self) -> Mapping[str, Any]:
+        """See `Script`."""
+        return {} if self._random is None else {"random": self._random.get_state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See `Script`."""
+        if self._random is not None:
+            self._random.set_state(state["random"])
+
+    def _act(self, seen: torch.Tensor) -> torch.Tensor:
+        return self._team.act(seen, self._random)[0]

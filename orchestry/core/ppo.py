@@ -1,0 +1,88 @@
+"""PpoConfig: how backend ppo learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from orchestry.core.resolve import Mark
+from orchestry.core.types import Frozen
+
+_UNITS = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+
+
+def count(value: Any) -> Any:
+    """`10M`, `500k`, `1.5M` or `1_000_000`, as a number."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip().lower().replace("_", "").replace(",", "")
+    unit = _UNITS.get(text[-1:], 1)
+    try:
+        number = float(text.rstrip("kmg")) * unit
+        whole = int(number)
+    except (ValueError, OverflowError):
+        raise ValueError(f"found '{value}': write a number such as 500k or 10M") from None
+    if whole != number:
+        raise ValueError(f"found '{value}', which is no whole number")
+    return whole
+
+
+Count = Annotated[int, BeforeValidator(count)]
+
+
+class PpoConfig(Frozen):
+    """Backend ppo: small neural policies that play many games at once (arXiv 1707.06347)."""
+
+    steps: Annotated[Count, Mark.RESUMABLE] = Field(1_000_000, ge=1)
+    """Environment steps of the run: in each, all agents act once. Written 10M, 500k, or out."""
+    games: int = Field(256, ge=1, le=65_536)
+    """Games that are played at once."""
+    horizon: int = Field(64, ge=1, le=65_536)
+    """Steps of every game per batch: a batch has games x horizon steps."""
+    passes: int = Field(2, ge=1, le=64)
+    """How often each batch is learned from."""
+    minibatch: int = Field(4096, ge=2)
+    """Actions per step of the optimizer, of each policy; a batch is split evenly."""
+    learning_rate: float = Field(3e-3, gt=0)
+    anneal: bool = True
+    """Lowers the learning rate to 0, in a straight line over the run's steps."""
+    discount: float = Field(0.99, ge=0, le=1)
+    trace: float = Field(0.95, ge=0, le=1)
+    """Lambda of the generalised advantage estimates (arXiv 1506.02438)."""
+    clip: float = Field(0.2, gt=0)
+    value_clip: float | None = Field(None, gt=0)
+    """How far a value may move per batch, in units of scaled returns; None: any distance."""
+    entropy: float = Field(0.01, ge=0)
+    """Weight of the entropy bonus."""
+    value: float = Field(0.5, ge=0)
+    """Weight of the critic's squared error, halved."""
+    norm: float = Field(0.5, gt=0)
+    """The longest gradient of a policy; longer ones are shortened."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers, of policy and critic."""
+    normalise: bool = True
+    """Observations less their mean, by their standard deviation, both of all so far."""
+    scale: bool = True
+    """Rewards by the standard deviation of discounted returns so far."""
+    reward: Literal["team", "own"] = "team"
+    """What an agent learns from: the mean of all agents' rewards, or its own."""
+    policies: Literal["shared", "own"] = "shared"
+    """One policy for all agents (what they see says who they are), or one per agent."""
+    critic: Literal["own", "central"] = "own"
+    """What the critic sees: what its agent sees, or what all see (MAPPO, arXiv 2103.01955)."""
+    opponents: Mapping[str, str] = Field(default_factory=dict)
+    """By role: agents that don't learn. A scripted player of the task's, or the folder of a run of
+    backend ppo, whose policy plays that seat."""
+    device: Annotated[Literal["auto", "cpu", "cuda"], Mark.RESUMABLE, Mark.OPERATIONAL] = "auto"
+    threads: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(1, ge=1)
+    """Of the processor. At this size more than one rarely helps."""
+    checkpoint_every: Annotated[Count, Mark.RESUMABLE] = Field(1_000_000, ge=1)
+    """Steps between two checkpoints; the last step always has one."""
+    keep: Annotated[int, Mark.RESUMABLE] = Field(2, ge=1)
+    """Checkpoints that stay on disk."""
+    evaluate_every: Annotated[Count, Mark.RESUMABLE] = Field(0, ge=0)
+    """Steps between two evaluations on games of their own; 0: none."""
+    evaluate_games: Annotated[int, Mark.RESUMABLE] = Field(256, ge=2)
+    """Games per evaluation."""

@@ -1,0 +1,82 @@
+"""Policies that backend ppo learned: out of their runs, and into games."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestry.core.digests import file_digest
+from orchestry.core.errors import ConfigError, StoreError
+from orchestry.core.ppo import PpoConfig
+from orchestry.store.journal import Event, Learned
+from orchestry.store.run import Run
+from orchestry.task.vector import Script, Vectors
+
+
+def last_checkpoint(events: Sequence[Event]) -> Learned | None:
+    """The journal's last checkpoint."""
+    return next((e for e in reversed(events) if isinstance(e, Learned)), None)
+
+
+def checkpoint_of(folder: Path, event: Learned) -> Path:
+    """Its file; raises StoreError if it is gone or was changed."""
+    path = folder / str(event.state["checkpoint"])
+    if not path.is_file() or file_digest(path) != event.state["digest"]:
+        raise StoreError(f"{path} is gone or was changed: restore it from a copy")
+    return path
+
+
+def policy_of(
+    run: Run, games: Vectors, roles: Sequence[str], seed: int = 0, likeliest: bool = False
+) -> Script:
+    """The last policy of a run of backend ppo, for these roles of these games. `likeliest`: it
+    takes the likeliest action each time, and draws none. Raises ConfigError for another run, and
+    where it was learned in games of another shape."""
+    import torch
+
+    from orchestry.backends.ppo.checkpoint import read
+
+    if run.config.get("backend") != "ppo":
+        raise ConfigError(f"{run.folder} is no run of backend ppo")
+    last = last_checkpoint(run.events)
+    if last is None:
+        raise ConfigError(f"{run.folder} has no checkpoint yet: let it play on")
+    state = read(checkpoint_of(run.folder, last), torch.device("cpu"))
+    return policy_from(PpoConfig(**run.config["ppo"]), state, games, roles, seed, likeliest)
+
+
+def policy_from(
+    settings: PpoConfig,
+    state: Mapping[str, Any],
+    games: Vectors,
+    roles: Sequence[str],
+    seed: int,
+    likeliest: bool = False,
+) -> Script:
+    """The policy of a learner's state; see `policy_of`."""
+    from orchestry.backends.ppo.checkpoint import Policy
+
+    observed = games.observations.shape[-1]
+    return Policy.of(settings, state, observed, games.choices, roles, seed, likeliest)
+
+
+def play_games(
+    games: Vectors, seats: tuple[tuple[tuple[int, ...], Script], ...]
+) -> list[list[float]]:
+    """Each agent's return in the first game that each of the B places plays: (B, N)."""
+    import numpy as np
+
+    count, agents, _ = games.observations.shape
+    returns_BN = np.zeros((count, agents))
+    on_B, begun_B = np.ones(count, np.bool_), np.ones(count, np.bool_)
+    actions = np.zeros((count, agents, len(games.choices)), np.int8)
+    while on_B.any():
+        for own, script in seats:
+            actions[:, [*own]] = script.act(games.observations[:, [*own]], begun_B)
+        games.step(actions)
+        returns_BN[on_B] += games.rewards[on_B]
+        begun_B = games.ended | games.cut
+        on_B &= ~begun_B
+    found: list[list[float]] = returns_BN.tolist()
+    return found

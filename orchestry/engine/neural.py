@@ -1,0 +1,407 @@
+"""Runs of backend ppo: from config to summary, with exact resume from the last checkpoint.
+
+The journal has one `learned` event per checkpoint. progress.jsonl has a row per batch; rows after
+the last checkpoint are dropped on a resume, which plays those batches again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestry.core.concurrency import heeding
+from orchestry.core.config import RunConfig
+from orchestry.core.digests import file_digest
+from orchestry.core.distribution import install
+from orchestry.core.errors import ConfigError, unknown
+from orchestry.core.ppo import PpoConfig
+from orchestry.core.seeds import derive
+from orchestry.engine.changes import config_digests, grounded
+from orchestry.engine.games import (
+    checkpoint_of,
+    last_checkpoint,
+    play_games,
+    policy_from,
+    policy_of,
+)
+from orchestry.engine.session import Observer
+from orchestry.engine.trust import Trust, of_run
+from orchestry.store.journal import Learned, Opened, Stopped
+from orchestry.store.run import Run, Store, existing, load_run
+from orchestry.store.summary import books, summarise_journal
+from orchestry.store.trackers import Tracker, TrackerRow, check_trackers, show_rows
+from orchestry.task.base import BaseTask
+from orchestry.task.registry import load_task
+from orchestry.task.setup import task_digests
+from orchestry.task.vector import Script, Vectors, VectorTask
+
+if TYPE_CHECKING:
+    from orchestry.backends.ppo.learner import Learner, Played
+
+PROGRESS = "progress.jsonl"
+LEARNED, UNTRAINED = "learned", "untrained"
+_NEEDS = ("numba", "numpy", "torch")
+_RECENT = 100
+"""Games of the running mean."""
+_NOTE_S = 10.0
+"""Seconds between two lines for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A task whose games are played as arrays, and who learns in them."""
+
+    task: BaseTask[Any]
+    config: RunConfig
+    learning: tuple[int, ...]
+    """Seats, by their place in the task's agents."""
+
+    @property
+    def roles(self) -> list[str]:
+        """The task's agents in order."""
+        return [spec.role for spec in self.task.agents]
+
+    def games(self, count: int, *path: object) -> Vectors:
+        """So many games; `path` tells their seed from others'."""
+        task: object = self.task
+        assert isinstance(task, VectorTask)
+        return task.vectors(count, derive(self.config.seed, *path))
+
+    def others(self, count: int, *path: object) -> tuple[tuple[tuple[int, ...], Script], ...]:
+        """The opponents, in their seats of so many games."""
+        by_name: dict[str, list[int]] = {}
+        for role, name in self.config.ppo.opponents.items():
+            by_name.setdefault(name, []).append(self.roles.index(role))
+        return tuple(
+            (tuple(seats), self._opponent(name, tuple(seats), count, path))
+            for name, seats in by_name.items()
+        )
+
+    def _opponent(
+        self, name: str, seats: tuple[int, ...], count: int, path: tuple[object, ...]
+    ) -> Script:
+        if Path(name).is_dir():
+            seed, roles = derive(self.config.seed, *path, name), [self.roles[n] for n in seats]
+            return policy_of(load_run(name), self.games(1, "shape"), roles, seed)
+        return self.script(name, seats, count, *path, name)
+
+    def script(self, name: str, seats: tuple[int, ...], count: int, *path: object) -> Script:
+        """A scripted player in these seats of so many games."""
+        task: object = self.task
+        assert isinstance(task, VectorTask)
+        return task.script(name, seats, count, derive(self.config.seed, *path))
+
+
+def arena(config: RunConfig, note: Callable[[str], None]) -> Arena:
+    """Makes all checks that cost nothing; raises ConfigError or TaskError."""
+    from importlib.util import find_spec
+
+    if missing := [name for name in _NEEDS if find_spec(name) is None]:
+        raise ConfigError(f"backend ppo needs {', '.join(missing)}: {install('ppo')}")
+    check_trackers(config.trackers)
+    task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
+    if not isinstance(task, VectorTask):
+        raise ConfigError(
+            f"backend ppo needs a task whose games can be played as arrays, and {config.task} has "
+            "no `vectors`: choose bucket_brigade, or backend api or local"
+        )
+    roles = [spec.role for spec in task.agents]
+    for role in config.ppo.opponents:
+        if role not in roles:
+            raise ConfigError(unknown("agent of ppo.opponents", role, roles))
+    learning = tuple(n for n, role in enumerate(roles) if role not in config.ppo.opponents)
+    if not learning:
+        raise ConfigError("ppo.opponents names all agents: at least one must learn")
+    found = Arena(task, config, learning)
+    device_of(config.ppo)
+    found.others(1, "check")  # names that are none are told before anything is written
+    found.games(1, "check")
+    return found
+
+
+def begin(config: RunConfig, folder: Path, watch: Observer) -> Run:
+    """Plays a new run into a folder; see `engine.run.train`."""
+    return _played(arena(config, watch.note), folder, watch, accept=False)
+
+
+def go_on(config: RunConfig, folder: Path, watch: Observer, accept: bool) -> Run:
+    """Continues a run from its last checkpoint."""
+    return _played(arena(config, watch.note), existing(folder), watch, accept)
+
+
+def measure(
+    folder: Path,
+    changes: Mapping[str, Any],
+    games: int,
+    note: Callable[[str], None],
+    *,
+    likeliest: bool = False,
+    scripts: Sequence[str] = (),
+    trust: Trust = False,
+) -> dict[str, list[list[float]]]:
+    """Each agent's return in so many games, (games, agents), of teams by name: the `learned` one,
+    the `untrained` one, and scripted players by `scripts`. All play the same first evenings; seats
+    that don't learn are played by the run's opponents.
+
+    `changes` are nested like the config, such as another scenario in `options`. Raises ConfigError
+    as `arena`, and where games have another shape than those that were learned in.
+    """
+    run = load_run(folder)
+    found = arena(of_run(existing(folder), changes, trust, note), note)
+    roles = [found.roles[seat] for seat in found.learning]
+    start = {**_untrained(found), "roles": roles}
+
+    def played(name: str) -> list[list[float]]:
+        on = found.games(games, "measured")
+        own = (
+            policy_of(run, on, roles, found.config.seed, likeliest)
+            if name == LEARNED
+            else policy_from(found.config.ppo, start, on, roles, found.config.seed)
+            if name == UNTRAINED
+            else found.script(name, found.learning, games, "measured", name)
+        )
+        return play_games(on, ((found.learning, own), *found.others(games, "measured")))
+
+    return {name: played(name) for name in (LEARNED, UNTRAINED, *scripts)}
+
+
+def _untrained(found: Arena) -> dict[str, Any]:
+    """The state of the team before its first batch."""
+    from orchestry.backends.ppo.learner import Learner, Seats
+
+    settings = found.config.ppo.model_copy(update={"games": 1})
+    games = found.games(1, "untrained")
+    return Learner(games, settings, Seats(found.learning), found.config.seed).state()
+
+
+def _played(found: Arena, folder: Path, watch: Observer, accept: bool) -> Run:
+    from orchestry.engine.run import in_own_loop
+
+    in_own_loop(_play(found, folder, watch, accept))
+    return load_run(folder)
+
+
+async def _play(found: Arena, folder: Path, watch: Observer, accept: bool) -> None:
+    import torch
+
+    config, start = found.config, time.monotonic()
+    with Store(folder, shortened=accept) as store, _threads(torch, config.ppo.threads):
+        digests = {**config_digests(config), **task_digests(found.task)}
+        ground = grounded(digests, store, accept)
+        store.write("config.yaml", config.to_yaml())
+        work = _Work(found, store, watch.note)
+        shape = "x".join(map(str, config.ppo.hidden))
+        store.journal.append(Opened(at=time.time(), provider="ppo", model=shape, **ground))
+        with heeding(work.stop), work.shown():
+            await work.play()
+        store.journal.append(Stopped(reason=work.reason, at=time.time()))
+        store.journal.sync()
+        figures = work.rows[-1] if work.rows else {}
+        told = summarise_journal(
+            folder, config.model_dump(mode="json"), books([*Run(folder).events]), []
+        )
+        own = {
+            "stopped": work.reason,
+            "strategy": "ppo",
+            "learning": {k: v for k, v in figures.items() if k != "at"},
+            "seconds": time.monotonic() - start,
+        }
+        store.write("summary.json", told.model_copy(update=own).model_dump_json(indent=2) + "\n")
+    if work.reason == "interrupted":
+        watch.note(f"interrupted: `orchestry resume {folder}` continues it")
+
+
+@contextmanager
+def _threads(torch: Any, count: int) -> Iterator[None]:
+    """In this context torch computes with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def device_of(settings: PpoConfig) -> str:
+    """Where networks are computed. Raises ConfigError for a GPU that is not there."""
+    import torch
+
+    there = torch.cuda.is_available()
+    if settings.device == "cuda" and not there:
+        raise ConfigError("ppo.device=cuda: no GPU was found; leave it out, or set cpu")
+    return "cuda" if there and settings.device != "cpu" else "cpu"
+
+
+@dataclass(slots=True)
+class _Work:
+    """The batches of one process."""
+
+    arena: Arena
+    store: Store
+    note: Callable[[str], None]
+    reason: Any = "done"
+    rows: list[dict[str, float]] = field(default_factory=list)
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    _trackers: list[Tracker] = field(default_factory=list)
+    _told: float = 0.0
+
+    @property
+    def settings(self) -> PpoConfig:
+        return self.arena.config.ppo
+
+    def stop(self) -> None:
+        """At Ctrl-C: after this batch."""
+        self.reason = "interrupted"
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Trackers are open in this context."""
+        self.rows = self._kept_rows()
+        shown = (_row(one) for one in self.rows)
+        self._trackers = show_rows(self.arena.config, self.store.folder, shown, self.note)
+        try:
+            yield
+        finally:
+            for tracker in self._trackers:
+                tracker.close()
+
+    async def play(self) -> None:
+        """Plays what is missing of the run's steps."""
+        learner = self._learner()
+        whole, began, first = self.settings.steps, time.monotonic(), learner.steps
+        saved = first
+        while learner.steps < whole and self.reason == "done":
+            before = learner.steps
+            figures, played = learner.iterate(whole)
+            row = {f"learn/{name}": value for name, value in figures.items()}
+            row["train/steps_per_sec"] = (learner.steps - first) / (time.monotonic() - began)
+            if _crossed(before, learner.steps, self.settings.evaluate_every):
+                row["evaluation/reward"] = self._evaluated(learner)
+            self._add(learner.steps, row, played)
+            last = learner.steps >= whole or self.reason != "done"
+            if last or _crossed(before, learner.steps, self.settings.checkpoint_every):
+                self._checkpoint(learner)
+                saved = learner.steps
+            await asyncio.sleep(0)  # signals are heeded here
+        if saved < learner.steps:  # a signal came between
+            self._checkpoint(learner)
+
+    def _learner(self) -> Learner:
+        """From the last checkpoint, or anew."""
+        from orchestry.backends.ppo.checkpoint import read
+        from orchestry.backends.ppo.learner import Learner, Seats
+
+        found, settings = self.arena, self.settings
+        learner = Learner(
+            found.games(settings.games, "games"),
+            settings,
+            Seats(found.learning, found.others(settings.games, "others")),
+            found.config.seed,
+            device_of(settings),
+        )
+        if (last := last_checkpoint(self.store.events)) is not None:
+            learner.restore(read(checkpoint_of(self.store.folder, last), learner.device))
+            self._recent.extend(last.state["recent"])
+        return learner
+
+    def _add(self, steps: int, figures: Mapping[str, float], played: Played) -> None:
+        """A row of progress.jsonl, to the trackers too, and at times a line for the user."""
+        self._recent.extend(played.returns)
+        games = self.rows[-1]["train/total_episodes"] if self.rows else 0
+        row = {"steps": steps, "at": time.time(), **figures}
+        if played.returns:
+            row["episode/reward"] = statistics.fmean(played.returns)
+            row["episode/length"] = statistics.fmean(played.lengths)
+        if self._recent:
+            row["train/avg_reward_100ep"] = statistics.fmean(self._recent)
+        row["train/total_episodes"] = games + len(played.returns)
+        self.rows.append(row)
+        self.store.append(PROGRESS, json.dumps(row) + "\n")
+        for tracker in self._trackers:
+            tracker.show([_row(row)])
+        if time.monotonic() - self._told >= _NOTE_S:
+            self._told = time.monotonic()
+            self.note(_said(row, self.settings.steps))
+
+    def _checkpoint(self, learner: Learner) -> None:
+        """Writes one, then journals it; older ones go."""
+        from orchestry.backends.ppo.checkpoint import FOLDER, save
+
+        past = [event for event in self.store.events if isinstance(event, Learned)]
+        number = past[-1].update + 1 if past else 1
+        name = f"{FOLDER}/{number:06}.pt"
+        path, games = self.store.folder / name, learner.games
+        shape = {
+            "roles": [self.arena.roles[seat] for seat in self.arena.learning],
+            "observed": games.observations.shape[-1],
+            "choices": list(games.choices),
+        }
+        save(path, {**learner.state(), **shape})
+        state = {
+            "checkpoint": name,
+            "digest": file_digest(path),
+            "steps": learner.steps,
+            "recent": list(self._recent),
+        }
+        event = Learned(update=number, state=state, at=time.time())
+        self.store.learned(event)
+        self.store.events.append(event)
+        for old in past[: -self.settings.keep + 1 or None]:
+            (self.store.folder / str(old.state["checkpoint"])).unlink(missing_ok=True)
+
+    def _evaluated(self, learner: Learner) -> float:
+        """The team's mean return as it is, in games of its own; learning does not depend on it."""
+        found = self.arena
+        games = found.games(self.settings.evaluate_games, "evaluation", learner.steps)
+        others = found.others(self.settings.evaluate_games, "evaluation", learner.steps)
+        roles = [found.roles[seat] for seat in found.learning]
+        own = policy_from(
+            self.settings, {**learner.state(), "roles": roles}, games, roles, found.config.seed
+        )
+        seats = ((found.learning, own), *others)
+        returns = play_games(games, seats)
+        return statistics.fmean(statistics.fmean(each) for each in returns)
+
+    def _kept_rows(self) -> list[dict[str, float]]:
+        """The rows up to the last checkpoint; later ones are dropped from the file."""
+        last = last_checkpoint(self.store.events)
+        steps = int(last.state["steps"]) if last else 0
+        rows = [row for row in progress(self.store.folder) if row["steps"] <= steps]
+        self.store.write(PROGRESS, "".join(f"{json.dumps(row)}\n" for row in rows))
+        return rows
+
+
+def _crossed(before: int, after: int, every: int) -> bool:
+    """Whether a multiple of `every` lies in (before, after]; 0: never."""
+    return bool(every) and before // every != after // every
+
+
+def _row(row: Mapping[str, float]) -> TrackerRow:
+    figures = {name: value for name, value in row.items() if name not in ("steps", "at")}
+    return TrackerRow(int(row["steps"]), row["at"], figures)
+
+
+def _said(row: Mapping[str, float], whole: int) -> str:
+    mean = row.get("train/avg_reward_100ep")
+    shown = "no game has ended yet" if mean is None else f"return {mean:.1f} over the last games"
+    speed = row["train/steps_per_sec"]
+    return f"step {row['steps']:,} of {whole:,}: {shown}, {speed:,.0f} steps/s"
+
+
+def progress(folder: Path) -> list[dict[str, float]]:
+    """The rows of progress.jsonl; a last line that a kill cut off is left out."""
+    path, rows = folder / PROGRESS, list[dict[str, float]]()
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows

@@ -1,0 +1,186 @@
+"""Runs of backend ppo: killed and resumed, interrupted, with opponents, measured, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestry.core.config import validate
+from orchestry.core.errors import ConfigError, StoreError
+from orchestry.engine.neural import PROGRESS, measure, progress
+from orchestry.engine.run import resume, train
+from orchestry.store.journal import Learned
+from orchestry.store.run import load_run
+
+SMALL = {"games": 16, "horizon": 8, "minibatch": 256, "steps": 1500, "checkpoint_every": 300}
+
+
+def _config(**ppo: Any) -> dict[str, Any]:
+    return {
+        "backend": "ppo",
+        "task": "bucket_brigade",
+        "options": {"scenario": "hard"},
+        "ppo": {**SMALL, **ppo},
+    }
+
+
+def _last(folder: Path) -> dict[str, Any]:
+    import torch
+
+    (event,) = [e for e in load_run(folder).events if isinstance(e, Learned)][-1:]
+    found: dict[str, Any] = torch.load(folder / event.state["checkpoint"], weights_only=True)
+    return found
+
+
+def _rows(folder: Path) -> list[dict[str, float]]:
+    timed = ("at", "train/steps_per_sec")
+    return [{k: v for k, v in row.items() if k not in timed} for row in progress(folder)]
+
+
+def test_a_run_leaves_rows_checkpoints_and_a_summary(tmp_path: Path) -> None:
+    run = train(_config(evaluate_every=500, evaluate_games=8), tmp_path / "run")
+    steps = [row["steps"] for row in progress(run.folder) if "learn/entropy" in row]
+    assert steps == list(range(128, 1537, 128))
+    assert sum("evaluation/reward" in row for row in progress(run.folder)) == 3
+    assert run.summary.stopped == "done"
+    assert run.summary.learning["steps"] == 1536
+    assert run.summary.learning["train/total_episodes"] > 50
+    kept = sorted(path.name for path in (run.folder / "checkpoints").iterdir())
+    assert len(kept) == 2  # ppo.keep
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"policies": "own", "opponents": {"agent_1": "rest_trap", "agent_3": "coordinator"}}],
+)
+def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path, changes: dict[str, Any]) -> None:
+    import torch
+
+    config = _config(steps=6000, **changes)
+    whole = train(config, tmp_path / "whole").folder
+    file, killed = tmp_path / "config.json", tmp_path / "killed"
+    file.write_text(json.dumps(config))
+    command = [sys.executable, "-m", "orchestry", "run", "--config", str(file), "--trust"]
+    with subprocess.Popen([*command, "--run-dir", str(killed)], stderr=subprocess.DEVNULL) as run:
+        while len(progress(killed)) < 12 and run.poll() is None:
+            time.sleep(0.005)
+        run.send_signal(signal.SIGKILL)
+    before = len(progress(killed))
+    assert before < 47, "it was killed before its end"
+    resume(killed)
+    assert _rows(killed) == _rows(whole)
+    one, other = _last(whole), _last(killed)
+    assert torch.equal(one["team"]["weights"], other["team"]["weights"])
+    assert torch.equal(one["adam"]["state"][0]["exp_avg"], other["adam"]["state"][0]["exp_avg"])
+
+
+def test_an_interrupt_leaves_a_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = ("ppo.games=16", "ppo.horizon=8", "ppo.minibatch=256", "ppo.steps=100M")
+    sets = [part for one in settings for part in ("--set", one)]
+    command = [sys.executable, "-m", "orchestry", "run", "--backend", "ppo"]
+    command += ["--task", "bucket_brigade", "--run-dir", str(folder), *sets]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        while len(progress(folder)) < 3 and run.poll() is None:
+            time.sleep(0.02)
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=30)
+    assert run.returncode == 130, said.decode()
+    assert b"orchestry resume" in said
+    done = int(_last(folder)["steps"])
+    assert done == progress(folder)[-1]["steps"]
+    more = resume(folder, {"ppo": {"steps": done + 256}})
+    assert more.summary.learning["steps"] == done + 256
+
+
+def test_opponents_play_their_seats_and_do_not_learn(tmp_path: Path) -> None:
+    first = train(_config(), tmp_path / "first").folder
+    opponents = {"agent_1": "free_rider", "agent_3": str(first)}
+    run = train(_config(opponents=opponents, policies="own"), tmp_path / "run")
+    state = _last(run.folder)
+    assert state["roles"] == ["agent_0", "agent_2"]
+    assert len(state["team"]["weights"]) == 2
+    found = measure(run.folder, {}, 20, print)
+    assert len(found["learned"]) == 20
+    assert len(found["learned"][0]) == 4
+
+
+def test_measured_teams_play_the_same_first_evenings(tmp_path: Path) -> None:
+    run = train(_config(), tmp_path / "run")
+    found = measure(run.folder, {}, 30, print, scripts=("always_rest", "random"))
+    assert found.keys() == {"learned", "untrained", "always_rest", "random"}
+    again = measure(run.folder, {}, 30, print, scripts=("always_rest", "random"))
+    assert found == again
+    easy = measure(run.folder, {"options": {"scenario": "easy"}}, 30, print)
+    assert easy["learned"] != found["learned"]
+    with pytest.raises(ConfigError, match="of the same size"):
+        measure(run.folder, {"options": {"agents": 6}}, 30, print)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"task": "tldr", "options": {}}, "can be played as arrays"),
+        ({"ppo": {"opponents": {"agent_9": "random"}}}, "agent_9"),
+        ({"ppo": {"opponents": {"agent_1": "nobody"}}}, "nobody"),
+        ({"ppo": {"opponents": {f"agent_{n}": "random" for n in range(4)}}}, "must learn"),
+        ({"ppo": {"steps": "10X"}}, "10M"),
+        ({"ppo": {"device": "cuda"}}, "no GPU"),
+        ({"options": {"rules": {"commitment_mode": "two_phase"}}}, "one phase"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_and_leaves_nothing(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        train({**_config(), **changes}, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_that_was_changed_is_refused(tmp_path: Path) -> None:
+    run = train(_config(), tmp_path / "run")
+    for file in (run.folder / "checkpoints").iterdir():
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(StoreError, match="was changed"):
+        measure(run.folder, {}, 4, print)
+    with pytest.raises(StoreError, match="was changed"):
+        resume(run.folder, {"ppo": {"steps": 3000}})
+
+
+def test_a_line_that_a_kill_cut_off_is_no_row(tmp_path: Path) -> None:
+    (tmp_path / PROGRESS).write_text('{"steps": 1, "at": 2.0}\n{"steps": 2, "a')
+    assert progress(tmp_path) == [{"steps": 1, "at": 2.0}]
+
+
+def test_steps_are_written_with_units() -> None:
+    ways = {"500k": 500_000, "10M": 10_000_000, "1.5m": 1_500_000, "1_000": 1000, 7: 7}
+    for said, number in ways.items():
+        assert validate({"ppo": {"steps": said}}).ppo.steps == number
+    for wrong in ("10X", "1.5", "", "-3", "nan"):
+        with pytest.raises(ConfigError):
+            validate({"ppo": {"steps": wrong}})
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_tensorboard_shows_the_names_that_the_docs_name(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    config = {**_config(), "trackers": {"tensorboard": True}}
+    run = train(config, tmp_path / "run")
+    (file,) = (run.folder / "tensorboard").glob("events*")
+    tags = {
+        value.tag: event.step
+        for event in EventFileLoader(str(file)).Load()
+        for value in event.summary.value
+    }
+    wanted = ("episode/reward", "episode/length", "train/avg_reward_100ep")
+    for name in (*wanted, "train/steps_per_sec", "train/total_episodes"):
+        assert tags[name] == 1536
