@@ -46,12 +46,15 @@ class PpoConfig(Frozen):
     minibatch: int = Field(4096, ge=2)
     """Actions per step of the optimizer, of each policy; a batch is split evenly."""
     learning_rate: float = Field(3e-3, gt=0)
+    """Of Adam."""
     anneal: bool = True
     """Lowers the learning rate to 0, in a straight line over the run's steps."""
     discount: float = Field(0.99, ge=0, le=1)
+    """Of a reward one step later."""
     trace: float = Field(0.95, ge=0, le=1)
     """Lambda of the generalised advantage estimates (arXiv 1506.02438)."""
     clip: float = Field(0.2, gt=0)
+    """An action's ratio to the policy that drew it is clipped to [1 - clip, 1 + clip]."""
     value_clip: float | None = Field(None, gt=0)
     """How far a value may move per batch, in units of scaled returns; None: any distance."""
     entropy: float = Field(0.01, ge=0)
@@ -76,6 +79,7 @@ class PpoConfig(Frozen):
     """By role: agents that don't learn. A scripted player of the task's, or the folder of a run of
     backend ppo, whose policy plays that seat."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Mark.RESUMABLE, Mark.OPERATIONAL] = "auto"
+    """Where networks are computed; `auto`: a GPU if there is one. Games are played on the CPU."""
     threads: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(1, ge=1)
     """Of the processor. At this size more than one rarely helps."""
     checkpoint_every: Annotated[Count, Mark.RESUMABLE] = Field(1_000_000, ge=1)

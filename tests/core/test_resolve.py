@@ -65,6 +65,8 @@ LISTS = {
     Mark.RESUMABLE: (
         *(*RESUMABLE, "judge.provider.timeout_s"),
         *("agents.NAME.provider.base_url", "agents.NAME.provider.timeout_s"),
+        *("ppo.steps", "ppo.device", "ppo.threads", "ppo.checkpoint_every", "ppo.keep"),
+        *("ppo.evaluate_every", "ppo.evaluate_games"),
     ),
     Mark.MOVABLE: (
         "behaviors.from",
@@ -83,6 +85,7 @@ LISTS = {
         *(*MUTE, "judge.provider.timeout_s", "behaviors.provider.timeout_s"),
         "agents.NAME.provider.timeout_s",
         *("learn.device", "learn.micro_tokens", "learn.gradient_checkpointing"),
+        *("ppo.device", "ppo.threads"),
     ),
     Mark.ADDRESS: (
         *("provider.base_url", "judge.provider.base_url", "agents.NAME.provider.base_url"),

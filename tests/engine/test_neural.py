@@ -79,7 +79,7 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path, changes: dict[
     assert _rows(killed) == _rows(whole)
     one, other = _last(whole), _last(killed)
     assert torch.equal(one["team"]["weights"], other["team"]["weights"])
-    assert torch.equal(one["adam"]["state"][0]["exp_avg"], other["adam"]["state"][0]["exp_avg"])
+    assert torch.equal(one["adam"]["mean"], other["adam"]["mean"])
 
 
 def test_an_interrupt_leaves_a_checkpoint(tmp_path: Path) -> None:

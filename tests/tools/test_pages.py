@@ -18,6 +18,7 @@ import orchestry
 from orchestry.cli import group, main
 from orchestry.core.config import validate
 from orchestry.core.resolve import settings_of
+from orchestry.task.registry import load_task
 from tools.reference import commands
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +94,8 @@ def test_every_page_of_commands_was_read() -> None:
 
 @pytest.mark.parametrize(("page", "name"), DOTTED)
 def test_a_name_in_a_sentence_exists(page: str, name: str) -> None:
+    if name.startswith("orchestry_tasks."):
+        load_task(name.split(".")[1])  # a task's modules are there once it is loaded
     resolve_name(name)
 
 

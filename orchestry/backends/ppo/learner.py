@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,10 +83,7 @@ class Learner:
         self._scale = RewardScale(shape, settings.discount, self.device)
         self._grad_PW = torch.zeros_like(self.team.flat_PW)
         self._grads = self.team.views(self._grad_PW)
-        self.team.flat_PW.grad = self._grad_PW
-        self._adam = torch.optim.Adam(
-            [self.team.flat_PW], settings.learning_rate, eps=_EPSILON, fused=True
-        )
+        self._adam, self._rate = Adam(self.team.flat_PW), settings.learning_rate
         self._random = torch.Generator(self.device).manual_seed(derive(seed, "actions"))
         self.steps = 0
         """Environment steps so far."""
@@ -103,9 +99,8 @@ class Learner:
     def iterate(self, whole: int | None = None) -> tuple[dict[str, float], Played]:
         """Plays a batch and learns from it. `whole`: the run's steps, over which the learning rate
         falls."""
-        if self.settings.anneal and whole:
-            left = max(0.0, 1 - self.steps / whole)
-            self._adam.param_groups[0]["lr"] = self.settings.learning_rate * left
+        left = max(0.0, 1 - self.steps / whole) if self.settings.anneal and whole else 1.0
+        self._rate = self.settings.learning_rate * left
         with torch.no_grad():
             batch, played = self._play()
             figures = self._learn(batch)
@@ -202,21 +197,25 @@ class Learner:
                 batch.values_TBS,
             )
         ]
-        seen_PMD = self.team.rows(batch.seen_TBSD.flatten(0, 1))
-        critic_PMI = self.team.critic_rows(batch.seen_TBSD.flatten(0, 1))
+        observed = [self.team.rows(batch.seen_TBSD.flatten(0, 1))]
+        if self.team.central:
+            observed.append(self.team.critic_rows(batch.seen_TBSD.flatten(0, 1)))
         figures = list[dict[str, Tensor]]()
         for last in [False] * (settings.passes - 1) + [True]:
-            for index in self._minibatches(seen_PMD.shape[1]):
-                rows = Rows(*(part[:, index] for part in flat))
-                one = self._step(seen_PMD[:, index], critic_PMI[:, index], rows, last)
+            for seen, *rest in self._minibatches([*observed, *flat]):
+                judged = rest.pop(0) if self.team.central else seen
+                one = self._step(seen, judged, Rows(*rest), last)
                 figures += [one] if last else []
         explained = _explained(flat[4], flat[3])
         return {**joined(figures), "explained_variance": explained}
 
-    def _minibatches(self, rows: int) -> Sequence[Tensor]:
-        parts = max(1, round(rows / self.settings.minibatch))
-        order = torch.randperm(rows, generator=self._random, device=self.device)
-        return order.tensor_split(parts)
+    def _minibatches(self, columns: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+        """Columns (P, M, ...) in a new order, in even parts."""
+        count = columns[0].shape[1]
+        order = torch.randperm(count, generator=self._random, device=self.device)
+        parts = max(1, round(count / self.settings.minibatch))
+        # Each shuffled as a whole: to take rows part by part costs a call for each.
+        return zip(*(torch.tensor_split(one[:, order], parts, 1) for one in columns), strict=True)
 
     def _step(
         self, seen_PMD: Tensor, critic_PMI: Tensor, rows: Rows, watched: bool
@@ -236,12 +235,12 @@ class Learner:
         acting = forward(team.actor_layers, seen_PMD)
         judging = forward(team.critic_layers, critic_PMI)
         weights = Weights(settings.clip, settings.value, settings.entropy, settings.value_clip)
-        found = gradient(acting[-1], judging[-1].squeeze(-1), rows, team.mask_HK, weights, watched)
+        found = gradient(acting[-1], judging[-1].squeeze(-1), rows, team.choices, weights, watched)
         backward(team.actor_layers, self._grads[0], acting, found.logits_PMA)
         backward(team.critic_layers, self._grads[1], judging, found.values_PMO)
         length_P1 = torch.linalg.vector_norm(self._grad_PW, dim=1, keepdim=True)
         self._grad_PW.mul_((settings.norm / (length_P1 + 1e-6)).clamp_(max=1.0))
-        self._adam.step()
+        self._adam.step(self._grad_PW, self._rate)
         return {**found.figures, "gradient_norm": length_P1.mean()} if watched else {}
 
     def state(self) -> dict[str, Any]:
@@ -249,7 +248,7 @@ class Learner:
         return {
             "steps": self.steps,
             "team": self.team.state(),
-            "adam": deepcopy(self._adam.state_dict()),
+            "adam": self._adam.state(),
             "scale": self._scale.state(),
             "random": self._random.get_state(),
             "games": {k: torch.from_numpy(v.copy()) for k, v in self.games.state().items()},
@@ -263,7 +262,7 @@ class Learner:
         """Goes on from a `state`, as if nothing had been between."""
         self.steps = state["steps"]
         self.team.restore(state["team"])
-        self._adam.load_state_dict(deepcopy(state["adam"]))  # else both would share tensors
+        self._adam.restore(state["adam"])
         self._scale.restore(state["scale"])
         self._random.set_state(state["random"])
         self.games.restore({k: v.numpy() for k, v in state["games"].items()})
@@ -272,6 +271,34 @@ class Learner:
         self._begun = state["begun"].numpy().copy()
         self._return_BN = state["returns"].numpy().copy()
         self._length_B = state["lengths"].numpy().copy()
+
+
+class Adam:
+    """Kingma and Ba, arXiv 1412.6980, algorithm 1, on one tensor: torch's own takes longer to look
+    at its arguments than this takes to compute."""
+
+    def __init__(self, weights: Tensor, decay: tuple[float, float] = (0.9, 0.999)) -> None:
+        self._weights, self._decay, self._steps = weights, decay, 0
+        self._mean, self._square = torch.zeros_like(weights), torch.zeros_like(weights)
+
+    def step(self, grad: Tensor, rate: float) -> None:
+        """Changes the weights in place."""
+        first, second = self._decay
+        self._steps += 1
+        self._mean.lerp_(grad, 1 - first)
+        self._square.mul_(second).addcmul_(grad, grad, value=1 - second)
+        scale = (self._square / (1 - second**self._steps)).sqrt_().add_(_EPSILON)
+        self._weights.addcdiv_(self._mean, scale, value=-rate / (1 - first**self._steps))
+
+    def state(self) -> dict[str, Any]:
+        """To go on from, exactly."""
+        return {"steps": self._steps, "mean": self._mean.clone(), "square": self._square.clone()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a `state`."""
+        self._steps = state["steps"]
+        self._mean.copy_(state["mean"])
+        self._square.copy_(state["square"])
 
 
 def _explained(values: Tensor, returns: Tensor) -> float:

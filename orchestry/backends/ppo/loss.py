@@ -1,7 +1,7 @@
 """PPO's loss for actions of several choices, and its gradient, written out.
 
 Schulman et al., arXiv 1707.06347, equation 9, as a loss: the clipped surrogate (7), the value's
-squared error, and the entropy. Shapes: P policies, M rows, H choices of up to K values.
+squared error, and the entropy. Shapes: P policies, M rows, H choices, A logits of all choices.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-IMPOSSIBLE = -1e9
-"""The logit of values that a choice does not have."""
+from orchestry.backends.ppo import kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,38 +28,17 @@ class Weights:
     found no gain in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """Actions of H choices, side by side in rows of K."""
-
-    sizes: tuple[int, ...]
-
-    @property
-    def width(self) -> int:
-        """K: the most values of a choice."""
-        return max(self.sizes)
-
-    @property
-    def outputs(self) -> int:
-        """Logits of a policy."""
-        return len(self.sizes) * self.width
-
-    def mask(self, device: torch.device) -> Tensor:
-        """(H, K), added to logits: 0, or IMPOSSIBLE."""
-        mask = torch.full((len(self.sizes), self.width), IMPOSSIBLE)
-        for row, size in zip(mask, self.sizes, strict=True):
-            row[:size] = 0.0
-        return mask.to(device)
+def logprobs(logits_PMA: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Of every value of each choice, (P, M, K), nats."""
+    return [part.log_softmax(-1) for part in torch.split(logits_PMA, list(sizes), -1)]
 
 
-def logprobs(logits_PMA: Tensor, mask_HK: Tensor) -> Tensor:
-    """Of every value of every choice, (P, M, H, K), nats."""
-    return (logits_PMA.view(*logits_PMA.shape[:-1], *mask_HK.shape) + mask_HK).log_softmax(-1)
-
-
-def of_actions(logprobs_PMHK: Tensor, actions_PMH: Tensor) -> Tensor:
+def of_actions(logprobs_H: Sequence[Tensor], actions_PMH: Tensor) -> Tensor:
     """Of the joint of all choices, (P, M), nats."""
-    return logprobs_PMHK.gather(-1, actions_PMH[..., None]).squeeze(-1).sum(-1)
+    own = [
+        each.gather(-1, actions_PMH[..., h, None]).squeeze(-1) for h, each in enumerate(logprobs_H)
+    ]
+    return torch.stack(own).sum(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,40 +67,71 @@ def gradient(
     logits_PMA: Tensor,
     values_PM: Tensor,
     rows: Rows,
-    mask_HK: Tensor,
+    sizes: Sequence[int],
     weights: Weights,
     watched: bool = False,
 ) -> Gradient:
-    """The gradient of the sum over P of the mean loss over M. `watched`: also figures."""
-    m = logits_PMA.shape[1]
-    logp_PMHK = logprobs(logits_PMA, mask_HK)
-    p_PMHK = logp_PMHK.exp()
-    drawn_PM = of_actions(logp_PMHK, rows.actions_PMH)
-    change_PM = drawn_PM - rows.logprobs_PM
+    """The gradient of the sum over P of the mean loss over M. `sizes`: values of each choice, whose
+    logits lie side by side. `watched`: also figures."""
+    by_logit = _on_cpu if logits_PMA.device.type == "cpu" else by_operations
+    grad_PMA, sums = by_logit(logits_PMA, rows, sizes, weights)
+    m, count = logits_PMA.shape[1], values_PM.numel()
+    error_PM, active_PM = _value_error(values_PM, rows, weights)
+    grad_value_PM = error_PM * (weights.value / m)
+    if active_PM is not None:
+        grad_value_PM = grad_value_PM * active_PM
+    figures = dict[str, Tensor]()
+    if watched:
+        figures = {
+            "entropy": sums[kernels.ENTROPY] / count,
+            "kl": sums[kernels.KL] / count,  # k3 of Schulman's note on approximating KL
+            "clip_fraction": sums[kernels.CLIPPED] / count,
+            "value_loss": error_PM.square().mean() / 2,
+        }
+    return Gradient(grad_PMA, grad_value_PM[..., None], figures)
+
+
+def _on_cpu(
+    logits_PMA: Tensor, rows: Rows, sizes: Sequence[int], weights: Weights
+) -> tuple[Tensor, Tensor]:
+    """By the logits, and sums over all rows."""
+    grad_PMA = torch.empty_like(logits_PMA)
+    sums = torch.zeros(3, dtype=torch.float64)
+    kernels.push(
+        logits_PMA.flatten(0, 1).numpy(),
+        np.asarray(sizes),
+        rows.actions_PMH.flatten(0, 1).numpy(),
+        rows.logprobs_PM.flatten().numpy(),
+        rows.advantages_PM.flatten().numpy(),
+        weights.clip,
+        weights.entropy,
+        float(logits_PMA.shape[1]),
+        grad_PMA.flatten(0, 1).numpy(),
+        sums.numpy(),
+    )
+    return grad_PMA, sums
+
+
+def by_operations(
+    logits_PMA: Tensor, rows: Rows, sizes: Sequence[int], weights: Weights
+) -> tuple[Tensor, Tensor]:
+    """The same by torch's operations, for a GPU."""
+    m, logp_H = logits_PMA.shape[1], logprobs(logits_PMA, sizes)
+    change_PM = of_actions(logp_H, rows.actions_PMH) - rows.logprobs_PM
     ratio_PM = change_PM.exp()
     # min(r A, clip(r) A) has a gradient where the clip does not bind.
     bound_PM = torch.where(rows.advantages_PM >= 0, 1.0 + weights.clip, 1.0 - weights.clip)
     free_PM = (ratio_PM - bound_PM) * rows.advantages_PM <= 0
     push_PM = ratio_PM * rows.advantages_PM * free_PM / -m
-    entropy_PMH = -(p_PMHK * logp_PMHK).sum(-1)
-    bonus_PMHK = p_PMHK * (logp_PMHK + entropy_PMH[..., None])
-    grad_PMHK = bonus_PMHK * (weights.entropy / m) - p_PMHK * push_PM[..., None, None]
-    grad_PMHK.scatter_add_(
-        -1, rows.actions_PMH[..., None], push_PM[..., None, None].expand(*entropy_PMH.shape, 1)
-    )
-    error_PM, active_PM = _value_error(values_PM, rows, weights)
-    grad_value_PM = error_PM * (weights.value / m)
-    figures = dict[str, Tensor]()
-    if watched:
-        figures = {
-            "entropy": entropy_PMH.sum(-1).mean(),
-            "kl": (ratio_PM - 1 - change_PM).mean(),  # k3 of Schulman's note on approximating KL
-            "clip_fraction": (~free_PM).float().mean(),
-            "value_loss": error_PM.square().mean() / 2,
-        }
-    if active_PM is not None:
-        grad_value_PM = grad_value_PM * active_PM
-    return Gradient(grad_PMHK.flatten(-2), grad_value_PM[..., None], figures)
+    entropy, grads = torch.zeros_like(ratio_PM), list[Tensor]()
+    for h, logp in enumerate(logp_H):
+        chance = logp.exp()
+        own = -(chance * logp).sum(-1)
+        entropy += own
+        grad = chance * ((logp + own[..., None]) * (weights.entropy / m) - push_PM[..., None])
+        grads.append(grad.scatter_add_(-1, rows.actions_PMH[..., h, None], push_PM[..., None]))
+    sums = torch.stack([entropy.sum(), (ratio_PM - 1 - change_PM).sum(), (~free_PM).sum()])
+    return torch.cat(grads, -1), sums
 
 
 def _value_error(values_PM: Tensor, rows: Rows, weights: Weights) -> tuple[Tensor, Tensor | None]:

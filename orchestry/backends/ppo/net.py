@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from orchestry.backends.ppo import kernels
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -55,8 +57,16 @@ def forward(layers: Sequence[tuple[Tensor, Tensor]], x_PMI: Tensor) -> list[Tens
     found = [x_PMI]
     for number, (weight, bias) in enumerate(layers):
         out = torch.baddbmm(bias, found[-1], weight)
-        found.append(out if number == len(layers) - 1 else out.tanh_())
+        found.append(out if number == len(layers) - 1 else _tanh_(out))
     return found
+
+
+def _tanh_(x: Tensor) -> Tensor:
+    """In place."""
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return x.tanh_()
+    kernels.tanh_(x.view(-1).numpy())
+    return x
 
 
 def backward(

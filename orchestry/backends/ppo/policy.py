@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from orchestry.backends.ppo.loss import Choices, logprobs, of_actions
+from orchestry.backends.ppo import kernels
+from orchestry.backends.ppo.loss import logprobs, of_actions
 from orchestry.backends.ppo.net import Layout, forward
 from orchestry.backends.ppo.running import Moments
 
@@ -19,7 +21,7 @@ _POLICY_GAIN, _CRITIC_GAIN = 0.01, 1.0
 class Team:
     """The policies of S seats, and their critics. P is 1 where all seats share one, else S.
 
-    Shapes: B games, S seats, D numbers of an observation, H choices of up to K values.
+    Shapes: B games, S seats, D numbers of an observation, H choices, A logits of all choices.
     """
 
     def __init__(
@@ -36,11 +38,10 @@ class Team:
         device: str = "cpu",
     ) -> None:
         self.seats, self.policies = seats, 1 if shared else seats
-        self.device, self._central, self._normalise = torch.device(device), central, normalise
-        self.choices = Choices(choices)
-        self.mask_HK = self.choices.mask(self.device)
+        self.device, self.central, self._normalise = torch.device(device), central, normalise
+        self.choices = choices
         seen = observed * (seats if central else 1) + (seats if central and shared else 0)
-        self.actor = Layout((observed, *hidden, self.choices.outputs))
+        self.actor = Layout((observed, *hidden, sum(choices)))
         self.critic = Layout((seen, *hidden, 1))
         size = self.actor.size + self.critic.size
         self.flat_PW = torch.zeros(self.policies, size, device=self.device)
@@ -79,7 +80,7 @@ class Team:
     def critic_rows(self, seen_BSD: Tensor) -> Tensor:
         """What critics see, (P, M, I). A central one sees all seats' observations, and which seat
         it speaks for if it is shared."""
-        if not self._central:
+        if not self.central:
             return self.rows(seen_BSD)
         whole_BSX = seen_BSD.flatten(1)[:, None].expand(-1, self.seats, -1)
         if self.policies == 1:
@@ -87,10 +88,10 @@ class Team:
             whole_BSX = torch.cat((whole_BSX, which), -1)
         return self.rows(whole_BSX)
 
-    def logprobs(self, seen_BSD: Tensor) -> Tensor:
-        """Of every value of every choice, (B, S, H, K), nats; of normalised observations."""
+    def logprobs(self, seen_BSD: Tensor) -> list[Tensor]:
+        """Of every value of each choice, (B, S, K), nats; of normalised observations."""
         logits_PMA = forward(self.actor_layers, self.rows(seen_BSD))[-1]
-        return self.games(logprobs(logits_PMA, self.mask_HK))
+        return logprobs(self.games(logits_PMA), self.choices)
 
     def values(self, seen_BSD: Tensor) -> Tensor:
         """Of each seat's state, (B, S), in units of scaled returns."""
@@ -99,13 +100,13 @@ class Team:
     def act(self, seen_BSD: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Actions (B, S, H) and their joint log-probabilities (B, S). Without a generator the
         likeliest."""
-        logp_BSHK = self.logprobs(seen_BSD)
-        if generator is None:
-            actions_BSH = logp_BSHK.argmax(-1)
-        else:  # the smallest of exponential waiting times, by rate
-            waits = torch.empty_like(logp_BSHK).exponential_(generator=generator)
-            actions_BSH = (logp_BSHK.exp() / waits).argmax(-1)
-        return actions_BSH, of_actions(logp_BSHK, actions_BSH)
+        logits_BSA = self.games(forward(self.actor_layers, self.rows(seen_BSD))[-1])
+        shape = (*logits_BSA.shape[:2], len(self.choices))
+        uniform_BSH = torch.full(shape, -1.0, device=self.device)
+        if generator is not None:
+            uniform_BSH.uniform_(generator=generator)
+        way = _on_cpu if self.device.type == "cpu" else by_operations
+        return way(logits_BSA.contiguous(), self.choices, uniform_BSH)
 
     def state(self) -> dict[str, Any]:
         """Weights, and what observations were like."""
@@ -115,3 +116,32 @@ class Team:
         """Goes on from a `state`."""
         self.flat_PW.copy_(state["weights"])
         self.seen.restore(state["seen"])
+
+
+def _on_cpu(
+    logits_BSA: Tensor, sizes: tuple[int, ...], uniform_BSH: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The actions that uniform numbers fall on, below 0 the likeliest; see `Team.act`."""
+    actions_BSH = torch.empty(uniform_BSH.shape, dtype=torch.int64)
+    logprobs_BS = torch.empty(uniform_BSH.shape[:2])
+    kernels.draw(
+        logits_BSA.flatten(0, 1).numpy(),
+        np.asarray(sizes),
+        uniform_BSH.flatten(0, 1).numpy(),
+        actions_BSH.flatten(0, 1).numpy(),
+        logprobs_BS.flatten().numpy(),
+    )
+    return actions_BSH, logprobs_BS
+
+
+def by_operations(
+    logits_BSA: Tensor, sizes: tuple[int, ...], uniform_BSH: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same by torch's operations, for a GPU."""
+    found, logp_H = list[Tensor](), logprobs(logits_BSA, sizes)
+    for h, logp in enumerate(logp_H):
+        sums, uniform = logp.exp().cumsum(-1), uniform_BSH[..., h, None]
+        fell = (sums <= uniform * sums[..., -1:]).sum(-1).clamp(max=logp.shape[-1] - 1)
+        found.append(torch.where(uniform[..., 0] < 0, logp.argmax(-1), fell))
+    actions_BSH = torch.stack(found, -1)
+    return actions_BSH, of_actions(logp_H, actions_BSH)

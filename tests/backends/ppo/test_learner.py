@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from orchestry.backends.ppo import kernels, policy
 from orchestry.backends.ppo.learner import Learner, Seats
 from orchestry.backends.ppo.loss import (
-    Choices,
     Rows,
     Weights,
+    _on_cpu,
     advantages,
+    by_operations,
     gradient,
     logprobs,
     of_actions,
@@ -30,10 +32,9 @@ from orchestry.task.vector import VectorTask
 @pytest.mark.parametrize("value_clip", [None, 0.3])
 def test_the_gradient_is_autograds(policies: int, value_clip: float | None) -> None:
     generator = torch.Generator().manual_seed(3)
-    choices, m = Choices((5, 2, 3)), 40
-    actor, critic = Layout((6, 8, 8, choices.outputs)), Layout((7, 8, 1))
+    sizes, m = (5, 2, 3), 40
+    actor, critic = Layout((6, 8, 8, sum(sizes))), Layout((7, 8, 1))
     weights = Weights(clip=0.2, value=0.7, entropy=0.05, value_clip=value_clip)
-    mask_HK = choices.mask(torch.device("cpu")).double()
 
     def drawn(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -41,15 +42,15 @@ def test_the_gradient_is_autograds(policies: int, value_clip: float | None) -> N
     flat_PW = drawn(policies, actor.size + critic.size) / 2
     x_PMI, y_PMI = drawn(policies, m, 6), drawn(policies, m, 7)
     actions_PMH = torch.stack(
-        [torch.randint(size, (policies, m), generator=generator) for size in choices.sizes], -1
+        [torch.randint(size, (policies, m), generator=generator) for size in sizes], -1
     )
-    before = of_actions(logprobs(drawn(policies, m, choices.outputs) / 3, mask_HK), actions_PMH)
+    before = of_actions(logprobs(drawn(policies, m, sum(sizes)) / 3, sizes), actions_PMH)
     rows = Rows(actions_PMH, before, *(drawn(policies, m) for _ in range(3)))
 
     learned_PW = flat_PW.clone().requires_grad_()
     acting = _plain(actor.layers(learned_PW[:, : actor.size]), x_PMI)
     values_PM = _plain(critic.layers(learned_PW[:, actor.size :]), y_PMI).squeeze(-1)
-    loss: Any = _loss(acting, values_PM, rows, choices, weights)
+    loss: Any = _loss(acting, values_PM, rows, sizes, weights)
     loss.backward()
 
     grad_PW = torch.zeros_like(flat_PW)
@@ -66,12 +67,37 @@ def test_the_gradient_is_autograds(policies: int, value_clip: float | None) -> N
                 ("critic", critic, slice(actor.size, None), y_PMI),
             )
         }
-        whole = gradient(outputs["actor"], outputs["critic"].squeeze(-1), rows, mask_HK, weights)
+        whole = gradient(outputs["actor"], outputs["critic"].squeeze(-1), rows, sizes, weights)
         own = whole.logits_PMA if layout is actor else whole.values_PMO
         backward(layers, layout.layers(grad_PW[:, part]), found, own)
     assert learned_PW.grad is not None
     gap = (grad_PW - learned_PW.grad).norm() / learned_PW.grad.norm()
     assert gap < 1e-12
+
+    logits_PMA = forward(actor.layers(flat_PW[:, : actor.size]), x_PMI)[-1]
+    (one, sums), (other, same) = (
+        way(logits_PMA, rows, sizes, weights) for way in (_on_cpu, by_operations)
+    )
+    assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+    assert torch.allclose(sums, same, rtol=1e-10)
+
+
+def test_the_quick_tanh_is_the_exact_one() -> None:
+    x = torch.linspace(-12, 12, 200_001)
+    wanted = x.double().tanh()
+    kernels.tanh_(x.numpy())
+    assert (x - wanted).abs().max() < 3e-7
+    assert x.abs().max() <= 1
+
+
+def test_both_ways_of_drawing_take_the_same_actions() -> None:
+    generator, sizes = torch.Generator().manual_seed(8), (7, 2, 4)
+    logits = torch.randn(500, 3, sum(sizes), generator=generator) * 3
+    for uniform in (torch.rand(500, 3, 3, generator=generator), torch.full((500, 3, 3), -1.0)):
+        one = policy._on_cpu(logits, sizes, uniform)
+        other = policy.by_operations(logits, sizes, uniform)
+        assert (one[0] == other[0]).float().mean() > 0.999  # a number may fall on an edge
+        assert torch.allclose(one[1], other[1], atol=1e-5) or uniform[0, 0, 0] >= 0
 
 
 def _plain(layers: Any, x: torch.Tensor) -> torch.Tensor:
@@ -82,13 +108,16 @@ def _plain(layers: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _loss(
-    logits: torch.Tensor, values: torch.Tensor, rows: Rows, choices: Choices, weights: Weights
+    logits: torch.Tensor,
+    values: torch.Tensor,
+    rows: Rows,
+    sizes: tuple[int, ...],
+    weights: Weights,
 ) -> torch.Tensor:
-    """Equation 9 choice by choice, without padding, with torch's own distributions."""
-    parts = logits.view(*logits.shape[:-1], len(choices.sizes), choices.width)
+    """Equation 9 with torch's own distributions."""
     own: list[Any] = [
-        torch.distributions.Categorical(logits=parts[..., h, :size])
-        for h, size in enumerate(choices.sizes)
+        torch.distributions.Categorical(logits=part)
+        for part in torch.split(logits, list(sizes), -1)
     ]
     logp = sum(one.log_prob(rows.actions_PMH[..., h]) for h, one in enumerate(own))
     entropy = sum(one.entropy() for one in own)
@@ -195,10 +224,10 @@ def test_actions_are_drawn_by_their_probabilities() -> None:
     team.flat_PW.normal_(generator=torch.Generator().manual_seed(0))
     seen = torch.ones(20_000, 1, 2)
     actions, logp = team.act(seen, torch.Generator().manual_seed(4))
-    chances = team.logprobs(seen[:1])[0, 0].exp()
+    chances = [one[0, 0].exp() for one in team.logprobs(seen[:1])]
     for choice, size in enumerate((3, 2)):
         counted = np.bincount(actions[:, 0, choice].numpy(), minlength=3)[:size] / 20_000
-        assert np.allclose(counted, chances[choice, :size].numpy(), atol=0.015)
+        assert np.allclose(counted, chances[choice].numpy(), atol=0.015)
     assert torch.allclose(logp, of_actions(team.logprobs(seen), actions))
 
 
