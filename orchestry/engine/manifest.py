@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -117,7 +117,13 @@ def write_manifest(
 
     Raises StoreError for a damaged manifest.
     """
-    found = _manifest(plan, sandbox_level)
+    record_ground(store, _manifest(plan, sandbox_level), clock)
+
+
+def record_ground(
+    store: Store, found: dict[str, Any], clock: Callable[[], float] = time.time
+) -> None:
+    """The same, of these facts."""
     path = store.folder / "manifest.json"
     if path.exists():
         kept = _read(path)
@@ -149,12 +155,7 @@ def _manifest(plan: Plan, sandbox_level: str) -> dict[str, Any]:
     asked = {role: backend.answering(role).provider for role in models}
     own = {role: {"provider": asked[role].name, "model": model} for role, model in models.items()}
     return {
-        "orchestry": __version__,
-        "run_directory_version": VERSION,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
-        "git_revision": _revision(),
+        **ground(PACKAGES),
         "prices": backend.prices.version,
         "sandbox": sandbox_level,
         "provider": provider.name,
@@ -163,6 +164,18 @@ def _manifest(plan: Plan, sandbox_level: str) -> dict[str, Any]:
         "deterministic": all(who.deterministic for who in (provider, *asked.values())),
         "model_sha256": getattr(provider, "sha256", None),
         **({"device": device} if (device := getattr(provider, "device", None)) else {}),
+    }
+
+
+def ground(packages: Sequence[str]) -> dict[str, Any]:
+    """Versions and revision."""
+    return {
+        "orchestry": __version__,
+        "run_directory_version": VERSION,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "packages": {name: found for name in packages if (found := _version(name))},
+        "git_revision": _revision(),
     }
 
 

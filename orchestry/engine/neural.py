@@ -32,6 +32,7 @@ from orchestry.engine.games import (
     policy_from,
     policy_of,
 )
+from orchestry.engine.manifest import ground, record_ground
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, of_run
 from orchestry.store.journal import Learned, Opened, Stopped
@@ -195,11 +196,12 @@ async def _play(found: Arena, folder: Path, watch: Observer, accept: bool) -> No
     config, start = found.config, time.monotonic()
     with Store(folder, shortened=accept) as store, _threads(torch, config.ppo.threads):
         digests = {**config_digests(config), **task_digests(found.task)}
-        ground = grounded(digests, store, accept)
+        changes = grounded(digests, store, accept)
         store.write("config.yaml", config.to_yaml())
+        record_ground(store, {**ground(_NEEDS), "device": device_of(config.ppo)})
         work = _Work(found, store, watch.note)
         shape = "x".join(map(str, config.ppo.hidden))
-        store.journal.append(Opened(at=time.time(), provider="ppo", model=shape, **ground))
+        store.journal.append(Opened(at=time.time(), provider="ppo", model=shape, **changes))
         with heeding(work.stop), work.shown():
             await work.play()
         store.journal.append(Stopped(reason=work.reason, at=time.time()))
