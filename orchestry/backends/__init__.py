@@ -18,7 +18,12 @@ from orchestry.task.base import BaseTask
 
 
 def backend_of(config: RunConfig) -> type[ApiBackend | LocalBackend]:
-    """The backend of a config."""
+    """The backend of a config. Raises ConfigError for one that is none of this kind."""
+    if config.backend == "ppo":
+        raise ConfigError(
+            "backend ppo plays a game's numbers, not its text: only `orchestry run`, `resume` and "
+            "`evaluate` take its runs"
+        )
     if config.backend == "local":
         return LocalBackend
     return TrainedBackend if plays_trained(config) else ApiBackend
@@ -39,11 +44,6 @@ def open_backend(
     missing API key is no error, but no call can be made. Raises ConfigError for a missing key,
     package, price or model, and for several processes with a backend other than local.
     """
-    if config.backend == "ppo":
-        raise ConfigError(
-            "backend ppo plays a game's numbers, not its text: only `orchestry run`, `resume` and "
-            "`evaluate` take it"
-        )
     here = launched(environ)
     if config.backend != "local" and here.processes > 1:
         raise ConfigError(

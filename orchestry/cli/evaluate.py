@@ -121,6 +121,11 @@ def _command(
     from orchestry.store.run import load_run
 
     if load_run(run).config.get("backend") == "ppo":
+        if update or samples or split != "test" or budget is not None:
+            raise ConfigError(
+                f"{run} is a run of backend ppo, whose last policy plays new games: --split, "
+                "--update, --samples and --budget have no meaning there (--episodes: how many)"
+            )
         return _games(run, sets or [], against or [], episodes or GAMES, trust, as_json)
     if sets or against:
         raise ConfigError("--set and --against are for runs of backend ppo")

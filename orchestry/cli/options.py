@@ -340,6 +340,12 @@ def config_from(**flags: Unpack[RunFlags]) -> RunConfig:
     file, sets, given = flags.get("file"), flags.get("sets") or [], _given(flags)
     chosen = [_preset(file)] if file else []
     backend = resolve(chosen, sets, given).backend
+    for key, named in (("ppo.steps", "--steps"), ("ppo.device", "--cpu")):
+        if key in given and backend != "ppo":
+            raise ConfigError(
+                f"{named} is for --backend ppo, and this is backend {backend}: leave it out "
+                "(--episodes says how long the others play)"
+            )
     config = resolve([*_backend_file(backend), *chosen], sets, given)
     if file and chosen == [file] and not file.resolve().is_relative_to(Path("configs").resolve()):
         from orchestry.engine.trust import check_trust

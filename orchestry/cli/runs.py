@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from orchestry.report.measures import Measures
     from orchestry.report.stats import Interval
     from orchestry.store.checkpoints import Which
+    from orchestry.task.vector import Script
 
 _P = ParamSpec("_P")
 R = TypeVar("R")
@@ -80,6 +81,17 @@ class Run(store.Run):
         from orchestry.engine.run import resume
 
         return with_methods(resume(self.folder, changes, observer, trust=trust, accept=accept))
+
+    def policy(self, likeliest: bool = False) -> Script:
+        """What a run of backend ppo learned: `policy.act(observations, begun)` gives the actions
+        (B, S, H) of B games for the S seats that learned; `begun` (B,) is not looked at.
+
+        Actions are drawn; with `likeliest` each is the likeliest. Raises ConfigError for a run of
+        another backend, and before its first checkpoint.
+        """
+        from orchestry.engine.neural import learned
+
+        return learned(self, likeliest)
 
     @watched
     def baselines(

@@ -168,6 +168,9 @@ class Score(Frozen):
     parts: tuple[Part, ...]
     feedback: str = ""
     tags: tuple[str, ...] = ()
+    returns: tuple[float, ...] = ()
+    """Of a game, each agent's raw return so far, in the order of the task's agents; () elsewhere.
+    Backend ppo learns from such numbers, the others from `total`."""
 
     @property
     def total(self) -> float:

@@ -161,6 +161,12 @@ def _local(run: Run) -> RunConfig:
     config = validate(run.config)
     if config.backend == "local":
         return config
+    if config.backend == "ppo":
+        raise ConfigError(
+            f"{run.folder} is a run of backend ppo, and there is nothing to export: "
+            "`orchestry.load_run(RUN).policy()` gives its policy, and a checkpoint is a file that "
+            "torch.load reads"
+        )
     raise ConfigError(
         f"{run.folder} is a run of backend {config.backend}, which learns prompts and holds no "
         "weights: leave out --merge and --agent, and its team's prompts are exported"

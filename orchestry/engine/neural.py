@@ -174,6 +174,15 @@ def measure(
     return {name: played(name) for name in (LEARNED, UNTRAINED, *scripts)}
 
 
+def learned(run: Run, likeliest: bool = False) -> Script:
+    """The last policy of a run, for the seats that it learned. Raises as `policy_of`."""
+    if run.config.get("backend") != "ppo":
+        raise ConfigError(f"{run.folder} is no run of backend ppo")
+    found = arena(of_run(run.folder), lambda text: None)
+    roles = [found.roles[seat] for seat in found.learning]
+    return policy_of(run, found.games(1, "shape"), roles, found.config.seed, likeliest)
+
+
 def _untrained(found: Arena) -> dict[str, Any]:
     """The state of the team before its first batch."""
     from orchestry.backends.ppo.learner import Learner, Seats

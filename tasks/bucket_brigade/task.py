@@ -111,13 +111,14 @@ class BucketBrigade(BaseTask[Game]):
         share = min(1.0, max(0.0, (nightly - low) / (high - low)))
         ruined = state.ring.houses.count(game.RUINED)
         tags = [UNREAD] * (state.unread > 0) + [CUT_OFF] * self._cut_off(state)
-        return self.score(
+        score = self.score(
             feedback=f"{ruined} of {len(state.ring.houses)} houses are ruined. Returns: "
             + ", ".join(f"{text.role(n)} {value:.1f}" for n, value in enumerate(returns))
             + ".",
             tags=tuple(tags),
             team=share,
         )
+        return score.model_copy(update={"returns": returns})
 
     def returns(self, state: Game) -> tuple[float, ...]:
         """Each agent's rewards so far, added up."""

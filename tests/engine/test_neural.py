@@ -184,3 +184,48 @@ def test_tensorboard_shows_the_names_that_the_docs_name(tmp_path: Path) -> None:
     wanted = ("episode/reward", "episode/length", "train/avg_reward_100ep")
     for name in (*wanted, "train/steps_per_sec", "train/total_episodes"):
         assert tags[name] == 1536
+
+
+def _said(*words: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "orchestry", *words]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_other_commands_say_that_they_do_not_take_such_a_run(tmp_path: Path) -> None:
+    folder = str(train(_config(), tmp_path / "run").folder)
+    for words in (["ask", folder, "x"], ["export", folder], ["distil", folder]):
+        code, said = _said(*words)
+        assert code in (1, 2), words
+        assert "unforeseen" not in said, words
+    code, said = _said("evaluate", folder, "--split", "dev")
+    assert code == 2
+    assert "new games" in said
+    code, said = _said("evaluate", folder, "--episodes", "20", "--against", "guard", "--json")
+    assert code == 0, said
+    teams = json.loads(said.splitlines()[-1])["teams"]
+    assert teams.keys() == {"learned", "untrained", "guard"}
+    assert len(teams["guard"]["by_agent"]) == 4
+
+
+def test_flags_of_the_learner_are_refused_elsewhere(tmp_path: Path) -> None:
+    for flag in (["--steps", "1k"], ["--cpu"]):
+        code, said = _said("run", "--task", "bucket_brigade", *flag)
+        assert code == 2
+        assert "backend ppo" in said
+    run = ["run", "--backend", "ppo", "--task", "bucket_brigade", "--run-name"]
+    assert "is no name" in _said(*run, "a/b")[1]
+    assert "give one" in _said(*run, "a", "--run-dir", str(tmp_path / "b"))[1]
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_policy_loads_in_three_lines(tmp_path: Path) -> None:
+    import numpy as np
+
+    import orchestry
+
+    train(_config(opponents={"agent_2": "guard"}), tmp_path / "run")
+    policy = orchestry.load_run(tmp_path / "run").policy(likeliest=True)
+    actions = policy.act(np.zeros((5, 3, 42), np.float32), np.ones(5, np.bool_))
+    assert actions.shape == (5, 3, 3)
+    assert (actions == actions[:1]).all()
