@@ -43,6 +43,8 @@ SECTIONS = {
     "joint": "Prompts and weights learned together",
     "bucket_teams": "Bucket Brigade: what scripted teams earn",
     "bucket_speed": "Bucket Brigade: steps per second",
+    "bucket_ppo": "Bucket Brigade: what PPO earns",
+    "ppo": "PPO's steps beside stable-baselines3's",
 }
 """Every section's name and heading, in the order of the page."""
 INTRO = (

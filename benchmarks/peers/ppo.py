@@ -1,0 +1,126 @@
+"""PPO's learner beside stable-baselines3's, on the same compiled games with equal settings.
+
+    python -m benchmarks.peers.ppo [--steps N] [--seeds N] [--write]
+
+Both learn Bucket Brigade with one policy for all four agents, on one thread, alternately, each in a
+process of its own; stable-baselines3 in `.envs/sb3`. Then both play the same 1,000 games. Steps are
+environment steps per second of CPU time: four actions each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, median, stdev
+from typing import Any
+
+from benchmarks import page
+from benchmarks.peers.overhead import python_of
+from benchmarks.peers.ppo_work import Work, plain
+from benchmarks.stats import columns
+from orchestry.core.intervals import student_95
+
+SCENARIOS = ("minimal_specialization", "chain_reaction", "rest_trap")
+LARGE = Work(
+    scenario=SCENARIOS[0],
+    steps=0,
+    games=256,
+    horizon=64,
+    passes=2,
+    minibatch=4096,
+    learning_rate=3e-3,
+    seed=0,
+)
+SMALL = replace(LARGE, games=8, horizon=512, passes=10, minibatch=64, learning_rate=3e-4)
+"""stable-baselines3's own defaults for passes, minibatch and learning rate."""
+SMALL_SHARE = 10
+"""Of steps in large batches: small ones take so much longer."""
+GOAL = 5.0
+Line = Mapping[str, Any]
+
+
+def play(contestant: str, work: Work) -> Line:
+    """One contestant once."""
+    python = sys.executable if contestant == "ppo" else python_of(contestant)
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(page.ROOT)}
+    done = subprocess.run(
+        [python, "-m", f"benchmarks.peers.with_{contestant}", plain(work)],
+        capture_output=True,
+        text=True,
+        env=environ,
+        cwd=page.ROOT,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{contestant} failed:\n{done.stderr[-3000:]}")
+    found: Line = json.loads(done.stdout.splitlines()[-1])
+    print(
+        f"{contestant} {work.scenario} {work.seed}: {_speed(found):,.0f} steps/s", file=sys.stderr
+    )
+    return found
+
+
+def _speed(line: Line) -> float:
+    return float(line["steps"] / line["cpu_s"])
+
+
+def row(work: Work, name: str, seeds: int) -> dict[str, str]:
+    """One setting in one scenario, over seeds."""
+    works = [replace(work, seed=seed) for seed in range(seeds)]
+    pairs = [(play("ppo", one), play("sb3", one)) for one in works]
+    ratios = [_speed(ours) / _speed(theirs) for ours, theirs in pairs]
+    gaps = [fmean(ours["returns"]) - fmean(theirs["returns"]) for ours, theirs in pairs]
+    return {
+        "batches": name,
+        "scenario": work.scenario,
+        "steps": f"{pairs[0][0]['steps']:,}",
+        "ours, steps/s": f"{median(_speed(ours) for ours, _ in pairs):,.0f}",
+        "sb3, steps/s": f"{median(_speed(theirs) for _, theirs in pairs):,.0f}",
+        "times": f"**{median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})",
+        "ours, return": _mean([fmean(ours["returns"]) for ours, _ in pairs]),
+        "sb3, return": _mean([fmean(theirs["returns"]) for _, theirs in pairs]),
+        "difference": _mean(gaps),
+    }
+
+
+def _mean(figures: Sequence[float]) -> str:
+    if len(figures) < 2:
+        return f"{figures[0]:.1f}"
+    half = student_95(len(figures) - 1) * stdev(figures) / len(figures) ** 0.5
+    return f"{fmean(figures):.1f} ± {half:.1f}"
+
+
+def main() -> None:
+    """Plays, prints, and with --write writes the section."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=500_000, help="in large batches")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    args = parser.parse_args()
+    small = replace(SMALL, steps=args.steps // SMALL_SHARE)
+    rows = [
+        row(replace(LARGE, steps=args.steps, scenario=name), "large", args.seeds)
+        for name in SCENARIOS
+    ] + [row(small, "small", args.seeds)]
+    body = (
+        f"{len(SCENARIOS)} scenarios, {args.seeds} seeds. Large batches: {LARGE.games} games of "
+        f"{LARGE.horizon} steps, {LARGE.passes} passes in minibatches of {LARGE.minibatch:,} "
+        f"(the defaults of `ppo.*`). Small ones: {SMALL.games} games of {SMALL.horizon} steps, "
+        f"{SMALL.passes} passes in minibatches of {SMALL.minibatch} (stable-baselines3's own). "
+        f"± is half a 95 % interval over seeds (Student's t). Goal: {GOAL:g} times.\n\n"
+        f"{columns(rows, figures=False)}"
+    )
+    print(body)
+    if args.write:
+        command = f"python -m benchmarks.peers.ppo --steps {args.steps} --seeds {args.seeds}"
+        page.write("ppo", f"{command} --write", body)
+
+
+if __name__ == "__main__":
+    main()
