@@ -168,7 +168,7 @@ class Score(Frozen):
     parts: tuple[Part, ...]
     feedback: str = ""
     tags: tuple[str, ...] = ()
-    returns: tuple[float, ...] = ()
+    returns: tuple[float, ...] = Field((), exclude_if=lambda found: not found)
     """Of a game, each agent's raw return so far, in the order of the task's agents; () elsewhere.
     Backend ppo learns from such numbers, the others from `total`."""
 
