@@ -171,7 +171,10 @@ def measure(
         )
         return play_games(on, ((found.learning, own), *found.others(games, "measured")))
 
-    return {name: played(name) for name in (LEARNED, UNTRAINED, *scripts)}
+    import torch
+
+    with _threads(torch, found.config.ppo.threads):
+        return {name: played(name) for name in (LEARNED, UNTRAINED, *scripts)}
 
 
 def learned(run: Run, likeliest: bool = False) -> Script:

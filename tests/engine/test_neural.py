@@ -20,6 +20,7 @@ from orchestry.engine.run import resume, train
 from orchestry.store.journal import Learned
 from orchestry.store.run import load_run
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {"games": 16, "horizon": 8, "minibatch": 256, "steps": 1500, "checkpoint_every": 300}
 
 

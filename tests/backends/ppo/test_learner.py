@@ -28,6 +28,9 @@ from orchestry.task.registry import load_task
 from orchestry.task.vector import VectorTask
 
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 @pytest.mark.parametrize("policies", [1, 3])
 @pytest.mark.parametrize("value_clip", [None, 0.3])
 def test_the_gradient_is_autograds(policies: int, value_clip: float | None) -> None:
