@@ -34,6 +34,12 @@ from orchestry.task.setup import task_digests
 
 FILE = KEPT / "bucket_ppo.jsonl"
 GAMES = 1000
+LEARNS = (
+    *("steps", "games", "horizon", "passes", "minibatch", "learning_rate", "anneal", "discount"),
+    *("trace", "clip", "value_clip", "entropy", "value", "norm", "hidden", "normalise", "scale"),
+    *("reward", "policies", "critic", "opponents"),
+)
+"""Keys of `ppo.*` that results depend on."""
 CURVE = 20
 """Points of a learning curve that are kept."""
 
@@ -53,7 +59,8 @@ def config(scenario: str, seed: int, steps: int) -> dict[str, Any]:
 
 def settings(scenario: str, steps: int) -> str:
     """A digest of all that a result depends on besides the seed."""
-    plain = validate(config(scenario, 0, steps)).ppo.model_dump(mode="json")
+    whole = validate(config(scenario, 0, steps)).ppo.model_dump(mode="json")
+    plain = {name: whole[name] for name in LEARNS}
     digests = task_digests(load_task("bucket_brigade"))
     rules = {name: digests[f"task/{name}.py"] for name in ("kernel", "scenario", "game", "experts")}
     text = json.dumps([plain, rules, GAMES], sort_keys=True)

@@ -27,7 +27,6 @@ from orchestry.core.ppo import PpoConfig
 from orchestry.task.registry import load_task
 from orchestry.task.vector import VectorTask
 
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
