@@ -33,6 +33,18 @@ def memory_gb(table: Path = Path("/proc/meminfo")) -> float | None:
     return int(found[0]) * 1024 / 1e9 if found else None
 
 
+def lacks_bfloat16(table: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this is an x86 processor without instructions for bfloat16: torch then converts every
+    number, and products take several times as long as in float32. False where the system has no
+    such table."""
+    try:
+        lines = table.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    flags = next((line.split() for line in lines if line.startswith("flags")), [])
+    return bool(flags) and not {"avx512_bf16", "amx_bf16"} & {*flags}
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """This process's place in a launch; by default it is the only one."""

@@ -15,9 +15,10 @@ import pytest
 from orchestry.backends import open_backend
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
-from orchestry.core.machine import Launch, cores, launched
+from orchestry.core.machine import Launch, cores, lacks_bfloat16, launched
 from orchestry.task.registry import load_task
 
+FLAGS = "processor\t: 0\nflags\t\t: fpu avx2 {}\n"
 SECOND = {"WORLD_SIZE": "4", "RANK": "1", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}
 
 
@@ -86,3 +87,20 @@ def test_another_process_than_the_first_says_nothing(
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks"),
+    [
+        (FLAGS.format("avx512f"), True),
+        (FLAGS.format("avx512_bf16"), False),
+        (FLAGS.format("amx_bf16"), False),
+        ("Features\t: fp asimd\n", False),  # not an x86
+    ],
+)
+def test_a_processor_says_whether_it_computes_bfloat16(
+    tmp_path: Path, text: str, lacks: bool
+) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    assert lacks_bfloat16(tmp_path / "cpuinfo") is lacks
+    assert lacks_bfloat16(tmp_path / "none") is False

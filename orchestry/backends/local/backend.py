@@ -27,7 +27,7 @@ from orchestry.backends.local.diagnostics import Learnt, drawn
 from orchestry.backends.local.drawing import Drawing
 from orchestry.backends.local.groups import group_sizes
 from orchestry.backends.local.lockstep import InStep, Lockstep
-from orchestry.backends.local.model import require_installed
+from orchestry.backends.local.model import require_installed, slow_half
 from orchestry.backends.local.ratings import hear, late_ones, notes
 from orchestry.backends.local.settings import as_chains, model_of, refuse, trees
 from orchestry.backends.local.weights import START, Weights
@@ -93,6 +93,11 @@ class LocalBackend(Backend):
         self._check_judge()
         if self.every is not None:
             self.notes += leftover(config.episodes, self.every)
+        if self.config.learn.dtype == "bfloat16" and slow_half(self.config.learn.device):
+            self.notes.append(
+                "this processor has no instructions for bfloat16, and converts every number: "
+                "learn.dtype=float32 is much faster here"
+            )
         self._played: dict[int, tuple[Tree[Any], Counterfactuals | None]] = {}
         """Trees of the episodes since the last update."""
         self._state: Mapping[str, Any] = {}

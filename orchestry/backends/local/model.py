@@ -26,7 +26,7 @@ from orchestry.core.digests import folder_digest, text_digest
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, reason
 from orchestry.core.files import Progress, cache, new_folder
-from orchestry.core.machine import Launch, launched
+from orchestry.core.machine import Launch, lacks_bfloat16, launched
 from orchestry.core.types import Message
 from orchestry.models import weights as models
 
@@ -472,6 +472,11 @@ def device_of(device: str = "auto") -> torch.device:
     if place.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device '{device}' is not available: choose auto or cpu")
     return _own_gpu(launched()) if place == torch.device("cuda") else place
+
+
+def slow_half(device: str) -> bool:
+    """Whether bfloat16 is computed on a CPU that has no instructions for it."""
+    return device_of(device).type == "cpu" and lacks_bfloat16()
 
 
 def plain_attention() -> None:
