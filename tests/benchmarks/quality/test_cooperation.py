@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,32 @@ from orchestry.task.registry import load_task
 def test_the_bank_has_the_sizes_asked_for_and_no_problem_twice(tmp_path: Path) -> None:
     bench = Bench(tmp_path, golds=12, test=6)
     problems = _read(bench.bank(GENERATED))
-    assert [one["split"] for one in problems if one["split"] != "dev"] == (
-        ["train"] * BANK_SIZE + ["test"] * 6
-    )
+    splits = [one["split"] for one in problems if one["split"] != "dev"]
+    assert BANK_SIZE // 4 < splits.count("train") < BANK_SIZE // 2
+    assert splits[-6:] == ["test"] * 6
+    assert splits.count("test") == 6
     assert {one["data"]["grade"] for one in problems} <= {1, 2}
     assert len({one["id"] for one in problems}) == len(problems)
     golds = _read(bench.bank(GOLDS))
     assert len(golds) == 12
-    assert all(one in problems and one["split"] == "train" for one in golds)
+    assert {one["split"] for one in golds} == {"train"}
     assert {one["split"] for one in _read(bench.bank(OWN))} == {"test"}
+
+
+def test_what_is_played_for_rewards_has_families_whose_gold_was_not_learned(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, golds=0, test=6)
+    golds = [_families(one) for one in _read(bench.bank(GOLDS))]
+    learned = {family for both in golds for family in both}
+    played = [_families(o) for o in _read(bench.bank(GENERATED)) if o["split"] != "test"]
+    assert all(both - learned for both in played)
+    assert len({family for both in played for family in both - learned}) > 40
+
+
+def _families(problem: dict[str, Any]) -> set[str]:
+    bodies = (problem["data"][name].partition("\n")[2] for name in ("gold_aux", "gold_main"))
+    return {re.sub(r"\d+", "", body) for body in bodies}
 
 
 def _read(bank: Path) -> list[dict[str, Any]]:
