@@ -51,7 +51,7 @@ class Moments:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Goes on from a `state`."""
         for name in ("count", "mean", "square"):
-            setattr(self, name, state[name].clone())
+            getattr(self, name).copy_(state[name])
 
 
 class RewardScale:
@@ -80,4 +80,4 @@ class RewardScale:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Goes on from a `state`."""
         self.moments.restore(state)
-        self._return_BN = state["return"].clone()
+        self._return_BN = state["return"].to(self._return_BN.device, copy=True)
