@@ -224,6 +224,8 @@ def test_a_check_goes_on_with_what_decides_no_question() -> None:
         *("task_path", "provider.base_url", "provider.timeout_s"),
         *("judge.provider.base_url", "judge.provider.timeout_s"),
         *(f"learn.{name}" for name in (*learn, "micro_tokens", "vllm_url")),
+        *(f"ppo.{name}" for name in ("steps", "device", "threads", "checkpoint_every", "keep")),
+        *("ppo.evaluate_every", "ppo.evaluate_games"),
     }
 
 
