@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from orchestry.core.resolve import Mark
 from orchestry.core.types import Frozen
@@ -90,3 +90,9 @@ class PpoConfig(Frozen):
     """Steps between two evaluations on games of their own; 0: none."""
     evaluate_games: Annotated[int, Mark.RESUMABLE] = Field(256, ge=2)
     """Games per evaluation."""
+
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        if self.games * self.horizon < 2:
+            raise ValueError("ppo.games x ppo.horizon is 1: a batch needs at least 2 steps")
+        return self

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from orchestry.core.concurrency import heeding
 from orchestry.core.config import RunConfig
 from orchestry.core.digests import file_digest
 from orchestry.core.distribution import install
-from orchestry.core.errors import ConfigError, unknown
+from orchestry.core.errors import ConfigError, LearnError, unknown
 from orchestry.core.ppo import PpoConfig
 from orchestry.core.seeds import derive
 from orchestry.engine.changes import config_digests, grounded
@@ -295,6 +296,11 @@ class _Work:
         while learner.steps < whole and self.reason == "done":
             before = learner.steps
             figures, played = learner.iterate(whole)
+            if lost := [name for name, value in figures.items() if not isfinite(value)]:
+                raise LearnError(
+                    f"step {learner.steps}: {', '.join(lost)} are no longer finite: begin again "
+                    "with a lower ppo.learning_rate; the last checkpoint is from before"
+                )
             row = {f"learn/{name}": value for name, value in figures.items()}
             row["train/steps_per_sec"] = (learner.steps - first) / (time.monotonic() - began)
             if _crossed(before, learner.steps, self.settings.evaluate_every):

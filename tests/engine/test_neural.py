@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestry.core.config import validate
-from orchestry.core.errors import ConfigError, StoreError
+from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.engine.neural import PROGRESS, measure, progress
 from orchestry.engine.run import resume, train
 from orchestry.store.journal import Learned
@@ -135,6 +135,7 @@ def test_measured_teams_play_the_same_first_evenings(tmp_path: Path) -> None:
         ({"ppo": {"opponents": {f"agent_{n}": "random" for n in range(4)}}}, "must learn"),
         ({"ppo": {"steps": "10X"}}, "10M"),
         ({"ppo": {"device": "cuda"}}, "no GPU"),
+        ({"ppo": {"games": 1, "horizon": 1}}, "at least 2 steps"),
         ({"options": {"rules": {"commitment_mode": "two_phase"}}}, "one phase"),
     ],
 )
@@ -230,3 +231,9 @@ def test_a_policy_loads_in_three_lines(tmp_path: Path) -> None:
     actions = policy.act(np.zeros((5, 3, 42), np.float32), np.ones(5, np.bool_))
     assert actions.shape == (5, 3, 3)
     assert (actions == actions[:1]).all()
+
+
+def test_numbers_that_are_no_longer_finite_end_the_run(tmp_path: Path) -> None:
+    with pytest.raises(LearnError, match=r"lower ppo\.learning_rate"):
+        train(_config(learning_rate=1e30, steps=20_000), tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
