@@ -144,7 +144,7 @@ def _command(
     return _beside(found, began, show_best=show_best, as_json=as_json)
 
 
-# --- games as arrays ----
+# --- games as arrays ------------------------------------------------------------------------------
 
 
 def _games(
@@ -154,14 +154,14 @@ def _games(
     from rich.table import Table
 
     from orchestry.cli.screen import console
+    from orchestry.cli.watch import watching
     from orchestry.core.resolve import settings_of
     from orchestry.engine.neural import measure
     from orchestry.report.stats import interval
 
-    def note(text: str) -> None:
-        typer.echo(f"\u00b7 {text}", err=True)
-
-    found = measure(run, settings_of(sets), games, note, scripts=against, trust=trusting(trust))
+    with watching(verbose=False) as observer:
+        changes, note = settings_of(sets), observer.note
+        found = measure(run, changes, games, note, scripts=against, trust=trusting(trust))
     means = {
         team: [interval([sum(one) / len(one) for one in returns])]
         + [interval(own) for own in zip(*returns, strict=True)]

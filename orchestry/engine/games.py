@@ -33,8 +33,6 @@ def policy_of(
     """The last policy of a run of backend ppo, for these roles of these games. `likeliest`: it
     takes the likeliest action each time, and draws none. Raises ConfigError for another run, and
     where it was learned in games of another shape."""
-    import torch
-
     from orchestry.backends.ppo.checkpoint import read
 
     if run.config.get("backend") != "ppo":
@@ -42,7 +40,7 @@ def policy_of(
     last = last_checkpoint(run.events)
     if last is None:
         raise ConfigError(f"{run.folder} has no checkpoint yet: let it play on")
-    state = read(checkpoint_of(run.folder, last), torch.device("cpu"))
+    state = read(checkpoint_of(run.folder, last))
     return policy_from(PpoConfig(**run.config["ppo"]), state, games, roles, seed, likeliest)
 
 

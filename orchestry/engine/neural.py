@@ -14,15 +14,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestry.backends.local.model import device_of
 from orchestry.core.concurrency import heeding
 from orchestry.core.config import RunConfig
 from orchestry.core.digests import file_digest
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, LearnError, unknown
+from orchestry.core.files import json_lines
 from orchestry.core.ppo import PpoConfig
 from orchestry.core.seeds import derive
 from orchestry.engine.changes import config_digests, grounded
@@ -104,8 +107,6 @@ class Arena:
 
 def arena(config: RunConfig, note: Callable[[str], None]) -> Arena:
     """Makes all checks that cost nothing; raises ConfigError or TaskError."""
-    from importlib.util import find_spec
-
     if missing := [name for name in _NEEDS if find_spec(name) is None]:
         raise ConfigError(f"backend ppo needs {', '.join(missing)}: {install('ppo')}")
     check_trackers(config.trackers)
@@ -123,7 +124,7 @@ def arena(config: RunConfig, note: Callable[[str], None]) -> Arena:
     if not learning:
         raise ConfigError("ppo.opponents names all agents: at least one must learn")
     found = Arena(task, config, learning)
-    device_of(config.ppo)
+    device_of(config.ppo.device)
     found.others(1, "check")  # names that are none are told before anything is written
     found.games(1, "check")
     return found
@@ -145,7 +146,6 @@ def measure(
     games: int,
     note: Callable[[str], None],
     *,
-    likeliest: bool = False,
     scripts: Sequence[str] = (),
     trust: Trust = False,
 ) -> dict[str, list[list[float]]]:
@@ -164,7 +164,7 @@ def measure(
     def played(name: str) -> list[list[float]]:
         on = found.games(games, "measured")
         own = (
-            policy_of(run, on, roles, found.config.seed, likeliest)
+            policy_of(run, on, roles, found.config.seed)
             if name == LEARNED
             else policy_from(found.config.ppo, start, on, roles, found.config.seed)
             if name == UNTRAINED
@@ -211,7 +211,7 @@ async def _play(found: Arena, folder: Path, watch: Observer, accept: bool) -> No
         digests = {**config_digests(config), **task_digests(found.task)}
         changes = grounded(digests, store, accept)
         store.write("config.yaml", config.to_yaml())
-        record_ground(store, {**ground(_NEEDS), "device": device_of(config.ppo)})
+        record_ground(store, {**ground(_NEEDS), "device": str(device_of(config.ppo.device))})
         work = _Work(found, store, watch.note)
         shape = "x".join(map(str, config.ppo.hidden))
         store.journal.append(Opened(at=time.time(), provider="ppo", model=shape, **changes))
@@ -243,16 +243,6 @@ def _threads(torch: Any, count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def device_of(settings: PpoConfig) -> str:
-    """Where networks are computed. Raises ConfigError for a GPU that is not there."""
-    import torch
-
-    there = torch.cuda.is_available()
-    if settings.device == "cuda" and not there:
-        raise ConfigError("ppo.device=cuda: no GPU was found; leave it out, or set cpu")
-    return "cuda" if there and settings.device != "cpu" else "cpu"
 
 
 @dataclass(slots=True)
@@ -325,10 +315,10 @@ class _Work:
             settings,
             Seats(found.learning, found.others(settings.games, "others")),
             found.config.seed,
-            device_of(settings),
+            str(device_of(settings.device)),
         )
         if (last := last_checkpoint(self.store.events)) is not None:
-            learner.restore(read(checkpoint_of(self.store.folder, last), learner.device))
+            learner.restore(read(checkpoint_of(self.store.folder, last)))
             self._recent.extend(last.state["recent"])
         return learner
 
@@ -419,7 +409,7 @@ def _said(row: Mapping[str, float], whole: int) -> str:
 def progress(folder: Path) -> list[dict[str, float]]:
     """The rows of progress.jsonl; a last line that a kill cut off is left out."""
     path, rows = folder / PROGRESS, list[dict[str, float]]()
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for _, line in json_lines(path.read_bytes()) if path.exists() else ():
         try:
             rows.append(json.loads(line))
         except ValueError:

@@ -126,7 +126,7 @@ class BucketBrigade(BaseTask[Game]):
         return tuple(sum(agent) for agent in nights)
 
     def vectors(self, games: int, seed: int) -> vector.Vectors:
-        """So many games as arrays (extra `envs`), for backend ppo."""
+        """So many games as arrays (extra `ppo`), for backend ppo."""
         from .vectors import Games
 
         if self._two_phases:

@@ -24,31 +24,8 @@ class Games:
         self._rules = kernel.rules(scenario, max_nights)
         self._on, self._seen = kernel.opened(scenario, games, seed)
         kernel.begin(self._rules, self._on, self._seen, kernel.NO_LUCK)
-
-    @property
-    def observations(self) -> NDArray[np.float32]:
-        """(B, N, D)"""
-        return self._seen.observations
-
-    @property
-    def final(self) -> NDArray[np.float32]:
-        """(B, N, D)"""
-        return self._seen.final
-
-    @property
-    def rewards(self) -> NDArray[np.float64]:
-        """(B, N)"""
-        return self._seen.rewards
-
-    @property
-    def ended(self) -> NDArray[np.bool_]:
-        """(B,)"""
-        return self._seen.ended
-
-    @property
-    def cut(self) -> NDArray[np.bool_]:
-        """(B,)"""
-        return self._seen.cut
+        self.observations, self.final = self._seen.observations, self._seen.final
+        self.rewards, self.ended, self.cut = self._seen.rewards, self._seen.ended, self._seen.cut
 
     def step(self, actions: NDArray[np.int8]) -> None:
         """A night of every game, or its first phase."""

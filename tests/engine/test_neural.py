@@ -134,7 +134,7 @@ def test_measured_teams_play_the_same_first_evenings(tmp_path: Path) -> None:
         ({"ppo": {"opponents": {"agent_1": "nobody"}}}, "nobody"),
         ({"ppo": {"opponents": {f"agent_{n}": "random" for n in range(4)}}}, "must learn"),
         ({"ppo": {"steps": "10X"}}, "10M"),
-        ({"ppo": {"device": "cuda"}}, "no GPU"),
+        ({"ppo": {"device": "cuda"}}, "not available"),
         ({"ppo": {"games": 1, "horizon": 1}}, "at least 2 steps"),
         ({"options": {"rules": {"commitment_mode": "two_phase"}}}, "one phase"),
     ],

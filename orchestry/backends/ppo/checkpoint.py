@@ -29,11 +29,11 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
     write_atomic(path, content.getvalue())
 
 
-def read(path: Path, device: torch.device) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
     """A learner's state. Only tensors and numbers are read: no code. Raises StoreError for a
     missing or damaged file."""
     try:
-        # Generators and games live on the CPU; `restore` copies weights to where they belong.
+        # `restore` copies the parts to where they belong.
         found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise StoreError(
