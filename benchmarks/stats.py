@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
 from orchestry.core.errors import StoreError
-from orchestry.core.intervals import wilson
+from orchestry.core.intervals import student_95, wilson
 from orchestry.report import stats
 from orchestry.report.stats import Interval
 from orchestry.report.text import table
@@ -80,6 +80,14 @@ def crossed(rows: Rows) -> Interval:
     means = np.sort(np.einsum("dp,ps,ds->d", weights_DP, figures_PS, weights_DS))
     tail = round((1 - stats.LEVEL) / 2 * stats.DRAWS)
     return Interval(float(figures_PS.mean()), float(means[tail]), float(means[-tail - 1]))
+
+
+def over_seeds(figures: Sequence[float], form: str = ".1f") -> str:
+    """The mean, and half a 95 % interval by Student's t; a single figure has none."""
+    if len(figures) < 2:
+        return f"{figures[0]:{form}} (one seed)"
+    half = student_95(len(figures) - 1) * stdev(figures) / len(figures) ** 0.5
+    return f"{fmean(figures):{form}} ± {half:{form}}"
 
 
 def columns(rows: Sequence[Mapping[str, str]], figures: bool = True) -> str:

@@ -14,16 +14,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
 
 from benchmarks import page
 from benchmarks.peers.overhead import python_of
 from benchmarks.peers.ppo_work import Work, plain
-from benchmarks.stats import columns
-from orchestry.core.intervals import student_95
+from benchmarks.stats import columns, over_seeds
 
 SCENARIOS = ("minimal_specialization", "chain_reaction", "rest_trap")
 LARGE = Work(
@@ -81,17 +80,10 @@ def row(work: Work, name: str, seeds: int) -> dict[str, str]:
         "ours, steps/s": f"{median(_speed(ours) for ours, _ in pairs):,.0f}",
         "sb3, steps/s": f"{median(_speed(theirs) for _, theirs in pairs):,.0f}",
         "times": f"**{median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})",
-        "ours, return": _mean([fmean(ours["returns"]) for ours, _ in pairs]),
-        "sb3, return": _mean([fmean(theirs["returns"]) for _, theirs in pairs]),
-        "difference": _mean(gaps),
+        "ours, return": over_seeds([fmean(ours["returns"]) for ours, _ in pairs]),
+        "sb3, return": over_seeds([fmean(theirs["returns"]) for _, theirs in pairs]),
+        "difference": over_seeds(gaps),
     }
-
-
-def _mean(figures: Sequence[float]) -> str:
-    if len(figures) < 2:
-        return f"{figures[0]:.1f}"
-    half = student_95(len(figures) - 1) * stdev(figures) / len(figures) ** 0.5
-    return f"{fmean(figures):.1f} ± {half:.1f}"
 
 
 def main() -> None:

@@ -17,16 +17,15 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from benchmarks import page
 from benchmarks.kept import KEPT
 from benchmarks.peers.bucket_speed import module
 from benchmarks.quality.bucket_teams import ARCHETYPES, COMMON
-from benchmarks.stats import columns
+from benchmarks.stats import columns, over_seeds
 from orchestry.core.config import validate
-from orchestry.core.intervals import student_95
 from orchestry.engine.neural import LEARNED, UNTRAINED, measure, progress
 from orchestry.engine.run import resume, train
 from orchestry.task.registry import load_task
@@ -116,11 +115,10 @@ def row(scenario: str, lines: Sequence[Line]) -> dict[str, str]:
     """A scenario's cells; in bold the most. A scripted team's is the mean over the seeds' games."""
     own = module("experts").UPSTREAMS.get(scenario)
     earned = [one["returns"][LEARNED] for one in lines]
-    half = student_95(len(earned) - 1) * stdev(earned) / len(earned) ** 0.5 if earned[1:] else 0.0
     means = {team: fmean(one["returns"][team] for one in lines) for team in lines[0]["returns"]}
     best = max(means, key=lambda team: means[team])
     texts = {team: f"{mean:.0f}" for team, mean in means.items()}
-    texts[LEARNED] += f" ± {half:.0f}" if earned[1:] else " (one seed)"
+    texts[LEARNED] = over_seeds(earned, ".0f")
     texts[best] = f"**{texts[best]}**"
     names = {LEARNED: "PPO", **({own: "its expert"} if own else {})}
     cells = {names.get(team, team): text for team, text in texts.items()}

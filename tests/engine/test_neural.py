@@ -205,7 +205,8 @@ def test_other_commands_say_that_they_do_not_take_such_a_run(tmp_path: Path) -> 
     assert "new games" in said
     code, said = _said("evaluate", folder, "--episodes", "20", "--against", "guard", "--json")
     assert code == 0, said
-    teams = json.loads(said.splitlines()[-1])["teams"]
+    (line,) = (line for line in said.splitlines() if line.startswith("{"))  # stdout; notes follow
+    teams = json.loads(line)["teams"]
     assert teams.keys() == {"learned", "untrained", "guard"}
     assert len(teams["guard"]["by_agent"]) == 4
 
