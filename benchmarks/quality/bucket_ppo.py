@@ -96,6 +96,7 @@ def play(scenario: str, seed: int, steps: int, folder: Path) -> Line:
         "at": datetime.now(UTC).isoformat(timespec="minutes"),
         "steps_per_sec": round(run.summary.learning["train/steps_per_sec"]),
         "returns": {team: round(_mean(games), 2) for team, games in returns.items()},
+        "nights": round(rows[-1]["episode/length"], 1),
         "by_agent": [round(fmean(own), 2) for own in zip(*returns[LEARNED], strict=True)],
         "curve": [
             [int(row["steps"]), round(row["train/avg_reward_100ep"], 1)]
@@ -122,7 +123,8 @@ def row(scenario: str, lines: Sequence[Line]) -> dict[str, str]:
     texts[best] = f"**{texts[best]}**"
     names = {LEARNED: "PPO", **({own: "its expert"} if own else {})}
     cells = {names.get(team, team): text for team, text in texts.items()}
-    return {"scenario": scenario, "its expert": "", **cells}
+    nights = f"{fmean(one['nights'] for one in lines):.0f}"
+    return {"scenario": scenario, "nights": nights, "its expert": "", **cells}
 
 
 def report(found: Mapping[tuple[str, int], Line], steps: int) -> str:
@@ -131,7 +133,7 @@ def report(found: Mapping[tuple[str, int], Line], steps: int) -> str:
     by_name = {
         name: [line for (own, _), line in sorted(found.items()) if own == name] for name in names
     }
-    heads = ("scenario", "PPO", UNTRAINED, *COMMON, *ARCHETYPES, "its expert")
+    heads = ("scenario", "PPO", "nights", UNTRAINED, *COMMON, *ARCHETYPES, "its expert")
     rows = [row(name, lines) for name, lines in by_name.items()]
     table = columns([{head: one[head] for head in heads} for one in rows], figures=False)
     missing = [name for name in module("scenario").names() if name not in names]
@@ -141,7 +143,9 @@ def report(found: Mapping[tuple[str, int], Line], steps: int) -> str:
         f"Mean return per agent over {GAMES} games that nobody has learned in, the same for all "
         f"teams of a seed; PPO after {steps:,} environment steps with the defaults of `ppo.*`, one "
         "policy for all four agents, learned from the team's mean reward; ± is half a 95 % "
-        f"interval over seeds (Student's t). In bold the most. Seeds: {min(seeds.values())} to "
+        f"interval over seeds (Student's t). In bold the most. `nights`: the mean length of PPO's games at the end of "
+        "learning; returns are sums over nights, so a team that lets a fire burn on earns more "
+        "where fires last. Seeds: {min(seeds.values())} to "
         f"{max(seeds.values())} per scenario.{left}\n\n{table}\n\n"
         f"Learning took {_speeds(found)} environment steps per second, on one core that other "
         "work shared."
