@@ -458,3 +458,15 @@ def test_each_update_is_shown_at_the_last_episode_that_it_learned_from(
         assert [x for _, x in found[f"learn/{key}"]] == pytest.approx(expected)
     for agent, norm in updates[-1]["norms"].items():
         assert found[f"learn/norms/{agent}"][-1][1] == pytest.approx(norm)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lacks"), [("bfloat16", True), ("bfloat16", False), ("float32", True)]
+)
+def test_bfloat16_without_instructions_for_it_is_noted(
+    model: str, tasks: Path, dtype: str, lacks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestry.backends.local.model.lacks_bfloat16", lambda: lacks)
+    plan = prepare(config(model, tasks, f"learn.dtype={dtype}", "learn.device=cpu"))
+    told = any("no instructions for bfloat16" in note for note in plan.backend.notes)
+    assert told is (dtype == "bfloat16" and lacks)
