@@ -80,12 +80,13 @@ def _check(
     """
     from orchestry.cli.console import say
     from orchestry.core.config import resolve
+    from orchestry.engine.games import seat_policy
     from orchestry.task.setup import playable
 
     errors = console(stderr=True)
     say(errors, f"loading task {name}, then playing it with odd, empty and gold answers")
     config = resolve((), sets or [], {"task": name, "task_path": task_path or ()})
-    task = playable(config, lambda text: say(errors, f"warning: {text}"))
+    task = playable(config, lambda text: say(errors, f"warning: {text}"), seat_policy)
     findings = asyncio.run(_findings(task, allow_unsafe_code))
     ok = all(finding.ok for finding in findings)
     if as_json:

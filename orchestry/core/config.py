@@ -122,6 +122,11 @@ class SamplingConfig(Frozen):
     """Strings that end an answer."""
 
 
+def _several(value: Any) -> Any:
+    """A name alone, or a list of names."""
+    return (value,) if isinstance(value, str) else value
+
+
 class AgentConfig(Frozen):
     """Settings of one agent that override the task, `provider` and `sampling`."""
 
@@ -134,6 +139,11 @@ class AgentConfig(Frozen):
     """None: that of `sampling`."""
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     """None: that of `sampling`."""
+    plays: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
+    """Who plays this agent by numbers; no model is asked and nothing is learned. A scripted player
+    of the task's, such as `guard`, or the folder of a run of backend ppo. Of several, each game has
+    one. `self` in backend ppo: earlier versions of the policy that learns. The task must have games
+    that can be played as arrays."""
     frozen: bool = False
     """Backend local: keep this agent as it is, while the others learn beside it. Its answers come
     from its adapter (of `learn.from`, else the base alone) or, paid, from its `provider`."""

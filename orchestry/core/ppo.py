@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -75,9 +74,11 @@ class PpoConfig(Frozen):
     """One policy for all agents (what they see says who they are), or one per agent."""
     critic: Literal["own", "central"] = "own"
     """What the critic sees: what its agent sees, or what all see (MAPPO, arXiv 2103.01955)."""
-    opponents: Mapping[str, str] = Field(default_factory=dict)
-    """By role: agents that don't learn. A scripted player of the task's, or the folder of a run of
-    backend ppo, whose policy plays that seat."""
+    pool: int = Field(8, ge=1, le=256)
+    """Earlier versions of the policy that play where `agents.ROLE.plays` is `self`: each game has
+    one, drawn when it begins (arXiv 1710.03748, section 3.2)."""
+    pool_every: Count = Field(500_000, ge=1)
+    """Steps after which the newest version joins the pool, in place of the oldest."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Mark.RESUMABLE, Mark.OPERATIONAL] = "auto"
     """Where networks are computed; `auto`: a GPU if there is one. Games are played on the CPU."""
     threads: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(1, ge=1)

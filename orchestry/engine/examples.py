@@ -15,6 +15,7 @@ from orchestry.core.errors import ConfigError, unknown
 from orchestry.core.resolve import leaves, merge
 from orchestry.core.seeds import shuffled
 from orchestry.core.types import Member
+from orchestry.engine.games import seat_policy
 from orchestry.engine.gold import gold_lessons
 from orchestry.engine.preferences import Preference, preferences
 from orchestry.engine.trust import Trust, of_run
@@ -177,7 +178,7 @@ def examples(
     settings, given = Settings(**how), dict(config or {})
     found = tuple(load_run(one.folder if isinstance(one, Run) else one) for one in runs)
     _check_given(found, settings, given)
-    setup = set_up(_config(found, given, trust, note), note)
+    setup = set_up(_config(found, given, trust, note), note, seat_policy)
     frozen = {role for role, own in setup.config.agents.items() if own.frozen}
     lessons = [one for one in _lessons(setup, found, settings, note) if one.agent not in frozen]
     if not lessons:

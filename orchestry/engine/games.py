@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from orchestry.core.config import RunConfig
 from orchestry.core.digests import file_digest
+from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, StoreError
 from orchestry.core.ppo import PpoConfig
 from orchestry.store.journal import Event, Learned
-from orchestry.store.run import Run
-from orchestry.task.vector import Script, Vectors
+from orchestry.store.run import Run, load_run
+from orchestry.task.vector import Player, Script, Vectors, VectorTask, play_seats
+
+NEEDS = ("numba", "numpy", "torch")
+"""Of backend ppo."""
 
 
 def last_checkpoint(events: Sequence[Event]) -> Learned | None:
@@ -44,6 +50,16 @@ def policy_of(
     return policy_from(PpoConfig(**run.config["ppo"]), state, games, roles, seed, likeliest)
 
 
+def seat_policy(folder: Path, task: VectorTask, role: str, seed: int) -> Script:
+    """The last policy of a run of backend ppo, for one seat of a game by text. Raises as
+    `policy_of`."""
+    if missing := [name for name in NEEDS if find_spec(name) is None]:
+        raise ConfigError(
+            f"agents.{role}.plays={folder}: a policy needs {', '.join(missing)}: {install('ppo')}"
+        )
+    return policy_of(load_run(folder), task.vectors(1, 0), [role], seed)
+
+
 def policy_from(
     settings: PpoConfig,
     state: Mapping[str, Any],
@@ -59,9 +75,7 @@ def policy_from(
     return Policy.of(settings, state, observed, games.choices, roles, seed, likeliest)
 
 
-def play_games(
-    games: Vectors, seats: tuple[tuple[tuple[int, ...], Script], ...]
-) -> list[list[float]]:
+def play_games(games: Vectors, players: Sequence[Player]) -> list[list[float]]:
     """Each agent's return in the first game that each of the B places plays: (B, N)."""
     import numpy as np
 
@@ -70,11 +84,20 @@ def play_games(
     on_B, begun_B = np.ones(count, np.bool_), np.ones(count, np.bool_)
     actions = np.zeros((count, agents, len(games.choices)), np.int8)
     while on_B.any():
-        for own, script in seats:
-            actions[:, [*own]] = script.act(games.observations[:, [*own]], begun_B)
+        play_seats(players, games.observations, begun_B, actions)
         games.step(actions)
         returns_BN[on_B] += games.rewards[on_B]
         begun_B = games.ended | games.cut
         on_B &= ~begun_B
     found: list[list[float]] = returns_BN.tolist()
+    return found
+
+
+def players_digests(config: RunConfig) -> Mapping[str, str]:
+    """Of the policies of other runs that play: they may have learned more since."""
+    found = {}
+    for role, agent in config.agents.items():
+        for name in agent.plays:
+            if Path(name).is_dir() and (last := last_checkpoint(load_run(name).events)):
+                found[f"agents.{role}.plays {name}"] = str(last.state["digest"])
     return found

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,16 +23,18 @@ from orchestry.backends.local.model import device_of
 from orchestry.core.concurrency import heeding
 from orchestry.core.config import RunConfig
 from orchestry.core.digests import file_digest
-from orchestry.core.distribution import install
-from orchestry.core.errors import ConfigError, LearnError, unknown
+from orchestry.core.errors import ConfigError, LearnError
 from orchestry.core.files import json_lines
 from orchestry.core.ppo import PpoConfig
 from orchestry.core.seeds import derive
+from orchestry.engine.arena import Arena, arena
 from orchestry.engine.changes import config_digests, grounded
 from orchestry.engine.games import (
+    NEEDS,
     checkpoint_of,
     last_checkpoint,
     play_games,
+    players_digests,
     policy_from,
     policy_of,
 )
@@ -42,92 +44,19 @@ from orchestry.engine.trust import Trust, of_run
 from orchestry.store.journal import Learned, Opened, Stopped
 from orchestry.store.run import Run, Store, existing, load_run
 from orchestry.store.summary import books, summarise_journal
-from orchestry.store.trackers import Tracker, TrackerRow, check_trackers, show_rows
-from orchestry.task.base import BaseTask
-from orchestry.task.registry import load_task
+from orchestry.store.trackers import Tracker, TrackerRow, show_rows
 from orchestry.task.setup import task_digests
-from orchestry.task.vector import Script, Vectors, VectorTask
+from orchestry.task.vector import Player, Script
 
 if TYPE_CHECKING:
     from orchestry.backends.ppo.learner import Learner, Played
 
 PROGRESS = "progress.jsonl"
 LEARNED, UNTRAINED = "learned", "untrained"
-_NEEDS = ("numba", "numpy", "torch")
 _RECENT = 100
 """Games of the running mean."""
 _NOTE_S = 10.0
 """Seconds between two lines for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arena:
-    """A task whose games are played as arrays, and who learns in them."""
-
-    task: BaseTask[Any]
-    config: RunConfig
-    learning: tuple[int, ...]
-    """Seats, by their place in the task's agents."""
-
-    @property
-    def roles(self) -> list[str]:
-        """The task's agents in order."""
-        return [spec.role for spec in self.task.agents]
-
-    def games(self, count: int, *path: object) -> Vectors:
-        """So many games; `path` tells their seed from others'."""
-        task: object = self.task
-        assert isinstance(task, VectorTask)
-        return task.vectors(count, derive(self.config.seed, *path))
-
-    def others(self, count: int, *path: object) -> tuple[tuple[tuple[int, ...], Script], ...]:
-        """The opponents, in their seats of so many games."""
-        by_name: dict[str, list[int]] = {}
-        for role, name in self.config.ppo.opponents.items():
-            by_name.setdefault(name, []).append(self.roles.index(role))
-        return tuple(
-            (tuple(seats), self._opponent(name, tuple(seats), count, path))
-            for name, seats in by_name.items()
-        )
-
-    def _opponent(
-        self, name: str, seats: tuple[int, ...], count: int, path: tuple[object, ...]
-    ) -> Script:
-        if Path(name).is_dir():
-            seed, roles = derive(self.config.seed, *path, name), [self.roles[n] for n in seats]
-            return policy_of(load_run(name), self.games(1, "shape"), roles, seed)
-        return self.script(name, seats, count, *path, name)
-
-    def script(self, name: str, seats: tuple[int, ...], count: int, *path: object) -> Script:
-        """A scripted player in these seats of so many games."""
-        task: object = self.task
-        assert isinstance(task, VectorTask)
-        return task.script(name, seats, count, derive(self.config.seed, *path))
-
-
-def arena(config: RunConfig, note: Callable[[str], None]) -> Arena:
-    """Makes all checks that cost nothing; raises ConfigError or TaskError."""
-    if missing := [name for name in _NEEDS if find_spec(name) is None]:
-        raise ConfigError(f"backend ppo needs {', '.join(missing)}: {install('ppo')}")
-    check_trackers(config.trackers)
-    task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
-    if not isinstance(task, VectorTask):
-        raise ConfigError(
-            f"backend ppo needs a task whose games can be played as arrays, and {config.task} has "
-            "no `vectors`: choose bucket_brigade, or backend api or local"
-        )
-    roles = [spec.role for spec in task.agents]
-    for role in config.ppo.opponents:
-        if role not in roles:
-            raise ConfigError(unknown("agent of ppo.opponents", role, roles))
-    learning = tuple(n for n, role in enumerate(roles) if role not in config.ppo.opponents)
-    if not learning:
-        raise ConfigError("ppo.opponents names all agents: at least one must learn")
-    found = Arena(task, config, learning)
-    device_of(config.ppo.device)
-    found.others(1, "check")  # names that are none are told before anything is written
-    found.games(1, "check")
-    return found
 
 
 def begin(config: RunConfig, folder: Path, watch: Observer) -> Run:
@@ -158,19 +87,24 @@ def measure(
     """
     run = load_run(folder)
     found = arena(of_run(existing(folder), changes, trust, note), note)
-    roles = [found.roles[seat] for seat in found.learning]
+    roles, seed = found.learners, found.config.seed
     start = {**_untrained(found), "roles": roles}
+
+    def itself(seats: tuple[int, ...], count: int, seed: int) -> Script:
+        own = [found.roles[seat] for seat in seats]
+        return policy_of(run, found.games(1, "shape"), own, seed)
 
     def played(name: str) -> list[list[float]]:
         on = found.games(games, "measured")
         own = (
-            policy_of(run, on, roles, found.config.seed)
+            policy_of(run, on, roles, seed)
             if name == LEARNED
-            else policy_from(found.config.ppo, start, on, roles, found.config.seed)
+            else policy_from(found.config.ppo, start, on, roles, seed)
             if name == UNTRAINED
-            else found.script(name, found.learning, games, "measured", name)
+            else found.player(name, found.learning, games, derive(seed, "measured", name))
         )
-        return play_games(on, ((found.learning, own), *found.others(games, "measured")))
+        others = found.others(games, itself, "measured")
+        return play_games(on, (Player(own, found.learning), *others))
 
     import torch
 
@@ -183,8 +117,7 @@ def learned(run: Run, likeliest: bool = False) -> Script:
     if run.config.get("backend") != "ppo":
         raise ConfigError(f"{run.folder} is no run of backend ppo")
     found = arena(of_run(run.folder), lambda text: None)
-    roles = [found.roles[seat] for seat in found.learning]
-    return policy_of(run, found.games(1, "shape"), roles, found.config.seed, likeliest)
+    return policy_of(run, found.games(1, "shape"), found.learners, found.config.seed, likeliest)
 
 
 def _untrained(found: Arena) -> dict[str, Any]:
@@ -208,10 +141,10 @@ async def _play(found: Arena, folder: Path, watch: Observer, accept: bool) -> No
 
     config, start = found.config, time.monotonic()
     with Store(folder, shortened=accept) as store, _threads(torch, config.ppo.threads):
-        digests = {**config_digests(config), **task_digests(found.task)}
+        digests = {**config_digests(config), **task_digests(found.task), **players_digests(config)}
         changes = grounded(digests, store, accept)
         store.write("config.yaml", config.to_yaml())
-        record_ground(store, {**ground(_NEEDS), "device": str(device_of(config.ppo.device))})
+        record_ground(store, {**ground(NEEDS), "device": str(device_of(config.ppo.device))})
         work = _Work(found, store, watch.note)
         shape = "x".join(map(str, config.ppo.hidden))
         store.journal.append(Opened(at=time.time(), provider="ppo", model=shape, **changes))
@@ -310,10 +243,11 @@ class _Work:
         from orchestry.backends.ppo.learner import Learner, Seats
 
         found, settings = self.arena, self.settings
+        others = found.others(settings.games, partial(_pool, settings), "others")
         learner = Learner(
             found.games(settings.games, "games"),
             settings,
-            Seats(found.learning, found.others(settings.games, "others")),
+            Seats(found.learning, others),
             found.config.seed,
             str(device_of(settings.device)),
         )
@@ -350,7 +284,7 @@ class _Work:
         name = f"{FOLDER}/{number:06}.pt"
         path, games = self.store.folder / name, learner.games
         shape = {
-            "roles": [self.arena.roles[seat] for seat in self.arena.learning],
+            "roles": self.arena.learners,
             "observed": games.observations.shape[-1],
             "choices": list(games.choices),
         }
@@ -369,15 +303,17 @@ class _Work:
 
     def _evaluated(self, learner: Learner) -> float:
         """The team's mean return as it is, in games of its own; learning does not depend on it."""
-        found = self.arena
-        games = found.games(self.settings.evaluate_games, "evaluation", learner.steps)
-        others = found.others(self.settings.evaluate_games, "evaluation", learner.steps)
-        roles = [found.roles[seat] for seat in found.learning]
-        own = policy_from(
-            self.settings, {**learner.state(), "roles": roles}, games, roles, found.config.seed
-        )
-        seats = ((found.learning, own), *others)
-        returns = play_games(games, seats)
+        found, count = self.arena, self.settings.evaluate_games
+        state = {**learner.state(), "roles": found.learners}
+        path = ("evaluation", learner.steps)
+        games = found.games(count, *path)
+
+        def itself(seats: tuple[int, ...], count: int, seed: int) -> Script:
+            roles = [found.roles[seat] for seat in seats]
+            return policy_from(self.settings, state, games, roles, seed)
+
+        own = Player(itself(found.learning, count, found.config.seed), found.learning)
+        returns = play_games(games, (own, *found.others(count, itself, *path)))
         return statistics.fmean(statistics.fmean(each) for each in returns)
 
     def _kept_rows(self) -> list[dict[str, float]]:
@@ -387,6 +323,12 @@ class _Work:
         rows = [row for row in progress(self.store.folder) if row["steps"] <= steps]
         self.store.write(PROGRESS, "".join(f"{json.dumps(row)}\n" for row in rows))
         return rows
+
+
+def _pool(settings: PpoConfig, seats: tuple[int, ...], games: int, seed: int) -> Script:
+    from orchestry.backends.ppo.pool import Pool
+
+    return Pool(settings, games, seed)
 
 
 def _crossed(before: int, after: int, every: int) -> bool:

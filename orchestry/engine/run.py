@@ -25,6 +25,7 @@ from orchestry.core.errors import ConfigError, OrchestryError, too_long
 from orchestry.core.types import Tools
 from orchestry.engine.changes import check_changes, ground_of
 from orchestry.engine.curriculum import check
+from orchestry.engine.games import seat_policy
 from orchestry.engine.manifest import fruitless, stop_reason
 from orchestry.engine.plan import Plan
 from orchestry.engine.scores import Verdicts
@@ -131,7 +132,7 @@ def prepare(
             "a recipe is several runs, and only `orchestry run` plays it: leave out recipe"
         )
     check_trackers(config.trackers, login=need_key)
-    ready = set_up(as_trained(config, folder), note, held_out)
+    ready = set_up(as_trained(config, folder), note, seat_policy, held_out)
     backend = open_backend(ready.config, ready.task, environ, need_key, folder)
     check(ready.config, ready.problems, backend.every)
     for text in backend.notes:

@@ -17,6 +17,7 @@ from orchestry.task.base import BaseTask, TeamTask, rubric_fault
 from orchestry.task.given import given
 from orchestry.task.guard import count_stages, task_boundary
 from orchestry.task.registry import bundled, folder_of, load_task
+from orchestry.task.seats import Opener, seated
 from orchestry.task.thinking import check_bonus, thoughtful
 
 
@@ -31,10 +32,13 @@ class Setup:
     """Of the task's files: see task_digests."""
 
 
-def set_up(config: RunConfig, note: Callable[[str], None], held_out: bool = False) -> Setup:
+def set_up(
+    config: RunConfig, note: Callable[[str], None], policy: Opener, held_out: bool = False
+) -> Setup:
     """Loads the config's task, gives it its team, and plays a first problem to its end unscored.
 
-    `held_out`: at most one episode per problem. Raises ConfigError or TaskError.
+    `policy` opens what other runs learned, for seats that it plays. `held_out`: at most one episode
+    per problem. Raises ConfigError or TaskError.
     """
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
     if fault := rubric_fault(task):
@@ -42,7 +46,7 @@ def set_up(config: RunConfig, note: Callable[[str], None], held_out: bool = Fals
     config = _with_shelf(config, task)
     digests = task_digests(task)
     _give_agents(task, config)
-    config, task = arranged(config, task)
+    config, task = arranged(config, seated(config, task, policy))
     task = thoughtful(config, task)
     problems = _problems(task, config) if config.problem is None else (given(task, config),)
     if held_out:
@@ -54,12 +58,12 @@ def set_up(config: RunConfig, note: Callable[[str], None], held_out: bool = Fals
     return Setup(config, task, problems, digests)
 
 
-def playable(config: RunConfig, note: Callable[[str], None]) -> BaseTask[Any]:
+def playable(config: RunConfig, note: Callable[[str], None], policy: Opener) -> BaseTask[Any]:
     """The config's task as it is played: with its options, team and arrangement. Raises as
     `set_up`."""
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
     _give_agents(task, config)
-    return thoughtful(*arranged(config, task))
+    return thoughtful(*arranged(config, seated(config, task, policy)))
 
 
 def task_digests(task: BaseTask[Any]) -> dict[str, str]:

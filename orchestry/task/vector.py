@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+SELF = "self"
+"""Who plays: earlier versions of the policy that learns."""
 
 
 class Vectors(Protocol):
@@ -76,6 +80,16 @@ class Script(Protocol):
         ...
 
 
+class Player(NamedTuple):
+    """Who plays where."""
+
+    script: Script
+    seats: tuple[int, ...]
+    """Its seats, by their place in the task's agents."""
+    games: NDArray[np.intp] | slice = slice(None)
+    """Its games, by their place among all that are played at once."""
+
+
 @runtime_checkable
 class VectorTask(Protocol):
     """A task whose games can be played as arrays, by the rules of its text."""
@@ -87,3 +101,25 @@ class VectorTask(Protocol):
     def script(self, name: str, seats: tuple[int, ...], games: int, seed: int) -> Script:
         """A scripted player by name, in these seats. Raises ConfigError for an unknown name."""
         ...
+
+    def seen(self, state: Any) -> NDArray[np.float32]:
+        """What each agent sees in a state of the game by text, as in `vectors`: (N, D)."""
+        ...
+
+    def said(self, state: Any, action: NDArray[np.int8]) -> str:
+        """The answer by which an agent does this in that state; `action` is (H,)."""
+        ...
+
+
+def play_seats(
+    players: Iterable[Player],
+    observations: NDArray[np.float32],
+    begun: NDArray[np.bool_],
+    actions: NDArray[np.int8],
+) -> None:
+    """Writes what each player does in its seats and games into `actions`, (B, N, H)."""
+    for script, seats, games in players:
+        seen = observations[games][:, [*seats]]
+        done = script.act(seen, begun[games])
+        for place, seat in enumerate(seats):
+            actions[games, seat] = done[:, place]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from orchestry import AgentSpec, BaseTask, Frozen, Problem, Score, Split, Tools, errors, vector
 
@@ -14,6 +14,10 @@ from . import game, text
 from .experts import EXPERTS
 from .options import Options
 from .scenario import Scenario
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SIZES: Mapping[Split, int] = {"train": 64, "dev": 24, "test": 64}
 """Games per split."""
@@ -142,6 +146,19 @@ class BucketBrigade(BaseTask[Game]):
         if name not in EXPERTS:
             raise errors.ConfigError(errors.unknown("scripted agent", name, [*EXPERTS]))
         return Scripted(self.scenario, name, seats, games, seed)
+
+    def seen(self, state: Game) -> NDArray[np.float32]:
+        """See `vector.VectorTask`."""
+        import numpy as np
+
+        from .arrays import observation
+
+        agents = range(self.scenario.num_agents)
+        return np.array([observation(self.scenario, state.ring, agent) for agent in agents])
+
+    def said(self, state: Game, action: NDArray[np.int8]) -> str:
+        """See `vector.VectorTask`."""
+        return text.answer(game.Action(*map(int, action)), state.announcing)
 
     def _cut_off(self, state: Game) -> bool:
         return not state.ring.done and state.ring.night >= self.options.max_nights

@@ -169,6 +169,13 @@ def _said(text: str) -> tuple[int, int] | None:
     return int(houses[-1]), _mode(modes[-1])
 
 
+def answer(act: Action, announcing: bool) -> str:
+    """What `action` reads, or where it is asked for `announced`."""
+    if announcing:
+        return f"announce {MODES[act.signal]}"
+    return f"house {act.house}, {MODES[act.mode]}, signal {MODES[act.signal]}"
+
+
 def announced(text: str) -> int | None:
     """The announcement in an answer; None if there is none."""
     found = _MODE.search(text)

@@ -24,11 +24,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {"games": 16, "horizon": 8, "minibatch": 256, "steps": 1500, "checkpoint_every": 300}
 
 
-def _config(**ppo: Any) -> dict[str, Any]:
+def _config(plays: dict[str, Any] | None = None, **ppo: Any) -> dict[str, Any]:
     return {
         "backend": "ppo",
         "task": "bucket_brigade",
         "options": {"scenario": "hard"},
+        "agents": {role: {"plays": name} for role, name in (plays or {}).items()},
         "ppo": {**SMALL, **ppo},
     }
 
@@ -60,7 +61,11 @@ def test_a_run_leaves_rows_checkpoints_and_a_summary(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"policies": "own", "opponents": {"agent_1": "rest_trap", "agent_3": "coordinator"}}],
+    [
+        {},
+        {"policies": "own", "plays": {"agent_1": "rest_trap", "agent_3": "coordinator"}},
+        {"pool": 3, "pool_every": 900, "plays": {"agent_2": ["self", "liar"], "agent_3": "self"}},
+    ],
 )
 def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path, changes: dict[str, Any]) -> None:
     import torch
@@ -105,7 +110,7 @@ def test_an_interrupt_leaves_a_checkpoint(tmp_path: Path) -> None:
 def test_opponents_play_their_seats_and_do_not_learn(tmp_path: Path) -> None:
     first = train(_config(), tmp_path / "first").folder
     opponents = {"agent_1": "free_rider", "agent_3": str(first)}
-    run = train(_config(opponents=opponents, policies="own"), tmp_path / "run")
+    run = train(_config(opponents, policies="own"), tmp_path / "run")
     state = _last(run.folder)
     assert state["roles"] == ["agent_0", "agent_2"]
     assert len(state["team"]["weights"]) == 2
@@ -130,9 +135,10 @@ def test_measured_teams_play_the_same_first_evenings(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"task": "tldr", "options": {}}, "can be played as arrays"),
-        ({"ppo": {"opponents": {"agent_9": "random"}}}, "agent_9"),
-        ({"ppo": {"opponents": {"agent_1": "nobody"}}}, "nobody"),
-        ({"ppo": {"opponents": {f"agent_{n}": "random" for n in range(4)}}}, "must learn"),
+        ({"agents": {"agent_9": {"plays": "random"}}}, "agent_9"),
+        ({"agents": {"agent_1": {"plays": ["guard", "nobody"]}}}, "nobody"),
+        ({"agents": {f"agent_{n}": {"plays": "random"} for n in range(4)}}, "must learn"),
+        ({"agents": {"agent_1": {"plays": "self"}}, "ppo": {"policies": "own"}}, "one policy"),
         ({"ppo": {"steps": "10X"}}, "10M"),
         ({"ppo": {"device": "cuda"}}, "not available"),
         ({"ppo": {"games": 1, "horizon": 1}}, "at least 2 steps"),
@@ -227,7 +233,7 @@ def test_a_policy_loads_in_three_lines(tmp_path: Path) -> None:
 
     import orchestry
 
-    train(_config(opponents={"agent_2": "guard"}), tmp_path / "run")
+    train(_config({"agent_2": "guard"}), tmp_path / "run")
     policy = orchestry.load_run(tmp_path / "run").policy(likeliest=True)
     actions = policy.act(np.zeros((5, 3, 42), np.float32), np.ones(5, np.bool_))
     assert actions.shape == (5, 3, 3)

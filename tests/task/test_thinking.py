@@ -14,6 +14,7 @@ from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError
 from orchestry.core.thoughts import kind_of
 from orchestry.core.types import Limits, Request, Tools, Tree
+from orchestry.engine.games import seat_policy
 from orchestry.rollout.rollout import Rollout, task_rater
 from orchestry.rollout.schedule import Chains
 from orchestry.sandbox import open_sandbox
@@ -134,7 +135,7 @@ def test_a_bonus_that_nobody_could_earn_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"infer_bonus=0\.5: nobody acts at the same time as ref"):
         check_bonus(task, task.problems("train")[0])
     config = resolve([], ["task=story", "agents.narrator.infer=true", "provider.name=fake"])
-    assert set_up(config, print).task.part_weights["infer_accuracy_narrator"] == 0.0
+    assert set_up(config, print, seat_policy).task.part_weights["infer_accuracy_narrator"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -195,5 +196,5 @@ async def test_wrapped_tasks_keep_every_rule(name: str, role: str) -> None:
     sets = ["options.turns=2"] if name == "code_collaboration" else []
     sets += [f"task={name}", f"agents.{role}.infer=true", f"agents.{role}.chain=[plan]"]
     config: RunConfig = resolve([], sets)
-    findings = await check_task(playable(config, print), TOOLS.sandbox, seeds=(0,))
+    findings = await check_task(playable(config, print, seat_policy), TOOLS.sandbox, seeds=(0,))
     assert [finding for finding in findings if not finding.ok] == []

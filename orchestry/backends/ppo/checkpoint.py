@@ -95,18 +95,15 @@ class Policy:
     def act(self, observations: NDArray[np.float32], begun: NDArray[np.bool_]) -> NDArray[np.int8]:
         """See `Script`: (B, S, D) to (B, S, H). A policy remembers nothing."""
         with torch.no_grad():
-            if self._team.policies == 1:  # seats don't matter, so all rows go through it at once
-                rows = torch.from_numpy(np.ascontiguousarray(observations))
-                one = self._team.normalised(rows.flatten(0, 1)[:, None])
-                actions = self._act(one).view(*observations.shape[:2], -1)
-            else:
-                whole = np.zeros(
-                    (len(observations), self._team.seats, observations.shape[-1]), np.float32
-                )
-                whole[:, [*self._places]] = observations
-                actions = self._act(self._team.normalised(torch.from_numpy(whole)))
-                actions = actions[:, [*self._places]]
-        return actions.to(torch.int8).numpy()
+            if self._team.policies == 1:
+                return act_alone(self._team, observations, self._random)
+            whole = np.zeros(
+                (len(observations), self._team.seats, observations.shape[-1]), np.float32
+            )
+            whole[:, [*self._places]] = observations
+            seen = self._team.normalised(torch.from_numpy(whole))
+            actions = self._team.act(seen, self._random)[0]
+        return actions[:, [*self._places]].to(torch.int8).numpy()
 
     def state(self) -> Mapping[str, Any]:
         """See `Script`."""
@@ -117,5 +114,12 @@ class Policy:
         if self._random is not None:
             self._random.set_state(state["random"])
 
-    def _act(self, seen: torch.Tensor) -> torch.Tensor:
-        return self._team.act(seen, self._random)[0]
+
+def act_alone(
+    team: Team, observations: NDArray[np.float32], generator: torch.Generator | None
+) -> NDArray[np.int8]:
+    """The actions (B, S, H) of any S seats by one shared policy, whoever learned it."""
+    with torch.no_grad():
+        rows = torch.from_numpy(observations.reshape(-1, 1, observations.shape[-1]))
+        actions = team.act(team.normalised(rows), generator)[0]
+    return actions.view(*observations.shape[:2], -1).to(torch.int8).numpy()

@@ -14,10 +14,11 @@ from torch import Tensor
 from orchestry.backends.ppo.loss import Rows, Weights, advantages, gradient, joined
 from orchestry.backends.ppo.net import backward, forward
 from orchestry.backends.ppo.policy import Team
+from orchestry.backends.ppo.pool import Pool
 from orchestry.backends.ppo.running import RewardScale
 from orchestry.core.ppo import PpoConfig
 from orchestry.core.seeds import derive
-from orchestry.task.vector import Script, Vectors
+from orchestry.task.vector import Player, Vectors, play_seats
 
 _EPSILON = 1e-5
 """Adam's (Huang et al., detail 3)."""
@@ -28,7 +29,7 @@ class Seats:
     """Who plays where: the learning team, and others by rules of their own."""
 
     learning: tuple[int, ...]
-    others: tuple[tuple[tuple[int, ...], Script], ...] = ()
+    others: tuple[Player, ...] = ()
 
 
 @dataclass(slots=True)
@@ -85,6 +86,9 @@ class Learner:
         self._grads = self.team.views(self._grad_PW)
         self._adam, self._rate = Adam(self.team.flat_PW), settings.learning_rate
         self._random = torch.Generator(self.device).manual_seed(derive(seed, "actions"))
+        self._pools = [one.script for one in seats.others if isinstance(one.script, Pool)]
+        for pool in self._pools:
+            pool.grow(0, self.team)
         self.steps = 0
         """Environment steps so far."""
         self._begun = np.ones(count, np.bool_)
@@ -105,6 +109,8 @@ class Learner:
             batch, played = self._play()
             figures = self._learn(batch)
         self.steps += self.batch_steps
+        for pool in self._pools:
+            pool.grow(self.steps, self.team)
         return figures, played
 
     def _play(self) -> tuple[_Batch, Played]:
@@ -154,8 +160,7 @@ class Learner:
         games, agents, _ = self.games.observations.shape
         whole = np.empty((games, agents, own.shape[-1]), np.int8)
         whole[:, [*self.seats.learning]] = own
-        for seats, script in self.seats.others:
-            whole[:, [*seats]] = script.act(self.games.observations[:, [*seats]], self._begun)
+        play_seats(self.seats.others, self.games.observations, self._begun, whole)
         return whole
 
     def _rewards(self, rewards_BN: NDArray[Any]) -> Tensor:
@@ -252,7 +257,7 @@ class Learner:
             "scale": self._scale.state(),
             "random": self._random.get_state(),
             "games": {k: torch.from_numpy(v.copy()) for k, v in self.games.state().items()},
-            "others": [dict(script.state()) for _, script in self.seats.others],
+            "others": [dict(other.script.state()) for other in self.seats.others],
             "begun": torch.from_numpy(self._begun.copy()),
             "returns": torch.from_numpy(self._return_BN.copy()),
             "lengths": torch.from_numpy(self._length_B.copy()),
@@ -266,8 +271,8 @@ class Learner:
         self._scale.restore(state["scale"])
         self._random.set_state(state["random"])
         self.games.restore({k: v.numpy() for k, v in state["games"].items()})
-        for (_, script), own in zip(self.seats.others, state["others"], strict=True):
-            script.restore(own)
+        for other, own in zip(self.seats.others, state["others"], strict=True):
+            other.script.restore(own)
         self._begun = state["begun"].numpy().copy()
         self._return_BN = state["returns"].numpy().copy()
         self._length_B = state["lengths"].numpy().copy()

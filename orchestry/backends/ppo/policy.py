@@ -71,10 +71,10 @@ class Team:
             return of_BSX.flatten(0, 1)[None]
         return of_BSX.transpose(0, 1)
 
-    def games(self, of_PMX: Tensor) -> Tensor:
-        """The inverse of `rows`."""
+    def games(self, of_PMX: Tensor, seats: int) -> Tensor:
+        """The inverse of `rows`. A shared policy plays any number of seats."""
         if self.policies == 1:
-            return of_PMX[0].view(-1, self.seats, *of_PMX.shape[2:])
+            return of_PMX[0].view(-1, seats, *of_PMX.shape[2:])
         return of_PMX.transpose(0, 1)
 
     def critic_rows(self, seen_BSD: Tensor) -> Tensor:
@@ -91,22 +91,39 @@ class Team:
     def logprobs(self, seen_BSD: Tensor) -> list[Tensor]:
         """Of every value of each choice, (B, S, K), nats; of normalised observations."""
         logits_PMA = forward(self.actor_layers, self.rows(seen_BSD))[-1]
-        return logprobs(self.games(logits_PMA), self.choices)
+        return logprobs(self.games(logits_PMA, seen_BSD.shape[1]), self.choices)
 
     def values(self, seen_BSD: Tensor) -> Tensor:
         """Of each seat's state, (B, S), in units of scaled returns."""
-        return self.games(forward(self.critic_layers, self.critic_rows(seen_BSD))[-1]).squeeze(-1)
+        values_PMO = forward(self.critic_layers, self.critic_rows(seen_BSD))[-1]
+        return self.games(values_PMO, seen_BSD.shape[1]).squeeze(-1)
 
     def act(self, seen_BSD: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Actions (B, S, H) and their joint log-probabilities (B, S). Without a generator the
         likeliest."""
-        logits_BSA = self.games(forward(self.actor_layers, self.rows(seen_BSD))[-1])
+        logits_PMA = forward(self.actor_layers, self.rows(seen_BSD))[-1]
+        logits_BSA = self.games(logits_PMA, seen_BSD.shape[1])
         shape = (*logits_BSA.shape[:2], len(self.choices))
         uniform_BSH = torch.full(shape, -1.0, device=self.device)
         if generator is not None:
             uniform_BSH.uniform_(generator=generator)
         way = _on_cpu if self.device.type == "cpu" else by_operations
         return way(logits_BSA.contiguous(), self.choices, uniform_BSH)
+
+    def copy(self) -> Team:
+        """The team as it is now, on the CPU."""
+        seats, hidden = self.seats, self.actor.widths[1:-1]
+        found = Team(
+            seats,
+            self.actor.widths[0],
+            self.choices,
+            hidden,
+            shared=self.policies == 1,
+            central=self.central,
+            normalise=self._normalise,
+        )
+        found.restore(self.state())
+        return found
 
     def state(self) -> dict[str, Any]:
         """Weights, and what observations were like."""
