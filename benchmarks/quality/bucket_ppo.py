@@ -36,7 +36,7 @@ GAMES = 1000
 LEARNS = (
     *("steps", "games", "horizon", "passes", "minibatch", "learning_rate", "anneal", "discount"),
     *("trace", "clip", "value_clip", "entropy", "value", "norm", "hidden", "normalise", "scale"),
-    *("reward", "policies", "critic", "opponents"),
+    *("reward", "policies", "critic"),
 )
 """Keys of `ppo.*` that results depend on."""
 CURVE = 20

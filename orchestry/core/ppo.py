@@ -47,7 +47,7 @@ class PpoConfig(Frozen):
     learning_rate: float = Field(3e-3, gt=0)
     """Of Adam."""
     anneal: bool = True
-    """Lowers the learning rate to 0, in a straight line over the run's steps."""
+    """Lowers the learning rate and the entropy's weight to 0, in a straight line over the steps."""
     discount: float = Field(0.99, ge=0, le=1)
     """Of a reward one step later."""
     trace: float = Field(0.95, ge=0, le=1)

@@ -84,7 +84,7 @@ class Learner:
         self._scale = RewardScale(shape, settings.discount, self.device)
         self._grad_PW = torch.zeros_like(self.team.flat_PW)
         self._grads = self.team.views(self._grad_PW)
-        self._adam, self._rate = Adam(self.team.flat_PW), settings.learning_rate
+        self._adam, self._left = Adam(self.team.flat_PW), 1.0
         self._random = torch.Generator(self.device).manual_seed(derive(seed, "actions"))
         self._pools = [one.script for one in seats.others if isinstance(one.script, Pool)]
         for pool in self._pools:
@@ -102,9 +102,9 @@ class Learner:
 
     def iterate(self, whole: int | None = None) -> tuple[dict[str, float], Played]:
         """Plays a batch and learns from it. `whole`: the run's steps, over which the learning rate
-        falls."""
-        left = max(0.0, 1 - self.steps / whole) if self.settings.anneal and whole else 1.0
-        self._rate = self.settings.learning_rate * left
+        and the weight of the entropy fall."""
+        left = max(0.0, 1 - self.steps / whole) if whole else 1.0
+        self._left = left if self.settings.anneal else 1.0
         with torch.no_grad():
             batch, played = self._play()
             figures = self._learn(batch)
@@ -239,13 +239,14 @@ class Learner:
         )
         acting = forward(team.actor_layers, seen_PMD)
         judging = forward(team.critic_layers, critic_PMI)
-        weights = Weights(settings.clip, settings.value, settings.entropy, settings.value_clip)
+        entropy = settings.entropy * self._left
+        weights = Weights(settings.clip, settings.value, entropy, settings.value_clip)
         found = gradient(acting[-1], judging[-1].squeeze(-1), rows, team.choices, weights, watched)
         backward(team.actor_layers, self._grads[0], acting, found.logits_PMA)
         backward(team.critic_layers, self._grads[1], judging, found.values_PMO)
         length_P1 = torch.linalg.vector_norm(self._grad_PW, dim=1, keepdim=True)
         self._grad_PW.mul_((settings.norm / (length_P1 + 1e-6)).clamp_(max=1.0))
-        self._adam.step(self._grad_PW, self._rate)
+        self._adam.step(self._grad_PW, settings.learning_rate * self._left)
         return {**found.figures, "gradient_norm": length_P1.mean()} if watched else {}
 
     def state(self) -> dict[str, Any]:
