@@ -34,6 +34,7 @@ PANELS = {
     "Measure": {
         "evaluate": "Score a run's configuration on held-out problems.",
         "baselines": "Run the baselines that a team is compared with.",
+        "tournament": "Let players meet in one game: scripts, policies, language models.",
         "report": "Write a report of one or more runs: tables, figures, examples.",
         "rate": "Rate trajectories yourself: your ratings outrank the judge's.",
         "judge": "Measure a judge before trusting it.",

@@ -105,7 +105,7 @@ def compared(
     if found.summary.stopped != "done" or chosen_update(_source(run), how.get("update")) is None:
         return found, None
     began = How(**{**how, "update": 0})
-    return found, evaluate(run, budget_usd=_left(found.summary), **began)
+    return found, evaluate(run, budget_usd=left_of(found.summary), **began)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Baselines:
             yield run
             if run.summary.stopped != "done":
                 return
-            left = _left(run.summary)
+            left = left_of(run.summary)
 
     def _of(self, name: str) -> RunConfig:
         if name not in BASELINES:
@@ -192,7 +192,7 @@ def _source(run: Run | str | Path) -> Run:
     return load_run(run.folder if isinstance(run, Run) else run)
 
 
-def _left(summary: Summary) -> float | None:
+def left_of(summary: Summary) -> float | None:
     """Dollars left of a run's cap; None if it has no cap."""
     cap = summary.budget_usd
     return None if cap is None else max(0.0, cap - summary.cost_usd)

@@ -1,0 +1,156 @@
+"""Cross-play by arrays and by text, best responses, and the figures of `orchestry tournament`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from orchestry.cli.tournament import best_reply, exploited, rating
+from orchestry.core.config import validate
+from orchestry.core.errors import ConfigError
+from orchestry.engine.run import train
+from orchestry.engine.session import Silent
+from orchestry.engine.tournament import FILE, Cell, Response, Results, Tournament, entries
+from tests.engine.test_neural import SMALL
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+GAME = {"task": "bucket_brigade", "options": {"scenario": "hard", "max_nights": 20}}
+
+
+def _played(folder: Path, *names: str, responses: bool = False, deals: int = 12) -> Results:
+    config = validate({**GAME, "backend": "ppo", "ppo": SMALL})
+    found = entries(names, False, Silent())
+    asked = Tournament(config, found, deals, 2, responses, folder, Silent())
+    return asked.play(None)
+
+
+def _cell(found: Results, one: str, other: str) -> Cell:
+    (cell,) = (c for c in found.cells if (c.one, c.other) == (one, other))
+    return cell
+
+
+def test_each_plays_beside_each_in_the_same_games(tmp_path: Path) -> None:
+    found = _played(tmp_path, "always_work", "always_rest", "guard")
+    assert len(found.cells) == 9
+    assert all(len(cell.earned_D) == 12 for cell in found.cells)
+    alone = _cell(found, "guard", "guard")
+    assert alone.earned_D == pytest.approx(alone.others_D)
+    # Rest costs nothing and work does: beside the same partners the one who rests earns more than
+    # they do, and the more so the more of them work.
+    lazy = _cell(found, "always_rest", "always_work")
+    assert fmean(lazy.earned_D) > fmean(lazy.others_D)
+    kept = json.loads((tmp_path / FILE).read_text())
+    assert kept["cells"][0]["earned_D"] == [*found.cells[0].earned_D]
+    again = _played(tmp_path, "always_work", "always_rest", "guard")
+    assert again.cells == found.cells
+
+
+def test_a_player_beside_itself_is_the_whole_team(tmp_path: Path) -> None:
+    """A player that another name hides is the same player."""
+    found = _played(tmp_path, "always_rest", deals=8)
+    (cell,) = found.cells
+    assert cell.earned_D == cell.others_D, "all rest, so all earn the same"
+
+
+def test_best_responses_learn_once(tmp_path: Path) -> None:
+    found = _played(tmp_path, "always_work", responses=True)
+    (one,) = found.responses
+    assert len(one.earned_G) == len(one.itself_G) == 12
+    file = tmp_path / "responses" / "always_work" / "progress.jsonl"
+    rows = file.read_text()
+    assert _played(tmp_path, "always_work", responses=True).responses == [one]
+    assert file.read_text() == rows
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of backend api."""
+    folder = tmp_path_factory.mktemp("api") / "models"
+    config = {
+        **GAME,
+        "provider": {"name": "fake"},
+        "episodes": 1,
+        "search": {"strategy": "single"},
+        "sampling": {"max_tokens": 16},
+    }
+    return train(config, folder).folder
+
+
+def test_language_models_meet_scripts(models: Path, tmp_path: Path) -> None:
+    found = _played(tmp_path, "guard", str(models))
+    cell = _cell(found, "models", "guard")
+    assert len(cell.earned_D) == 2
+    assert not found.missing
+    assert {(c.one, c.other) for c in found.cells} == {
+        (one, other) for one in ("guard", "models") for other in ("guard", "models")
+    }
+    runs = sorted(path.name for path in (tmp_path / "texts").iterdir())
+    assert len(runs) == 9  # a seat each, twice, and the models among themselves
+
+
+def test_what_cannot_play_is_told_and_leaves_nothing(models: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nobody"):
+        _played(tmp_path / "t", "guard", "nobody")
+    with pytest.raises(ConfigError, match="twice"):
+        _played(tmp_path / "t", "guard", "guard")
+    assert not (tmp_path / "t").exists()
+
+
+def _results(**cells: tuple[float, ...]) -> Results:
+    found = []
+    for name, earned in cells.items():
+        one, other = name.split("_")
+        found.append(Cell(one, other, earned, earned))
+    return Results(["a", "b"], found)
+
+
+def test_figures_of_a_tournament() -> None:
+    found = _results(a_a=(1.0, 3.0), a_b=(5.0, 7.0), b_a=(4.0, 6.0), b_b=(0.0, 2.0))
+    first = rating(found, "a")
+    assert first is not None
+    assert first.mean == 4.0
+    assert (first.low, first.high) == (3.0, 5.0)
+    name, gain = best_reply(found, "a") or ("", None)
+    assert name == "b"
+    assert gain is not None
+    assert gain.mean == gain.low == 3.0, "paired over deals"
+    found.responses.append(Response("a", (2.0, 5.0), (1.0, 1.0)))
+    assert exploited(found)["a"].mean == 2.5
+
+
+def test_cells_with_other_deals_count_as_independent() -> None:
+    found = _results(a_a=(1.0, 3.0), a_b=(5.0, 7.0, 9.0, 11.0))
+    one = rating(found, "a")
+    assert one is not None
+    assert one.mean == 5.0
+    assert one.high - one.mean == pytest.approx(one.mean - one.low)
+
+
+def _said(*words: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "orchestry", "tournament", *words]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path: Path) -> None:
+    at = ["--task", "bucket_brigade", "--run-dir", str(tmp_path / "t"), "--games", "4"]
+    code, out, err = _said("guard", "free_rider", *at)
+    assert code == 0, err
+    assert "best reply here" in out
+    code, out, err = _said("guard", "free_rider", *at, "--json")
+    found: dict[str, Any] = json.loads(out)
+    assert len(found["cells"]) == 4
+    for words, said in (
+        (["guard"], "--task"),
+        (["guard", "--task", "tldr"], "as arrays"),
+        (["guard", "--task", "bucket_brigade", "--best-response", "1x"], "10M"),
+    ):
+        code, _, err = _said(*words)
+        assert (code, said in err) == (2, True), err
