@@ -1,0 +1,186 @@
+"""What a team of 135M language models earns in Bucket Brigade, beside scripted teams and PPO.
+
+    python -m benchmarks.quality.bucket_models [--only SCENARIO WAY] [--folder DIR] [--write]
+
+The embedded model plays by text, one trajectory per held-out game: as it is, with three examples of
+a scripted player's answers in each prompt, and with behaviours that it wrote itself from train
+games. Random and scripted teams and PPO play as many games by arrays. A finished part is a line of
+benchmarks/kept/bucket_models.jsonl and is not played again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks import page
+from benchmarks.kept import KEPT
+from benchmarks.peers.bucket_speed import module
+from benchmarks.quality import bucket_ppo
+from benchmarks.stats import columns
+from orchestry.core.config import validate
+from orchestry.engine.evaluate import evaluate
+from orchestry.engine.run import resume, train
+from orchestry.report.stats import interval
+from orchestry.task.registry import load_task
+
+FILE = KEPT / "bucket_models.jsonl"
+SCENARIOS = ("trivial_cooperation", "default")
+WAYS = {
+    "plain": "as it is",
+    "examples": "with examples",
+    "behaviors": "with examples and behaviours",
+}
+TEACHER = "guard"
+EXAMPLES = 3
+GAMES = 8
+TRAIN = 6
+PPO_STEPS = 10_000_000
+
+
+def examples(scenario: str) -> dict[str, dict[str, Any]]:
+    """By agent: what it saw in train games of the teacher's, and what the teacher answered; each
+    mode comes up, if it did in the games."""
+    task: Any = load_task("bucket_brigade", options={"scenario": scenario})
+    turns: dict[str, dict[str, str]] = {spec.role: {} for spec in task.agents}
+    for problem in task.problems("train")[:TRAIN]:
+        _taught(task, task.reset(problem, 0), turns)
+    return {role: {"examples": _chosen(own)} for role, own in turns.items()}
+
+
+def _taught(task: Any, state: Any, turns: Mapping[str, dict[str, str]]) -> None:
+    """Adds what the teacher answers to each observation of a game."""
+    import numpy as np
+
+    scripts = [task.script(TEACHER, (seat,), 1, 0) for seat in range(len(turns))]
+    begun = True
+    while task.to_act(state):
+        seen, said = task.seen(state), {}
+        for seat, role in enumerate(turns):
+            action = scripts[seat].act(seen[None, [seat]], np.array([begun]))[0, 0]
+            said[role] = turns[role][task.observe(state, role)] = task.said(state, action)
+        state, begun = task.step(state, said), False
+
+
+def _chosen(turns: Mapping[str, str]) -> list[dict[str, str]]:
+    """The last turns of each mode, by turns."""
+    by_mode = [
+        [{"asked": asked, "answered": text} for asked, text in turns.items() if mode in text]
+        for mode in (", work,", ", rest,")
+    ]
+    found = list[dict[str, str]]()
+    while len(found) < EXAMPLES and any(by_mode):
+        found += [own.pop() for own in by_mode if own][: EXAMPLES - len(found)]
+    return found
+
+
+def config(scenario: str, way: str) -> dict[str, Any]:
+    """Of a run on train games; one that learns nothing plays a single game."""
+    learns = way == "behaviors"
+    return {
+        "task": "bucket_brigade",
+        "options": {"scenario": scenario},
+        "provider": {"name": "embedded"},
+        "sampling": {"max_tokens": 24},
+        "search": {"strategy": "best_of_n" if learns else "single", "k_samples": 2},
+        "episodes": TRAIN if learns else 1,
+        "judge": {"enabled": False},
+        "behaviors": {"enabled": learns, "every": 2},
+        "agents": examples(scenario) if way != "plain" else {},
+    }
+
+
+def play(scenario: str, way: str, folder: Path) -> Mapping[str, Any]:
+    """Learns, or goes on; then measures, and keeps the result."""
+    place = folder / f"{scenario}-{way}"
+    run = (
+        resume(place)
+        if (place / "journal.jsonl").exists()
+        else train(validate(config(scenario, way)), place)
+    )
+    measured = evaluate(run, samples=1, episodes=GAMES)
+    ends = [episode.best_node.score.returns for episode in measured.episodes]
+    turns = [turn for episode in measured.episodes for node in episode.nodes for turn in node.turns]
+    task: Any = load_task("bucket_brigade", options={"scenario": scenario})
+    text = module("text")
+    line = {
+        "scenario": scenario,
+        "way": way,
+        "at": datetime.now(UTC).isoformat(timespec="minutes"),
+        "returns": [round(fmean(returns), 2) for returns in ends],
+        "answers": len(turns),
+        "read": sum(text.action(one.completion.text, task.scenario) is not None for one in turns),
+        "behaviors": run.summary.accepted,
+    }
+    with FILE.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    return line
+
+
+def known() -> dict[tuple[str, str], Mapping[str, Any]]:
+    """The kept results."""
+    lines = FILE.read_text().splitlines() if FILE.exists() else []
+    return {(one["scenario"], one["way"]): one for one in map(json.loads, lines)}
+
+
+def report(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
+    """The section."""
+    rows = [_row(line) for _, line in sorted(found.items())]
+    beside = [_beside(name) for name in dict.fromkeys(name for name, _ in sorted(found))]
+    return (
+        f"The embedded 135M model plays {GAMES} held-out games by text, all four seats, one "
+        f"trajectory each. `with examples`: {EXAMPLES} turns of `{TEACHER}`, from a train game, "
+        f"stand in each agent's prompt. `behaviours`: learned from {TRAIN} train games of two "
+        "trajectories by the same model, without a judge. Mean return per agent, with a 95 % "
+        "interval over games; an answer that names no action is rest at home.\n\n"
+        f"{columns(rows, figures=False)}\n\nBeside it, from the table of PPO above (its own "
+        f"games, seed 0): mean return per agent.\n\n{columns(beside, figures=False)}"
+    )
+
+
+def _row(line: Mapping[str, Any]) -> dict[str, str]:
+    earned = interval(line["returns"])
+    return {
+        "scenario": line["scenario"],
+        "the model": WAYS[line["way"]],
+        "return": f"{earned.mean:.0f} [{earned.low:.0f}, {earned.high:.0f}]",
+        "answers read": f"{line['read'] / line['answers']:.0%}",
+        "behaviours accepted": str(line["behaviors"]),
+    }
+
+
+def _beside(scenario: str) -> dict[str, str]:
+    returns = bucket_ppo.known(PPO_STEPS)[scenario, 0]["returns"]
+    kinds = {"random": "random", "always_rest": "always_rest", TEACHER: TEACHER, "learned": "PPO"}
+    return {"scenario": scenario, **{kinds[kind]: f"{returns[kind]:.0f}" for kind in kinds}}
+
+
+def main() -> None:
+    """Plays what is missing, then prints or writes the section; --only plays one part."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs=2, metavar=("SCENARIO", "WAY"))
+    parser.add_argument("--folder", type=Path, default=Path("runs/bench-bucket-models"))
+    parser.add_argument("--kept", action="store_true", help="play nothing that is missing")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    args = parser.parse_args()
+    parts = [(scenario, way) for scenario in SCENARIOS for way in WAYS]
+    for scenario, way in [tuple(args.only)] if args.only else parts:
+        if not args.kept and (scenario, way) not in known():
+            play(scenario, way, args.folder)
+    if args.only:
+        return
+    body = report(known())
+    print(body)
+    if args.write:
+        page.write("bucket_models", "python -m benchmarks.quality.bucket_models --write", body)
+
+
+if __name__ == "__main__":
+    main()

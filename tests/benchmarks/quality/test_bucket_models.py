@@ -1,0 +1,31 @@
+"""The benchmark of language models in Bucket Brigade: its examples, and its report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.quality import bucket_models, bucket_ppo
+
+
+def test_examples_are_turns_of_the_teachers_game() -> None:
+    found = bucket_models.examples("default")
+    assert [*found] == [f"agent_{number}" for number in range(4)]
+    for number, own in enumerate(found.values()):
+        assert len(own["examples"]) == bucket_models.EXAMPLES
+        answers = [one["answered"] for one in own["examples"]]
+        assert any("work" in text for text in answers)
+        assert any("rest" in text for text in answers)
+        assert all(f"You are agent_{number}." in one["asked"] for one in own["examples"])
+
+
+def test_the_report_has_what_was_earned(monkeypatch: pytest.MonkeyPatch) -> None:
+    earned = {"random": 1.0, "always_rest": 2.0, "guard": 3.0, "learned": 4.0}
+    known: Any = lambda steps: {("default", 0): {"returns": earned}}  # noqa: E731
+    monkeypatch.setattr(bucket_ppo, "known", known)
+    line = {"scenario": "default", "way": "plain", "returns": [10.0, 30.0], "answers": 4}
+    text = bucket_models.report({("default", "plain"): {**line, "read": 1, "behaviors": 0}})
+    assert "20 [10, 30]" in text
+    assert "25%" in text
+    assert "PPO" in text
