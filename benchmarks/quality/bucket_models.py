@@ -30,7 +30,7 @@ from orchestry.report.stats import interval
 from orchestry.task.registry import load_task
 
 FILE = KEPT / "bucket_models.jsonl"
-SCENARIOS = ("trivial_cooperation", "default")
+SCENARIOS = ("default", "early_containment")
 WAYS = {
     "plain": "as it is",
     "examples": "with examples",
