@@ -79,7 +79,10 @@ def backward(
     gradient of the output."""
     for number in reversed(range(len(layers))):
         weight, (weight_grad, bias_grad) = layers[number][0], grads[number]
-        torch.bmm(seen[number].mT, grad_PMO, out=weight_grad)
+        if grad_PMO.shape[2] < seen[number].shape[2]:  # products are fast where rows are short
+            weight_grad.copy_((grad_PMO.mT @ seen[number]).mT)
+        else:
+            torch.bmm(seen[number].mT, grad_PMO, out=weight_grad)
         bias_grad.copy_(grad_PMO.sum(1, keepdim=True))
         if number:
             grad_PMO = torch.ops.aten.tanh_backward(grad_PMO @ weight.mT, seen[number])

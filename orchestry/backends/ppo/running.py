@@ -24,9 +24,9 @@ class Moments:
 
     def add(self, rows_RW: Tensor) -> None:
         """Counts R rows."""
-        # Sums of a row in float32 are near enough; those over all rows are not.
         count, mean = len(rows_RW), rows_RW.mean(0, dtype=torch.float64)
-        square = rows_RW.var(0, correction=0).to(torch.float64) * count
+        # Squares over these rows in float32 are near enough; those over all rows are not.
+        square = (rows_RW - mean.to(torch.float32)).square_().sum(0).to(torch.float64)
         whole, apart = self.count + count, mean - self.mean
         self.square += square + apart.square() * self.count * count / whole
         self.mean += apart * count / whole
