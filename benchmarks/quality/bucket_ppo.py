@@ -85,6 +85,8 @@ def play(scenario: str, seed: int, steps: int, folder: Path) -> Line:
         run = resume(place)
     else:
         run = train(config(scenario, seed, steps), place)
+    if run.summary.stopped != "done":
+        raise SystemExit(f"{place}: {run.summary.stopped}; the same command goes on")
     own: str | None = module("experts").UPSTREAMS.get(scenario)
     kinds = (*COMMON, *ARCHETYPES, *([own] if own else []))
     returns = measure(place, {}, GAMES, print, scripts=kinds)
