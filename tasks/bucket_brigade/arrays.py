@@ -27,14 +27,27 @@ def facts(scenario: Scenario) -> NDArray[np.float32]:
     return np.array([*chances, *team, *saved, *ruined, *sizes], dtype=np.float32)
 
 
+def two_phases(scenario: Scenario) -> bool:
+    """Whether all announce something before they act: two steps a night."""
+    return scenario.commitment_mode == "two_phase"
+
+
 def width(scenario: Scenario) -> int:
-    """Numbers of an observation: houses, signals, places, last actions, the scenario, announcements
-    where there are two phases, and which agent it is."""
-    announced = scenario.num_agents * (scenario.commitment_mode == "two_phase")
+    """Numbers of an observation: houses, signals, places, last actions, the scenario, which agent
+    it is; before that, where there are two phases, announcements and whether the first is on."""
+    announced = (scenario.num_agents + 1) * two_phases(scenario)
     return scenario.num_houses + 5 * scenario.num_agents + announced + FACTS
 
 
-def observation(scenario: Scenario, ring: Ring, agent: int) -> NDArray[np.float32]:
+def phase(scenario: Scenario) -> int:
+    """Where an observation says 1 in the first of two phases, and 0 in the second. The kernel
+    leaves it to its callers."""
+    return -scenario.num_agents - 1
+
+
+def observation(
+    scenario: Scenario, ring: Ring, agent: int, announcing: bool
+) -> NDArray[np.float32]:
     """What an agent sees, (D,): all see the same but for who they are."""
     changing = [
         *ring.houses,
@@ -42,6 +55,6 @@ def observation(scenario: Scenario, ring: Ring, agent: int) -> NDArray[np.float3
         *(act.house for act in ring.last),
         *(number for act in ring.last for number in (act.house, act.mode)),
     ]
-    promised = ring.promised if scenario.commitment_mode == "two_phase" else ()
+    promised = (*ring.promised, announcing) if two_phases(scenario) else ()
     own = np.eye(scenario.num_agents)[agent]
     return np.concatenate([changing, facts(scenario), promised, own]).astype(np.float32)

@@ -1,12 +1,14 @@
 """The game for other people's learners: PettingZoo's Parallel interface and Gymnasium's vectors.
 
-Both need the extra `envs`.
+Both need the extra `envs`. Where a night has two phases, each is a step; in the first an action's
+signal is announced, and nothing is paid.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -16,22 +18,19 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
-from orchestry import errors
-
-from . import game, kernel, text
-from .arrays import observation, width
+from . import game, text
+from .arrays import observation, two_phases, width
 from .scenario import Scenario
 from .task import BucketBrigade
+from .vectors import Games
 
 Array = NDArray[np.float32]
 
 
 def _scenario(options: Mapping[str, Any]) -> tuple[Scenario, int]:
     """The scenario that a run's options name, and the most nights. Raises ConfigError for wrong
-    options, and for announcements: they are phases of their own, which neither interface has."""
+    options."""
     task = BucketBrigade(options=options)
-    if task.scenario.commitment_mode == "two_phase":
-        raise errors.ConfigError("commitment_mode=two_phase: here a night has one phase")
     return task.scenario, task.options.max_nights
 
 
@@ -82,6 +81,7 @@ class ParallelGame(ParallelEnv[str, Array, NDArray[np.int64]]):  # type: ignore[
         self._luck = str(self._source.getrandbits(64))
         self.agents = [*self.possible_agents]
         self._ring = game.begin(self.scenario, game.draws(self._luck, -1, self.scenario.num_houses))
+        self._announcing = two_phases(self.scenario)
         return self._seen(), {agent: {} for agent in self.agents}
 
     def step(
@@ -93,13 +93,12 @@ class ParallelGame(ParallelEnv[str, Array, NDArray[np.int64]]):  # type: ignore[
         dict[str, bool],
         dict[str, dict[str, Any]],
     ]:
-        """A night. Raises ValueError for an action that is none."""
+        """A night, or one of its phases. Raises ValueError for an action that is none."""
         acts = [
             game.Action(*map(int, _checked(np.asarray(actions[agent]), self._choices)))
             for agent in self.agents
         ]
-        luck = game.draws(self._luck, self._ring.night, self.scenario.num_houses)
-        self._ring, rewards = game.play(self.scenario, self._ring, acts, luck)
+        rewards = self._announced(acts) if self._announcing else self._played(acts)
         cut = not self._ring.done and self._ring.night >= self._most
         here, seen = self.agents, self._seen()
         if self._ring.done or cut:
@@ -112,9 +111,20 @@ class ParallelGame(ParallelEnv[str, Array, NDArray[np.int64]]):  # type: ignore[
             {agent: {} for agent in here},
         )
 
+    def _announced(self, acts: list[game.Action]) -> tuple[float, ...]:
+        self._announcing = False
+        self._ring = replace(self._ring, promised=tuple(act.signal for act in acts))
+        return (0.0,) * len(acts)
+
+    def _played(self, acts: list[game.Action]) -> tuple[float, ...]:
+        self._announcing = two_phases(self.scenario)
+        luck = game.draws(self._luck, self._ring.night, self.scenario.num_houses)
+        self._ring, rewards = game.play(self.scenario, self._ring, acts, luck)
+        return rewards
+
     def _seen(self) -> dict[str, Array]:
         return {
-            agent: observation(self.scenario, self._ring, number)
+            agent: observation(self.scenario, self._ring, number, self._announcing)
             for number, agent in enumerate(self.agents)
         }
 
@@ -128,7 +138,7 @@ class VectorGames(gymnasium.vector.VectorEnv[Array, NDArray[np.int64], NDArray[A
     """
 
     def __init__(self, num_envs: int, **options: Any) -> None:
-        self.scenario, most = _scenario(options)
+        self.scenario, self._most = _scenario(options)
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = num_envs
         agents = self.scenario.num_agents
@@ -137,7 +147,6 @@ class VectorGames(gymnasium.vector.VectorEnv[Array, NDArray[np.int64], NDArray[A
         batch = gymnasium.vector.utils.batch_space
         self.observation_space = batch(self.single_observation_space, num_envs)
         self.action_space = batch(self.single_action_space, num_envs)
-        self._rules = kernel.rules(self.scenario, most)
         self._next = np.random.SeedSequence()
 
     def reset(
@@ -147,20 +156,17 @@ class VectorGames(gymnasium.vector.VectorEnv[Array, NDArray[np.int64], NDArray[A
         if seed is not None:
             self._next = np.random.SeedSequence(seed)
         (own,) = self._next.spawn(1)
-        self._on, self._seen = kernel.opened(
-            self.scenario, self.num_envs, int(own.generate_state(1, np.uint64)[0])
-        )
-        kernel.begin(self._rules, self._on, self._seen, kernel.NO_LUCK)
-        return self._flat(self._seen.observations), {}
+        start = int(own.generate_state(1, np.uint64)[0])
+        self._games = Games(self.scenario, self._most, self.num_envs, start)
+        return self._flat(self._games.observations), {}
 
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[Array, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
-        """A night of every game. Raises ValueError for an action that is none."""
-        given = _checked(actions, self._choices)
-        acts = given.reshape(self.num_envs, self.scenario.num_agents, 3)
-        seen = self._seen
-        kernel.step(self._rules, self._on, seen, acts, kernel.NO_LUCK, kernel.NO_LUCK)
+        """A night of every game, or one of its phases. Raises ValueError for an action that is
+        none."""
+        given, seen = _checked(actions, self._choices), self._games
+        seen.step(given.reshape(self.num_envs, self.scenario.num_agents, 3))
         over = seen.ended | seen.cut
         info: dict[str, Any] = {"agent_rewards": seen.rewards.copy()}
         if over.any():

@@ -133,15 +133,11 @@ class BucketBrigade(BaseTask[Game]):
         """So many games as arrays (extra `ppo`), for backend ppo."""
         from .vectors import Games
 
-        if self._two_phases:
-            raise errors.ConfigError(
-                "options.rules.commitment_mode=two_phase: backend ppo plays nights of one phase"
-            )
         return Games(self.scenario, self.options.max_nights, games, seed)
 
     def script(self, name: str, seats: tuple[int, ...], games: int, seed: int) -> vector.Script:
         """A scripted agent in these seats."""
-        from .vectors import Scripted
+        from .players import Scripted
 
         if name not in EXPERTS:
             raise errors.ConfigError(errors.unknown("scripted agent", name, [*EXPERTS]))
@@ -154,7 +150,9 @@ class BucketBrigade(BaseTask[Game]):
         from .arrays import observation
 
         agents = range(self.scenario.num_agents)
-        return np.array([observation(self.scenario, state.ring, agent) for agent in agents])
+        return np.array(
+            [observation(self.scenario, state.ring, agent, state.announcing) for agent in agents]
+        )
 
     def said(self, state: Game, action: NDArray[np.int8]) -> str:
         """See `vector.VectorTask`."""

@@ -67,10 +67,14 @@ def test_a_run_leaves_rows_checkpoints_and_a_summary(tmp_path: Path) -> None:
         {"pool": 3, "pool_every": 900, "plays": {"agent_2": ["self", "liar"], "agent_3": "self"}},
     ],
 )
-def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("mode", ["simultaneous", "two_phase"])
+def test_a_killed_run_resumes_to_the_same_weights(
+    tmp_path: Path, changes: dict[str, Any], mode: str
+) -> None:
     import torch
 
     config = _config(steps=20_000, checkpoint_every=1000, **changes)
+    config["options"]["rules"] = {"commitment_mode": mode}
     whole = train(config, tmp_path / "whole").folder
     file, killed = tmp_path / "config.json", tmp_path / "killed"
     file.write_text(json.dumps(config))
@@ -119,6 +123,18 @@ def test_opponents_play_their_seats_and_do_not_learn(tmp_path: Path) -> None:
     assert len(found["learned"][0]) == 4
 
 
+def test_nights_of_two_phases_are_learned_measured_and_told_apart(tmp_path: Path) -> None:
+    rules = {"commitment_mode": "two_phase"}
+    two = {"scenario": "hard", "rules": rules}
+    run = train({**_config(opponents={"agent_1": "liar"}), "options": two}, tmp_path / "run")
+    assert min(row.get("episode/length", 99) for row in progress(run.folder)) >= 32  # 16 nights
+    found = measure(run.folder, {}, 30, print, scripts=("guard",))
+    plain = train(_config(opponents={"agent_1": "liar"}), tmp_path / "plain").folder
+    assert measure(plain, {}, 30, print, scripts=("guard",))["guard"] == found["guard"]
+    with pytest.raises(ConfigError, match="of the same size"):
+        measure(plain, {"options": {"rules": rules}}, 30, print)
+
+
 def test_measured_teams_play_the_same_first_evenings(tmp_path: Path) -> None:
     run = train(_config(), tmp_path / "run")
     found = measure(run.folder, {}, 30, print, scripts=("always_rest", "random"))
@@ -142,7 +158,6 @@ def test_measured_teams_play_the_same_first_evenings(tmp_path: Path) -> None:
         ({"ppo": {"steps": "10X"}}, "10M"),
         ({"ppo": {"device": "cuda"}}, "not available"),
         ({"ppo": {"games": 1, "horizon": 1}}, "at least 2 steps"),
-        ({"options": {"rules": {"commitment_mode": "two_phase"}}}, "one phase"),
     ],
 )
 def test_what_cannot_be_played_is_refused_and_leaves_nothing(

@@ -15,14 +15,16 @@ for needed in ("numba", "gymnasium", "pettingzoo"):
     pytest.importorskip(needed)
 load_task("bucket_brigade")
 ENVS = import_module("orchestry_tasks.bucket_brigade.envs")
+TWO_PHASES = {"commitment_mode": "two_phase"}
 
 
 @pytest.mark.filterwarnings("ignore")  # of their own
-def test_the_parallel_game_passes_pettingzoos_tests() -> None:
+@pytest.mark.parametrize("rules", [{}, TWO_PHASES])
+def test_the_parallel_game_passes_pettingzoos_tests(rules: dict[str, str]) -> None:
     from pettingzoo.test import parallel_api_test, parallel_seed_test
 
-    parallel_api_test(ENVS.ParallelGame(scenario="hard", agents=5), num_cycles=60)
-    parallel_seed_test(lambda: ENVS.ParallelGame(scenario="hard"), num_cycles=30)
+    parallel_api_test(ENVS.ParallelGame(scenario="hard", agents=5, rules=rules), num_cycles=60)
+    parallel_seed_test(lambda: ENVS.ParallelGame(scenario="hard", rules=rules), num_cycles=30)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -57,7 +59,7 @@ def test_both_interfaces_play_the_same_game() -> None:
         import_module(f"orchestry_tasks.bucket_brigade.{name}")
         for name in ("game", "arrays", "kernel", "scenario")
     )
-    for changes in ({}, {"commitment_mode": "two_phase"}, {"num_agents": 7, "num_houses": 5}):
+    for changes in ({}, {"num_agents": 7, "num_houses": 5}):
         scenario = scenarios.scenario("hard", changes)
         source = np.random.default_rng(0)
         luck = source.random((1, 4 * scenario.num_houses))
@@ -65,8 +67,30 @@ def test_both_interfaces_play_the_same_game() -> None:
         kernel.begin(kernel.rules(scenario, 100), on, seen, luck)
         ring = game.begin(scenario, luck[0])
         for agent in range(scenario.num_agents):
-            expected = arrays.observation(scenario, ring, agent)
+            expected = arrays.observation(scenario, ring, agent, False)
             assert (seen.observations[0, agent] == expected).all()
+
+
+def test_a_night_of_two_phases_is_two_steps_of_both_interfaces() -> None:
+    alone = ENVS.ParallelGame(scenario="hard", rules=TWO_PHASES)
+    many: Any = ENVS.VectorGames(3, scenario="hard", rules=TWO_PHASES)
+    seen, _ = alone.reset(seed=0)
+    rows, _ = many.reset(seed=0)
+    size = alone.observation_space("agent_0").shape[0]
+    assert size == 47
+    liar, honest = np.array([3, 0, 1]), np.array([4, 1, 0])
+    first = {agent: liar if agent == "agent_2" else honest for agent in alone.agents}
+    for announcing in (True, False) * 3:
+        promised = [0, 0, 1, 0] if not announcing or alone._ring.night else [0] * 4
+        for told in (seen["agent_1"], rows[1, size : 2 * size]):
+            assert told[38:43].tolist() == [*promised, announcing]
+            assert told[43:].tolist() == [0, 1, 0, 0]
+        seen, paid, ended, cut, _ = alone.step(first)
+        rows, rewards, *_ = many.step(np.tile([*honest, *honest, *liar, *honest], (3, 1)))
+        assert any(paid.values()) != announcing
+        assert rewards.any() != announcing
+        assert not any({**ended, **cut}.values())
+    assert alone._ring.night == 3
 
 
 def test_what_is_no_action_is_refused() -> None:
@@ -81,8 +105,6 @@ def test_what_is_no_action_is_refused() -> None:
             games.step(np.full((2, 12), wrong))
 
 
-def test_wrong_options_and_announcements_are_refused() -> None:
-    with pytest.raises(ConfigError, match="one phase"):
-        ENVS.ParallelGame(rules={"commitment_mode": "two_phase"})
+def test_wrong_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'hard'"):
         ENVS.VectorGames(2, scenario="herd")
