@@ -23,9 +23,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 ASKED = "house 2, work, signal rest"
 
 
-def _set_up(task: str = "bucket_brigade", **plays: Any) -> Any:
+def _set_up(task: str = "bucket_brigade", options: Any = None, **plays: Any) -> Any:
     agents = {role: {"plays": names} for role, names in plays.items()}
-    return set_up(validate({"task": task, "agents": agents}), print, seat_policy).task
+    config = validate({"task": task, "agents": agents, "options": options or {}})
+    return set_up(config, print, seat_policy).task
 
 
 def _evening(task: Any, seed: int = 0) -> Any:
@@ -71,6 +72,17 @@ def test_scripts_play_by_text_as_by_arrays() -> None:
         (action,) = script.act(seen[None, [2]], np.array([night == 0]))[0]
         state = task.step(state, dict.fromkeys(task.to_act(state), "house 0, rest, signal rest"))
         assert tuple(state.inner.ring.last[2]) == tuple(action)
+
+
+def test_scripts_announce_before_they_act() -> None:
+    rules = {"commitment_mode": "two_phase"}
+    task = _set_up(options={"rules": rules}, agent_1="always_work", agent_3="always_rest")
+    state = task.reset(task.problems("train")[0], 0)
+    state = task.step(state, dict.fromkeys(task.to_act(state), "announce rest"))
+    assert state.inner.ring.promised == (0, 1, 0, 0)
+    state = task.step(state, dict.fromkeys(task.to_act(state), ASKED))
+    assert [act.mode for act in state.inner.ring.last] == [1, 1, 1, 0]
+    assert state.inner.unread == 0
 
 
 async def test_such_a_task_keeps_the_contract() -> None:
