@@ -43,6 +43,7 @@ SECTIONS = {
     "joint": "Prompts and weights learned together",
     "bucket_teams": "Bucket Brigade: what scripted teams earn",
     "bucket_speed": "Bucket Brigade: steps per second",
+    "bucket_scale": "Bucket Brigade: growth with games, agents and threads",
     "bucket_ppo": "Bucket Brigade: what PPO earns",
     "bucket_models": "Bucket Brigade: what language models earn",
     "ppo": "PPO's steps beside stable-baselines3's",

@@ -1,30 +1,38 @@
-"""How fast Bucket Brigade is played: compiled games, the rules in Python, and upstream's Python.
+"""How fast Bucket Brigade is played: compiled games, the rules in Python, upstream's Python and
+Rust, and another vector environment.
 
-    python -m benchmarks.peers.bucket_speed [--upstream CHECKOUT] [--write]
+    python -m benchmarks.peers.bucket_speed [--upstream CHECKOUT [--rust [CRATES]]] [--envpool]
+        [--write]
 
 Random actions of four agents on ten houses, one thread. Ours writes observations (float32) and
 begins ended games anew. CHECKOUT is a copy of the repository rjwalters/bucket-brigade; its
-environment returns observations as a dict, and is reset by the caller.
+environment returns observations as a dict, and is reset by the caller. --rust builds its core with
+cargo. CRATES is a folder of crates, for where cargo's registry is out of reach: on Debian,
+librust-rand-dev, librust-rand-pcg-dev, librust-serde-dev and librust-serde-json-dev fill
+/usr/share/cargo/registry. --envpool plays EnvPool's CartPole in `.envs/envpool`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import random
+import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from benchmarks import page
+from benchmarks.peers import bucket_core, rate
+from benchmarks.peers.overhead import python_of
 from orchestry.task.registry import load_task
 
 AGENTS, HOUSES = 4, 10
 BATCHES = (64, 256, 1024, 4096)
-SECONDS, ROUNDS = 1.0, 5
+Rates = tuple[float, float, float]
 _PLAYED = 32
 """Sets of actions that are drawn before the clock runs."""
 
@@ -35,29 +43,17 @@ def module(name: str) -> Any:
     return import_module(f"orchestry_tasks.bucket_brigade.{name}")
 
 
-def rate(play: Callable[[], int]) -> tuple[float, float, float]:
-    """Environment steps per second of CPU time: median, least and most of the rounds. `play` says
-    how many it took."""
-    found = []
-    for _ in range(ROUNDS):
-        steps, start = 0, time.process_time()
-        while (spent := time.process_time() - start) < SECONDS:
-            steps += play()
-        found.append(steps / spent)
-    return median(found), min(found), max(found)
-
-
-def compiled(scenario: str, games: int) -> Callable[[], int]:
+def compiled(scenario: str, games: int, agents: int = AGENTS) -> Callable[[], int]:
     """So many games at once."""
     import numpy as np
 
     kernel = module("kernel")
-    given = module("scenario").scenario(scenario, {})
+    given = module("scenario").scenario(scenario, {"num_agents": agents})
     rules = kernel.rules(given, 100)
     on, seen = kernel.opened(given, games, 0)
     kernel.begin(rules, on, seen, kernel.NO_LUCK)
     draw = np.random.default_rng(0).integers
-    sizes = (_PLAYED, games, AGENTS)
+    sizes = (_PLAYED, games, agents)
     acts = np.stack([draw(0, top, sizes) for top in (HOUSES, 2, 2)], -1).astype(np.int8)
 
     def play() -> int:
@@ -111,37 +107,71 @@ def _acts(source: random.Random) -> Iterator[tuple[int, int, int]]:
         yield source.randrange(HOUSES), source.randrange(2), source.randrange(2)
 
 
+def other(games: int) -> Rates:
+    """EnvPool's."""
+    done = subprocess.run(
+        [python_of("envpool"), "-m", "benchmarks.peers.with_envpool", str(games)],
+        cwd=page.ROOT,
+        env={**os.environ, "PYTHONPATH": str(page.ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"envpool failed:\n{done.stderr[-3000:]}")
+    middle, least, most = json.loads(done.stdout.splitlines()[-1])
+    return middle, least, most
+
+
+def measured(args: argparse.Namespace) -> Iterator[tuple[str, int, Rates]]:
+    """Every contestant in turn: its name, its agents, and steps per second."""
+    for name in ("default", "hard", "default_continuous"):
+        for games in BATCHES if name == "default" else BATCHES[2:3]:
+            found = rate.rate(compiled(name, games))
+            yield f"compiled, {games:,} games at once, {name}", AGENTS, found
+    yield "rules in Python, default", AGENTS, rate.rate(in_python("default"))
+    if args.upstream:
+        yield "upstream's Python, default", AGENTS, rate.rate(upstream(args.upstream, "default"))
+    if args.rust is not None:
+        program = bucket_core.built(args.upstream, args.rust)
+        for observed, name in ((True, ""), (False, ", without observations")):
+            found = rate.rate(bucket_core.played(program, observed), bucket_core.cpu)
+            yield f"upstream's Rust, called from Rust, default{name}", AGENTS, found
+    if args.envpool:
+        games = BATCHES[2]
+        yield f"EnvPool, {games:,} CartPoles at once (1 agent)", 1, other(games)
+
+
 def main() -> None:
     """Measures, prints, and with --write writes the section."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--upstream", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--rust", nargs="?", const="", metavar="CRATES")
+    parser.add_argument("--envpool", action="store_true")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
-    plays = {
-        f"compiled, {games:,} games at once, {name}": compiled(name, games)
-        for name in ("default", "hard", "default_continuous")
-        for games in (BATCHES if name == "default" else BATCHES[2:3])
-    }
-    plays["rules in Python, default"] = in_python("default")
-    if args.upstream:
-        plays["upstream's Python, default"] = upstream(args.upstream, "default")
+    if args.rust is not None and not args.upstream:
+        parser.error("--rust builds the core of --upstream CHECKOUT: name one")
     rows = ["| | M agent-steps per second (range) | us per step of a game |", "|---|---|---|"]
-    for name, play in plays.items():
-        middle, least, most = (AGENTS * one / 1e6 for one in rate(play))
+    for name, agents, found in measured(args):
+        middle, least, most = (agents * one / 1e6 for one in found)
         spread = f"{middle:.3g} ({least:.3g} to {most:.3g})"
-        rows.append(f"| {name} | {spread} | {AGENTS / middle:.3g} |")
+        rows.append(f"| {name} | {spread} | {agents / middle:.3g} |")
         print(rows[-1], file=sys.stderr)
     body = (
         f"{AGENTS} agents, {HOUSES} houses, random actions, one thread, CPU time of the process; "
-        f"median of {ROUNDS} rounds of {SECONDS:g} s. An agent-step is one agent's part of a step. "
-        "Compiled games write float32 observations and begin anew when they end.\n\n"
+        f"median of {rate.ROUNDS} rounds of {rate.SECONDS:g} s. An agent-step is one agent's part "
+        "of a step. Compiled games write float32 observations and begin anew when they end. "
+        "EnvPool's is another game, whose observation is 4 numbers. PufferLib 3.0.0 does not build "
+        "here: its setup downloads raylib from outside the package registry.\n\n"
     )
     body += "\n".join(rows)
     print(body)
     if args.write:
         given = " --upstream CHECKOUT" if args.upstream else ""
+        given += "" if args.rust is None else " --rust" + " CRATES" * bool(args.rust)
+        given += " --envpool" * args.envpool
         page.write("bucket_speed", f"python -m benchmarks.peers.bucket_speed{given} --write", body)
 
 
