@@ -164,7 +164,7 @@ def main() -> None:
         f"median of {rate.ROUNDS} rounds of {rate.SECONDS:g} s. An agent-step is one agent's part "
         "of a step. Compiled games write float32 observations and begin anew when they end. "
         "EnvPool's is another game, whose observation is 4 numbers. PufferLib 3.0.0 does not build "
-        "here: its setup downloads raylib from outside the package registry.\n\n"
+        "here: its setup downloads something from outside the package registry.\n\n"
     )
     body += "\n".join(rows)
     print(body)

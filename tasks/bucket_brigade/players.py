@@ -40,9 +40,10 @@ class Scripted:
 
     def _asked(self, observations: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Games whose night begins, (B,)."""
+        asked = np.ones(len(observations), np.bool_)
         if two_phases(self._scenario):
-            return observations[:, 0, phase(self._scenario)] == 1
-        return np.ones(len(observations), np.bool_)
+            asked = observations[:, 0, phase(self._scenario)] == 1
+        return asked
 
     def state(self) -> Mapping[str, Any]:
         """Of the random numbers, and what each seat remembers."""
