@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from orchestry.report import neural
 from orchestry.report.curves import (
     Curve,
     Point,
@@ -177,17 +178,25 @@ def _dev(axes: Axes, arm: Arm, arms: Sequence[Arm]) -> None:
     updates = sorted({update for row in by_run for update in row})
     if not updates:
         return
+    rewards = [fmean(row[update] for row in by_run if update in row) for update in updates]
+    label = f"{arm.label}, dev problems" if len(arms) > 1 else "dev problems"
+    _diamonds(axes, updates, rewards, colour(arm.number), label)
+
+
+def _diamonds(
+    axes: Axes, x: Sequence[int], y: Sequence[float], ink: str, label: str
+) -> None:
     axes.plot(
-        updates,
-        [fmean(row[update] for row in by_run if update in row) for update in updates],
-        color=colour(arm.number),
+        x,
+        y,
+        color=ink,
         linestyle="none",
         marker="D",
         markersize=6,
         markerfacecolor="white",
         markeredgewidth=1.6,
         zorder=4,
-        label=f"{arm.label}, dev problems" if len(arms) > 1 else "dev problems",
+        label=label,
     )
 
 
@@ -205,6 +214,100 @@ def _levels(axes: Axes, arms: Sequence[Arm]) -> None:
         axes.axhline(fmean(levels), color=INK, linewidth=1.2, linestyle=dash, label=name)
 
 
+def draw_returns(task: str, arms: Sequence[Arm]) -> Picture | None:
+    """Of backend ppo: the return over steps; None before a game has ended."""
+    from matplotlib.figure import Figure
+
+    learned = [arm for arm in arms if arm.learners]
+    smooth = neural.window([run for arm in learned for run in arm.learners])
+    curves = [(arm, neural.curve(arm.learners, neural.RETURN, smooth)) for arm in learned]
+    shown = [(arm, found) for arm, found in curves if found]
+    if not shown:
+        return None
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for arm, found in shown:
+        _batches(axes, arm)
+        seeds = f", mean of {len(arm.learners)} seeds" if len(arm.learners) > 1 else ""
+        _line(axes, arm, found, f"{arm.label if len(shown) > 1 else 'games learned from'}{seeds}")
+        _tests(axes, arm, shown)
+    _over_steps(axes, 8)
+    axes.set(title=f"{task}: return", xlabel="environment steps", ylabel="return of a game")
+    handles, texts = axes.get_legend_handles_labels()
+    figure.legend(handles, texts, loc="outside lower center", ncols=min(3, len(texts)))
+    return Picture(figure, _returns_said([arm for arm, _ in shown], smooth))
+
+
+def _returns_said(arms: Sequence[Arm], smooth: int) -> str:
+    """Explains point, band, thin line and marks."""
+    several = any(len(arm.learners) > 1 for arm in arms)
+    alone = any(len(arm.learners) == 1 for arm in arms)
+    over = f"the last {smooth} batches" if smooth > 1 else "a batch"
+    found = f"Return, an agent's mean over a game. A point is the mean over the games of {over}"
+    found += "; the band goes from the lowest to the highest seed." if several else "."
+    if alone and smooth > 1:
+        found += " Dots: a single run's batches, one by one."
+    if any(neural.curve(arm.learners, neural.EVALUATION, 1) for arm in arms):
+        found += " Diamonds: the team in games of their own, which nothing is learned from."
+    return found
+
+
+def _batches(axes: Axes, arm: Arm) -> None:
+    """The unsmoothed batches of a single run."""
+    if len(arm.learners) == 1:
+        found = neural.line(arm.learners[0].batches, neural.RETURN, 1)
+        x = neural.thinned([*found])
+        ink = lighter(colour(arm.number))
+        axes.plot(x, [found[at] for at in x], ".", color=ink, markersize=3, zorder=1)
+
+
+def _tests(axes: Axes, arm: Arm, shown: Sequence[object]) -> None:
+    """Evaluations: the mean over the runs."""
+    if found := neural.curve(arm.learners, neural.EVALUATION, 1):
+        label = f"{arm.label}, evaluations" if len(shown) > 1 else "evaluations"
+        _diamonds(axes, found.x, found.mean, colour(arm.number), label)
+
+
+def _over_steps(axes: Axes, most: int) -> None:
+    """Steps as 500k and 2M, and an air of some data's height."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_major_locator(MaxNLocator(most))
+    axes.margins(y=0.08)
+
+
+def draw_training(task: str, arms: Sequence[Arm]) -> Picture | None:
+    """Of backend ppo: a small panel per figure that shows how learning went."""
+    from matplotlib.figure import Figure
+
+    learned = [arm for arm in arms if arm.learners]
+    smooth = neural.window([run for arm in learned for run in arm.learners])
+    curves = {
+        name: [(arm, neural.curve(arm.learners, name, smooth)) for arm in learned]
+        for name in neural.FIGURES
+    }
+    there = {name: found for name, found in curves.items() if any(one for _, one in found)}
+    if not there:
+        return None
+    rows = -(-len(there) // _ABREAST)
+    figure = Figure(figsize=(WIDTH, 1.75 * rows + 0.4), layout="constrained")
+    panels = figure.subplots(rows, _ABREAST, squeeze=False, sharex=True).ravel()
+    for axes, (name, found) in zip(panels, there.items(), strict=False):
+        for arm, one in found:
+            _line(axes, arm, one, None)
+        _over_steps(axes, 3)
+        axes.set_title(neural.FIGURES[name], fontsize=8.5)
+        axes.tick_params(labelsize=8)
+    for axes in panels[len(there) :]:
+        axes.set_visible(False)
+    over = f"means over {smooth} batches" if smooth > 1 else "by batch"
+    said = f"{task}: how learning went, {over}, with the colours of the returns; over steps."
+    return Picture(figure, said)
+
+
+_ABREAST = 4
+"""Small panels of a row."""
 BASELINE = "#A8A8A8"
 _Row = tuple[str, str, Held, bool]
 """Name, colour, measurement, and whether it uses best trajectories."""
@@ -370,6 +473,8 @@ def _pairs(axes: Axes, arm: Arm, names: Sequence[str]) -> None:
 
 WAYS: Mapping[str, Callable[[str, Sequence[Arm]], Picture | None]] = {
     "rewards": draw_curves,
+    "returns": draw_returns,
+    "training": draw_training,
     "comparison": draw_comparison,
     "kinds": draw_kinds,
     "tags": draw_tags,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +17,10 @@ from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.report.measures import Measures, measured
 from orchestry.store import journal
 from orchestry.store.checkpoints import DISTILLED
-from orchestry.store.journal import Event, Opened
+from orchestry.store.journal import Event, Learned, Opened
 from orchestry.store.measurements import BASELINES, EVALUATIONS, FORMS, Measurement
 from orchestry.store.records import EpisodeRecord, Summary
+from orchestry.store.progress import Row, readable
 from orchestry.store.run import Run, committed, committed_episodes, existing
 from orchestry.store.summary import books, summarise_journal
 
@@ -120,6 +121,15 @@ class Salvaged(Run):
         """The run's figures, computed once; None without a finished episode."""
         return measured(self)
 
+    @property
+    def batches(self) -> list[Row]:
+        """The figures of each batch of backend ppo, oldest first; of another backend none."""
+        return self._progress[0]
+
+    @cached_property
+    def _progress(self) -> tuple[list[Row], str]:
+        return readable(self.folder)
+
     @cached_property
     def _written(self) -> Summary | None:
         try:
@@ -130,7 +140,9 @@ class Salvaged(Run):
     @cached_property
     def missing(self) -> tuple[str, ...]:
         """What is missing and a reader must know, one sentence per item."""
-        return (*self._journal[1], *self._records[1], *self._unfinished())
+        damaged = self._progress[1]
+        lost = [f"damaged lines are left out: {damaged}"] if damaged else []
+        return (*self._journal[1], *self._records[1], *lost, *self._unfinished())
 
     @cached_property
     def _journal(self) -> tuple[list[Event], list[str]]:
@@ -165,20 +177,37 @@ class Salvaged(Run):
     def _unfinished(self) -> list[str]:
         if (self.folder / DISTILLED).is_file():  # written whole, and nothing was played in it
             return []
-        found = []
-        done, asked = len(self._all), self.config.get("episodes")
-        if not done:
-            found.append("no episode is finished")
-        elif isinstance(asked, int) and done < asked:
-            found.append(f"{done} of {asked} episodes are finished")
+        found = [*(self._unstepped() if self.neural else self._unplayed())]
         if self.failed:
             found.append(f"episodes that failed, and are in no figure: {len(self.failed)}")
         last = self.events[-1].kind if self.events else None
         if last != "stopped":
             found.append("its process has not ended in order: it still runs, or was cut off")
         if self._written is None:
-            found.append("it has no readable summary.json: the journal's answers are summed here")
+            instead = "progress.jsonl is read" if self.neural else "the journal's answers are summed"
+            found.append(f"it has no readable summary.json: {instead} here")
         return found
+
+    def _unplayed(self) -> Iterator[str]:
+        done, asked = len(self._all), self.config.get("episodes")
+        if not done:
+            yield "no episode is finished"
+        elif isinstance(asked, int) and done < asked:
+            yield f"{done} of {asked} episodes are finished"
+
+    def _unstepped(self) -> Iterator[str]:
+        """Of backend ppo."""
+        if not self.batches:
+            yield "no batch is finished"
+            return
+        steps, asked = int(self.batches[-1]["steps"]), self.config["ppo"]["steps"]
+        kept = max((e.state["steps"] for e in self.events if isinstance(e, Learned)), default=0)
+        if steps < asked:
+            yield f"{steps:,} of {asked:,} steps are played"
+        if kept < steps:
+            yield f"its last checkpoint is of step {kept:,}: a resume plays what follows again"
+        if not any("episode/reward" in row for row in self.batches):
+            yield "no game has ended"
 
 
 def _left_out(error: StoreError) -> str:
@@ -209,7 +238,7 @@ _PLAIN = ("task", "backend", "provider.model", "provider.name", "search.strategy
 """Keys shown by their value alone; for all others the name is shown too."""
 _LAST = ("seed", "episodes")
 """Shown only if no other key distinguishes the runs."""
-_KNOWN = ("", "learn", "options", "sampling", "search")
+_KNOWN = ("", "learn", "options", "ppo", "sampling", "search")
 """Sections whose keys are clear without the section's name."""
 
 
@@ -291,6 +320,11 @@ class Arm:
     def runs(self) -> list[Salvaged]:
         """Runs with a finished episode."""
         return [one.run for one in self.experiments if one.run.episodes]
+
+    @property
+    def learners(self) -> list[Salvaged]:
+        """Runs of backend ppo with a finished batch."""
+        return [one.run for one in self.experiments if one.run.neural and one.run.batches]
 
     @property
     def seeds(self) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from math import floor, log10
 
 _LONGEST = 1200
 """Maximum characters of a quoted text."""
@@ -96,6 +97,18 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes % 60} min"
     return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def short(value: float) -> str:
+    """With about four significant digits.
+
+    >>> short(812.475), short(-28.4), short(12345.6), short(0.64315), short(0.0000105), short(0)
+    ('812.5', '-28.40', '12,346', '0.6432', '1.1e-05', '0')
+    """
+    if not value:
+        return "0"
+    size = floor(log10(abs(value)))
+    return f"{value:.1e}" if size < -4 else f"{value:,.{min(4, max(0, 3 - size))}f}"
 
 
 def counted(number: int, noun: str) -> str:
