@@ -131,11 +131,11 @@ def _curves(of_task: Sequence[Arm]) -> str:
 
 def _returns(learned: Sequence[Arm]) -> str:
     """Of backend ppo."""
-    smooth = neural.window([run for arm in learned for run in arm.learners])
-    over = f"means over the games of {smooth} batches" if smooth > 1 else "unsmoothed"
+    over = neural.over([arm.learners for arm in learned])
     return (
-        f"Return, an agent's mean over a game, {over}; evaluations are not smoothed:\n\n"
-        f"{neural.points(learned, smooth)}\n\n"
+        f"Return, an agent's mean over a game; a point is the mean over the games of {over}. "
+        "Evaluations are games of their own, which nothing is learned from.\n\n"
+        f"{neural.points(learned)}\n\n"
         f"What learning was like:\n\n{neural.figures(learned)}"
     )
 
@@ -335,11 +335,14 @@ def _machine(run: Salvaged) -> dict[str, str]:
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "system": _said(manifest.get("system"), "-"),
         "device": _said(manifest.get("device"), "-"),
-        **(_NUMBERS if run.neural else _of_models(manifest)),
+        **(_of_numbers(manifest) if run.neural else _of_models(manifest)),
     }
 
 
-_NUMBERS = {"deterministic": "yes, with these versions on such a machine"}
+def _of_numbers(manifest: Mapping[str, Any]) -> dict[str, str]:
+    exact = manifest.get("device") == "cpu"
+    said = "yes, with these versions on such a machine" if exact else "no: not shown on a GPU"
+    return {"deterministic": said}
 
 
 def _of_models(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -45,6 +45,7 @@ from orchestry.report.style import (
     look,
     save,
 )
+from orchestry.report.text import tick
 from orchestry.store.records import EpisodeRecord
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _dev(axes: Axes, arm: Arm, arms: Sequence[Arm]) -> None:
 
 
 def _diamonds(
-    axes: Axes, x: Sequence[int], y: Sequence[float], ink: str, label: str
+    axes: Axes, x: Sequence[int], y: Sequence[float], ink: str, label: str | None
 ) -> None:
     axes.plot(
         x,
@@ -218,36 +219,60 @@ def draw_returns(task: str, arms: Sequence[Arm]) -> Picture | None:
     """Of backend ppo: the return over steps; None before a game has ended."""
     from matplotlib.figure import Figure
 
-    learned = [arm for arm in arms if arm.learners]
-    smooth = neural.window([run for arm in learned for run in arm.learners])
-    curves = [(arm, neural.curve(arm.learners, neural.RETURN, smooth)) for arm in learned]
-    shown = [(arm, found) for arm, found in curves if found]
-    if not shown:
+    games = neural.by_game(arms)
+    if not games:
         return None
-    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for arm, found in shown:
+    learned = [arm for of_game in games.values() for arm in of_game]
+    columns = min(2, len(games))
+    rows = -(-len(games) // columns)
+    height = 3.6 if rows == 1 else 2.5 * rows + 0.6
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, (game, of_game) in zip(panels, games.items(), strict=False):
+        for arm in of_game:
+            _returns(axes, arm, arm.label if len(learned) > 1 else "games learned from")
+        _over_steps(axes, 8 // columns)
+        name = ", ".join(filter(None, (task, game)))
+        axes.set(title=f"{name}: return", xlabel="environment steps", ylabel="return")
+    for axes in panels[len(games) :]:
+        axes.set_visible(False)
+    if any(neural.curve(arm.learners, neural.EVALUATION) for arm in learned):
+        _diamonds(panels[len(games) - 1], [], [], INK, "evaluations")
+    _legend(figure, panels)
+    return Picture(figure, _returns_said(learned))
+
+
+def _returns(axes: Axes, arm: Arm, name: str) -> None:
+    """An arm's curve, its evaluations and, of a single run, its batches."""
+    if found := neural.curve(arm.learners, neural.RETURN):
         _batches(axes, arm)
         seeds = f", mean of {len(arm.learners)} seeds" if len(arm.learners) > 1 else ""
-        _line(axes, arm, found, f"{arm.label if len(shown) > 1 else 'games learned from'}{seeds}")
-        _tests(axes, arm, shown)
-    _over_steps(axes, 8)
-    axes.set(title=f"{task}: return", xlabel="environment steps", ylabel="return of a game")
-    handles, texts = axes.get_legend_handles_labels()
-    figure.legend(handles, texts, loc="outside lower center", ncols=min(3, len(texts)))
-    return Picture(figure, _returns_said([arm for arm, _ in shown], smooth))
+        _line(axes, arm, found, f"{name}{seeds}")
+    if tests := neural.curve(arm.learners, neural.EVALUATION):
+        _diamonds(axes, tests.x, tests.mean, colour(arm.number), None)
 
 
-def _returns_said(arms: Sequence[Arm], smooth: int) -> str:
+def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Of all panels, below; long names get columns of their own."""
+    named = [
+        each for axes in panels for each in zip(*axes.get_legend_handles_labels(), strict=True)
+    ]
+    longest = max(len(str(text)) for _, text in named)
+    columns = max(1, min(4, len(named), 110 // (longest + 6)))
+    handles, texts = zip(*named, strict=True)
+    figure.legend(handles, texts, loc="outside lower center", ncols=columns)
+
+
+def _returns_said(arms: Sequence[Arm]) -> str:
     """Explains point, band, thin line and marks."""
     several = any(len(arm.learners) > 1 for arm in arms)
     alone = any(len(arm.learners) == 1 for arm in arms)
-    over = f"the last {smooth} batches" if smooth > 1 else "a batch"
+    over = neural.over([arm.learners for arm in arms])
     found = f"Return, an agent's mean over a game. A point is the mean over the games of {over}"
     found += "; the band goes from the lowest to the highest seed." if several else "."
-    if alone and smooth > 1:
+    if alone and over != "a batch":
         found += " Dots: a single run's batches, one by one."
-    if any(neural.curve(arm.learners, neural.EVALUATION, 1) for arm in arms):
+    if any(neural.curve(arm.learners, neural.EVALUATION) for arm in arms):
         found += " Diamonds: the team in games of their own, which nothing is learned from."
     return found
 
@@ -261,19 +286,13 @@ def _batches(axes: Axes, arm: Arm) -> None:
         axes.plot(x, [found[at] for at in x], ".", color=ink, markersize=3, zorder=1)
 
 
-def _tests(axes: Axes, arm: Arm, shown: Sequence[object]) -> None:
-    """Evaluations: the mean over the runs."""
-    if found := neural.curve(arm.learners, neural.EVALUATION, 1):
-        label = f"{arm.label}, evaluations" if len(shown) > 1 else "evaluations"
-        _diamonds(axes, found.x, found.mean, colour(arm.number), label)
-
-
 def _over_steps(axes: Axes, most: int) -> None:
-    """Steps as 500k and 2M, and an air of some data's height."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    """Free axes, with at most so many steps named."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.xaxis.set_major_locator(MaxNLocator(most))
+    axes.xaxis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10]))
+    for one in (axes.xaxis, axes.yaxis):
+        one.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     axes.margins(y=0.08)
 
 
@@ -282,9 +301,8 @@ def draw_training(task: str, arms: Sequence[Arm]) -> Picture | None:
     from matplotlib.figure import Figure
 
     learned = [arm for arm in arms if arm.learners]
-    smooth = neural.window([run for arm in learned for run in arm.learners])
     curves = {
-        name: [(arm, neural.curve(arm.learners, name, smooth)) for arm in learned]
+        name: [(arm, neural.curve(arm.learners, name)) for arm in learned]
         for name in neural.FIGURES
     }
     there = {name: found for name, found in curves.items() if any(one for _, one in found)}
@@ -301,8 +319,10 @@ def draw_training(task: str, arms: Sequence[Arm]) -> Picture | None:
         axes.tick_params(labelsize=8)
     for axes in panels[len(there) :]:
         axes.set_visible(False)
-    over = f"means over {smooth} batches" if smooth > 1 else "by batch"
-    said = f"{task}: how learning went, {over}, with the colours of the returns; over steps."
+    for axes in panels[max(0, len(there) - _ABREAST) : len(there)]:  # the lowest of its column
+        axes.tick_params(labelbottom=True)
+    over = neural.over([arm.learners for arm in learned])
+    said = f"How learning went, over steps. A point is the mean over {over}; colours as above."
     return Picture(figure, said)
 
 

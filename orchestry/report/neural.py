@@ -15,7 +15,7 @@ from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.report.curves import QUARTER, Curve
 from orchestry.report.runs import Arm, Experiment, Salvaged
 from orchestry.report.text import counted, duration, inline, short, table
-from orchestry.store.journal import Learned
+from orchestry.store.journal import Learned, Stopped
 from orchestry.store.progress import Row
 from orchestry.store.summary import seconds
 
@@ -25,11 +25,11 @@ _LENGTH = "episode/length"
 FIGURES = {
     _LENGTH: "steps per game",
     "learn/entropy": "entropy, nats",
-    "learn/kl": "KL of a batch's update",
+    "learn/kl": "KL per update",
     "learn/clip_fraction": "share of ratios clipped",
-    "learn/explained_variance": "variance explained by the critic",
+    "learn/explained_variance": "explained variance",
     "learn/value_loss": "value loss",
-    "learn/gradient_norm": "gradient norm, before clipping",
+    "learn/gradient_norm": "gradient norm",
     "train/steps_per_sec": "steps per second",
 }
 """What is shown beside the return, by its name in progress.jsonl."""
@@ -69,9 +69,17 @@ def line(rows: Sequence[Row], name: str, smooth: int) -> dict[int, float]:
     }
 
 
-def curve(runs: Sequence[Salvaged], name: str, smooth: int) -> Curve | None:
+def over(arms: Sequence[Sequence[Salvaged]]) -> str:
+    """What a point of the arms' curves is the mean of, in words."""
+    found = sorted({window(runs) for runs in arms})
+    ends = " to ".join(str(one) for one in dict.fromkeys((found[0], found[-1])))
+    return "a batch" if ends == "1" else f"the last {ends} batches"
+
+
+def curve(runs: Sequence[Salvaged], name: str) -> Curve | None:
     """The mean over runs, at the steps that all of them have; None if there are none. The band goes
-    from the lowest to the highest run."""
+    from the lowest to the highest run. Evaluations are not smoothed."""
+    smooth = 1 if name == EVALUATION else window(runs)
     found = [line(run.batches, name, smooth) for run in runs]
     at = thinned(sorted(set.intersection(*map(set, found)))) if found else []
     if not at:
@@ -99,23 +107,22 @@ def thinned(points: Sequence[T]) -> list[T]:
 def headline(experiment: Experiment) -> Iterator[str]:
     """What a run played, and what its team came to."""
     run = experiment.run
-    rows, options = run.batches, ", ".join(_options(run))
+    rows, options = run.batches, game(run)
     last = rows[-1] if rows else Row()
     yield (
         f"Task {run.config['task']}{f' ({options})' if options else ''}, backend ppo "
         f"({_team(run)}), seed {run.config.get('seed')}: {_steps(run)} steps, "
-        f"{counted(int(last.get(GAMES, 0)), 'game')}, {counted(len(_saved(run)), 'checkpoint')}, "
+        f"{counted(int(last.get(GAMES, 0)), 'game')}, {counted(len(saved(run)), 'checkpoint')}, "
         f"{duration(seconds(run.events))}."
     )
     if opponents := _opponents(run):
         yield f"Agents that don't learn: {opponents}."
-    smooth = window([run])
-    if found := curve([run], RETURN, smooth):
-        top, batches = _top(found), f"{smooth} batches" if smooth > 1 else "each batch"
+    if found := curve([run], RETURN):
+        top = _top(found)
         yield (
             f"Return, an agent's mean over a game: first {short(found.mean[0])}, best "
             f"{short(found.mean[top])} (at step {found.x[top]:,}), last {short(found.mean[-1])}; "
-            f"means over the games of {batches}."
+            f"means over the games of {over([[run]])}."
         )
     if tests := line(rows, EVALUATION, 1):
         first, end = min(tests), max(tests)
@@ -124,8 +131,8 @@ def headline(experiment: Experiment) -> Iterator[str]:
             f"{short(tests[end])} at step {end:,}."
         )
     yield (
-        "The games that it learned from show no gain over other teams: orchestry evaluate "
-        f"{run.folder} plays new ones, with the untrained team beside."
+        "Nothing was measured beside other teams, so no gain is claimed: orchestry evaluate "
+        f"{run.folder} plays new games, the untrained team too."
     )
 
 
@@ -133,8 +140,7 @@ def over_seeds(arm: Arm) -> Iterator[str]:
     """On an arm with several seeds; nothing for a single one."""
     runs = arm.learners
     for name, what in ((RETURN, "return"), (EVALUATION, "return in evaluations")):
-        smooth = window(runs) if name == RETURN else 1
-        found = curve(runs, name, smooth) if len(runs) > 1 else None
+        found = curve(runs, name) if len(runs) > 1 else None
         if found:
             ends = [
                 f"{short(found.mean[n])} ({short(found.low[n])} to {short(found.high[n])}) at step "
@@ -147,9 +153,20 @@ def over_seeds(arm: Arm) -> Iterator[str]:
             )
 
 
-def _options(run: Salvaged) -> list[str]:
-    """The task's options that are given, such as its scenario."""
-    return [f"{name} {value}" for name, value in (run.config.get("options") or {}).items()]
+def game(run: Salvaged) -> str:
+    """The task's options that are given, such as its scenario: returns of different games can't be
+    compared."""
+    options = run.config.get("options") or {}
+    return ", ".join(f"{name} {value}" for name, value in sorted(options.items()))
+
+
+def by_game(arms: Sequence[Arm]) -> dict[str, list[Arm]]:
+    """The arms with a curve, by their game."""
+    found: dict[str, list[Arm]] = {}
+    for arm in arms:
+        if any(RETURN in row for run in arm.learners for row in run.batches):
+            found.setdefault(game(arm.learners[0]), []).append(arm)
+    return found
 
 
 def _team(run: Salvaged) -> str:
@@ -170,8 +187,16 @@ def _steps(run: Salvaged) -> str:
     return f"{played:,} of {asked:,}" if played < asked else f"{played:,}"
 
 
-def _saved(run: Salvaged) -> list[Learned]:
-    return [event for event in run.events if isinstance(event, Learned)]
+def ended(run: Salvaged) -> str:
+    """How its last process ended."""
+    last = run.events[-1]
+    return last.reason if isinstance(last, Stopped) else "it still runs, or was cut off"
+
+
+def saved(run: Salvaged) -> list[tuple[Learned, bool]]:
+    """The checkpoints that were written, oldest first, and whether each is kept."""
+    found = [event for event in run.events if isinstance(event, Learned)]
+    return [(one, (run.folder / str(one.state["checkpoint"])).is_file()) for one in found]
 
 
 def _top(found: Curve) -> int:
@@ -188,7 +213,7 @@ def setup(run: Salvaged) -> dict[str, str]:
     return {
         "run": str(run.folder),
         "task": str(run.config["task"]),
-        "game": ", ".join(_options(run)) or "the task's own",
+        "game": game(run) or "the task's own",
         "backend": "ppo",
         "policies": _team(run),
         "agents that don't learn": _opponents(run) or "none",
@@ -226,17 +251,17 @@ def costs(run: Salvaged) -> dict[str, str]:
         "wall time": duration(seconds(run.events)),
         "environment steps": f"{last.get('steps', 0):,.0f}",
         "games that ended": f"{last.get(GAMES, 0):,.0f}",
-        "steps a second": f"{last.get('train/steps_per_sec', 0):,.0f}",
+        "steps per second": f"{last.get('train/steps_per_sec', 0):,.0f}",
     }
 
 
-def points(arms: Sequence[Arm], smooth: int) -> str:
+def points(arms: Sequence[Arm]) -> str:
     """Return and evaluations at the first, the best and the last point of each curve."""
     rows = []
     names = {RETURN: "**return**", EVALUATION: "evaluations"}
     for arm in arms:
         for name, what in names.items():
-            if found := curve(arm.learners, name, smooth if name == RETURN else 1):
+            if found := curve(arm.learners, name):
                 at = (0, _top(found), len(found.x) - 1)
                 said = (f"{short(found.mean[n])} ({found.x[n]:,})" for n in at)
                 rows.append([f"{_who(arm, arms)}{what}", *said, f"{len(found.x)}"])
@@ -244,7 +269,7 @@ def points(arms: Sequence[Arm], smooth: int) -> str:
 
 
 def figures(arms: Sequence[Arm]) -> str:
-    """Each figure's mean over batches and runs, in the first quarter of the batches and the last."""
+    """Each figure's mean over batches and runs, in their first quarter and in the last."""
     rows = []
     for arm in arms:
         for name, meaning in FIGURES.items():
@@ -271,8 +296,8 @@ _ENDS: Mapping[str, str] = {
     "train/avg_reward_100ep": "return, last 100 games",
     EVALUATION: "last evaluation",
     "learn/entropy": "entropy",
-    "learn/explained_variance": "variance explained",
-    "train/steps_per_sec": "steps a second",
+    "learn/explained_variance": "explained variance",
+    "train/steps_per_sec": "steps per second",
 }
 
 
@@ -292,11 +317,10 @@ def checkpoints(experiments: Sequence[Experiment]) -> str:
     """The checkpoints that are kept."""
     rows = []
     for one in experiments:
-        saved = _saved(one.run)
-        kept = [e for e in saved if (one.run.folder / str(e.state["checkpoint"])).is_file()]
-        for event in kept:
+        found = saved(one.run)
+        for event in (event for event, kept in found if kept):
             said = inline(str(event.state["checkpoint"]))
-            rows.append([inline(one.label), said, f"{event.state['steps']:,}", f"{len(saved)}"])
+            rows.append([inline(one.label), said, f"{event.state['steps']:,}", f"{len(found)}"])
     if not rows:
         return "There is no checkpoint."
     return table(["", "kept", "at step", "written in all"], rows)

@@ -17,10 +17,10 @@ from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.report.measures import Measures, measured
 from orchestry.store import journal
 from orchestry.store.checkpoints import DISTILLED
-from orchestry.store.journal import Event, Learned, Opened
+from orchestry.store.journal import Event, Learned, Opened, Stopped
 from orchestry.store.measurements import BASELINES, EVALUATIONS, FORMS, Measurement
-from orchestry.store.records import EpisodeRecord, Summary
 from orchestry.store.progress import Row, readable
+from orchestry.store.records import EpisodeRecord, Summary
 from orchestry.store.run import Run, committed, committed_episodes, existing
 from orchestry.store.summary import books, summarise_journal
 
@@ -184,7 +184,9 @@ class Salvaged(Run):
         if last != "stopped":
             found.append("its process has not ended in order: it still runs, or was cut off")
         if self._written is None:
-            instead = "progress.jsonl is read" if self.neural else "the journal's answers are summed"
+            instead = (
+                "progress.jsonl is read" if self.neural else "the journal's answers are summed"
+            )
             found.append(f"it has no readable summary.json: {instead} here")
         return found
 
@@ -203,7 +205,9 @@ class Salvaged(Run):
         steps, asked = int(self.batches[-1]["steps"]), self.config["ppo"]["steps"]
         kept = max((e.state["steps"] for e in self.events if isinstance(e, Learned)), default=0)
         if steps < asked:
-            yield f"{steps:,} of {asked:,} steps are played"
+            last = self.events[-1]
+            why = f", then it was {last.reason}" if isinstance(last, Stopped) else ""
+            yield f"{steps:,} of {asked:,} steps are played{why}"
         if kept < steps:
             yield f"its last checkpoint is of step {kept:,}: a resume plays what follows again"
         if not any("episode/reward" in row for row in self.batches):
@@ -257,7 +261,7 @@ def _settings(configs: Sequence[_Config]) -> list[str]:
     """The settings in which each differs from the others; '' if none differs."""
     flat = [_telling(config) for config in configs]
     keys = _fewest(flat)
-    return [", ".join(_said(key, one.get(key)) for key in keys) for one in flat]
+    return [", ".join(_said(key, one[key]) for key in keys if key in one) for one in flat]
 
 
 def unique(found: Sequence[str]) -> list[str]:
@@ -270,8 +274,11 @@ def unique(found: Sequence[str]) -> list[str]:
 
 def _telling(config: _Config) -> dict[str, Any]:
     """The settings, by dotted key, that may affect results."""
+    foreign = () if config.get("backend") == "ppo" else ("ppo.",)
     return {
-        key: value for key, value in leaves(config) if Mark.OPERATIONAL not in marks(RunConfig, key)
+        key: value
+        for key, value in leaves(config)
+        if Mark.OPERATIONAL not in marks(RunConfig, key) and not key.startswith(foreign)
     }
 
 
@@ -294,7 +301,8 @@ def _differing(flat: Sequence[_Config]) -> list[str]:
 
 
 def _said(key: str, value: Any) -> str:
-    text = str(value).rpartition("/")[2][:24]  # for a path, its name
+    large = isinstance(value, int) and value >= 10_000
+    text = f"{value:,}" if large else str(value).rpartition("/")[2][:24]  # for a path, its name
     if key in _PLAIN:
         return text
     section, _, name = key.rpartition(".")

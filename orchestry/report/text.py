@@ -111,6 +111,16 @@ def short(value: float) -> str:
     return f"{value:.1e}" if size < -4 else f"{value:,.{min(4, max(0, 3 - size))}f}"
 
 
+def tick(value: float) -> str:
+    """A round number of an axis.
+
+    >>> tick(1_500_000), tick(20_000), tick(-250), tick(0.1 + 0.2), tick(0.00002)
+    ('1.5M', '20k', '-250', '0.3', '2e-05')
+    """
+    size, unit = (1e6, "M") if abs(value) >= 1e6 else (1e3, "k") if abs(value) >= 1e4 else (1, "")
+    return f"{value / size:.6g}{unit}"
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun in the right form.
 
