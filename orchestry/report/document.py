@@ -133,7 +133,7 @@ def _returns(learned: Sequence[Arm]) -> str:
     """Of backend ppo."""
     over = neural.over([arm.learners for arm in learned])
     return (
-        f"Return, an agent's mean over a game; a point is the mean over the games of {over}. "
+        f"Return of a game, mean over the agents; a point is the mean over the games of {over}. "
         "Evaluations are games of their own, which nothing is learned from.\n\n"
         f"{neural.points(learned)}\n\n"
         f"What learning was like:\n\n{neural.figures(learned)}"

@@ -268,7 +268,7 @@ def _returns_said(arms: Sequence[Arm]) -> str:
     several = any(len(arm.learners) > 1 for arm in arms)
     alone = any(len(arm.learners) == 1 for arm in arms)
     over = neural.over([arm.learners for arm in arms])
-    found = f"Return, an agent's mean over a game. A point is the mean over the games of {over}"
+    found = f"Return of a game, mean over the agents. A point is the mean over the games of {over}"
     found += "; the band goes from the lowest to the highest seed." if several else "."
     if alone and over != "a batch":
         found += " Dots: a single run's batches, one by one."

@@ -120,7 +120,7 @@ def headline(experiment: Experiment) -> Iterator[str]:
     if found := curve([run], RETURN):
         top = _top(found)
         yield (
-            f"Return, an agent's mean over a game: first {short(found.mean[0])}, best "
+            f"Return of a game, mean over the agents: first {short(found.mean[0])}, best "
             f"{short(found.mean[top])} (at step {found.x[top]:,}), last {short(found.mean[-1])}; "
             f"means over the games of {over([[run]])}."
         )
