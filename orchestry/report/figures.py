@@ -6,7 +6,7 @@ Curves follow the MAGRPO paper (arXiv 2508.04652): a mean, and a band over seeds
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -252,7 +252,7 @@ def _returns(axes: Axes, arm: Arm, name: str) -> None:
         _diamonds(axes, tests.x, tests.mean, colour(arm.number), None)
 
 
-def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
+def _legend(figure: Figure, panels: Iterable[Axes]) -> None:
     """Of all panels, below; long names get columns of their own."""
     named = [
         each for axes in panels for each in zip(*axes.get_legend_handles_labels(), strict=True)

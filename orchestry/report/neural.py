@@ -72,7 +72,7 @@ def line(rows: Sequence[Row], name: str, smooth: int) -> dict[int, float]:
 def over(arms: Sequence[Sequence[Salvaged]]) -> str:
     """What a point of the arms' curves is the mean of, in words."""
     found = sorted({window(runs) for runs in arms})
-    ends = " to ".join(str(one) for one in dict.fromkeys((found[0], found[-1])))
+    ends = " to ".join(f"{one:,}" for one in dict.fromkeys((found[0], found[-1])))
     return "a batch" if ends == "1" else f"the last {ends} batches"
 
 

@@ -102,7 +102,7 @@ def duration(seconds: float) -> str:
 def short(value: float) -> str:
     """With about four significant digits.
 
-    >>> short(812.475), short(-28.4), short(12345.6), short(0.64315), short(0.0000105), short(0)
+    >>> short(812.475), short(-28.4), short(12345.6), short(0.64317), short(0.0000107), short(0)
     ('812.5', '-28.40', '12,346', '0.6432', '1.1e-05', '0')
     """
     if not value:

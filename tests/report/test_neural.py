@@ -58,7 +58,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
     import torch
 
     threads, root = torch.get_num_threads(), tmp_path_factory.mktemp("ppo")
-    tests = {"evaluate_every": 1000, "evaluate_games": 4}
+    tests: dict[str, Any] = {"evaluate_every": 1000, "evaluate_games": 4}
     configs = {
         "seed-0": plain(0, steps=6000, **tests),
         "seed-1": plain(1, steps=6000, **tests),

@@ -49,8 +49,8 @@ def compared(arms: Sequence[Arm]) -> list[dict[str, Any]]:
         for game, of_game in neural.by_game(of_task).items():
             over = neural.over([arm.learners for arm in of_game])
             curves = [one for arm in of_game if (one := _curve(arm))]
-            found.append({"game": ", ".join(filter(None, (task, game))), "over": over})
-            found[-1]["arms"] = curves
+            name = ", ".join(filter(None, (task, game)))
+            found.append({"game": name, "over": over, "arms": curves})
     return [one for one in found if one["arms"]]
 
 
