@@ -26,8 +26,9 @@ from benchmarks.peers.bucket_speed import module
 from benchmarks.quality.bucket_teams import ARCHETYPES, COMMON
 from benchmarks.stats import columns, over_seeds
 from orchestry.core.config import validate
-from orchestry.engine.neural import LEARNED, UNTRAINED, measure, progress
+from orchestry.engine.neural import LEARNED, UNTRAINED, measure
 from orchestry.engine.run import resume, train
+from orchestry.store.progress import progress
 from orchestry.task.registry import load_task
 from orchestry.task.setup import task_digests
 

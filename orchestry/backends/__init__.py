@@ -14,16 +14,14 @@ from orchestry.backends.teams import TrainedBackend, plays_trained
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.machine import launched
+from orchestry.store.run import NO_TEXTS
 from orchestry.task.base import BaseTask
 
 
 def backend_of(config: RunConfig) -> type[ApiBackend | LocalBackend]:
     """The backend of a config. Raises ConfigError for one that is none of this kind."""
     if config.backend == "ppo":
-        raise ConfigError(
-            "backend ppo plays a game's numbers, not its text: only `orchestry run`, `resume` and "
-            "`evaluate` take its runs"
-        )
+        raise ConfigError(f"no model is asked by backend ppo, {NO_TEXTS}")
     if config.backend == "local":
         return LocalBackend
     return TrainedBackend if plays_trained(config) else ApiBackend

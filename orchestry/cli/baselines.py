@@ -126,7 +126,7 @@ def _of_run(source: Path, flags: RunFlags) -> RunConfig:
     from orchestry.core.errors import ConfigError
     from orchestry.engine.evaluate import differing
     from orchestry.engine.trust import of_run
-    from orchestry.store.run import existing, read_config
+    from orchestry.store.run import check_texts, load_run
 
     given = [name for name, value in flags.items() if value is not None]  # 0 is a seed
     if others := [name for name in given if name not in (*OF_RUN, "trust")]:
@@ -136,8 +136,9 @@ def _of_run(source: Path, flags: RunFlags) -> RunConfig:
             f"{names.replace('_', '-')}"
         )
     today = settings({**flags, "episodes": None})  # the run's number of episodes stays
-    config = of_run(existing(source), today, trusting(flags["trust"]), _note)
-    for key, before, now in differing(validate(read_config(source)), config):
+    check_texts(run := load_run(source))
+    config = of_run(run.folder, today, trusting(flags["trust"]), _note)
+    for key, before, now in differing(validate(run.config), config):
         raise ConfigError(
             f"--of {source} compares baselines with that run, which has {key}={before!r}, but "
             f"{now!r} was given: leave out --set {key}, or play without --of"

@@ -103,7 +103,10 @@ def _default_files() -> list[Path]:
 def _files(where: Path) -> list[Path]:
     from orchestry.backends.library import IN_RUN, file_of
     from orchestry.core.errors import ConfigError
+    from orchestry.store.run import Run, check_texts
 
+    if (where / "config.yaml").exists():
+        check_texts(Run(where))
     if (where / "journal.jsonl").exists() or (where / IN_RUN).exists():
         return [where / IN_RUN] if (where / IN_RUN).exists() else []
     if where.is_dir():

@@ -74,7 +74,7 @@ def _command(
         list[Path] | None,
         typer.Argument(
             metavar="RUN",
-            help="Runs on train, of any backend.",
+            help="Runs on train, of backend api or local.",
             parser=run_folder,
             autocompletion=run_folders,
         ),

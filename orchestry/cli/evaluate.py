@@ -120,7 +120,7 @@ def _command(
     from orchestry.engine.evaluate import How, compared, evaluate
     from orchestry.store.run import load_run
 
-    if load_run(run).config.get("backend") == "ppo":
+    if load_run(run).neural:
         if update or samples or split != "test" or budget is not None:
             raise ConfigError(
                 f"{run} is a run of backend ppo, whose last policy plays new games: --split, "

@@ -90,7 +90,7 @@ def _command(
     learned, as team.yaml (for `--config`) and team.py (a dict that imports nothing). A README.md
     shows the whole team and has working code.
 
-    With `--as`: the best answers of a run of any backend, chosen as `distil` does, as one file of
+    With `--as`: the best answers of a run of api or local, chosen as `distil` does, as one file of
     chats per agent, with a README.md that says where they come from.
     """
     from orchestry.cli.console import Notes

@@ -87,9 +87,11 @@ def _command(
     Reward, feedback, credit and the judge's number are shown only after your rating, so that they
     don't influence you. Best and worst come shuffled, with at most one of each kind per problem.
     """
-    from orchestry.store.run import existing
+    from orchestry.store.run import check_texts, load_run
 
-    folder = existing(run)
+    found = load_run(run)
+    check_texts(found)
+    folder = found.folder
     asked = _Flags(best, worst, episode, node, rating, comment, override)
     _check(show, asked)
     if show:

@@ -18,8 +18,9 @@ from orchestry.cli.report import written
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.types import Split
-from orchestry.report.text import counted, plain
+from orchestry.report.text import counted, plain, short
 from orchestry.store import run as store
+from orchestry.store.progress import progress
 from orchestry.store.records import Metrics, Summary
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 R = TypeVar("R")
+_MEAN = "train/avg_reward_100ep"
 SHOWN = 2_000
 """A notebook shows this many characters of the best answer."""
 
@@ -185,7 +187,8 @@ class Run(store.Run):
         return gain(self, other)
 
     def to_pandas(self) -> DataFrame:
-        """One row per episode, failed ones left out.
+        """One row per episode, failed ones left out; of backend ppo one per batch, with the figures
+        of progress.jsonl.
 
         It has the columns of metrics.jsonl, such as reward, `part/NAME`, `tag/NAME`, calls and usd,
         and the problem, split, seed, tokens and failed calls.
@@ -196,6 +199,8 @@ class Run(store.Run):
             import pandas
         except ImportError:
             raise ConfigError(f"pandas is not installed: `{install('pandas')}`") from None
+        if self.neural:
+            return pandas.DataFrame(progress(self.folder))
         figures, rows = Metrics(), []
         for one in self.episodes:
             keys = ("problem", "split", "seed", "input_tokens", "output_tokens", "failed_calls")
@@ -222,6 +227,10 @@ class Run(store.Run):
             found = self.summary
         except OrchestryError:
             return "unfinished"
+        if self.neural:
+            steps, mean = found.learning.get("steps", 0), found.learning.get(_MEAN)
+            came_to = "no game has ended" if mean is None else f"return {short(mean)}"
+            return f"{found.task}, {steps:,.0f} steps, {came_to}, {found.stopped}"
         figures = (_number(found.mean_reward), f"${found.cost_usd:.4f}", found.stopped)
         played = f"{found.task}, {found.episodes} of {counted(found.episodes_asked, 'episode')}"
         return ", ".join((played, f"mean reward {figures[0]}", *figures[1:]))
@@ -250,6 +259,10 @@ def with_methods(run: store.Run) -> Run:
 
 
 def _figures(found: Summary) -> list[tuple[str, str]]:
+    if found.backend == "ppo":
+        from orchestry.cli.show import stepped  # rich
+
+        return [("task", escape(found.task)), *stepped(found), ("ended", found.stopped)]
     cap = "no cap" if found.budget_usd is None else f"of ${found.budget_usd:g}"
     return [
         ("task", escape(found.task)),

@@ -67,7 +67,7 @@ def finish_recipe(last: Run, *, as_json: bool) -> int:
 def figures(summary: Summary) -> Group:
     """Reward, calls and dollars, in all and by agent; of backend ppo what its last batch showed."""
     if summary.backend == "ppo":
-        return Group(facts(*_steps(summary)))
+        return Group(facts(*stepped(summary)))
     return Group(facts(*_facts(summary)), Text(), usage_table(summary))
 
 
@@ -103,8 +103,8 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     ]
 
 
-def _steps(summary: Summary) -> list[tuple[str, str]]:
-    """Of a run of backend ppo."""
+def stepped(summary: Summary) -> list[tuple[str, str]]:
+    """What the last batch of a run of backend ppo showed, by name."""
     last = summary.learning
     shown = [
         ("steps", f"{last.get('steps', 0):,.0f}"),

@@ -83,11 +83,11 @@ class PpoConfig(Frozen):
     """Where networks are computed; `auto`: a GPU if there is one. Games are played on the CPU."""
     threads: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(1, ge=1)
     """Of the processor. At this size more than one rarely helps."""
-    checkpoint_every: Annotated[Count, Mark.RESUMABLE] = Field(1_000_000, ge=1)
+    checkpoint_every: Annotated[Count, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(1_000_000, ge=1)
     """Steps between two checkpoints; the last step always has one."""
-    keep: Annotated[int, Mark.RESUMABLE] = Field(2, ge=1)
+    keep: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(2, ge=1)
     """Checkpoints that stay on disk."""
-    evaluate_every: Annotated[Count, Mark.RESUMABLE] = Field(0, ge=0)
+    evaluate_every: Annotated[Count, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(0, ge=0)
     """Steps between two evaluations on games of their own; 0: none."""
     evaluate_games: Annotated[int, Mark.RESUMABLE] = Field(256, ge=2)
     """Games per evaluation."""

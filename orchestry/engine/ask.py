@@ -35,7 +35,7 @@ from orchestry.rollout.rollout import TOLD_CHARS
 from orchestry.store.checkpoints import Which, chosen_update
 from orchestry.store.measurements import ASKS
 from orchestry.store.records import EpisodeRecord
-from orchestry.store.run import Run, load_run
+from orchestry.store.run import Run, check_texts, load_run
 from orchestry.task.base import BaseTask
 from orchestry.task.given import UNSCORED
 from orchestry.task.guard import task_boundary
@@ -103,6 +103,7 @@ def ask(
     compare its results. Raises BudgetExceeded at the cap; the same call with a larger one goes on.
     """
     source, watch = load_run(run.folder if isinstance(run, Run) else run), observer or Silent()
+    check_texts(source)
     today = _today(budget_usd, patience_s, task_path)
     own = of_run(source.folder, today, trust, watch.note)
     learned = chosen_update(source, update)

@@ -23,7 +23,7 @@ from orchestry.core.files import new_folder, to_json
 from orchestry.store.checkpoints import Which, checkpoint, chosen_update
 from orchestry.store.journal import Learned
 from orchestry.store.measurements import evaluation_folders
-from orchestry.store.run import Run, load_run
+from orchestry.store.run import Run, check_texts, load_run
 
 _FULL = "full_digests.json"
 """Beside each copy of a base whose weights are all trained."""
@@ -158,15 +158,10 @@ team = {{role: AutoModelForCausalLM.from_pretrained(name) for role, name in fold
 
 
 def _local(run: Run) -> RunConfig:
+    check_texts(run)
     config = validate(run.config)
     if config.backend == "local":
         return config
-    if config.backend == "ppo":
-        raise ConfigError(
-            f"{run.folder} is a run of backend ppo, and there is nothing to export: "
-            "`orchestry.load_run(RUN).policy()` gives its policy, and a checkpoint is a file that "
-            "torch.load reads"
-        )
     raise ConfigError(
         f"{run.folder} is a run of backend {config.backend}, which learns prompts and holds no "
         "weights: leave out --merge and --agent, and its team's prompts are exported"

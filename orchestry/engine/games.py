@@ -41,7 +41,7 @@ def policy_of(
     where it was learned in games of another shape."""
     from orchestry.backends.ppo.checkpoint import read
 
-    if run.config.get("backend") != "ppo":
+    if not run.neural:
         raise ConfigError(f"{run.folder} is no run of backend ppo")
     last = last_checkpoint(run.events)
     if last is None:

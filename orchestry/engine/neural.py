@@ -24,7 +24,6 @@ from orchestry.core.concurrency import heeding
 from orchestry.core.config import RunConfig
 from orchestry.core.digests import file_digest
 from orchestry.core.errors import ConfigError, LearnError
-from orchestry.core.files import json_lines
 from orchestry.core.ppo import PpoConfig
 from orchestry.core.seeds import derive
 from orchestry.engine.arena import Arena, arena
@@ -42,6 +41,7 @@ from orchestry.engine.manifest import ground, record_ground
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, of_run
 from orchestry.store.journal import Learned, Opened, Stopped
+from orchestry.store.progress import PROGRESS, Row, progress
 from orchestry.store.run import Run, Store, existing, load_run
 from orchestry.store.summary import books, summarise_journal
 from orchestry.store.trackers import Tracker, TrackerRow, show_rows
@@ -51,7 +51,6 @@ from orchestry.task.vector import Player, Script
 if TYPE_CHECKING:
     from orchestry.backends.ppo.learner import Learner, Played
 
-PROGRESS = "progress.jsonl"
 LEARNED, UNTRAINED = "learned", "untrained"
 _RECENT = 100
 """Games of the running mean."""
@@ -114,7 +113,7 @@ def measure(
 
 def learned(run: Run, likeliest: bool = False) -> Script:
     """The last policy of a run, for the seats that it learned. Raises as `policy_of`."""
-    if run.config.get("backend") != "ppo":
+    if not run.neural:
         raise ConfigError(f"{run.folder} is no run of backend ppo")
     found = arena(of_run(run.folder), lambda text: None)
     return policy_of(run, found.games(1, "shape"), found.learners, found.config.seed, likeliest)
@@ -186,7 +185,7 @@ class _Work:
     store: Store
     note: Callable[[str], None]
     reason: Any = "done"
-    rows: list[dict[str, float]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     _trackers: list[Tracker] = field(default_factory=list)
     _told: float = 0.0
@@ -316,7 +315,7 @@ class _Work:
         returns = play_games(games, (own, *found.others(count, itself, *path)))
         return statistics.fmean(statistics.fmean(each) for each in returns)
 
-    def _kept_rows(self) -> list[dict[str, float]]:
+    def _kept_rows(self) -> list[Row]:
         """The rows up to the last checkpoint; later ones are dropped from the file."""
         last = last_checkpoint(self.store.events)
         steps = int(last.state["steps"]) if last else 0
@@ -346,14 +345,3 @@ def _said(row: Mapping[str, float], whole: int) -> str:
     shown = "no game has ended yet" if mean is None else f"return {mean:.1f} over the last games"
     speed = row["train/steps_per_sec"]
     return f"step {row['steps']:,} of {whole:,}: {shown}, {speed:,.0f} steps/s"
-
-
-def progress(folder: Path) -> list[dict[str, float]]:
-    """The rows of progress.jsonl; a last line that a kill cut off is left out."""
-    path, rows = folder / PROGRESS, list[dict[str, float]]()
-    for _, line in json_lines(path.read_bytes()) if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
-    return rows

@@ -15,7 +15,7 @@ from orchestry.core.seeds import derive
 from orchestry.core.types import TASK_ERROR, Member, Message, Tokens, Turn
 from orchestry.store.journal import last_words
 from orchestry.store.records import EpisodeRecord, NodeRecord
-from orchestry.store.run import Run
+from orchestry.store.run import Run, check_texts
 
 By = Literal["reward", "advantage", "credit", "rating"]
 BY: dict[By, str] = {
@@ -103,6 +103,7 @@ class _Candidate:
 
 def check_source(run: Run, task: str | None = None) -> None:
     """Raises ConfigError for a run that nothing may be learned from, or of another task."""
+    check_texts(run)
     config, folder = run.config, run.folder
     splits = {str(config.get("split", "train")), *(one.split for one in run.episodes)} - {"train"}
     if splits:

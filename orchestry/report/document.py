@@ -14,7 +14,7 @@ from orchestry.core.errors import StoreError
 from orchestry.core.files import write_atomic
 from orchestry.core.resolve import leaves
 from orchestry.core.types import Turn
-from orchestry.report import page, tables
+from orchestry.report import neural, page, tables
 from orchestry.report.curves import axis, tag_names, window
 from orchestry.report.figures import FigureFiles, draw
 from orchestry.report.headline import summary
@@ -50,15 +50,15 @@ def results(
     the table of a recipe's stages."""
     found = list(by_task(arms(experiments)).items())
     labels = [experiment.label for experiment in experiments]
+    learners = [one for one in experiments if one.run.neural]
+    writers = [one for one in experiments if not one.run.neural]
     sections = {
         "Summary": _summary(experiments),
         **({"Stages": stages} if stages else {}),
         "Configuration": tables.side_by_side(labels, [setup(one) for one in experiments]),
-        "Learning curves": _by_task(found, _curves, drawn, "rewards"),
-        "Evaluation on held-out problems": _evaluation(experiments, drawn),
-        "Baselines": _baselines(experiments),
-        "How the teams worked": _by_task(found, _kinds, drawn, "kinds", "tags"),
-        "Example trajectories": "\n\n".join(map(trajectories, experiments)),
+        "Learning curves": _by_task(found, _curves, drawn, "rewards", "returns", "training"),
+        **(_of_policies(learners) if learners else {}),
+        **(_of_texts(writers, drawn) if writers else {}),
         "Cost": _cost(experiments, labels),
         "What failed": _failed(experiments, labels),
         "How to make this again": _again(experiments, command),
@@ -67,6 +67,25 @@ def results(
     title = inline(", ".join(task for task, _ in found))
     lacking = f" {undrawn[0].upper()}{undrawn[1:]}." if undrawn else ""
     return f"# Results: {title}\n\nWritten by `{_plain(command)}`.{lacking}\n\n{body}\n"
+
+
+def _of_policies(learners: Sequence[Experiment]) -> dict[str, str]:
+    """Sections on runs of backend ppo."""
+    return {
+        "Last figures": neural.ends(learners),
+        "Checkpoints": neural.checkpoints(learners),
+    }
+
+
+def _of_texts(writers: Sequence[Experiment], drawn: Sequence[FigureFiles]) -> dict[str, str]:
+    """Sections on runs whose agents write."""
+    found = list(by_task(arms(writers)).items())
+    return {
+        "Evaluation on held-out problems": _evaluation(writers, drawn),
+        "Baselines": _baselines(writers),
+        "How the teams worked": _by_task(found, _kinds, drawn, "kinds", "tags"),
+        "Example trajectories": "\n\n".join(map(trajectories, writers)),
+    }
 
 
 def _summary(experiments: Sequence[Experiment]) -> str:
@@ -103,8 +122,25 @@ def _figures(drawn: Sequence[FigureFiles], *ways: str) -> Iterator[str]:
 
 def _curves(of_task: Sequence[Arm]) -> str:
     played = [arm for arm in of_task if arm.runs]
-    if not played:
-        return "There is no curve yet: no episode has finished."
+    learned = [arm for arm in of_task if arm.learners]
+    if not played and not learned:
+        return "There is no curve yet: no episode has finished, and no batch of games."
+    texts = [_rewards(played)] if played else []
+    return "\n\n".join([*texts, *([_returns(learned)] if learned else [])])
+
+
+def _returns(learned: Sequence[Arm]) -> str:
+    """Of backend ppo."""
+    over = neural.over([arm.learners for arm in learned])
+    return (
+        f"Return of a game, mean over the agents; a point is the mean over the games of {over}. "
+        "Evaluations are games of their own, which nothing is learned from.\n\n"
+        f"{neural.points(learned)}\n\n"
+        f"What learning was like:\n\n{neural.figures(learned)}"
+    )
+
+
+def _rewards(played: Sequence[Arm]) -> str:
     smooth = window([run for arm in played for run in arm.runs])
     unit = axis(played[0].runs[0])
     over = f"means of {smooth} {unit}" if smooth > 1 else "unsmoothed"
@@ -144,6 +180,8 @@ def _cost(experiments: Sequence[Experiment], labels: Sequence[str]) -> str:
     pieces = [tables.side_by_side(labels, [costs(one) for one in experiments])]
     header = ["agent", "for", "calls", "from the cache", "tokens in", "tokens out", "USD"]
     for one in experiments:
+        if one.run.neural:
+            continue
         rows = [[inline(row[0]), inline(row[1]), *row[2:]] for row in by_agent(one.run)]
         who = f"{inline(one.label)}, by agent" if len(experiments) > 1 else "By agent"
         pieces.append(f"{who}:\n\n{table(header, rows)}")
@@ -152,7 +190,8 @@ def _cost(experiments: Sequence[Experiment], labels: Sequence[str]) -> str:
 
 def _failed(experiments: Sequence[Experiment], labels: Sequence[str]) -> str:
     counts = [fault_counts(one.run) for one in experiments]
-    return f"{tables.side_by_side(labels, counts)}\n\n{_TAUGHT}"
+    taught = "" if all(one.run.neural for one in experiments) else f"\n\n{_TAUGHT}"
+    return f"{tables.side_by_side(labels, counts)}{taught}"
 
 
 def _again(experiments: Sequence[Experiment], command: str) -> str:
@@ -230,6 +269,8 @@ _ALL = {
 def setup(experiment: Experiment) -> dict[str, str]:
     """The settings that decide the run, by name, in order."""
     run, config = experiment.run, dict(leaves(experiment.run.config))
+    if run.neural:
+        return {**neural.setup(run), **_machine(run)}
     local = config.get("backend") == "local"
     keys = {**_ALL, **(_LEARN if local else _SEARCH)}
     opened = next((event for event in run.events if isinstance(event, Opened)), None)
@@ -294,6 +335,18 @@ def _machine(run: Salvaged) -> dict[str, str]:
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "system": _said(manifest.get("system"), "-"),
         "device": _said(manifest.get("device"), "-"),
+        **(_of_numbers(manifest) if run.neural else _of_models(manifest)),
+    }
+
+
+def _of_numbers(manifest: Mapping[str, Any]) -> dict[str, str]:
+    exact = manifest.get("device") == "cpu"
+    said = "yes, with these versions on such a machine" if exact else "no: not shown on a GPU"
+    return {"deterministic": said}
+
+
+def _of_models(manifest: Mapping[str, Any]) -> dict[str, str]:
+    return {
         "sandbox": _said(manifest.get("sandbox"), "-").partition(":")[0],
         "weights, sha256": _said(manifest.get("model_sha256"), "-")[:16],
         "deterministic": "yes" if manifest.get("deterministic") else "no",

@@ -6,12 +6,13 @@ Curves follow the MAGRPO paper (arXiv 2508.04652): a mean, and a band over seeds
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from orchestry.report import neural
 from orchestry.report.curves import (
     Curve,
     Point,
@@ -44,6 +45,7 @@ from orchestry.report.style import (
     look,
     save,
 )
+from orchestry.report.text import tick
 from orchestry.store.records import EpisodeRecord
 
 if TYPE_CHECKING:
@@ -177,17 +179,25 @@ def _dev(axes: Axes, arm: Arm, arms: Sequence[Arm]) -> None:
     updates = sorted({update for row in by_run for update in row})
     if not updates:
         return
+    rewards = [fmean(row[update] for row in by_run if update in row) for update in updates]
+    label = f"{arm.label}, dev problems" if len(arms) > 1 else "dev problems"
+    _diamonds(axes, updates, rewards, colour(arm.number), label)
+
+
+def _diamonds(
+    axes: Axes, x: Sequence[int], y: Sequence[float], ink: str, label: str | None
+) -> None:
     axes.plot(
-        updates,
-        [fmean(row[update] for row in by_run if update in row) for update in updates],
-        color=colour(arm.number),
+        x,
+        y,
+        color=ink,
         linestyle="none",
         marker="D",
         markersize=6,
         markerfacecolor="white",
         markeredgewidth=1.6,
         zorder=4,
-        label=f"{arm.label}, dev problems" if len(arms) > 1 else "dev problems",
+        label=label,
     )
 
 
@@ -205,6 +215,119 @@ def _levels(axes: Axes, arms: Sequence[Arm]) -> None:
         axes.axhline(fmean(levels), color=INK, linewidth=1.2, linestyle=dash, label=name)
 
 
+def draw_returns(task: str, arms: Sequence[Arm]) -> Picture | None:
+    """Of backend ppo: the return over steps; None before a game has ended."""
+    from matplotlib.figure import Figure
+
+    games = neural.by_game(arms)
+    if not games:
+        return None
+    learned = [arm for of_game in games.values() for arm in of_game]
+    columns = min(2, len(games))
+    rows = -(-len(games) // columns)
+    height = 3.6 if rows == 1 else 2.5 * rows + 0.6
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, (game, of_game) in zip(panels, games.items(), strict=False):
+        for arm in of_game:
+            _returns(axes, arm, arm.label if len(learned) > 1 else "games learned from")
+        _over_steps(axes, 8 // columns)
+        name = ", ".join(filter(None, (task, game)))
+        axes.set(title=f"{name}: return", xlabel="environment steps", ylabel="return")
+    for axes in panels[len(games) :]:
+        axes.set_visible(False)
+    if any(neural.curve(arm.learners, neural.EVALUATION) for arm in learned):
+        _diamonds(panels[len(games) - 1], [], [], INK, "evaluations")
+    _legend(figure, panels)
+    return Picture(figure, _returns_said(learned))
+
+
+def _returns(axes: Axes, arm: Arm, name: str) -> None:
+    """An arm's curve, its evaluations and, of a single run, its batches."""
+    if found := neural.curve(arm.learners, neural.RETURN):
+        _batches(axes, arm)
+        seeds = f", mean of {len(arm.learners)} seeds" if len(arm.learners) > 1 else ""
+        _line(axes, arm, found, f"{name}{seeds}")
+    if tests := neural.curve(arm.learners, neural.EVALUATION):
+        _diamonds(axes, tests.x, tests.mean, colour(arm.number), None)
+
+
+def _legend(figure: Figure, panels: Iterable[Axes]) -> None:
+    """Of all panels, below; long names get columns of their own."""
+    named = [
+        each for axes in panels for each in zip(*axes.get_legend_handles_labels(), strict=True)
+    ]
+    longest = max(len(str(text)) for _, text in named)
+    columns = max(1, min(4, len(named), 110 // (longest + 6)))
+    handles, texts = zip(*named, strict=True)
+    figure.legend(handles, texts, loc="outside lower center", ncols=columns)
+
+
+def _returns_said(arms: Sequence[Arm]) -> str:
+    """Explains point, band, thin line and marks."""
+    several = any(len(arm.learners) > 1 for arm in arms)
+    alone = any(len(arm.learners) == 1 for arm in arms)
+    over = neural.over([arm.learners for arm in arms])
+    found = f"Return of a game, mean over the agents. A point is the mean over the games of {over}"
+    found += "; the band goes from the lowest to the highest seed." if several else "."
+    if alone and over != "a batch":
+        found += " Dots: a single run's batches, one by one."
+    if any(neural.curve(arm.learners, neural.EVALUATION) for arm in arms):
+        found += " Diamonds: the team in games of their own, which nothing is learned from."
+    return found
+
+
+def _batches(axes: Axes, arm: Arm) -> None:
+    """The unsmoothed batches of a single run."""
+    if len(arm.learners) == 1:
+        found = neural.line(arm.learners[0].batches, neural.RETURN, 1)
+        x = neural.thinned([*found])
+        ink = lighter(colour(arm.number))
+        axes.plot(x, [found[at] for at in x], ".", color=ink, markersize=3, zorder=1)
+
+
+def _over_steps(axes: Axes, most: int) -> None:
+    """Free axes, with at most so many steps named."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10]))
+    for one in (axes.xaxis, axes.yaxis):
+        one.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    axes.margins(y=0.08)
+
+
+def draw_training(task: str, arms: Sequence[Arm]) -> Picture | None:
+    """Of backend ppo: a small panel per figure that shows how learning went."""
+    from matplotlib.figure import Figure
+
+    learned = [arm for arm in arms if arm.learners]
+    curves = {
+        name: [(arm, neural.curve(arm.learners, name)) for arm in learned]
+        for name in neural.FIGURES
+    }
+    there = {name: found for name, found in curves.items() if any(one for _, one in found)}
+    if not there:
+        return None
+    rows = -(-len(there) // _ABREAST)
+    figure = Figure(figsize=(WIDTH, 1.75 * rows + 0.4), layout="constrained")
+    panels = figure.subplots(rows, _ABREAST, squeeze=False, sharex=True).ravel()
+    for axes, (name, found) in zip(panels, there.items(), strict=False):
+        for arm, one in found:
+            _line(axes, arm, one, None)
+        _over_steps(axes, 3)
+        axes.set_title(neural.FIGURES[name], fontsize=8.5)
+        axes.tick_params(labelsize=8)
+    for axes in panels[len(there) :]:
+        axes.set_visible(False)
+    for axes in panels[max(0, len(there) - _ABREAST) : len(there)]:  # the lowest of its column
+        axes.tick_params(labelbottom=True)
+    over = neural.over([arm.learners for arm in learned])
+    said = f"How learning went, over steps. A point is the mean over {over}; colours as above."
+    return Picture(figure, said)
+
+
+_ABREAST = 4
+"""Small panels of a row."""
 BASELINE = "#A8A8A8"
 _Row = tuple[str, str, Held, bool]
 """Name, colour, measurement, and whether it uses best trajectories."""
@@ -370,6 +493,8 @@ def _pairs(axes: Axes, arm: Arm, names: Sequence[str]) -> None:
 
 WAYS: Mapping[str, Callable[[str, Sequence[Arm]], Picture | None]] = {
     "rewards": draw_curves,
+    "returns": draw_returns,
+    "training": draw_training,
     "comparison": draw_comparison,
     "kinds": draw_kinds,
     "tags": draw_tags,

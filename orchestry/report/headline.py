@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
+from orchestry.report import neural
 from orchestry.report.curves import Axis, axis, curve, dev_rewards, episode_reward, window
 from orchestry.report.held_out import (
     Held,
@@ -30,6 +31,8 @@ from orchestry.store.summary import seconds
 
 def headline(experiment: Experiment) -> list[str]:
     """Sentences on one run, in plain text."""
+    if experiment.run.neural:
+        return [*neural.headline(experiment)]
     return [*_played(experiment), *_learned(experiment), *_held_out(experiment)]
 
 
@@ -159,5 +162,8 @@ def summary(experiments: Sequence[Experiment]) -> list[tuple[str, list[str]]]:
         (one.label, [*headline(one), *(f"Missing: {what}." for what in one.missing)])
         for one in experiments
     ]
-    of_arms = [(f"{arm.label}, all seeds", over_seeds(arm)) for arm in arms(experiments)]
+    of_arms = [
+        (f"{arm.label}, all seeds", [*neural.over_seeds(arm), *over_seeds(arm)])
+        for arm in arms(experiments)
+    ]
     return found + [(name, said) for name, said in of_arms if said]

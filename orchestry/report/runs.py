@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,9 @@ from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.report.measures import Measures, measured
 from orchestry.store import journal
 from orchestry.store.checkpoints import DISTILLED
-from orchestry.store.journal import Event, Opened
+from orchestry.store.journal import Event, Learned, Opened, Stopped
 from orchestry.store.measurements import BASELINES, EVALUATIONS, FORMS, Measurement
+from orchestry.store.progress import Row, readable
 from orchestry.store.records import EpisodeRecord, Summary
 from orchestry.store.run import Run, committed, committed_episodes, existing
 from orchestry.store.summary import books, summarise_journal
@@ -120,6 +121,15 @@ class Salvaged(Run):
         """The run's figures, computed once; None without a finished episode."""
         return measured(self)
 
+    @property
+    def batches(self) -> list[Row]:
+        """The figures of each batch of backend ppo, oldest first; of another backend none."""
+        return self._progress[0]
+
+    @cached_property
+    def _progress(self) -> tuple[list[Row], str]:
+        return readable(self.folder)
+
     @cached_property
     def _written(self) -> Summary | None:
         try:
@@ -130,7 +140,9 @@ class Salvaged(Run):
     @cached_property
     def missing(self) -> tuple[str, ...]:
         """What is missing and a reader must know, one sentence per item."""
-        return (*self._journal[1], *self._records[1], *self._unfinished())
+        damaged = self._progress[1]
+        lost = [f"damaged lines are left out: {damaged}"] if damaged else []
+        return (*self._journal[1], *self._records[1], *lost, *self._unfinished())
 
     @cached_property
     def _journal(self) -> tuple[list[Event], list[str]]:
@@ -165,20 +177,41 @@ class Salvaged(Run):
     def _unfinished(self) -> list[str]:
         if (self.folder / DISTILLED).is_file():  # written whole, and nothing was played in it
             return []
-        found = []
-        done, asked = len(self._all), self.config.get("episodes")
-        if not done:
-            found.append("no episode is finished")
-        elif isinstance(asked, int) and done < asked:
-            found.append(f"{done} of {asked} episodes are finished")
+        found = [*(self._unstepped() if self.neural else self._unplayed())]
         if self.failed:
             found.append(f"episodes that failed, and are in no figure: {len(self.failed)}")
         last = self.events[-1].kind if self.events else None
         if last != "stopped":
             found.append("its process has not ended in order: it still runs, or was cut off")
         if self._written is None:
-            found.append("it has no readable summary.json: the journal's answers are summed here")
+            instead = (
+                "progress.jsonl is read" if self.neural else "the journal's answers are summed"
+            )
+            found.append(f"it has no readable summary.json: {instead} here")
         return found
+
+    def _unplayed(self) -> Iterator[str]:
+        done, asked = len(self._all), self.config.get("episodes")
+        if not done:
+            yield "no episode is finished"
+        elif isinstance(asked, int) and done < asked:
+            yield f"{done} of {asked} episodes are finished"
+
+    def _unstepped(self) -> Iterator[str]:
+        """Of backend ppo."""
+        if not self.batches:
+            yield "no batch is finished"
+            return
+        steps, asked = int(self.batches[-1]["steps"]), self.config["ppo"]["steps"]
+        kept = max((e.state["steps"] for e in self.events if isinstance(e, Learned)), default=0)
+        if steps < asked:
+            last = self.events[-1]
+            why = f", then it was {last.reason}" if isinstance(last, Stopped) else ""
+            yield f"{steps:,} of {asked:,} steps are played{why}"
+        if kept < steps:
+            yield f"its last checkpoint is of step {kept:,}: a resume plays what follows again"
+        if not any("episode/reward" in row for row in self.batches):
+            yield "no game has ended"
 
 
 def _left_out(error: StoreError) -> str:
@@ -209,7 +242,7 @@ _PLAIN = ("task", "backend", "provider.model", "provider.name", "search.strategy
 """Keys shown by their value alone; for all others the name is shown too."""
 _LAST = ("seed", "episodes")
 """Shown only if no other key distinguishes the runs."""
-_KNOWN = ("", "learn", "options", "sampling", "search")
+_KNOWN = ("", "learn", "options", "ppo", "sampling", "search")
 """Sections whose keys are clear without the section's name."""
 
 
@@ -228,7 +261,7 @@ def _settings(configs: Sequence[_Config]) -> list[str]:
     """The settings in which each differs from the others; '' if none differs."""
     flat = [_telling(config) for config in configs]
     keys = _fewest(flat)
-    return [", ".join(_said(key, one.get(key)) for key in keys) for one in flat]
+    return [", ".join(_said(key, one[key]) for key in keys if key in one) for one in flat]
 
 
 def unique(found: Sequence[str]) -> list[str]:
@@ -241,8 +274,11 @@ def unique(found: Sequence[str]) -> list[str]:
 
 def _telling(config: _Config) -> dict[str, Any]:
     """The settings, by dotted key, that may affect results."""
+    foreign = () if config.get("backend") == "ppo" else ("ppo.",)
     return {
-        key: value for key, value in leaves(config) if Mark.OPERATIONAL not in marks(RunConfig, key)
+        key: value
+        for key, value in leaves(config)
+        if Mark.OPERATIONAL not in marks(RunConfig, key) and not key.startswith(foreign)
     }
 
 
@@ -265,7 +301,8 @@ def _differing(flat: Sequence[_Config]) -> list[str]:
 
 
 def _said(key: str, value: Any) -> str:
-    text = str(value).rpartition("/")[2][:24]  # for a path, its name
+    large = isinstance(value, int) and value >= 10_000
+    text = f"{value:,}" if large else str(value).rpartition("/")[2][:24]  # for a path, its name
     if key in _PLAIN:
         return text
     section, _, name = key.rpartition(".")
@@ -291,6 +328,11 @@ class Arm:
     def runs(self) -> list[Salvaged]:
         """Runs with a finished episode."""
         return [one.run for one in self.experiments if one.run.episodes]
+
+    @property
+    def learners(self) -> list[Salvaged]:
+        """Runs of backend ppo with a finished batch."""
+        return [one.run for one in self.experiments if one.run.neural and one.run.batches]
 
     @property
     def seeds(self) -> list[Any]:

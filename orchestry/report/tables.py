@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from orchestry.core.types import TASK_ERROR
+from orchestry.report import neural
 from orchestry.report.curves import (
     QUARTER,
     Curve,
@@ -215,7 +216,7 @@ _PURPOSES = {
 def costs(experiment: Experiment) -> dict[str, str]:
     """Results of the run, its evaluations and its baselines, by name."""
     run = experiment.run
-    found = _totals(run, seconds(run.events))
+    found = neural.costs(run) if run.neural else _totals(run, seconds(run.events))
     for name, runs in (
         ("evaluations", experiment.evaluations),
         ("baselines", experiment.baselines),
@@ -282,8 +283,14 @@ FAINTEST = 1e-12
 
 
 def fault_counts(run: Run) -> dict[str, str]:
-    """Counts by name, with their totals; every run has the same names."""
+    """Counts by name, with their totals; every run that asks a model has the same names."""
     events, failed = run.events, failures(run.events)
+    processes = {
+        "processes after the first (resumes)": str(max(0, _count(events, Opened) - 1)),
+        "how its processes ended": _ends(events),
+    }
+    if run.neural:
+        return processes
     answers = [e for e in events if isinstance(e, Answered) and e.source != "failed"]
     drawn = [event.completion for event in answers if event.source != "refused"]
     acts = [event.completion for event in answers if event.purpose == "act"]
@@ -302,9 +309,8 @@ def fault_counts(run: Run) -> dict[str, str]:
         "judgements that were malformed": _malformed(run.episodes),
         "sample groups whose advantages are all zero": _flat(run.episodes),
         "actions that an update left out, for want of variance": _skipped(events),
-        "processes after the first (resumes)": str(max(0, _count(events, Opened) - 1)),
         "times that finished episodes were taken back": str(_count(events, RolledBack)),
-        "how its processes ended": _ends(events),
+        **processes,
     }
 
 

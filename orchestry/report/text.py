@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from math import floor, log10
 
 _LONGEST = 1200
 """Maximum characters of a quoted text."""
@@ -96,6 +97,28 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes % 60} min"
     return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def short(value: float) -> str:
+    """With about four significant digits.
+
+    >>> short(812.475), short(-28.4), short(12345.6), short(0.64317), short(0.0000107), short(0)
+    ('812.5', '-28.40', '12,346', '0.6432', '1.1e-05', '0')
+    """
+    if not value:
+        return "0"
+    size = floor(log10(abs(value)))
+    return f"{value:.1e}" if size < -4 else f"{value:,.{min(4, max(0, 3 - size))}f}"
+
+
+def tick(value: float) -> str:
+    """A round number of an axis.
+
+    >>> tick(1_500_000), tick(20_000), tick(-250), tick(0.1 + 0.2), tick(0.00002)
+    ('1.5M', '20k', '-250', '0.3', '2e-05')
+    """
+    size, unit = (1e6, "M") if abs(value) >= 1e6 else (1e3, "k") if abs(value) >= 1e4 else (1, "")
+    return f"{value / size:.6g}{unit}"
 
 
 def counted(number: int, noun: str) -> str:

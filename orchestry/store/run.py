@@ -193,6 +193,11 @@ class Run:
         """The plain data of config.yaml."""
         return read_config(self.folder)
 
+    @property
+    def neural(self) -> bool:
+        """Whether backend ppo played it: games as numbers, without texts, calls or episodes."""
+        return self.config.get("backend") == "ppo"
+
     @cached_property
     def events(self) -> list[Event]:
         """The journal, oldest event first."""
@@ -249,6 +254,19 @@ class Run:
 def load_run(path: str | Path) -> Run:
     """Reads a run directory; raises ConfigError if there is none, StoreError for damage."""
     return Run(existing(Path(path)))
+
+
+NO_TEXTS = (
+    "whose policies play games as numbers and write no texts: `orchestry report RUN` draws what "
+    "they learned, `orchestry evaluate RUN` plays them beside other teams, and "
+    "`orchestry.load_run(RUN).policy()` gives them to Python"
+)
+
+
+def check_texts(run: Run) -> None:
+    """Raises ConfigError for a run in which nobody wrote a text."""
+    if run.neural:
+        raise ConfigError(f"{run.folder} is a run of backend ppo, {NO_TEXTS}")
 
 
 def existing(folder: Path) -> Path:

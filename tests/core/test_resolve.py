@@ -85,7 +85,7 @@ LISTS = {
         *(*MUTE, "judge.provider.timeout_s", "behaviors.provider.timeout_s"),
         "agents.NAME.provider.timeout_s",
         *("learn.device", "learn.micro_tokens", "learn.gradient_checkpointing"),
-        *("ppo.device", "ppo.threads"),
+        *("ppo.device", "ppo.threads", "ppo.checkpoint_every", "ppo.evaluate_every", "ppo.keep"),
     ),
     Mark.ADDRESS: (
         *("provider.base_url", "judge.provider.base_url", "agents.NAME.provider.base_url"),

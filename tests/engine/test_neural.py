@@ -15,9 +15,10 @@ import pytest
 
 from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError, LearnError, StoreError
-from orchestry.engine.neural import PROGRESS, measure, progress
+from orchestry.engine.neural import measure
 from orchestry.engine.run import resume, train
 from orchestry.store.journal import Learned
+from orchestry.store.progress import progress
 from orchestry.store.run import load_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -176,11 +177,6 @@ def test_a_checkpoint_that_was_changed_is_refused(tmp_path: Path) -> None:
         measure(run.folder, {}, 4, print)
     with pytest.raises(StoreError, match="was changed"):
         resume(run.folder, {"ppo": {"steps": 3000}})
-
-
-def test_a_line_that_a_kill_cut_off_is_no_row(tmp_path: Path) -> None:
-    (tmp_path / PROGRESS).write_text('{"steps": 1, "at": 2.0}\n{"steps": 2, "a')
-    assert progress(tmp_path) == [{"steps": 1, "at": 2.0}]
 
 
 def test_steps_are_written_with_units() -> None:

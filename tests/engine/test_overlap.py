@@ -13,6 +13,7 @@ import orchestry
 from orchestry.backends.library import read_library
 from orchestry.engine.run import resume
 from orchestry.report.page.entry import PageRun, entry
+from orchestry.report.runs import Salvaged
 from orchestry.store.journal import Answered, Committed, Learned, read
 from orchestry.store.run import Run
 from tests.engine.test_learning import LEARN, PLUS, config, model, said
@@ -35,7 +36,12 @@ def states(folder: Path) -> list[dict[str, Any]]:
 def results(run: Run) -> tuple[Any, ...]:
     episodes = (run.folder / "episodes.jsonl").read_bytes()
     metrics = (run.folder / "metrics.jsonl").read_bytes()
-    return episodes, metrics, states(run.folder), entry(PageRun("", run, False))["updates"]
+    return (
+        episodes,
+        metrics,
+        states(run.folder),
+        entry(PageRun("", Salvaged(run.folder), False))["updates"],
+    )
 
 
 @pytest.mark.slow
@@ -63,7 +69,7 @@ def test_what_an_overlapping_update_accepts_is_used_one_block_later(tmp_path: Pa
     for episode in run.episodes:
         assert said(episode, learned.agent, PLUS) == (episode.episode >= first)
     assert len(states(run.folder)) == 4, "the last block is learned from too"
-    shown = entry(PageRun("", run, False))["updates"]
+    shown = entry(PageRun("", Salvaged(run.folder), False))["updates"]
     assert [one["after"] for one in shown] == [6, 9, 12, 12]
 
 

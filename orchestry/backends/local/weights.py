@@ -26,7 +26,7 @@ from orchestry.core.files import refused, to_json
 from orchestry.core.learning import LearnConfig
 from orchestry.core.types import Completion, Member, Request
 from orchestry.store.checkpoints import checkpoint, chosen_update
-from orchestry.store.run import Run
+from orchestry.store.run import Run, check_texts
 
 if TYPE_CHECKING:
     from orchestry.backends.local.trainer import Trainer
@@ -151,6 +151,7 @@ def team_of(place: Path) -> Team:
     """
     folder = place
     if (run := run_of(place)) is not None and run.folder == place:
+        check_texts(run)
         if run.config.get("backend") != "local":
             raise ConfigError(
                 f"provider local: {place} is a run of backend api, whose team has no weights of "

@@ -19,8 +19,8 @@ from orchestry.report.page.content import CAP, page_data
 from orchestry.report.runs import Experiment
 
 SCRIPTS = (
-    *("dom.js", "data.js", "chart.js", "compare.js", "run.js", "around.js", "learned.js"),
-    *("episodes.js", "tree.js", "detail.js", "page.js"),
+    *("dom.js", "data.js", "chart.js", "compare.js", "steps.js", "run.js", "around.js"),
+    *("learned.js", "episodes.js", "tree.js", "detail.js", "page.js"),
 )
 """One script, in this order."""
 

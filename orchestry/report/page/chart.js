@@ -1,7 +1,7 @@
 'use strict';
 // Figures as inline SVG, drawn at the size they have, with a cursor for pointer and keys.
 
-const PAD = { left: 40, right: 14, top: 10, bottom: 26 };
+const PAD = { left: 44, right: 14, top: 10, bottom: 26 };
 
 function scale(low, high, from, to) {
   const span = high - low || 1;
@@ -26,7 +26,8 @@ const line = (points, x, y) =>
 
 /** The range of all values, with a little air; whole [0, 1] where they nearly fill it. */
 function rangeOf(series) {
-  const values = series.flatMap((one) => one.points.map((point) => point[1]));
+  const values = series.flatMap((one) =>
+    [...one.points, ...one.band ?? []].flatMap((point) => point.slice(1)));
   const low = Math.min(...values), high = Math.max(...values);
   if (low >= 0 && high <= 1 && high - low > 0.4) return [0, 1];
   const air = (high - low || Math.abs(high) || 1) * 0.12;
@@ -36,7 +37,8 @@ function rangeOf(series) {
 
 /**
  * A chart over whole numbers such as episodes. `spec`: label, unit of x, series ({name, points,
- * kind: line, dots or marks, tone}), said(x) for the readout, open(x) for a click or Enter.
+ * kind: line, dots or marks, tone, band: of a
+ * line [x, low, high], quiet: not in the legend}), said(x) for the readout, open(x) for a click or Enter.
  */
 function chart(spec) {
   const series = spec.series.filter((one) => one.points.length);
@@ -65,7 +67,7 @@ function chart(spec) {
   };
   listen(box, xs, held, point, spec.open);
   new ResizeObserver(draw).observe(box);
-  return el('figure', {}, legend(series), box, readout,
+  return el('figure', {}, legend(series.filter((one) => !one.quiet)), box, readout,
     spec.caption ? el('figcaption', {}, spec.caption) : null);
 }
 
@@ -111,13 +113,13 @@ function axes(x, y, across, up, width, height, unit) {
   const rows = ticks(up[0], up[1], height > 120 ? 4 : 2).map((at) => [
     svg('line', { class: 'grid', x1: PAD.left, x2: width - PAD.right, y1: y(at), y2: y(at) }),
     svg('text', { class: 'tick', x: PAD.left - 6, y: y(at) + 4, 'text-anchor': 'end' },
-      figure(at)),
+      compact(at)),
   ]);
   const columns = ticks(across[0], across[1], Math.max(2, Math.min(8, width / 90)))
     .filter(Number.isInteger)
     .map((at) => svg('text', {
       class: 'tick', x: x(at), y: height - 8, 'text-anchor': 'middle',
-    }, figure(at)));
+    }, compact(at)));
   const name = svg('text', { class: 'tick unit', x: width - PAD.right, y: height - 8,
     'text-anchor': 'end' }, unit);
   const free = columns.filter((tick) =>
@@ -127,7 +129,10 @@ function axes(x, y, across, up, width, height, unit) {
 
 function mark(one, x, y) {
   const tone = `tone-${one.tone ?? 0}`;
-  if (one.kind === 'line') return svg('path', { class: `line ${tone}`, d: line(one.points, x, y) });
+  if (one.kind === 'line') {
+    return [one.band ? bandOf(one.band, tone, x, y) : null,
+      svg('path', { class: `line ${tone}`, d: line(one.points, x, y) })].filter(Boolean);
+  }
   const shape = one.kind === 'marks'
     ? ([at, value]) => svg('rect', { class: `mark ${tone}`, x: x(at) - 4, y: y(value) - 4,
       width: 8, height: 8 })
@@ -137,12 +142,19 @@ function mark(one, x, y) {
   return [path, one.points.map(shape)].flat().filter(Boolean);
 }
 
+function bandOf(band, tone, x, y) {
+  const above = band.map(([at, , high]) => [at, high]);
+  const below = band.map(([at, low]) => [at, low]).reverse();
+  return svg('path', { class: `band ${tone}`,
+    d: `${line(above, x, y)}${line(below, x, y).replace('M', 'L')}Z` });
+}
+
 function legend(series) {
   return el('ul', { class: 'legend' }, series.map((one) => {
     const mid = [[0, 0.5], [1, 0.5]];
     const points = one.kind === 'line' ? mid : [[0.5, 0.5]];
     const key = svg('svg', { width: 22, height: 12, 'aria-hidden': 'true' },
-      mark({ ...one, points }, scale(0, 1, 1, 21), scale(0, 1, 12, 0)));
+      mark({ ...one, points, band: null }, scale(0, 1, 1, 21), scale(0, 1, 12, 0)));
     return el('li', {}, key, ' ', shown(one.name));
   }));
 }

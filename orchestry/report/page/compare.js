@@ -13,10 +13,12 @@ function compareRuns(choose) {
   if (places.length < 2) return;
   const section = $('compare');
   section.hidden = false;
+  const writers = places.filter((place) => !RUNS[place].steps);
   refill(section,
     el('h2', { id: 'compare-title' }, 'Side by side'),
-    comparisonTable(places, choose),
-    comparedRewards(places),
+    writers.length ? comparisonTable(writers, choose) : null,
+    writers.length > 1 ? comparedRewards(writers) : null,
+    comparedSteps(places.filter((place) => RUNS[place].steps), choose),
   );
 }
 
@@ -29,8 +31,7 @@ function comparisonTable(places, choose) {
   const rows = places.map((place) => {
     const run = RUNS[place], found = figuresOf(run);
     return [
-      el('button', { type: 'button', class: 'plain choose', 'data-run': place,
-        on: { click: () => choose(place) } }, toneKey(places.indexOf(place)), shown(run.label)),
+      chooser(place, choose, places.length > 1 ? toneKey(places.indexOf(place)) : null),
       shown(run.task), shown(run.backend), shown(modelOf(run)), count(run.rows.length),
       fixed(worth(run)), fixed(found.highest), count(run.updates.length), count(found.calls),
       dollars(found.usd),
@@ -41,6 +42,11 @@ function comparisonTable(places, choose) {
     'trajectories of the problem. Best: the highest reward of one episode.');
   return [table(heads, rows), caption];
 }
+
+/** Shows that run below. */
+const chooser = (place, choose, key = null) => el('button', { type: 'button',
+  class: 'plain choose', 'data-run': place, on: { click: () => choose(place) } },
+key, shown(RUNS[place].label));
 
 const toneKey = (tone) => svg('svg', { width: 22, height: 10, 'aria-hidden': 'true' },
   svg('path', { class: `line tone-${tone % 6}`, d: 'M1 5L21 5' }));

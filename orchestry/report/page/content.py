@@ -8,10 +8,10 @@ from typing import Any
 from orchestry.core.thoughts import kind_of
 from orchestry.report.held_out import in_words
 from orchestry.report.page.entry import Kind, PageRun, entry
+from orchestry.report.page.steps import compared
 from orchestry.report.page.texts import LineTable, embedded, numbered
-from orchestry.report.runs import Experiment
+from orchestry.report.runs import Experiment, Salvaged, arms
 from orchestry.store.records import EpisodeRecord
-from orchestry.store.run import Run
 
 CAP = 40_000_000
 """Bytes of trees and texts."""
@@ -29,7 +29,7 @@ def page_data(experiments: Sequence[Experiment], cap: int = CAP) -> dict[str, st
     for number, one in enumerate(entries):
         for row in one["rows"]:
             row["kept"] = f"episode-{number}-{row['episode']}" in trees
-    index = {"cap": cap, "runs": entries}
+    index = {"cap": cap, "runs": entries, "arms": compared(arms(experiments))}
     blocks = {"index": embedded(index), "lines": embedded(lines.all)}
     return blocks | dict(sorted(trees.items()))
 
@@ -41,7 +41,7 @@ def _sources(experiments: Sequence[Experiment]) -> Iterator[PageRun]:
         beside = bool(experiment.evaluations or experiment.baselines)
         yield PageRun(experiment.label, experiment.run, beside, missing=experiment.missing)
         of, number = number, number + 1
-        kinds: dict[Kind, Mapping[str, Run]] = {
+        kinds: dict[Kind, Mapping[str, Salvaged]] = {
             "evaluation": experiment.evaluations,
             "baseline": experiment.baselines,
         }

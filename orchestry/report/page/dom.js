@@ -54,7 +54,14 @@ const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? '' : 
 const figure = (value) =>
   !isNumber(value) ? '\u2013'
     : Number.isInteger(value) || Math.abs(value) >= 1000 ? minus(count(Math.round(value)))
-    : minus(String(Number(value.toPrecision(4))));
+    : minus(Math.abs(value) < 1e-4 ? value.toExponential(1) : String(Number(value.toPrecision(4))));
+
+/** A number of an axis: from 10,000 on as 20k and 1.5M. */
+const compact = (value) => {
+  const [size, unit] = Math.abs(value) >= 1e6 ? [1e6, 'M'] : Math.abs(value) >= 1e4 ? [1e3, 'k']
+    : [1, ''];
+  return `${figure(value / size)}${unit}`;
+};
 
 /** Replaces what an element shows; lists may nest, and hold nothing. */
 const refill = (node, ...kids) => {

@@ -13,10 +13,11 @@ import yaml
 from orchestry.core.errors import StoreError
 from orchestry.core.files import read_yaml
 from orchestry.report.measures import measured
+from orchestry.report.page.steps import steps
+from orchestry.report.runs import Salvaged
 from orchestry.report.text import duration
 from orchestry.store.journal import Committed, Evaluated, Event, Learned, RolledBack, last_words
 from orchestry.store.records import EpisodeRecord
-from orchestry.store.run import Run
 from orchestry.store.summary import seconds
 
 Kind = Literal["run", "evaluation", "baseline"]
@@ -27,7 +28,7 @@ class PageRun:
     """A run of the page. Evaluations and baselines name their run's position."""
 
     label: str
-    run: Run
+    run: Salvaged
     beside: bool
     """Whether it is compared with others on the page, so that its means need intervals."""
     kind: Kind = "run"
@@ -53,6 +54,7 @@ def entry(source: PageRun) -> dict[str, Any]:
         "task": run.config.get("task"),
         "device": manifest.get("device"),
         "orchestry": manifest.get("orchestry"),
+        "steps": steps(run),
         "rows": [_row(record) for record in run.episodes],
         "updates": _updates(run),
         "dev": _dev(events),
@@ -64,14 +66,14 @@ def entry(source: PageRun) -> dict[str, Any]:
     }
 
 
-def _summary(run: Run) -> dict[str, Any] | None:
+def _summary(run: Salvaged) -> dict[str, Any] | None:
     try:
         return run.summary.model_dump(mode="json", exclude={"run_dir"})
     except StoreError:
         return None
 
 
-def _measures(run: Run) -> dict[str, Any] | None:
+def _measures(run: Salvaged) -> dict[str, Any] | None:
     try:
         found = measured(run)
     except StoreError:  # without a summary
@@ -115,7 +117,7 @@ def _row(record: EpisodeRecord) -> dict[str, Any]:
     }
 
 
-def _updates(run: Run) -> list[dict[str, Any]]:
+def _updates(run: Salvaged) -> list[dict[str, Any]]:
     """Each update's figures, and the number of episodes that were played without it."""
     found = []
     played, learning = set[int](), run.config.get("behaviors") or {}
@@ -140,7 +142,7 @@ def _updates(run: Run) -> list[dict[str, Any]]:
     return found
 
 
-def _beside(update: int, run: Run) -> int:
+def _beside(update: int, run: Salvaged) -> int:
     """The episodes up to the end of the block that was played beside an update."""
     return min((update + 1) * int(run.config["behaviors"]["every"]), int(run.config["episodes"]))
 

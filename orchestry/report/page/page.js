@@ -107,6 +107,7 @@ function stepRun(by) {
 
 function onKey(event) {
   if (event.altKey || event.ctrlKey || event.metaKey || $('help').open) return;
+  if (RUNS[state.run].steps && !['[', ']', '?'].includes(event.key)) return; // without episodes
   if (event.key === 'Escape' && event.target === $('filter')) list.mark(state.episode, true);
   if (event.target.closest('input, select, textarea')) return;
   for (const [, , actions] of KEYS) {
@@ -131,7 +132,9 @@ function masthead() {
   document.title = `${tasks}: Orchestry`;
   $('title').replaceChildren(shown(tasks));
   $('standfirst').replaceChildren(runs.length > 1
-    ? `${runs.length} runs side by side, and every episode of them`
+    ? `${runs.length} runs side by side${runs.every((run) => run.steps) ? ''
+      : ', and every episode of them'}`
+    : runs[0].steps ? 'What small neural policies learned, step by step'
     : shown(`What a team of ${teamOf(runs[0])} did and learned, episode by episode`));
   $('colophon').replaceChildren(shown('Made from the run directories ' +
     runs.map((run) => run.orchestry ? `${run.folder} (orchestry ${run.orchestry})` : run.folder)

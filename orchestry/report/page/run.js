@@ -8,11 +8,13 @@ function showRun(place, choose, open) {
       el('h2', { id: 'run-title' },
         RUNS.length > 1 ? shown(nameOf(run)) : 'The run', ' ',
         el('span', { class: 'of' }, shown(run.folder))), runSwitch(place, choose)),
-    summary(run), rewardCurve(run, open), around(place, choose), tags(run), learned(run, open),
-    weights(run),
+    run.steps ? policies(run) : [summary(run), rewardCurve(run, open), around(place, choose),
+      tags(run), learned(run, open), weights(run)],
     folded('Configuration', () => el('pre', { class: 'text', tabindex: 0 }, shown(run.config))),
   ];
   refill($('run'), blocks);
+  $('browser').hidden = Boolean(run.steps);
+  document.querySelector('.skip').hidden = Boolean(run.steps);
   $('notices').replaceChildren(...notices(place));
 }
 

@@ -1,0 +1,47 @@
+"""progress.jsonl: a row of figures per batch, of a run of backend ppo."""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from pathlib import Path
+
+from orchestry.core.errors import StoreError
+from orchestry.core.files import json_lines
+
+PROGRESS = "progress.jsonl"
+Row = dict[str, float]
+"""Figures by name; each row has `steps` (so far) and `at` (seconds)."""
+
+
+def progress(folder: Path) -> list[Row]:
+    """The rows of a run, oldest first; none where it has no such file. A last line that a kill cut
+    off is left out. Raises StoreError for another line that is no row."""
+    rows, damaged = readable(folder)
+    if damaged:
+        raise StoreError(damaged)
+    return rows
+
+
+def readable(folder: Path) -> tuple[list[Row], str]:
+    """The rows that can be read, and which line is damaged; '' if none is."""
+    path, rows, damaged = folder / PROGRESS, list[Row](), ""
+    lines = [*json_lines(path.read_bytes())] if path.exists() else []
+    for place, (number, line) in enumerate(lines, start=1):
+        if (row := _row(line)) is not None:
+            rows.append(row)
+        elif place < len(lines) and not damaged:
+            damaged = f"{path} line {number} is damaged: delete it, or restore it from a copy"
+    return rows, damaged
+
+
+def _row(line: bytes) -> Row | None:
+    """None for a line that is no row."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not {"steps", "at"} <= found.keys():
+        return None
+    numbers = all(isinstance(value, int | float) and isfinite(value) for value in found.values())
+    return found if numbers else None

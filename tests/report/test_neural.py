@@ -1,0 +1,350 @@
+"""Reports of runs of backend ppo: what they say is what progress.jsonl has."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import orchestry
+from orchestry.report import neural, page
+from orchestry.report.curves import Curve
+from orchestry.report.document import results, write_report
+from orchestry.report.figures import draw_returns, draw_training
+from orchestry.report.headline import headline, summary
+from orchestry.report.runs import Arm, Salvaged, arms, read_experiments
+from orchestry.report.style import look
+from orchestry.report.text import short
+from orchestry.store.progress import PROGRESS, Row, progress
+from orchestry.store.run import Run
+from tests.report.browser import CHROMIUM, browser
+from tests.report.test_document import READER, headings, widths
+from tests.report.test_page import Page
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("numba")
+SMALL = {"games": 16, "horizon": 8, "minibatch": 128, "checkpoint_every": 600, "keep": 2}
+SECTIONS = ["Summary", "Configuration", "Learning curves", "Last figures", "Checkpoints", "Cost"]
+ENDS = ["What failed", "How to make this again"]
+
+
+def plain(seed: int = 0, scenario: str = "hard", **ppo: Any) -> dict[str, Any]:
+    return {
+        "backend": "ppo",
+        "task": "bucket_brigade",
+        "seed": seed,
+        "options": {"scenario": scenario},
+        "ppo": {**SMALL, "device": "cpu", **ppo},
+    }
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Real runs, only read: two seeds, another scenario with an opponent, one in which no game
+    ended, and one that Ctrl-C ended."""
+    import torch
+
+    threads, root = torch.get_num_threads(), tmp_path_factory.mktemp("ppo")
+    tests: dict[str, Any] = {"evaluate_every": 1000, "evaluate_games": 4}
+    configs = {
+        "seed-0": plain(0, steps=6000, **tests),
+        "seed-1": plain(1, steps=6000, **tests),
+        "riders": plain(scenario="rest_trap", steps=2000, opponents={"agent_3": "free_rider"}),
+        "none": plain(steps=64, horizon=2, minibatch=32),
+    }
+    for name, config in configs.items():
+        orchestry.train(config, root / name)
+    interrupted(plain(steps=50_000_000), root / "cut")
+    yield {path.name: path for path in root.iterdir()}
+    torch.set_num_threads(threads)
+
+
+def interrupted(config: dict[str, Any], folder: Path) -> None:
+    """Plays until the third batch; then this process gets a Ctrl-C."""
+
+    def press() -> None:
+        end = time.monotonic() + 60
+        while len(progress(folder)) < 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    orchestry.train(config, folder)
+    thread.join()
+
+
+def by_hand(rows: list[Row], name: str, end: int, smooth: int) -> float:
+    """The mean over the games of the last batches up to the one at `end`."""
+    sums = games = 0.0
+    for place in range(end + 1 - smooth, end + 1):
+        before = rows[place - 1]["train/total_episodes"] if place else 0
+        ended = rows[place]["train/total_episodes"] - before
+        games += ended
+        sums += ended * rows[place].get(name, 0)
+    return sums / games
+
+
+def arm(*folders: Path) -> Arm:
+    (found,) = arms(read_experiments(folders))
+    return found
+
+
+def curve(name: str, *folders: Path) -> Curve:
+    found = neural.curve(arm(*folders).learners, name)
+    assert found is not None
+    return found
+
+
+def test_a_point_of_the_return_is_the_mean_over_the_games_of_the_last_batches(
+    folders: dict[str, Path],
+) -> None:
+    rows, smooth = progress(folders["seed-0"]), 47 // 20
+    found = curve(neural.RETURN, folders["seed-0"])
+    assert len(rows) == 47
+    assert found.x == tuple(int(row["steps"]) for row in rows[-len(found.x) :])
+    places = range(len(rows) - len(found.x), len(rows))
+    own = [by_hand(rows, "episode/reward", place, smooth) for place in places]
+    assert found.mean == pytest.approx(own)
+    assert found.low == found.mean == found.high
+    entropy = curve("learn/entropy", folders["seed-0"])
+    assert entropy.mean[-1] == pytest.approx(fmean(row["learn/entropy"] for row in rows[-2:]))
+
+
+def test_seeds_are_one_arm_between_its_lowest_and_highest(folders: dict[str, Path]) -> None:
+    both = [folders["seed-0"], folders["seed-1"]]
+    found, alone = curve(neural.RETURN, *both), [curve(neural.RETURN, one) for one in both]
+    ends = [one.mean[-1] for one in alone]
+    assert (found.low[-1], found.high[-1]) == (min(ends), max(ends))
+    assert found.mean[-1] == pytest.approx(fmean(ends))
+    tests = curve(neural.EVALUATION, *both)
+    rows = [[row for row in progress(one) if neural.EVALUATION in row] for one in both]
+    assert tests.x == tuple(int(row["steps"]) for row in rows[0])
+    assert tests.mean == pytest.approx(
+        [fmean(row[neural.EVALUATION] for row in at) for at in zip(*rows, strict=True)]
+    )
+    named = dict(summary(read_experiments(both)))
+    (said, _) = named["bucket_brigade, all seeds"]
+    assert f"{short(found.mean[-1])} ({short(min(ends))} to {short(max(ends))}) at step" in said
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 7))
+def test_windows_weigh_batches_by_their_games(ended: list[int], smooth: int) -> None:
+    rows, games = list[Row](), 0
+    for place, count in enumerate(ended):
+        games += count
+        rows.append({"steps": place + 1, "at": 0.0, "train/total_episodes": games})
+        rows[-1] |= {"episode/reward": float(place**2)} if count else {}
+    wanted = {
+        end + 1: by_hand(rows, "episode/reward", end, smooth)
+        for end in range(smooth - 1, len(rows))
+        if sum(ended[end + 1 - smooth : end + 1])
+    }
+    assert neural.line(rows, neural.RETURN, smooth) == pytest.approx(wanted)
+
+
+@given(st.integers(0, 5000))
+def test_long_curves_are_thinned_and_keep_their_end(length: int) -> None:
+    found = neural.thinned(range(length))
+    assert len(found) == min(length, len(found)) <= neural.MOST_POINTS
+    assert found[-1:] == [*range(length)][-1:]
+    assert len({after - before for before, after in pairwise(found)}) <= 1
+
+
+def test_the_document_has_the_runs_own_figures(folders: dict[str, Path]) -> None:
+    text = results(read_experiments([folders["seed-0"]]), [], "orchestry report run")
+    tokens, rows = READER.parse(text), progress(folders["seed-0"])
+    last = rows[-1]
+    assert headings(tokens, "h2") == [*SECTIONS, *ENDS]
+    assert all(len(cells) == 1 for cells in widths(tokens))
+    assert "backend ppo (one policy for all, 64x64, team reward, own critic), seed 0" in text
+    assert (
+        f"{last['steps']:,} steps, {last['train/total_episodes']:,} games, 10 checkpoints" in text
+    )
+    ended = [short(last[name]) for name in ("train/avg_reward_100ep", "evaluation/reward")]
+    assert f"| 6,016 | {last['train/total_episodes']:,} | {' | '.join(ended)} |" in text
+    quarter = [fmean(row["learn/entropy"] for row in part) for part in (rows[:11], rows[-11:])]
+    assert f"| entropy, nats | {short(quarter[0])} | {short(quarter[1])} |" in text
+    assert text.count("| checkpoints/0000") == SMALL["keep"]
+    changed = "ppo.games=16, ppo.horizon=8, ppo.minibatch=128, ppo.evaluate_games=4"
+    assert f"| other than the defaults | {changed} |" in text
+    assert "episode" not in text.replace("episodes.jsonl", "")
+
+
+def test_opponents_and_the_game_are_named(folders: dict[str, Path]) -> None:
+    (one,) = read_experiments([folders["riders"]])
+    said = " ".join(headline(one))
+    assert "bucket_brigade (scenario rest_trap)" in said
+    assert "Agents that don't learn: agent_3 is free_rider." in said
+    assert "orchestry evaluate" in said
+
+
+@pytest.mark.slow
+def test_a_run_in_which_no_game_ended_says_so(folders: dict[str, Path], tmp_path: Path) -> None:
+    (one,) = read_experiments([folders["none"]])
+    assert one.missing == ("no game has ended",)
+    report = write_report([one], tmp_path, "orchestry report none")
+    names = [path.name for path in report.files if path.suffix == ".png"]
+    assert names == ["training-bucket_brigade.png"]
+    assert "- Missing: no game has ended." in report.files[0].read_text()
+
+
+def test_an_interrupted_run_says_how_far_it_came(folders: dict[str, Path]) -> None:
+    (one,) = read_experiments([folders["cut"]])
+    steps = int(progress(folders["cut"])[-1]["steps"])
+    assert one.missing == (f"{steps:,} of 50,000,000 steps are played, then it was interrupted",)
+    assert "| how its processes ended | interrupted 1 |" in results([one], [], "orchestry report")
+
+
+def test_a_killed_run_is_reported_as_far_as_it_came(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "killed"
+    shutil.copytree(folders["seed-0"], folder)
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "journal.jsonl").write_bytes(b"".join(lines[:4]) + b'{"kind":"lea')
+    (folder / "summary.json").unlink()
+    rows = (folder / PROGRESS).read_bytes().splitlines(keepends=True)
+    (folder / PROGRESS).write_bytes(b"".join(rows[:20]) + rows[20][:30])
+    (one,) = read_experiments([folder])
+    kept = json.loads(lines[3])["state"]["steps"]
+    assert one.missing == (
+        "2,560 of 6,000 steps are played",
+        f"its last checkpoint is of step {kept:,}: a resume plays what follows again",
+        "its process has not ended in order: it still runs, or was cut off",
+        "it has no readable summary.json: progress.jsonl is read here",
+    )
+    assert (
+        f"2,560 of 6,000 steps, {json.loads(rows[19])['train/total_episodes']:,} games"
+        in (headline(one)[0])
+    )
+
+
+def test_a_damaged_row_is_left_out_and_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(folders["seed-0"], tmp_path / "run")
+    path = tmp_path / "run" / PROGRESS
+    path.write_text(path.read_text().replace('{"steps": 256,', '{"steps" 256,'))
+    (one,) = read_experiments([tmp_path / "run"])
+    assert len(one.run.batches) == 46
+    (said,) = one.missing
+    assert said.startswith("damaged lines are left out: ")
+    assert f"{PROGRESS} line 2 is damaged" in said
+
+
+@pytest.mark.slow
+def test_a_run_of_language_models_stands_beside(
+    folders: dict[str, Path], searched: Run, tmp_path: Path
+) -> None:
+    found = read_experiments([folders["seed-0"], searched.folder])
+    report = write_report(found, tmp_path, "orchestry report a b")
+    tokens = READER.parse(report.files[0].read_text())
+    assert set(headings(tokens, "h2")) > {*SECTIONS, *ENDS, "Example trajectories"}
+    assert all(len(cells) == 1 for cells in widths(tokens))
+    figures = {path.stem for path in report.files if path.suffix == ".png"}
+    assert figures >= {"rewards-words", "returns-bucket_brigade", "training-bucket_brigade"}
+    labels = [one.label for one in found]
+    assert [label for label in labels if "ppo" in label and "steps" in label] == []
+
+
+def test_figures_have_free_axes_a_panel_per_game_and_no_empty_panel(
+    folders: dict[str, Path],
+) -> None:
+    names = ("seed-0", "seed-1", "riders", "none")
+    found = arms(read_experiments([folders[name] for name in names]))
+    with look():
+        picture = draw_returns("bucket_brigade", found)
+    assert picture is not None
+    titles = [axes.get_title(loc="left") for axes in picture.figure.axes]
+    assert titles == [f"bucket_brigade, scenario {name}: return" for name in ("hard", "rest_trap")]
+    returns = [
+        row["episode/reward"] for row in progress(folders["riders"]) if "episode/reward" in row
+    ]
+    low, high = picture.figure.axes[1].get_ylim()
+    assert low < min(returns) < max(returns) < high
+    assert "from the lowest to the highest seed" in picture.caption
+    assert re.search(
+        r"games of the last 2 batches|games of a batch|last 1 to 2 batches", picture.caption
+    )
+    training = draw_training("bucket_brigade", found)
+    assert training is not None
+    assert all(axes.lines for axes in training.figure.axes if axes.get_visible())
+    assert draw_returns("bucket_brigade", arms(read_experiments([folders["none"]]))) is None
+
+
+def test_the_pages_data_are_the_rows(folders: dict[str, Path], tmp_path: Path) -> None:
+    both = [folders["seed-0"], folders["seed-1"]]
+    found = Page(page.write_page(read_experiments(both), tmp_path))
+    rows, steps = progress(both[0]), found.index["runs"][0]["steps"]
+    raw = [[row["steps"], row["episode/reward"]] for row in rows if "episode/reward" in row]
+    assert steps["batches"] == [[at, pytest.approx(value, rel=1e-5)] for at, value in raw]
+    assert steps["last"]["train/total_episodes"] == rows[-1]["train/total_episodes"]
+    assert (steps["ended"], steps["asked"], steps["over"]) == ("done", 6000, "the last 2 batches")
+    assert [one["kept"] for one in steps["checkpoints"]] == [False] * 8 + [True] * 2
+    names = [one["name"] for one in steps["figures"]]
+    assert names == list(neural.FIGURES.values())
+    ((chart,), own) = found.index["arms"], curve(neural.RETURN, *both)
+    (line,) = chart["arms"]
+    assert line["points"] == [
+        [at, pytest.approx(value, rel=1e-5)] for at, value in zip(own.x, own.mean, strict=True)
+    ]
+    assert [point[0] for point in line["band"]] == list(own.x)
+    assert str(tmp_path.parent).encode() not in found.bytes
+
+
+def test_a_run_in_python_says_what_it_came_to(folders: dict[str, Path]) -> None:
+    run = orchestry.load_run(folders["seed-0"])
+    last = progress(run.folder)[-1]
+    assert f"6,016 steps, return {short(last['train/avg_reward_100ep'])}, done" in repr(run)
+    assert "<th>steps</th><td>6,016</td>" in run._repr_html_()
+    pytest.importorskip("pandas")
+    frame = run.to_pandas()
+    assert list(frame["learn/kl"]) == [row["learn/kl"] for row in progress(run.folder)]
+
+
+def test_reading_needs_no_row_of_another_backend(searched: Run) -> None:
+    run = Salvaged(searched.folder)
+    assert (run.neural, run.batches) == (False, [])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here")
+def test_the_page_shows_curves_and_hides_the_episodes(
+    folders: dict[str, Path], searched: Run, tmp_path: Path
+) -> None:
+    names = ("seed-0", "seed-1", "riders", "none", "cut")
+    shown = read_experiments([*(folders[name] for name in names), searched.folder])
+    path = page.write_page(shown, tmp_path / "page")
+    with browser(tmp_path / "profile") as tab:
+        tab.open(path.as_uri())
+        said = "document.getElementById('run').innerText"
+        last = progress(folders["seed-0"])[-1]
+        assert f"{last['train/total_episodes']:,}" in tab.eval(said)
+        assert tab.eval("document.querySelectorAll('#run .small').length") == len(neural.FIGURES)
+        assert tab.eval("document.querySelectorAll('#compare .chart').length") == 2  # games
+        assert tab.eval("document.querySelectorAll('#compare .band').length") == 1
+        assert tab.eval("getComputedStyle($('browser')).display") == "none"
+        tab.eval("document.querySelector('#run .chart').focus()")
+        tab.press("Home")
+        first = next(row for row in progress(folders["seed-0"]) if "episode/reward" in row)
+        text = tab.eval("document.activeElement.getAttribute('aria-valuetext')")
+        assert text.startswith(f"step {int(first['steps']):,} ")
+        tab.press("]", "]", "]", "j", "t", "d")
+        assert "No game of this run has ended" in tab.eval(said)
+        tab.press("]")
+        assert "interrupted" in tab.eval(said)
+        tab.press("]")
+        assert tab.eval("getComputedStyle($('browser')).display") != "none"
+        assert not [e for e in tab.events if e["method"] == "Runtime.exceptionThrown"]
