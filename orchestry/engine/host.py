@@ -176,14 +176,15 @@ def report(run: Path) -> Report:
 
 def _seconds(run: Path, sessions: list[dict[str, Any]], running: bool) -> float:
     """How long it ran, over all its sessions. One that was killed lasted until its last words."""
-    total, begun = 0.0, None
+    total, begun = 0.0, 0.0
     for event in sessions:
-        if "ended" in event and begun is not None:
+        if "ended" in event and begun:
             total += event["ended"] - begun
-        begun = event.get("started")
-    if begun is None:
-        return total
-    return total + (time.time() if running else (run / "remote" / "log").stat().st_mtime) - begun
+        begun = float(event.get("started", 0.0))
+    if begun:
+        total -= begun
+        total += time.time() if running else (run / "remote" / "log").stat().st_mtime
+    return total
 
 
 def _last_line(path: Path) -> str:

@@ -285,17 +285,18 @@ def set_up(host: Host, extras: Sequence[str], python: str | None, shared: bool, 
     ConfigError if it would replace the code of a run that is going on.
     """
     name, wheel = pack(extras)
-    flag, pythons = "--system-site-packages" if shared else "", [python] if python else _PYTHONS
+    flag, pythons = "--system-site-packages" if shared else "", (python,) if python else _PYTHONS
     at, _, before = host.script(_VENV, flag, *pythons).partition("\n")
     was = json.loads(before) if before else {"since": int(at), "wheel": "", "extras": []}
     digest, wanted = hashlib.sha256(wheel).hexdigest(), sorted({*extras, *was["extras"]})
     if (was["wheel"], was["extras"]) != (digest, wanted):
-        going = [run["run"] for run in host.ask("status", names=[])["runs"] if run["running"]]
-        if before and going:
-            raise ConfigError(
-                f"{host.name} has another version of orchestry than is here, and runs {going[0]}: "
-                "wait for its end, or stop it, then repeat this"
-            )
+        there_now = host.ask("status", names=[])["runs"] if before else []
+        for run in there_now:
+            if run["running"]:
+                raise ConfigError(
+                    f"{host.name} runs {run['run']} with an older orchestry than is here: wait for "
+                    "its end, or stop it, then repeat this"
+                )
         _install(host, name, wheel, wanted, each)
     setup = json.dumps({**was, "wheel": digest, "extras": wanted})
     host.script(_FINISH, setup, each=each)

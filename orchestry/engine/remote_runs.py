@@ -120,8 +120,9 @@ def _told(config: RunConfig) -> dict[str, Any]:
     """The settings that were given, and those of the backend's file, which the host would else
     take from its own copy."""
     file = bundled("configs") / f"{config.backend}.yaml"
+    below = read_config_file(file) if file.is_file() else {}
     full = config.model_dump(mode="json", by_alias=True)
-    return merge(_like(read_config_file(file), full), config.plain())
+    return merge(_like(below, full), config.plain())
 
 
 def _like(shape: Mapping[str, Any], full: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,6 +195,8 @@ def _begun(host: Host, name: str, copy: Path) -> dict[str, Any]:
     elif not sessions.exists() or sessions.read_text().splitlines()[:1] != [found["first"]]:
         raise ConfigError(f"{copy} here is another run than '{name}' of {host.name}: {elsewhere}")
     for place, (_, same) in found["journals"].items():
+        if not (copy / place).resolve().is_relative_to(copy.resolve()):
+            raise ConfigError(f"{host.name} names a file outside of the run: {place!r}")
         if not same:
             raise ConfigError(
                 f"{copy / place} has other lines than on {host.name}, so that run was continued "
