@@ -147,8 +147,10 @@ def _file_at(key: str, value: Any, options: Any) -> Path | None:
     if section == "ppo" and name.startswith("opponents."):  # or a scripted player's name
         return path if path.is_dir() else None
     is_path = Mark.MOVABLE in marks(RunConfig, key) or key.endswith("fake.script")
-    if section == "options":
-        is_path = isinstance(getattr(options, name, None), Path)
+    if section == "options":  # a bank may be a name or a file
+        is_path = isinstance(getattr(options, name, None), Path) or (
+            bool(path.suffix) and path.is_file()
+        )
     if not is_path or (not path.exists() and len(path.parts) == 1):  # a bundled library's name
         return None
     if not path.exists():

@@ -36,7 +36,7 @@ StrictModes no
 UsePAM no
 PermitRootLogin yes
 PasswordAuthentication no
-SetEnv PIP_NO_INDEX=1 PIP_CONFIG_FILE={null} PIP_NO_COMPILE=1 XDG_CACHE_HOME={folder}/cache
+SetEnv PIP_NO_INDEX=1 PIP_CONFIG_FILE={null} PIP_NO_COMPILE=1 XDG_CACHE_HOME={folder}/cache XDG_STATE_HOME={folder}/state
 """
 
 

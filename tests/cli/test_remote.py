@@ -371,6 +371,19 @@ def test_what_a_config_names_is_sent_and_named_anew(cli: CommandLine, tmp_path: 
     assert names["r"].resolve() == Path("runs/r").resolve()
 
 
+def test_a_bank_of_ones_own_is_sent_and_a_known_one_is_not(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    Path("bank.jsonl").write_text("{}\n")
+    for bank in ("bank.jsonl", "generated"):
+        place = tmp_path / bank.partition(".")[0]
+        place.mkdir()
+        config = validate({"task": "code_review", "options": {"bank": bank}})
+        stage(config, place, "sent", {}, lambda text: None)
+        found = yaml.safe_load((place / "config.yaml").read_text())["options"]["bank"]
+        assert found == {"bank.jsonl": "sent/0-bank.jsonl"}.get(bank, bank)
+
+
 def test_a_task_of_ones_own_is_sent_and_a_bundled_one_is_not(
     cli: CommandLine, tmp_path: Path
 ) -> None:
