@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 CONNECTION, MACHINE = "Connection", "Machine"
 WAIT_S = 20.0
 """Seconds between two looks of `monitor --wait`."""
+PATIENCE = 30
+"""So many looks in a row may fail."""
 app = App("Run on a machine of yours, such as a rented GPU, over ssh and rsync.")
 
 _Host = Annotated[
@@ -206,9 +208,14 @@ def _monitor(
     state = known(found, names)
     if page or tensorboard:
         return _serve(found, "page" if page else "tensorboard", run, state["runs"], local_port)
+    missed = 0
     while wait and any(one["running"] for one in state["runs"]):
         time.sleep(WAIT_S)
-        state = known(found, names)
+        try:
+            state, missed = known(found, names), 0
+        except OrchestryError:  # a network may fail for a while
+            if (missed := missed + 1) > PATIENCE:
+                raise
     every = state if not names else known(found, [])
     notes = reminders(found, every)
     for one in state["runs"]:
@@ -315,8 +322,10 @@ def _values(names: Sequence[str]) -> dict[str, str]:
 @contextmanager
 def _progress(what: str) -> Iterator[Each]:
     """Rsync's progress, on a terminal: one line that is redrawn."""
-    with console(stderr=True).status(what) as status:
-        yield lambda line: status.update(f"{what}: {line}")
+    from rich.text import Text
+
+    with console(stderr=True).status(Text(what)) as status:
+        yield lambda line: status.update(Text(f"{what}: {line}"))
 
 
 def _started(host: Host, report: Report) -> int:

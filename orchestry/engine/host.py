@@ -263,13 +263,13 @@ def serve(commands: list[list[str]], port: int) -> dict[str, Any]:
         if done.returncode:
             return {"failed": done.stderr.strip()}
     with tempfile.TemporaryFile() as errors:
-        server = subprocess.Popen(
-            commands[-1],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            start_new_session=True,
-        )
+        quiet = subprocess.DEVNULL
+        try:
+            server = subprocess.Popen(
+                commands[-1], stdin=quiet, stdout=quiet, stderr=errors, start_new_session=True
+            )
+        except OSError as error:
+            return {"failed": str(error)}
         try:
             while server.poll() is None:
                 with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):

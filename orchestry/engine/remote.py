@@ -57,6 +57,7 @@ _SSH = {
 _THERE = {
     "venv/bin/python": "there is no orchestry yet: `orchestry remote setup HOST`",
     "setup.json": "its setup was cut off: `orchestry remote setup HOST` goes on",
+    "venv/bin/tensorboard": "`orchestry remote setup HOST --extra tensorboard` installs it",
     "ensurepip is not": "install python3-venv there, or name another Python: --python PATH",
     "rsync: command not found": "install rsync there, such as by `apt-get install rsync`",
 }
@@ -240,9 +241,18 @@ command -v rsync >/dev/null || { echo "rsync: command not found" >&2; exit 1; }
 umask 077
 mkdir -p -- "$1/runs"
 cd -- "$1"
-shared=$2
-shift 2
-if ! venv/bin/python -m pip --version >/dev/null 2>&1; then
+shared=$2 named=$3
+shift 3
+origin='import sys; print(sys.base_prefix, sys.version_info)'
+if venv/bin/python -m pip --version >/dev/null 2>&1; then
+    odd=
+    [ -n "$shared" ] && ! grep -q 'site-packages = true' venv/pyvenv.cfg && odd=1
+    [ -n "$named" ] && [ "$("$named" -c "$origin")" != "$(venv/bin/python -c "$origin")" ] && odd=1
+    if [ -n "$odd" ]; then
+        echo "the environment there was made otherwise: remove its folder venv first" >&2
+        exit 1
+    fi
+else
     for python; do
         "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break
         python=
@@ -286,7 +296,8 @@ def set_up(host: Host, extras: Sequence[str], python: str | None, shared: bool, 
     """
     name, wheel = pack(extras)
     flag, pythons = "--system-site-packages" if shared else "", (python,) if python else _PYTHONS
-    at, _, before = host.script(_VENV, flag, *pythons).partition("\n")
+    said = host.script(_VENV, flag, python or "", *pythons)
+    at, _, before = said.partition("\n")
     was = json.loads(before) if before else {"since": int(at), "wheel": "", "extras": []}
     digest, wanted = hashlib.sha256(wheel).hexdigest(), sorted({*extras, *was["extras"]})
     if (was["wheel"], was["extras"]) != (digest, wanted):
@@ -371,8 +382,10 @@ def forward(
                 process.stdin.write(order)
                 process.stdin.flush()
             said = json.loads(process.stdout.readline() or b"{}")
+            if "failed" in said:
+                raise host.fault(1, said["failed"])
             if "ready" not in said:
-                process.wait()
+                code = process.wait()
                 errors.seek(0)
-                raise host.fault(255, said.get("failed") or errors.read().decode(errors="replace"))
+                raise host.fault(code, errors.read().decode(errors="replace"))
             yield f"http://127.0.0.1:{port}/", process.wait

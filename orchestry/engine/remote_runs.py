@@ -39,7 +39,7 @@ def begin(
     """
     with tempfile.TemporaryDirectory() as place:
         sent = f"runs/{name}/remote/sent"
-        stage(config, Path(place), sent, keys, each)
+        stage(config, Path(place), sent, keys)
         claimed = host.ask("claim", name=name)
         if claimed["taken"] or claimed["running"]:
             raise ConfigError(
@@ -83,10 +83,11 @@ def stop(host: Host, name: str, wait_s: float = 30.0) -> Report:
     return found
 
 
-def stage(config: RunConfig, place: Path, sent: str, keys: Mapping[str, str], note: Each) -> None:
+def stage(config: RunConfig, place: Path, sent: str, keys: Mapping[str, str]) -> None:
     """Puts the config and all that it names into a folder, as links. In the config, the paths are
     those that the host will have: in the folder `sent`."""
-    task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
+    asked = (config.task, config.task_path, config.weights, config.options)
+    task = load_task(*asked, warn=lambda text: None)  # the run warns there
     files = dict[Path, str]()
 
     def moved(key: str, value: Any) -> Any:

@@ -36,8 +36,12 @@ StrictModes no
 UsePAM no
 PermitRootLogin yes
 PasswordAuthentication no
-SetEnv PIP_NO_INDEX=1 PIP_CONFIG_FILE={null} PIP_NO_COMPILE=1 XDG_CACHE_HOME={folder}/cache XDG_STATE_HOME={folder}/state
+SetEnv {environ}
 """
+ENVIRON = (
+    "PIP_NO_INDEX=1 PIP_CONFIG_FILE=/dev/null XDG_CACHE_HOME={0}/cache XDG_STATE_HOME={0}/state"
+)
+"""Of what runs there: no index of packages, and nothing of this user's."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def serving(folder: Path) -> Iterator[Server]:
         subprocess.run(keygen, check=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    config = CONFIG.format(port=port, folder=folder, null=os.devnull)
+    config = CONFIG.format(port=port, folder=folder, environ=ENVIRON.format(folder))
     (folder / "sshd_config").write_text(config)
     key = (folder / "host.pub").read_text()
     (folder / "known hosts").write_text(f"[127.0.0.1]:{port} {key}")
@@ -111,10 +115,11 @@ def equip(folder: Path) -> None:
     (folder / "runs").mkdir(parents=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     borrow(folder, ROOT)
-    script = folder / "venv" / "bin" / "orchestry"
     shebang = f"#!/bin/sh\n'''exec' \"{folder}/venv/bin/python\" \"$0\" \"$@\"\n' '''\n"
-    script.write_text(f"{shebang}from orchestry.cli import main\nmain()\n")  # as pip writes it
-    script.chmod(0o755)
+    for module, main in (("orchestry.cli", "main"), ("tensorboard.main", "run_main")):
+        script = folder / "venv" / "bin" / module.partition(".")[0]
+        script.write_text(f"{shebang}from {module} import {main}\n{main}()\n")  # as pip writes it
+        script.chmod(0o755)
     setup = '{"since": %d, "wheel": "", "extras": []}\n'
     (folder / "setup.json").write_text(setup % (time.time() - 7200))
 

@@ -95,6 +95,8 @@ def test_setup_goes_on_where_it_broke_off(cli: CommandLine, server: Server, tmp_
     assert "gpu is ready" in second.out
     again = cli(*setup)
     assert (again.code, "Successfully installed" in again.out) == (0, False), again
+    cli(*setup, "--system-site-packages").failed(1, "remove its folder venv first")
+    cli(*setup[:3], "--python", "/no/python").failed(1, "remove its folder venv first")
     assert json.loads((box / "setup.json").read_text())["extras"] == ["tensorboard"]
     (site,) = (box / "venv" / "lib").glob("python*/site-packages")
     assert (site / "orchestry/engine/host.py").read_bytes() == Path(there.__file__).read_bytes()
@@ -238,20 +240,29 @@ def test_a_killed_run_is_known_as_killed_and_continued(cli: CommandLine, box: Pa
 
 @needs_ssh
 @pytest.mark.slow
-def test_a_page_is_shown_here_and_its_server_ends(cli: CommandLine, box: Path) -> None:
+@pytest.mark.parametrize(
+    ("flag", "title", "program"),
+    [("--page", b"<title>", b"http.server"), ("--tensorboard", b"TensorBoard", b"tensorboard")],
+)
+def test_a_page_is_shown_here_and_its_server_ends(
+    cli: CommandLine, box: Path, flag: str, title: bytes, program: bytes
+) -> None:
+    cli("remote", "monitor", "gpu", flag).failed(2, "gpu has no run yet")
     assert cli("remote", "run", "gpu", "--", *FAKE, "--run-name", NAME).code == 0
     assert cli("remote", "monitor", "gpu", "--wait").code == 0
-    command = [sys.executable, "-m", "orchestry", "remote", "monitor", "gpu", "--page"]
+    command = [sys.executable, "-m", "orchestry", "remote", "monitor", "gpu", flag]
     environ, pipe = {**os.environ, "PYTHONPATH": str(_ROOT)}, subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, text=True, env=environ) as process:
         assert process.stdout is not None
         address = process.stdout.readline().split()[-3]
-        with urllib.request.urlopen(address, timeout=10) as answer:
-            assert NAME.encode()[:3] in answer.read()
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert title in answer.read()
         process.send_signal(2)
     assert process.returncode == 0
     served = str(box / "venv").encode()
-    until(lambda: not any(served in line and b"http.server" in line for line in _cmdlines()))
+    until(lambda: not any(served in line and program in line for line in _cmdlines()))
+    (box / "venv" / "bin" / "tensorboard").unlink()
+    cli("remote", "monitor", "gpu", "--tensorboard").failed(2, "setup gpu --extra tensorboard")
 
 
 _ROOT = Path(orchestry.__file__).parents[1]
@@ -358,7 +369,7 @@ def test_what_a_config_names_is_sent_and_named_anew(cli: CommandLine, tmp_path: 
     Path("runs/r/stages").mkdir()
     place = tmp_path / "staged"
     place.mkdir()
-    stage(validate(raw), place, "runs/x/remote/sent", {}, lambda text: None)
+    stage(validate(raw), place, "runs/x/remote/sent", {})
     sent = yaml.safe_load((place / "config.yaml").read_text())
     names = {path.name.partition("-")[2]: path for path in place.iterdir()}
     at = {name: f"runs/x/remote/sent/{path.name}" for name, path in names.items() if name}
@@ -379,7 +390,7 @@ def test_a_bank_of_ones_own_is_sent_and_a_known_one_is_not(
         place = tmp_path / bank.partition(".")[0]
         place.mkdir()
         config = validate({"task": "code_review", "options": {"bank": bank}})
-        stage(config, place, "sent", {}, lambda text: None)
+        stage(config, place, "sent", {})
         found = yaml.safe_load((place / "config.yaml").read_text())["options"]["bank"]
         assert found == {"bank.jsonl": "sent/0-bank.jsonl"}.get(bank, bank)
 
@@ -391,7 +402,7 @@ def test_a_task_of_ones_own_is_sent_and_a_bundled_one_is_not(
         place = tmp_path / task
         place.mkdir()
         config = validate({"task": task, "task_path": [folder] if folder else []})
-        stage(config, place, "sent", {}, lambda text: None)
+        stage(config, place, "sent", {})
         found = yaml.safe_load((place / "config.yaml").read_text())["task_path"]
         assert found == (["sent/tasks"] if folder else [])
         assert (place / "tasks" / task / "task.py").exists() == bool(folder)
@@ -408,7 +419,7 @@ def test_the_host_makes_the_same_config_of_it(
     own = [Path("configs/local.yaml")] if backend == "local" else []
     flags = {"backend": backend, "task": task, "task_path": [str(TASKS)]}
     config = resolve(own, [], flags)
-    stage(config, tmp_path, "sent", {}, lambda text: None)
+    stage(config, tmp_path, "sent", {})
     shipped = bundled("configs") / f"{backend}.yaml"
     base = read_config_file(shipped) if shipped.exists() else {}
     sent = yaml.safe_load((tmp_path / "config.yaml").read_text())
@@ -428,7 +439,7 @@ def test_what_can_not_be_sent_is_refused(
 ) -> None:
     config = resolve([], args[1::2], {"task": "words", "task_path": [str(TASKS)]})
     with pytest.raises(ConfigError, match=said):
-        stage(config, tmp_path, "sent", keys, lambda text: None)
+        stage(config, tmp_path, "sent", keys)
 
 
 # --- wrong orders ---------------------------------------------------------------------------------
