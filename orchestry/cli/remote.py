@@ -255,7 +255,8 @@ def _sync(
     for one in state["runs"]:
         try:
             with _progress(f"copying {one['run']}") as each:
-                typer.echo(f"{pull(found, one['run'], into, each)} {_state(one)}")
+                place = pull(found, one["run"], into, each)
+            typer.echo(f"{place} {_state(one)}")
         except (ConfigError, LockedError) as error:  # of this run: the others are copied
             typer.echo(f"· {one['run']} is not copied: {error}", err=True)
             failed = error
@@ -321,11 +322,13 @@ def _values(names: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def _progress(what: str) -> Iterator[Each]:
-    """Rsync's progress, on a terminal: one line that is redrawn."""
+    """Rsync's progress, on a terminal: one line of bytes, share and speed that is redrawn."""
     from rich.text import Text
 
     with console(stderr=True).status(Text(what)) as status:
-        yield lambda line: status.update(Text(f"{what}: {line}"))
+        yield lambda line: status.update(
+            Text(f"{what}: {' '.join(line.split()[:3])}", no_wrap=True, overflow="ellipsis")
+        )
 
 
 def _started(host: Host, report: Report) -> int:

@@ -283,7 +283,7 @@ if ! venv/bin/orchestry doctor 2>&1; then
     exit 1
 fi
 """
-_PYTHONS = ("python3", *(f"python3.{minor}" for minor in range(14, 10, -1)))
+_PYTHONS = ["python3", *(f"python3.{minor}" for minor in range(14, 10, -1))]
 
 
 def set_up(host: Host, extras: Sequence[str], python: str | None, shared: bool, each: Each) -> None:
@@ -295,7 +295,8 @@ def set_up(host: Host, extras: Sequence[str], python: str | None, shared: bool, 
     ConfigError if it would replace the code of a run that is going on.
     """
     name, wheel = pack(extras)
-    flag, pythons = "--system-site-packages" if shared else "", (python,) if python else _PYTHONS
+    flag = "--system-site-packages" if shared else ""
+    pythons = [python] if python else _PYTHONS
     said = host.script(_VENV, flag, python or "", *pythons)
     at, _, before = said.partition("\n")
     was = json.loads(before) if before else {"since": int(at), "wheel": "", "extras": []}
