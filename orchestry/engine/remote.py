@@ -299,7 +299,8 @@ def set_up(host: Host, extras: Sequence[str], python: str | None, shared: bool, 
     pythons = [python] if python else _PYTHONS
     said = host.script(_VENV, flag, python or "", *pythons)
     at, _, before = said.partition("\n")
-    was = json.loads(before) if before else {"since": int(at), "wheel": "", "extras": []}
+    fresh = {"since": int(at), "wheel": "", "extras": []}
+    was: dict[str, Any] = json.loads(before) if before else fresh
     digest, wanted = hashlib.sha256(wheel).hexdigest(), sorted({*extras, *was["extras"]})
     if (was["wheel"], was["extras"]) != (digest, wanted):
         there_now = host.ask("status", names=[])["runs"] if before else []
