@@ -30,6 +30,7 @@ PANELS = {
         "ask": "Ask a run's team, with what it learned, for work on a new input.",
         "distil": "Fine-tune a local team on the best answers of runs, or on gold answers.",
         "export": "Export what a run learned: prompts, adapters or merged models.",
+        "remote": "Run on a machine of yours, such as a rented GPU, over ssh and rsync.",
     },
     "Measure": {
         "evaluate": "Score a run's configuration on held-out problems.",
