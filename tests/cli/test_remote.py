@@ -533,7 +533,7 @@ def test_a_report_has_the_last_checkpoint_and_all_hours(
 
 
 def test_gpus_are_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a program that prints what nvidia-smi printed on a machine with one."""
+    """Of a script that prints a line of the form that nvidia-smi prints."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert there._gpus() == []
     program = tmp_path / "nvidia-smi"
