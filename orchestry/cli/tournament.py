@@ -77,10 +77,9 @@ def _command(
     player: what it earns more than the player there is a lower bound of how exploitable that player
     is. A second call with the same `--run-dir` goes on.
     """
-    from orchestry.cli.screen import console
     from orchestry.cli.watch import watching
     from orchestry.engine.run import new_run_folder
-    from orchestry.engine.tournament import FILE, Tournament, entries
+    from orchestry.engine.tournament import Tournament, entries
 
     with watching(verbose=verbose) as observer:
         found = entries(players, trusting(trust), observer)
@@ -90,16 +89,23 @@ def _command(
         folder = run_dir or new_run_folder(f"{config.task}--tournament")
         asked = Tournament(config, found, games, text_games, bool(ppo), folder, observer)
         results = asked.play(budget)
+    _show(results, folder, as_json=as_json)
+    return 3 if results.missing else 0
+
+
+def _show(results: Results, folder: Path, *, as_json: bool) -> None:
+    from orchestry.cli.screen import console
+    from orchestry.engine.tournament import FILE
+
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **_plain(results)}))
-        return 0 if not results.missing else 3
+        return
     for table in (_matrix(results), _ratings(results)):
         console().print(table)
         console().print()
     for text in results.missing:
         console().print(f"not played: {text}", style="dim")
     console().print(f"raw returns, ± half a 95 % interval; {folder / FILE} has every game")
-    return 0 if not results.missing else 3
 
 
 def _config(found: Sequence[Entry], sets: Sequence[str], given: Mapping[str, Any]) -> RunConfig:
