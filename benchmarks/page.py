@@ -44,6 +44,7 @@ SECTIONS = {
     "bucket_teams": "Bucket Brigade: what scripted teams earn",
     "bucket_speed": "Bucket Brigade: steps per second",
     "bucket_ppo": "Bucket Brigade: what PPO earns",
+    "bucket_questions": "Bucket Brigade: four questions of its authors",
     "ppo": "PPO's steps beside stable-baselines3's",
 }
 """Every section's name and heading, in the order of the page."""
