@@ -111,9 +111,8 @@ def moved(found: Found, ppo: Mapping[str, Sequence[Any]]) -> str:
     floor = {name: ppo[name][0]["returns"]["random"] for name in own}
 
     def share(name: str, there: str, way: str) -> float:
-        return (own[name][way][there] - floor[there]) / (
-            own[there]["as it is"][there] - floor[there]
-        )
+        at_home: float = own[there]["as it is"][there]
+        return float((own[name][way][there] - floor[there]) / (at_home - floor[there]))
 
     rows = list[Row]()
     for name in own:
@@ -170,20 +169,22 @@ def equilibria(found: Found, ppo: Mapping[str, Sequence[Any]]) -> str:
     """Upstream's equilibria, learners for themselves, and deviations."""
     published = (
         "`published` is upstream's payoff per agent and game, by double oracle over scripted "
-        "agents, played by four numbers in its Rust: 200 or 1,000 games per payoff, epsilon up to "
-        "50, not exact. There a game ends when all ten houses are safe or all are ruined, else "
-        f"after {bucket_questions.LONGEST} nights: one ruined house makes it long, and each night "
-        "is paid. `same game` is our code with that ending. Upstream's Python, and ours, end a "
-        "game on the first evening without a fire: `our ending`. Upstream holds 2,984 for "
-        "rest_trap against the four agents' sum per night; it is the mean of one agent per game. "
-        "± over games."
+        "agents that its Rust plays by four numbers: 200 or 1,000 games per payoff, epsilon 0.01 "
+        "for teams of one kind and 50 for others, not exact. What it computed before its issue 240 "
+        "it withdrew, and it is left out. In its Rust a game ends when all houses are safe or all "
+        f"are ruined, else after {bucket_questions.LONGEST} nights: one ruined house makes it "
+        "long, and each night is paid. `same game` is our code with that ending. Upstream's Python "
+        "and we end a game on the first evening without a fire (`our ending`), so neither PPO nor "
+        "another column can be held against `published`. Upstream divides rest_trap's 2,984 by 12 "
+        "nights and holds it against the sum of four agents; it is the mean of one agent, in games "
+        "that last longer. `they work`: on which share of nights with a fire each agent works, "
+        "from the one that works most. ± over games."
     )
     alone = (
         "PPO with a policy per agent, which learns from its agent's own reward or from the team's "
-        f"({bucket_questions.STEPS['reward']:,} steps, {SEEDS} seeds). `works`: the share of "
-        "nights with a fire on which an agent works, from the one that works most to the one that "
-        "works least, mean over seeds. `gain`: what a best response, learned by PPO in the first "
-        f"seat in {bucket_questions.STEPS['response']:,} steps, earns more there than the player itself."
+        f"({bucket_questions.STEPS['reward']:,} steps, {SEEDS} seeds). `they work`: as above, "
+        "mean over seeds. `gain`: what a best response, learned by PPO in the first "
+        f"seat in {bucket_questions.STEPS['response']:,} steps, earns more there than the player."
     )
     one = (
         "PPO for its own reward in one seat of upstream's equilibrium, with our ending (one seed, "
@@ -214,6 +215,7 @@ def values(found: Found, ppo: Mapping[str, Sequence[Any]]) -> Iterator[Row]:
                 "published": f"{fact['payoff']:.0f}",
                 "same game": within(result["theirs"]),
                 "its nights": f"{result['their_nights']:.0f}",
+                "they work": shares([result["works"]]),
                 "our ending": within(result["ours"]),
                 "by ten numbers": within(result["ours_by_ten"]),
                 "PPO": learned(ppo.get(fact["scenario"])),
@@ -227,17 +229,22 @@ def players(names: Sequence[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
+def shares(works: Sequence[Sequence[float]]) -> str:
+    """How often the agents of teams work, from the one that works most, mean over teams."""
+    ranks = zip(*(sorted(one, reverse=True) for one in works), strict=True)
+    return ", ".join(f"{fmean(rank):.0%}" for rank in ranks)
+
+
 def rewards(found: Found) -> Iterator[Row]:
     """Rows of learners for themselves or the team."""
     for name in SOCIAL:
         for kind in ("own", "team"):
             if results := seeds(found, "reward", name, kind):
-                ranked = zip(*(sorted(one["works"], reverse=True) for one in results), strict=True)
                 yield {
                     "scenario": name,
                     "reward": kind,
                     "return": over_seeds([one["team"] for one in results], ".0f"),
-                    "works": ", ".join(f"{fmean(rank):.0%}" for rank in ranked),
+                    "they work": shares([one["works"] for one in results]),
                     "gain": over_seeds([one["gain"][0] for one in results], ".1f"),
                 }
 
