@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -18,8 +19,9 @@ Row = dict[str, str]
 
 def report(found: Found) -> str:
     """The section."""
-    left = [one for one in map(str, bucket_questions.parts()) if one not in found]
-    missing = f"\n\nNot played yet: {', '.join(left)}." if left else ""
+    left = Counter(one.question for one in bucket_questions.parts() if str(one) not in found)
+    parts = ", ".join(f"{count} of {question}" for question, count in left.items())
+    missing = f"\n\nParts that are not played yet (`--list` names them): {parts}." if left else ""
     lines = bucket_ppo.known(bucket_questions.STEPS["runs"])
     ppo = {
         name: [line for (own, _), line in sorted(lines.items()) if own == name] for name, _ in lines
@@ -177,8 +179,9 @@ def equilibria(found: Found, ppo: Mapping[str, Sequence[Any]]) -> str:
         "and we end a game on the first evening without a fire (`our ending`), so neither PPO nor "
         "another column can be held against `published`. Upstream divides rest_trap's 2,984 by 12 "
         "nights and holds it against the sum of four agents; it is the mean of one agent, in games "
-        "that last longer. `they work`: on which share of nights with a fire each agent works, "
-        "from the one that works most. ± over games."
+        "that last longer. Its game and its agents draw from two generators of one seed, so its "
+        "luck is not quite ours. `they work`: on which share of nights with a fire each agent "
+        "works, from the one that works most. ± over games."
     )
     alone = (
         "PPO with a policy per agent, which learns from its agent's own reward or from the team's "
@@ -187,8 +190,9 @@ def equilibria(found: Found, ppo: Mapping[str, Sequence[Any]]) -> str:
         f"seat in {bucket_questions.STEPS['response']:,} steps, earns more there than the player."
     )
     one = (
-        "PPO for its own reward in one seat of upstream's equilibrium, with our ending (one seed, "
-        "± over games)."
+        "PPO for its own reward in one seat of upstream's equilibrium, with our ending "
+        f"({bucket_questions.STEPS['deviate']:,} steps, one seed, ± over games). A gain below 0: "
+        "it plays that seat worse than the agent whose place it took."
     )
     night = (
         "A team's return per night, the sum of its four agents, as upstream reports what its own "

@@ -47,7 +47,13 @@ if TYPE_CHECKING:
 FILE = KEPT / "bucket_questions.jsonl"
 FACTS = Path(__file__).with_name("bucket_upstream.json")
 GAMES, DEALS = 1000, 200
-STEPS = {"runs": 10_000_000, "partners": 1_000_000, "reward": 3_000_000, "response": 1_000_000}
+STEPS = {
+    "runs": 10_000_000,
+    "partners": 1_000_000,
+    "reward": 3_000_000,
+    "response": 1_000_000,
+    "deviate": 4_000_000,
+}
 """Of bucket_ppo's runs, and of those that are learned here."""
 SEEDS = 3
 MIXES: Mapping[str, tuple[str, ...]] = {
@@ -123,7 +129,7 @@ def rings() -> list[str]:
 
 def steps_of(part: Part) -> int:
     """Steps of what the part learns or looks at."""
-    by_question = {"evolved": "runs", "transfer": "runs", "deviate": "response", "nash": "response"}
+    by_question = {"evolved": "runs", "transfer": "runs", "nash": "response"}
     return STEPS[by_question.get(part.question, part.question)]
 
 
