@@ -46,6 +46,7 @@ SECTIONS = {
     "bucket_scale": "Bucket Brigade: growth with games, agents and threads",
     "bucket_ppo": "Bucket Brigade: what PPO earns",
     "bucket_models": "Bucket Brigade: what language models earn",
+    "bucket_questions": "Bucket Brigade: four questions of its authors",
     "ppo": "PPO's steps beside stable-baselines3's",
 }
 """Every section's name and heading, in the order of the page."""
