@@ -104,6 +104,8 @@ def play(scenario: str, way: str, folder: Path) -> Mapping[str, Any]:
         else train(validate(config(scenario, way)), place)
     )
     measured = evaluate(run, samples=1, episodes=GAMES)
+    if (run.summary.stopped, measured.summary.stopped) != ("done", "done"):
+        raise SystemExit(f"{place} was stopped; the same command goes on")
     ends = [episode.best_node.score.returns for episode in measured.episodes]
     turns = [turn for episode in measured.episodes for node in episode.nodes for turn in node.turns]
     task: Any = load_task("bucket_brigade", options={"scenario": scenario})

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import hypot
 from operator import mul
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -54,8 +54,8 @@ def _command(
         int, option(EVALUATION, "Games per pair of players and seat.", min=2, metavar="N")
     ] = 250,
     text_games: Annotated[
-        int, option(EVALUATION, "The same with language models.", min=1, metavar="N")
-    ] = 4,
+        int, option(EVALUATION, "The same with language models.", min=2, max=64, metavar="N")
+    ] = 8,
     best_response: Annotated[
         str | None,
         option(EVALUATION, "Also learn a best response to each, such as 2M.", metavar="STEPS"),
@@ -77,6 +77,7 @@ def _command(
     player: what it earns more than the player there is a lower bound of how exploitable that player
     is. A second call with the same `--run-dir` goes on.
     """
+    from orchestry.cli.show import EXIT_CODES
     from orchestry.cli.watch import watching
     from orchestry.engine.run import new_run_folder
     from orchestry.engine.tournament import Tournament, entries
@@ -90,7 +91,7 @@ def _command(
         asked = Tournament(config, found, games, text_games, bool(ppo), folder, observer)
         results = asked.play(budget)
     _show(results, folder, as_json=as_json)
-    return 3 if results.missing else 0
+    return EXIT_CODES[results.stopped]
 
 
 def _show(results: Results, folder: Path, *, as_json: bool) -> None:
@@ -115,14 +116,17 @@ def _config(found: Sequence[Entry], sets: Sequence[str], given: Mapping[str, Any
     from orchestry.core.resolve import merge, settings_of
     from orchestry.store.run import read_config
 
-    run = next((Path(one.name) for one in found if one.label != one.name), None)
+    run = next((one.folder for one in found if one.folder), None)
     if run is None and "task" not in given:
         raise ConfigError("no run is among the players: say which game with --task")
     own: Mapping[str, Any] = read_config(run) if run is not None else {}
     same = given.get("task") in (None, own.get("task"))
     keys = ("task", "task_path", "options")
     kept: dict[str, Any] = {key: own[key] for key in keys if same and key in own}
-    return validate(merge(merge(kept, given), {**settings_of(sets), "backend": "ppo"}))
+    asked = settings_of(sets)
+    if "agents" in asked:
+        raise ConfigError("--set agents.*: who plays is named by the players: leave it out")
+    return validate(merge(merge(kept, given), {**asked, "backend": "ppo"}))
 
 
 # --- figures --------------------------------------------------------------------------------------
@@ -136,35 +140,48 @@ def rating(found: Results, label: str) -> Interval | None:
     """What the player earns beside all others and itself, each counted once: its focal return per
     capita (Leibo et al., Melting Pot, arXiv 2107.06857)."""
     own = [cell.earned_D for cell in found.cells if cell.one == label]
+    if len(own) < len(found.labels):  # beside other partners it would not compare
+        return None
     return _combined([(1 / len(own), earned) for earned in own])
 
 
 def best_reply(found: Results, label: str) -> tuple[str, Interval] | None:
     """The other player that earns most beside this one, and how much more than this one does beside
-    itself: above 0, no equilibrium."""
+    itself: above 0, no equilibrium. It is chosen on every second deal and measured on the others,
+    since the best of several looks too good where it was chosen."""
     itself = _cells(found).get((label, label))
     beside = [c for c in found.cells if c.other == label and c.one != label]
     if itself is None or not beside:
         return None
-    best = max(beside, key=lambda cell: fmean(cell.earned_D))
-    gain = _combined([(1.0, best.earned_D), (-1.0, itself.earned_D)])
+    best = max(beside, key=lambda cell: fmean(cell.earned_D[::2]))
+    gain = _combined([(1.0, best.earned_D[1::2]), (-1.0, itself.earned_D[1::2])])
     return (best.one, gain) if gain else None
 
 
 def _combined(parts: Sequence[tuple[float, Sequence[float]]]) -> Interval | None:
     """The weighted sum of means over deals: paired where all have the same deals, else as if the
-    parts were independent. None of no parts."""
-    from orchestry.report.stats import Interval, interval
+    parts were independent. None of no parts, or of one with a single deal."""
+    from orchestry.report.stats import Interval
 
-    if not parts:
+    if not parts or min(len(figures) for _, figures in parts) < 2:
         return None
     if len({len(figures) for _, figures in parts}) == 1:
         deals = zip(*(figures for _, figures in parts), strict=True)
         weights = [weight for weight, _ in parts]
-        return interval([sum(map(mul, weights, deal)) for deal in deals])
-    found = [(weight, interval(figures)) for weight, figures in parts]
+        return _interval([sum(map(mul, weights, deal)) for deal in deals])
+    found = [(weight, _interval(figures)) for weight, figures in parts]
     mean = sum(weight * one.mean for weight, one in found)
     half = hypot(*(weight * (one.high - one.low) / 2 for weight, one in found))
+    return Interval(mean, mean - half, mean + half)
+
+
+def _interval(figures: Sequence[float]) -> Interval:
+    """The mean, with Student's 95 % interval: of few games, a bootstrap's is too narrow."""
+    from orchestry.core.intervals import student_95
+    from orchestry.report.stats import Interval
+
+    mean = fmean(figures)
+    half = student_95(len(figures) - 1) * stdev(figures) / len(figures) ** 0.5
     return Interval(mean, mean - half, mean + half)
 
 
@@ -177,16 +194,14 @@ def exploited(found: Results) -> dict[str, Interval]:
 
 
 def _plain(found: Results) -> dict[str, Any]:
-    from orchestry.report.stats import interval
-
     ratings = {label: rating(found, label) for label in found.labels}
     return {
         "cells": [
             {
                 "player": cell.one,
                 "beside": cell.other,
-                "earned": interval(cell.earned_D).plain(),
-                "others": interval(cell.others_D).plain(),
+                "earned": _figures(cell.earned_D),
+                "others": _figures(cell.others_D),
                 "games_per_seat": len(cell.earned_D),
             }
             for cell in found.cells
@@ -195,6 +210,11 @@ def _plain(found: Results) -> dict[str, Any]:
         "exploited": {label: one.plain() for label, one in exploited(found).items()},
         "missing": found.missing,
     }
+
+
+def _figures(earned_D: Sequence[float]) -> dict[str, float] | None:
+    one = _combined([(1.0, earned_D)])
+    return one.plain() if one else None
 
 
 def _said(one: Interval | None, signed: bool = False) -> str:
@@ -213,13 +233,13 @@ def _table(heads: Sequence[str]) -> Table:
 
 
 def _matrix(found: Results) -> Table:
-    from orchestry.report.stats import interval
-
     cells = _cells(found)
     table = _table(["earns, beside:", *found.labels])
     for one in found.labels:
         row = (cells.get((one, other)) for other in found.labels)
-        table.add_row(one, *(_said(interval(cell.earned_D) if cell else None) for cell in row))
+        table.add_row(
+            one, *(_said(_combined([(1.0, cell.earned_D)]) if cell else None) for cell in row)
+        )
     return table
 
 

@@ -23,6 +23,7 @@ from pydantic import (
 
 from orchestry.core.choices import BackendName, Proposal, ProviderName
 from orchestry.core.errors import ConfigError
+from orchestry.core.files import is_run
 from orchestry.core.learning import LearnConfig
 from orchestry.core.ppo import PpoConfig
 from orchestry.core.recipes import RecipeConfig
@@ -122,9 +123,16 @@ class SamplingConfig(Frozen):
     """Strings that end an answer."""
 
 
-def _several(value: Any) -> Any:
-    """A name alone, or a list of names."""
-    return (value,) if isinstance(value, str) else value
+def _players(value: Any) -> Any:
+    """A name alone, or a list of names; runs by their absolute paths, since a resume may come from
+    another folder."""
+    names = () if value is None else (value,) if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        return value
+    return tuple(
+        str(Path(name).resolve()) if isinstance(name, str) and is_run(Path(name)) else name
+        for name in names
+    )
 
 
 class AgentConfig(Frozen):
@@ -139,7 +147,7 @@ class AgentConfig(Frozen):
     """None: that of `sampling`."""
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     """None: that of `sampling`."""
-    plays: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
+    plays: Annotated[tuple[str, ...], BeforeValidator(_players)] = ()
     """Who plays this agent by numbers; no model is asked and nothing is learned. A scripted player
     of the task's, such as `guard`, or the folder of a run of backend ppo. Of several, each game has
     one. `self` in backend ppo: earlier versions of the policy that learns. The task must have games
@@ -164,6 +172,15 @@ class AgentConfig(Frozen):
     """None: the task's own. The judge reads it too."""
     role: str | None = None
     """The agent's role, if `agents` is a list. If `agents` is a mapping, its keys are the roles."""
+
+    @model_validator(mode="after")
+    def _plays_or_answers(self) -> Self:
+        asks = ("model", "provider", "frozen", "infer", "chain")
+        if self.plays and (odd := [name for name in asks if getattr(self, name)]):
+            raise ValueError(
+                f"plays acts by numbers, and {', '.join(odd)} is for a model: leave one of them out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _thinks_sensibly(self) -> Self:

@@ -346,3 +346,8 @@ def _count(value: Any, seen: int) -> int:
     for each in [x for pair in inner for x in pair] or (value if isinstance(value, list) else ()):
         seen = _count(each, seen)
     return seen
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run."""
+    return (folder / "journal.jsonl").is_file()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestry.backends.local.model import device_of
@@ -14,11 +13,11 @@ from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, unknown
 from orchestry.core.seeds import derive
 from orchestry.engine.games import NEEDS, policy_of
-from orchestry.store.run import load_run
+from orchestry.store.run import Run, load_run
 from orchestry.store.trackers import check_trackers
 from orchestry.task.base import BaseTask
 from orchestry.task.registry import load_task
-from orchestry.task.vector import SELF, Player, Script, Vectors, VectorTask
+from orchestry.task.vector import PARTS, SELF, Player, Script, Vectors, VectorTask, run_named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +35,8 @@ class Arena:
     config: RunConfig
     learning: tuple[int, ...]
     """Seats, by their place in the task's agents."""
+    runs: dict[str, Run] = field(default_factory=dict)
+    """Runs that play, as they were when they were first asked for: they may go on learning."""
 
     @property
     def roles(self) -> list[str]:
@@ -73,9 +74,10 @@ class Arena:
 
     def player(self, name: str, seats: tuple[int, ...], games: int, seed: int) -> Script:
         """A scripted player, or the policy of a run's folder, in these seats of so many games."""
-        if Path(name).is_dir():
+        if folder := run_named(name):
             roles = [self.roles[seat] for seat in seats]
-            return policy_of(load_run(name), self.games(1, "shape"), roles, seed)
+            run = self.runs.get(name) or self.runs.setdefault(name, load_run(folder))
+            return policy_of(run, self.games(1, "shape"), roles, seed)
         return _vectors(self.task).script(name, seats, games, seed)
 
 
@@ -99,16 +101,18 @@ def _vectors(task: object) -> VectorTask:
     return task
 
 
-def arena(config: RunConfig, note: Callable[[str], None]) -> Arena:
-    """Makes all checks that cost nothing; raises ConfigError or TaskError."""
+def arena(config: RunConfig, note: Callable[[str], None], alone: bool = False) -> Arena:
+    """Makes all checks that cost nothing; raises ConfigError or TaskError. `alone`: the other
+    players are not looked at."""
     if missing := [name for name in NEEDS if find_spec(name) is None]:
         raise ConfigError(f"backend ppo needs {', '.join(missing)}: {install('ppo')}")
     check_trackers(config.trackers)
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
     if not isinstance(task, VectorTask):
+        lacks = ", ".join(name for name in PARTS if not hasattr(task, name))
         raise ConfigError(
             f"backend ppo needs a task whose games can be played as arrays, and {config.task} has "
-            "no `vectors`: choose bucket_brigade, or backend api or local"
+            f"no {lacks}: choose bucket_brigade, or backend api or local"
         )
     roles = [spec.role for spec in task.agents]
     for role in config.agents:
@@ -125,7 +129,7 @@ def arena(config: RunConfig, note: Callable[[str], None]) -> Arena:
     device_of(config.ppo.device)
     found = Arena(task, config, learning)
     found.games(1, "check")
-    for role in config.agents:  # names that are none are told before anything is written
+    for role in () if alone else config.agents:  # told before anything is written
         for name in config.agents[role].plays:
             if name != SELF:
                 found.player(name, (roles.index(role),), 1, 0)

@@ -11,7 +11,6 @@ from orchestry.core.digests import text_digest, with_whole
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import to_json
 from orchestry.core.resolve import Mark, leaves, marked, marks
-from orchestry.engine.games import players_digests
 from orchestry.engine.plan import Plan
 from orchestry.store.journal import Event, Opened
 from orchestry.store.run import Store
@@ -68,9 +67,7 @@ def ground_of(plan: Plan, store: Store, accept: bool) -> dict[str, Any]:
 
     Raises ConfigError where the process before ran on something else, and nobody accepts that.
     """
-    config = plan.config
-    own = {**config_digests(config), **players_digests(config)}
-    digests = {**own, **plan.digests, **plan.backend.digests()}
+    digests = {**config_digests(plan.config), **plan.digests, **plan.backend.digests()}
     return grounded(digests, store, accept)
 
 

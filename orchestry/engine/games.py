@@ -7,14 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from orchestry.core.config import RunConfig
+from orchestry.core.config import RunConfig, validate
 from orchestry.core.digests import file_digest
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, StoreError
 from orchestry.core.ppo import PpoConfig
 from orchestry.store.journal import Event, Learned
 from orchestry.store.run import Run, load_run
-from orchestry.task.vector import Player, Script, Vectors, VectorTask, play_seats
+from orchestry.task.vector import Player, Script, Vectors, VectorTask, play_seats, run_named
 
 NEEDS = ("numba", "numpy", "torch")
 """Of backend ppo."""
@@ -47,7 +47,8 @@ def policy_of(
     if last is None:
         raise ConfigError(f"{run.folder} has no checkpoint yet: let it play on")
     state = read(checkpoint_of(run.folder, last))
-    return policy_from(PpoConfig(**run.config["ppo"]), state, games, roles, seed, likeliest)
+    settings = validate({"ppo": run.config["ppo"]}).ppo
+    return policy_from(settings, state, games, roles, seed, likeliest)
 
 
 def seat_policy(folder: Path, task: VectorTask, role: str, seed: int) -> Script:
@@ -71,7 +72,12 @@ def policy_from(
     """The policy of a learner's state; see `policy_of`."""
     from orchestry.backends.ppo.checkpoint import Policy
 
-    observed = games.observations.shape[-1]
+    _, agents, observed = games.observations.shape
+    if state.get("agents", agents) != agents:
+        raise ConfigError(
+            f"the policy was learned in games of {state['agents']} agents, and these have "
+            f"{agents}: evaluate it where teams are of the same size"
+        )
     return Policy.of(settings, state, observed, games.choices, roles, seed, likeliest)
 
 
@@ -98,6 +104,7 @@ def players_digests(config: RunConfig) -> Mapping[str, str]:
     found = {}
     for role, agent in config.agents.items():
         for name in agent.plays:
-            if Path(name).is_dir() and (last := last_checkpoint(load_run(name).events)):
+            folder = run_named(name)
+            if folder and (last := last_checkpoint(load_run(folder).events)):
                 found[f"agents.{role}.plays {name}"] = str(last.state["digest"])
     return found

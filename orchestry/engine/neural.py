@@ -115,7 +115,7 @@ def learned(run: Run, likeliest: bool = False) -> Script:
     """The last policy of a run, for the seats that it learned. Raises as `policy_of`."""
     if not run.neural:
         raise ConfigError(f"{run.folder} is no run of backend ppo")
-    found = arena(of_run(run.folder), lambda text: None)
+    found = arena(of_run(run.folder), lambda text: None, alone=True)
     return policy_of(run, found.games(1, "shape"), found.learners, found.config.seed, likeliest)
 
 
@@ -283,6 +283,7 @@ class _Work:
         name = f"{FOLDER}/{number:06}.pt"
         path, games = self.store.folder / name, learner.games
         shape = {
+            "agents": len(self.arena.roles),
             "roles": self.arena.learners,
             "observed": games.observations.shape[-1],
             "choices": list(games.choices),

@@ -25,7 +25,7 @@ from orchestry.core.errors import ConfigError, OrchestryError, too_long
 from orchestry.core.types import Tools
 from orchestry.engine.changes import check_changes, ground_of
 from orchestry.engine.curriculum import check
-from orchestry.engine.games import seat_policy
+from orchestry.engine.games import players_digests, seat_policy
 from orchestry.engine.manifest import fruitless, stop_reason
 from orchestry.engine.plan import Plan
 from orchestry.engine.scores import Verdicts
@@ -138,7 +138,8 @@ def prepare(
     for text in backend.notes:
         note(text)
     unscored = _settle_reward(ready, note) if config.problem is not None else ""
-    return Plan(ready.task, ready.problems, backend, ready.digests, unscored)
+    digests = {**ready.digests, **players_digests(ready.config)}
+    return Plan(ready.task, ready.problems, backend, digests, unscored)
 
 
 def _settle_reward(ready: Setup, note: Callable[[str], None]) -> str:

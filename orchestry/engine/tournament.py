@@ -11,22 +11,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from orchestry.backends import backend_of
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError
-from orchestry.core.files import write_atomic
+from orchestry.core.files import is_run, write_atomic
 from orchestry.core.resolve import merge
 from orchestry.core.seeds import derive
 from orchestry.engine.arena import Arena, arena
+from orchestry.engine.changes import config_digests
 from orchestry.engine.evaluate import held_out_config, left_of, play_measurement
 from orchestry.engine.games import play_games
+from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare, resume, train
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, of_run
 from orchestry.store.checkpoints import chosen_update
-from orchestry.store.run import load_run
-from orchestry.task.vector import Player
+from orchestry.store.run import Run, load_run, read_config
+from orchestry.task.vector import Player, run_named
 
 FILE = "tournament.json"
 Games = list[list[float]]
@@ -40,6 +43,8 @@ class Entry:
     name: str
     """A scripted player's, or the run's folder."""
     label: str
+    folder: Path | None = None
+    """None: a scripted player."""
     team: RunConfig | None = None
     """Of a run of backend api or local; None for players by numbers."""
 
@@ -71,10 +76,14 @@ class Results:
     """A tournament so far."""
 
     labels: list[str]
+    game: Mapping[str, Any]
+    """Task, options, seed, and steps of best responses."""
     cells: list[Cell] = field(default_factory=list)
     responses: list[Response] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     """What was not played, and why."""
+    stopped: str = "done"
+    """Why the rest waits for another call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +105,44 @@ class Tournament:
     watch: Observer
 
     def play(self, budget_usd: float | None) -> Results:
-        """Plays everything. `budget_usd` caps all games by text together."""
-        found, ground = (
-            Results([one.label for one in self.entries]),
-            arena(self.config, self.watch.note),
-        )
-        by_numbers = [one for one in self.entries if one.team is None]
-        for one in by_numbers:  # names that are none are told before anything is written
-            ground.player(one.name, (0,), 1, 0)
+        """Plays everything. `budget_usd` caps all games by text together. Raises ConfigError before
+        anything is played."""
+        ground = arena(self.config, self.watch.note)
+        numbers, texts = self._checked(ground)
         self.folder.mkdir(parents=True, exist_ok=True)
-        for one in by_numbers:
+        found = Results([one.label for one in self.entries], self._game())
+        for one in numbers:
             self.watch.note(f"{one.label} beside the others")
-            found.cells += [self._cell(ground, one, other) for other in by_numbers]
-        for one in by_numbers if self.responses else []:
-            found.responses.append(self._response(ground, one))
-        self._by_text(found, ground, budget_usd)
-        content = json.dumps(asdict(found), indent=1)
-        write_atomic(self.folder / FILE, f"{content}\n".encode())
+            found.cells += [self._cell(ground, one, other) for other in numbers]
+        for one in numbers if self.responses else []:
+            if found.stopped == "done":
+                self._respond(found, ground, one)
+        if texts:
+            self._by_text(found, ground, budget_usd)
+        write_atomic(self.folder / FILE, f"{json.dumps(asdict(found), indent=1)}\n".encode())
         return found
+
+    def _checked(self, ground: Arena) -> tuple[list[Entry], list[Entry]]:
+        """The players by numbers, and by text; that each can play is seen before anything is."""
+        numbers = [one for one in self.entries if one.team is None]
+        texts = [one for one in self.entries if one.team is not None]
+        for one in numbers:
+            ground.player(one.name, tuple(range(len(ground.roles))), 1, 0)
+        for one in texts:
+            assert one.team is not None
+            if one.team.task != self.config.task:
+                raise ConfigError(
+                    f"{one.label} plays {one.team.task}, and the others play {self.config.task}: "
+                    "leave it out, or name another --task"
+                )
+            self._plan(ground, one, one, 0, None)
+        return numbers, texts
+
+    def _game(self) -> dict[str, Any]:
+        plain = self.config.plain()
+        kept: dict[str, Any] = {key: plain.get(key) for key in ("task", "options")}
+        steps = {"response_steps": self.config.ppo.steps} if self.responses else {}
+        return {**kept, "seed": self.config.seed, **steps}
 
     def _cell(self, ground: Arena, one: Entry, other: Entry) -> Cell:
         seats = tuple(range(len(ground.roles)))
@@ -135,7 +164,7 @@ class Tournament:
 
     # --- best responses ---------------------------------------------------------------------------
 
-    def _response(self, ground: Arena, to: Entry) -> Response:
+    def _respond(self, found: Results, ground: Arena, to: Entry) -> None:
         """Learns from its own reward, in the first seat: what it earns more than the player itself
         is a lower bound of how exploitable that player is."""
         self.watch.note(f"a best response to {to.label} learns")
@@ -145,31 +174,48 @@ class Tournament:
             "ppo": {"reward": "own"},
         }
         place = self.folder / "responses" / to.label
-        if (place / "journal.jsonl").exists():
-            resume(place, observer=self.watch)
-        else:
-            train(validate(merge(self.config.plain(), changes)), place, self.watch)
+        run = self._learned(validate(merge(self.config.plain(), changes)), place)
+        if run.summary.stopped != "done":
+            found.stopped = run.summary.stopped
+            found.missing.append(f"the best response to {to.label}: {run.summary.stopped}")
+            return
         learned = self._games(ground, {str(place): (0,), to.name: rest})
         itself = self._games(ground, {to.name: (0, *rest)})
         first = (tuple(one[0] for one in games) for games in (learned, itself))
-        return Response(to.label, *first)
+        found.responses.append(Response(to.label, *first))
+
+    def _learned(self, config: RunConfig, place: Path) -> Run:
+        """Begins, or goes on. Raises ConfigError if another response lies there."""
+        if not is_run(place):
+            return train(config, place, self.watch)
+        if config_digests(validate(read_config(place))) != config_digests(config):
+            raise ConfigError(
+                f"{place} learned in another game or with other settings: choose another --run-dir"
+            )
+        return resume(place, {"ppo": {"steps": config.ppo.steps}}, self.watch)
 
     # --- language models --------------------------------------------------------------------------
 
-    def _by_text(self, found: Results, ground: Arena, budget_usd: float | None) -> None:
+    def _by_text(self, found: Results, ground: Arena, cap: float | None) -> None:
         """Cells of language models beside players by numbers, and beside themselves."""
-        cap = budget_usd
         for one, other in self._text_pairs(found):
-            parts = list[Games]()
+            name = f"{one.label} beside {other.label}"
+            if found.stopped != "done":
+                found.missing.append(f"{name}: not begun")
+                continue
+            parts = list[dict[str, list[float]]]()
             for seat in range(len(ground.roles) if one != other else 1):
-                games, cap, stopped = self._texts(ground, one, other, seat, cap)
-                if stopped != "done":
-                    found.missing.append(f"{one.label} beside {other.label}: stopped ({stopped})")
-                    return
-                parts.append(games)
-            if one == other:
-                parts *= len(ground.roles)
-            found.cells.append(_cell(one, other, parts))
+                run = self._texts(ground, one, other, seat, cap)
+                cap, found.stopped = left_of(run.summary), run.summary.stopped
+                if found.stopped != "done":
+                    break
+                parts.append(_returns(run))
+            deals = sorted(set.intersection(*map(set, parts))) if parts else []
+            if found.stopped != "done" or not deals:
+                found.missing.append(f"{name}: {found.stopped}, {len(deals)} games in all seats")
+                continue
+            games = [[part[deal] for deal in deals] for part in parts]
+            found.cells.append(_cell(one, other, games * (len(ground.roles) // len(games))))
 
     def _text_pairs(self, found: Results) -> Iterator[tuple[Entry, Entry]]:
         for one in self.entries:
@@ -183,31 +229,33 @@ class Tournament:
                 elif teams:
                     yield one, other
 
-    def _texts(
-        self, ground: Arena, one: Entry, other: Entry, seat: int, cap: float | None
-    ) -> tuple[Games, float | None, str]:
-        """Games with `one` in a seat; what is left of the cap; and how they stopped."""
-        plays = {
-            role: {"plays": entry.name}
-            for number, role in enumerate(ground.roles)
-            if (entry := one if number == seat else other).team is None
-        }
+    def _texts(self, ground: Arena, one: Entry, other: Entry, seat: int, cap: float | None) -> Run:
+        """Games with `one` in a seat."""
+        place = self.folder / "texts" / f"{one.label}--{other.label}--{seat}"
+        return play_measurement(self._plan(ground, one, other, seat, cap), place, self.watch)
+
+    def _plan(self, ground: Arena, one: Entry, other: Entry, seat: int, cap: float | None) -> Plan:
+        """Of a team's games, in the tournament's game: seats that its own run gave to others are
+        its own here."""
         team = one if one.team is not None else other
         assert team.team is not None
-        place = self.folder / "texts" / f"{one.label}--{other.label}--{seat}"
-        run, backend = load_run(team.name), backend_of(team.team)
-        changes = {
-            **backend.as_left(run, chosen_update(run, None), place),
-            "options": self.config.options,
-            "agents": plays,
-            "seed": self.config.seed,
-        }
-        plain = merge(team.team.plain(), changes)
+        assert team.folder is not None
+        run, backend, own = load_run(team.folder), backend_of(team.team), team.team.plain()
+        left = backend.as_left(run, chosen_update(run, None), self.folder)
+        agents = dict[str, Any]()
+        for number, role in enumerate(ground.roles):
+            sits = one if number == seat else other
+            mine = {k: v for k, v in own.get("agents", {}).get(role, {}).items() if k != "plays"}
+            agents[role] = mine if sits.team is not None else {"plays": sits.name}
+        plain = merge(own, {**left, "seed": self.config.seed})
+        plain = {**plain, "agents": agents, "options": self.config.plain().get("options", {})}
         config = held_out_config(plain, "test", cap, 1, self.text_deals)
-        plan = prepare(config, self.watch.note, held_out=True)
-        played = play_measurement(plan, place, self.watch)
-        games = [list(one.best_node.score.returns) for one in played.episodes if not one.failed]
-        return games, left_of(played.summary), played.summary.stopped
+        return prepare(config, self.watch.note, held_out=True)
+
+
+def _returns(run: Run) -> dict[str, list[float]]:
+    """By problem, of games that were finished."""
+    return {one.problem: [*one.best_node.score.returns] for one in run.episodes if not one.failed}
 
 
 def _without(seats: Sequence[int], seat: int) -> tuple[int, ...]:
@@ -231,15 +279,17 @@ def entries(names: Sequence[str], trust: Trust, watch: Observer) -> list[Entry]:
     nothing can play."""
     found = list[Entry]()
     for name in names:
-        folder = Path(name)
-        if not folder.is_dir():
+        folder = run_named(name)
+        if folder is None:
             found.append(Entry(name, name))
             continue
+        folder = folder.resolve()
         config = of_run(folder, {}, trust, watch.note)
-        found.append(
-            Entry(name, folder.resolve().name, None if config.backend == "ppo" else config)
-        )
+        team = None if config.backend == "ppo" else config
+        found.append(Entry(str(folder), folder.name, folder, team))
     labels = [one.label for one in found]
-    if twice := {label for label in labels if labels.count(label) > 1}:
-        raise ConfigError(f"{', '.join(sorted(twice))} plays twice: name each player once")
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ConfigError(
+            f"two players are called {', '.join(twice)}: name each once, or rename a run's folder"
+        )
     return found

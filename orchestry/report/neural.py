@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
 
@@ -178,8 +179,12 @@ def _team(run: Salvaged) -> str:
 
 
 def _opponents(run: Salvaged) -> str:
-    found = run.config["ppo"]["opponents"]
-    return ", ".join(f"{role} is {name.rpartition('/')[2]}" for role, name in found.items())
+    found = {role: own.get("plays") for role, own in run.config.get("agents", {}).items()}
+    return ", ".join(
+        f"{role} is {' or '.join(Path(name).name for name in names)}"
+        for role, names in found.items()
+        if names
+    )
 
 
 def _steps(run: Salvaged) -> str:
@@ -226,8 +231,8 @@ def setup(run: Salvaged) -> dict[str, str]:
     }
 
 
-_TOLD = ("ppo.steps", "ppo.opponents.")
-"""Keys that have a place of their own."""
+_TOLD = "ppo.steps"
+"""A key that has a place of its own."""
 
 
 def changed(run: Salvaged) -> list[str]:
@@ -237,7 +242,7 @@ def changed(run: Salvaged) -> list[str]:
         f"{key}={value}"
         for key, value in leaves(run.config)
         if key.startswith("ppo.")
-        and not key.startswith(_TOLD)
+        and key != _TOLD
         and value != usual.get(key)
         and Mark.OPERATIONAL not in marks(RunConfig, key)
     ]

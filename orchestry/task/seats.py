@@ -18,7 +18,7 @@ from orchestry.core.seeds import derive
 from orchestry.core.types import Problem, Score
 from orchestry.task.arrangements import Gathered, Wrapped
 from orchestry.task.base import BaseTask
-from orchestry.task.vector import SELF, Script, VectorTask
+from orchestry.task.vector import SELF, Script, VectorTask, run_named
 
 Opener = Callable[[Path, VectorTask, str, int], Script]
 """Opens the policy of a run's folder, for an agent of a task, with a seed."""
@@ -99,8 +99,8 @@ class Seated(Wrapped):
         return replace(state, inner=inner, players=tuple(players), begun=True)
 
     def _script(self, role: str, name: str, seed: int) -> Script:
-        if Path(name).is_dir():
-            return self.policy(Path(name), self._game, role, seed)
+        if folder := run_named(name):
+            return self.policy(folder, self._game, role, seed)
         return self._game.script(name, (self.roles.index(role),), 1, seed)
 
     @property

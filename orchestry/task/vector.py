@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from orchestry.core.errors import ConfigError
+from orchestry.core.files import is_run
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,6 +94,10 @@ class Player(NamedTuple):
     """Its games, by their place among all that are played at once."""
 
 
+PARTS = ("vectors", "script", "seen", "said")
+"""What a VectorTask has."""
+
+
 @runtime_checkable
 class VectorTask(Protocol):
     """A task whose games can be played as arrays, by the rules of its text."""
@@ -123,3 +131,13 @@ def play_seats(
         done = script.act(seen, begun[games])
         for place, seat in enumerate(seats):
             actions[games, seat] = done[:, place]
+
+
+def run_named(name: str) -> Path | None:
+    """The run's folder that plays; None for a scripted player. Raises ConfigError for a path at
+    which nothing lies."""
+    if is_run(folder := Path(name)):
+        return folder
+    if len(folder.parts) > 1:
+        raise ConfigError(f"{name}: no run lies there: give the folder of a run of backend ppo")
+    return None

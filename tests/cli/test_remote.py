@@ -364,7 +364,10 @@ def test_what_a_config_names_is_sent_and_named_anew(cli: CommandLine, tmp_path: 
         "provider": {"name": "fake", "fake": {"script": "said.jsonl"}},
         "learn": {"from": "runs/r/stages"},
         "recipe": {"stages": {"distil": {"learn": {"from": "lib.yaml"}}}},
-        "agents": {"summary": {"provider": {"name": "local", "team": "runs/r"}}},
+        "agents": {
+            "summary": {"provider": {"name": "local", "team": "runs/r"}},
+            "critic": {"plays": ["guard", "runs/r"]},
+        },
     }
     Path("runs/r/stages").mkdir()
     place = tmp_path / "staged"
@@ -378,6 +381,7 @@ def test_what_a_config_names_is_sent_and_named_anew(cli: CommandLine, tmp_path: 
     assert sent["options"]["path"] == at["posts.jsonl"]
     assert sent["provider"]["fake"]["script"] == at["said.jsonl"]
     assert sent["agents"]["summary"]["provider"]["team"] == at["r"]
+    assert sent["agents"]["critic"]["plays"] == ["guard", at["r"]]
     assert sent["learn"]["from"] == f"{at['r']}/stages"  # with the run that explains it
     assert names["r"].resolve() == Path("runs/r").resolve()
 

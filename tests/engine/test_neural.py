@@ -127,10 +127,10 @@ def test_opponents_play_their_seats_and_do_not_learn(tmp_path: Path) -> None:
 def test_nights_of_two_phases_are_learned_measured_and_told_apart(tmp_path: Path) -> None:
     rules = {"commitment_mode": "two_phase"}
     two = {"scenario": "hard", "rules": rules}
-    run = train({**_config(opponents={"agent_1": "liar"}), "options": two}, tmp_path / "run")
+    run = train({**_config({"agent_1": "liar"}), "options": two}, tmp_path / "run")
     assert min(row.get("episode/length", 99) for row in progress(run.folder)) >= 32  # 16 nights
     found = measure(run.folder, {}, 30, print, scripts=("guard",))
-    plain = train(_config(opponents={"agent_1": "liar"}), tmp_path / "plain").folder
+    plain = train(_config({"agent_1": "liar"}), tmp_path / "plain").folder
     assert measure(plain, {}, 30, print, scripts=("guard",))["guard"] == found["guard"]
     with pytest.raises(ConfigError, match="of the same size"):
         measure(plain, {"options": {"rules": rules}}, 30, print)

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+import yaml
 
 from orchestry.cli.tournament import best_reply, exploited, rating
 from orchestry.core.config import validate
@@ -17,17 +18,25 @@ from orchestry.core.errors import ConfigError
 from orchestry.engine.run import train
 from orchestry.engine.session import Silent
 from orchestry.engine.tournament import FILE, Cell, Response, Results, Tournament, entries
+from orchestry.store.run import load_run
 from tests.engine.test_neural import SMALL
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 GAME = {"task": "bucket_brigade", "options": {"scenario": "hard", "max_nights": 20}}
 
 
-def _played(folder: Path, *names: str, responses: bool = False, deals: int = 12) -> Results:
-    config = validate({**GAME, "backend": "ppo", "ppo": SMALL})
+def _played(
+    folder: Path,
+    *names: str,
+    responses: bool = False,
+    deals: int = 12,
+    budget: float | None = None,
+    **more: Any,
+) -> Results:
+    config = validate({**GAME, **more, "backend": "ppo", "ppo": SMALL})
     found = entries(names, False, Silent())
     asked = Tournament(config, found, deals, 2, responses, folder, Silent())
-    return asked.play(None)
+    return asked.play(budget)
 
 
 def _cell(found: Results, one: str, other: str) -> Cell:
@@ -52,7 +61,6 @@ def test_each_plays_beside_each_in_the_same_games(tmp_path: Path) -> None:
 
 
 def test_a_player_beside_itself_is_the_whole_team(tmp_path: Path) -> None:
-    """A player that another name hides is the same player."""
     found = _played(tmp_path, "always_rest", deals=8)
     (cell,) = found.cells
     assert cell.earned_D == cell.others_D, "all rest, so all earn the same"
@@ -66,6 +74,8 @@ def test_best_responses_learn_once(tmp_path: Path) -> None:
     rows = file.read_text()
     assert _played(tmp_path, "always_work", responses=True).responses == [one]
     assert file.read_text() == rows
+    with pytest.raises(ConfigError, match="another --run-dir"):
+        _played(tmp_path, "always_work", responses=True, seed=9)
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +104,64 @@ def test_language_models_meet_scripts(models: Path, tmp_path: Path) -> None:
     assert len(runs) == 9  # a seat each, twice, and the models among themselves
 
 
+def test_a_team_plays_the_tournaments_game_in_its_own_seats(
+    models: Path, learned: Path, tmp_path: Path
+) -> None:
+    """Whatever its own run was played with: other options, and others in some seats."""
+    config = {
+        **GAME,
+        "options": {"scenario": "easy", "max_nights": 14},
+        "provider": {"name": "fake"},
+        "episodes": 1,
+        "search": {"strategy": "single"},
+        "sampling": {"max_tokens": 16},
+        "agents": {"agent_1": {"plays": str(learned)}},
+    }
+    other = train(config, tmp_path / "other").folder
+    found = _played(tmp_path / "t", "guard", str(other), str(learned))
+    assert len(found.cells) == 9
+    for place in (tmp_path / "t" / "texts").iterdir():
+        kept = load_run(place).config
+        assert kept["options"] == GAME["options"]
+        plays = {role for role, own in kept["agents"].items() if own.get("plays")}
+        assert len(plays) in (0, 1, 3)
+    tldr = train({"task": "tldr", "provider": {"name": "fake"}, "episodes": 1}, tmp_path / "tldr")
+    with pytest.raises(ConfigError, match="plays tldr"):
+        _played(tmp_path / "u", "guard", str(tldr.folder))
+
+
+def test_a_budget_caps_all_games_by_text_and_is_gone_on_with(models: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load((models / "config.yaml").read_text())
+    prices = {"fake-1": {"input": 100.0, "output": 100.0}}
+    paid = train({**config, "prices": prices, "budget": {"usd": 100}}, tmp_path / "paid").folder
+    found = _played(tmp_path / "t", "guard", str(paid), budget=3.0)
+    assert found.stopped == "budget"
+    assert any("not begun" in text for text in found.missing)
+    spent = _spent(tmp_path / "t")
+    assert 0 < spent <= 3.0
+    whole = _played(tmp_path / "t", "guard", str(paid), budget=100.0)
+    assert (whole.stopped, whole.missing) == ("done", [])
+    assert len(whole.cells) == 4
+    again = _spent(tmp_path / "t")
+    assert _played(tmp_path / "t", "guard", str(paid), budget=100.0).cells == whole.cells
+    assert _spent(tmp_path / "t") == again
+
+
+def _spent(folder: Path) -> float:
+    return sum(load_run(place).summary.cost_usd for place in (folder / "texts").iterdir())
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of backend ppo."""
+    folder = tmp_path_factory.mktemp("ppo") / "learned"
+    return train({**GAME, "backend": "ppo", "ppo": SMALL}, folder).folder
+
+
 def test_what_cannot_play_is_told_and_leaves_nothing(models: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nobody"):
         _played(tmp_path / "t", "guard", "nobody")
-    with pytest.raises(ConfigError, match="twice"):
+    with pytest.raises(ConfigError, match="once"):
         _played(tmp_path / "t", "guard", "guard")
     assert not (tmp_path / "t").exists()
 
@@ -107,21 +171,28 @@ def _results(**cells: tuple[float, ...]) -> Results:
     for name, earned in cells.items():
         one, other = name.split("_")
         found.append(Cell(one, other, earned, earned))
-    return Results(["a", "b"], found)
+    return Results(["a", "b"], {}, found)
 
 
 def test_figures_of_a_tournament() -> None:
-    found = _results(a_a=(1.0, 3.0), a_b=(5.0, 7.0), b_a=(4.0, 6.0), b_b=(0.0, 2.0))
+    found = _results(
+        a_a=(1.0, 3.0, 1.0, 3.0),
+        a_b=(5.0, 7.0, 5.0, 7.0),
+        b_a=(4.0, 6.0, 4.0, 7.0),
+        b_b=(0.0, 2.0, 0.0, 2.0),
+    )
     first = rating(found, "a")
     assert first is not None
     assert first.mean == 4.0
-    assert (first.low, first.high) == (3.0, 5.0)
+    assert first.high - first.mean == pytest.approx(3.182 * 2 / 3**0.5 / 2, abs=0.01)  # Student
     name, gain = best_reply(found, "a") or ("", None)
     assert name == "b"
     assert gain is not None
-    assert gain.mean == gain.low == 3.0, "paired over deals"
+    assert gain.mean == 3.5, "of every second deal, paired"
     found.responses.append(Response("a", (2.0, 5.0), (1.0, 1.0)))
     assert exploited(found)["a"].mean == 2.5
+    del found.cells[1]
+    assert rating(found, "a") is None, "beside other partners than b's"
 
 
 def test_cells_with_other_deals_count_as_independent() -> None:
@@ -130,6 +201,7 @@ def test_cells_with_other_deals_count_as_independent() -> None:
     assert one is not None
     assert one.mean == 5.0
     assert one.high - one.mean == pytest.approx(one.mean - one.low)
+    assert rating(_results(a_a=(1.0,), a_b=(5.0, 7.0)), "a") is None, "one game has no interval"
 
 
 def _said(*words: str) -> tuple[int, str, str]:

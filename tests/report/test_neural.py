@@ -62,7 +62,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
     configs = {
         "seed-0": plain(0, steps=6000, **tests),
         "seed-1": plain(1, steps=6000, **tests),
-        "riders": plain(scenario="rest_trap", steps=2000, opponents={"agent_3": "free_rider"}),
+        "riders": {
+            **plain(scenario="rest_trap", steps=2000),
+            "agents": {"agent_3": {"plays": "free_rider"}, "agent_2": {"plays": ["guard", "self"]}},
+        },
         "none": plain(steps=64, horizon=2, minibatch=32),
     }
     for name, config in configs.items():
@@ -188,7 +191,7 @@ def test_opponents_and_the_game_are_named(folders: dict[str, Path]) -> None:
     (one,) = read_experiments([folders["riders"]])
     said = " ".join(headline(one))
     assert "bucket_brigade (scenario rest_trap)" in said
-    assert "Agents that don't learn: agent_3 is free_rider." in said
+    assert "Agents that don't learn: agent_3 is free_rider, agent_2 is guard or self." in said
     assert "orchestry evaluate" in said
 
 

@@ -85,8 +85,8 @@ def test_scripts_announce_before_they_act() -> None:
     assert state.inner.unread == 0
 
 
-async def test_such_a_task_keeps_the_contract() -> None:
-    task = _set_up(agent_0="liar", agent_1="coordinator")
+async def test_such_a_task_keeps_the_contract(learned: Path) -> None:
+    task = _set_up(agent_0="liar", agent_1="coordinator", agent_2=str(learned))
     findings = await check_task(task, open_sandbox(Limits()), seeds=(0,))
     assert [one for one in findings if not one.ok] == []
 
@@ -120,6 +120,22 @@ def test_a_learned_policy_plays_beside_models_and_a_resume_is_exact(
     assert [e.best_node.score.returns for e in rest.episodes] == ends
 
 
+def test_a_run_that_plays_is_found_from_another_folder(
+    learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(learned.parent)
+    config = {
+        "backend": "ppo",
+        "task": "bucket_brigade",
+        "ppo": SMALL,
+        "agents": {"agent_1": {"plays": learned.name}, "agent_2": {"plays": "guard"}},
+    }
+    (learned.parent / "guard").mkdir()  # no run, so the scripted player is meant
+    train(config, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert resume(tmp_path / "run", {"ppo": {"steps": 2000}}).summary.stopped == "done"
+
+
 def test_a_policy_that_has_learned_more_is_told(learned: Path, tmp_path: Path) -> None:
     config = {
         "task": "bucket_brigade",
@@ -141,9 +157,10 @@ def test_a_policy_that_has_learned_more_is_told(learned: Path, tmp_path: Path) -
         ("tldr", {"concise": "guard"}, "as arrays"),
         ("bucket_brigade", {"agent_1": "nobody"}, "nobody"),
         ("bucket_brigade", {"agent_1": "self"}, "backend ppo"),
+        ("bucket_brigade", {"agent_1": "runs/nothing"}, "no run lies there"),
         ("bucket_brigade", {"agent_9": "guard"}, "agent_9"),
         ("bucket_brigade", {f"agent_{n}": "guard" for n in range(4)}, "at least one"),
-        ("bucket_brigade", {"agent_1": str(Path(__file__).parent)}, "no run"),
+        ("bucket_brigade", {"agent_1": str(Path(__file__).parent)}, "no run lies there"),
     ],
 )
 def test_what_cannot_play_is_told(task: str, plays: dict[str, str], said: str) -> None:

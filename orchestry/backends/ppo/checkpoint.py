@@ -107,12 +107,12 @@ class Policy:
 
     def state(self) -> Mapping[str, Any]:
         """See `Script`."""
-        return {} if self._random is None else {"random": self._random.get_state()}
+        return {} if self._random is None else {"random": self._random.get_state().tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """See `Script`."""
         if self._random is not None:
-            self._random.set_state(state["random"])
+            self._random.set_state(torch.tensor(state["random"], dtype=torch.uint8))
 
 
 def act_alone(
