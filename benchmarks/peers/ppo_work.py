@@ -13,7 +13,7 @@ from typing import Any
 from orchestry.core.seeds import derive
 from orchestry.engine.games import play_games
 from orchestry.task.registry import load_task
-from orchestry.task.vector import Script, Vectors
+from orchestry.task.vector import Player, Script, Vectors
 
 AGENTS, GAMES = 4, 1000
 """Of an evaluation."""
@@ -57,7 +57,7 @@ def compete(learn: Callable[[Work], tuple[Callable[[], int], Callable[[], Script
     taken = steps()
     spent, wall = time.process_time() - began, time.perf_counter() - wall
     games = work.vectors(GAMES, "measured")
-    returns = play_games(games, ((tuple(range(AGENTS)), policy()),))
+    returns = play_games(games, (Player(policy(), tuple(range(AGENTS))),))
     team = [statistics.fmean(one) for one in returns]
     print(json.dumps({"steps": taken, "cpu_s": spent, "wall_s": wall, "returns": team}))
 
