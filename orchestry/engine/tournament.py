@@ -231,17 +231,20 @@ class Tournament:
 
     def _texts(self, ground: Arena, one: Entry, other: Entry, seat: int, cap: float | None) -> Run:
         """Games with `one` in a seat."""
-        place = self.folder / "texts" / f"{one.label}--{other.label}--{seat}"
-        return play_measurement(self._plan(ground, one, other, seat, cap), place, self.watch)
+        plan, place = self._plan(ground, one, other, seat, cap)
+        return play_measurement(plan, place, self.watch)
 
-    def _plan(self, ground: Arena, one: Entry, other: Entry, seat: int, cap: float | None) -> Plan:
-        """Of a team's games, in the tournament's game: seats that its own run gave to others are
-        its own here."""
+    def _plan(
+        self, ground: Arena, one: Entry, other: Entry, seat: int, cap: float | None
+    ) -> tuple[Plan, Path]:
+        """Of a team's games, and their folder, which takes what the team learned. They are the
+        tournament's game: seats that the team's own run gave to others are its own here."""
         team = one if one.team is not None else other
         assert team.team is not None
         assert team.folder is not None
         run, backend, own = load_run(team.folder), backend_of(team.team), team.team.plain()
-        left = backend.as_left(run, chosen_update(run, None), self.folder)
+        place = self.folder / "texts" / f"{one.label}--{other.label}--{seat}"
+        left = backend.as_left(run, chosen_update(run, None), place)
         agents = dict[str, Any]()
         for number, role in enumerate(ground.roles):
             sits = one if number == seat else other
@@ -250,7 +253,7 @@ class Tournament:
         plain = merge(own, {**left, "seed": self.config.seed})
         plain = {**plain, "agents": agents, "options": self.config.plain().get("options", {})}
         config = held_out_config(plain, "test", cap, 1, self.text_deals)
-        return prepare(config, self.watch.note, held_out=True)
+        return prepare(config, self.watch.note, held_out=True), place
 
 
 def _returns(run: Run) -> dict[str, list[float]]:
@@ -265,7 +268,7 @@ def _without(seats: Sequence[int], seat: int) -> tuple[int, ...]:
 def _cell(one: Entry, other: Entry, parts: Sequence[Games]) -> Cell:
     """From the games with `one` in each seat by turns, seat by seat."""
     seats = range(len(parts))
-    deals = range(min(len(games) for games in parts))
+    deals = range(len(parts[0]))
     earned = [fmean(parts[seat][deal][seat] for seat in seats) for deal in deals]
     others = [
         fmean(parts[seat][deal][n] for seat in seats for n in _without(seats, seat))

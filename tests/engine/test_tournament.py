@@ -18,6 +18,7 @@ from orchestry.core.errors import ConfigError
 from orchestry.engine.run import train
 from orchestry.engine.session import Silent
 from orchestry.engine.tournament import FILE, Cell, Response, Results, Tournament, entries
+from orchestry.store.journal import Learned
 from orchestry.store.run import load_run
 from tests.engine.test_neural import SMALL
 
@@ -128,6 +129,24 @@ def test_a_team_plays_the_tournaments_game_in_its_own_seats(
     tldr = train({"task": "tldr", "provider": {"name": "fake"}, "episodes": 1}, tmp_path / "tldr")
     with pytest.raises(ConfigError, match="plays tldr"):
         _played(tmp_path / "u", "guard", str(tldr.folder))
+
+
+def test_a_team_plays_with_what_it_learned(tmp_path: Path) -> None:
+    """Its library lies in the folder of its games: another team's is another file."""
+    learner = {
+        **GAME,
+        "provider": {"name": "fake"},
+        "episodes": 2,
+        "search": {"strategy": "best_of_n", "k_samples": 2},
+        "sampling": {"max_tokens": 16},
+        "judge": {"enabled": False},
+        "behaviors": {"enabled": True, "every": 2},
+    }
+    team = train(learner, tmp_path / "team")
+    assert any(isinstance(event, Learned) for event in team.events)
+    _played(tmp_path / "t", "guard", str(team.folder))
+    for place in (tmp_path / "t" / "texts").iterdir():
+        assert load_run(place).config["behaviors"]["from"] == str(place / "behaviors/from.yaml")
 
 
 def test_a_budget_caps_all_games_by_text_and_is_gone_on_with(models: Path, tmp_path: Path) -> None:
