@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from orchestry.backends.local.model import device_of
 from orchestry.core.config import AgentConfig, RunConfig
-from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, unknown
 from orchestry.core.seeds import derive
-from orchestry.engine.games import NEEDS, policy_of
+from orchestry.engine.games import check_needs, policy_of
 from orchestry.store.run import Run, load_run
 from orchestry.store.trackers import check_trackers
 from orchestry.task.base import BaseTask
 from orchestry.task.registry import load_task
-from orchestry.task.vector import PARTS, SELF, Player, Script, Vectors, VectorTask, run_named
+from orchestry.task.vector import SELF, Player, Script, Vectors, VectorTask, run_named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,15 +102,13 @@ def _vectors(task: object) -> VectorTask:
 def arena(config: RunConfig, note: Callable[[str], None], alone: bool = False) -> Arena:
     """Makes all checks that cost nothing; raises ConfigError or TaskError. `alone`: the other
     players are not looked at."""
-    if missing := [name for name in NEEDS if find_spec(name) is None]:
-        raise ConfigError(f"backend ppo needs {', '.join(missing)}: {install('ppo')}")
+    check_needs("backend ppo")
     check_trackers(config.trackers)
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
     if not isinstance(task, VectorTask):
-        lacks = ", ".join(name for name in PARTS if not hasattr(task, name))
         raise ConfigError(
-            f"backend ppo needs a task whose games can be played as arrays, and {config.task} has "
-            f"no {lacks}: choose bucket_brigade, or backend api or local"
+            f"backend ppo needs a task whose games can be played as arrays: {config.task} lacks "
+            "`vectors`, `script`, `seen` or `said`: choose bucket_brigade, or another backend"
         )
     roles = [spec.role for spec in task.agents]
     for role in config.agents:

@@ -51,13 +51,16 @@ def policy_of(
     return policy_from(settings, state, games, roles, seed, likeliest)
 
 
+def check_needs(what: str) -> None:
+    """Raises ConfigError where the extra `ppo` is not installed."""
+    if missing := [name for name in NEEDS if find_spec(name) is None]:
+        raise ConfigError(f"{what} needs {', '.join(missing)}: {install('ppo')}")
+
+
 def seat_policy(folder: Path, task: VectorTask, role: str, seed: int) -> Script:
     """The last policy of a run of backend ppo, for one seat of a game by text. Raises as
     `policy_of`."""
-    if missing := [name for name in NEEDS if find_spec(name) is None]:
-        raise ConfigError(
-            f"agents.{role}.plays={folder}: a policy needs {', '.join(missing)}: {install('ppo')}"
-        )
+    check_needs(f"agents.{role}.plays={folder}")
     return policy_of(load_run(folder), task.vectors(1, 0), [role], seed)
 
 

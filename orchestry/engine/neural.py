@@ -89,10 +89,6 @@ def measure(
     roles, seed = found.learners, found.config.seed
     start = {**_untrained(found), "roles": roles}
 
-    def itself(seats: tuple[int, ...], count: int, seed: int) -> Script:
-        own = [found.roles[seat] for seat in seats]
-        return policy_of(run, found.games(1, "shape"), own, seed)
-
     def played(name: str) -> list[list[float]]:
         on = found.games(games, "measured")
         own = (
@@ -102,13 +98,18 @@ def measure(
             if name == UNTRAINED
             else found.player(name, found.learning, games, derive(seed, "measured", name))
         )
-        others = found.others(games, itself, "measured")
+        others = found.others(games, partial(_as_now, run, found), "measured")
         return play_games(on, (Player(own, found.learning), *others))
 
     import torch
 
     with _threads(torch, found.config.ppo.threads):
         return {name: played(name) for name in (LEARNED, UNTRAINED, *scripts)}
+
+
+def _as_now(run: Run, found: Arena, seats: tuple[int, ...], games: int, seed: int) -> Script:
+    """What the run learned, in seats that `self` plays."""
+    return policy_of(run, found.games(1, "shape"), [found.roles[seat] for seat in seats], seed)
 
 
 def learned(run: Run, likeliest: bool = False) -> Script:

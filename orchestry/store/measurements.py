@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from orchestry.core.files import is_run
 from orchestry.core.types import SPLITS
 
 EVALUATIONS, BASELINES = "evaluations", "baselines"
@@ -69,4 +70,4 @@ def host_of(folder: Path) -> Path | None:
     """The run that contains the folder of a measurement or an ask; None if there is none."""
     host = folder.parent.parent
     inside = folder.parent.name in (EVALUATIONS, BASELINES, ASKS)
-    return host if inside and (host / "journal.jsonl").is_file() else None
+    return host if inside and is_run(host) else None

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from orchestry.core.config import modern
 from orchestry.core.errors import ConfigError, LockedError, StoreError, reason, too_long
-from orchestry.core.files import json_lines, read_yaml, refused, write_atomic
+from orchestry.core.files import is_run, json_lines, read_yaml, refused, write_atomic
 from orchestry.store import journal
 from orchestry.store.journal import Committed, Evaluated, Event, Journal, Learned, RolledBack
 from orchestry.store.records import EpisodeRecord, Metrics, Summary, rewards_csv
@@ -271,7 +271,7 @@ def check_texts(run: Run) -> None:
 
 def existing(folder: Path) -> Path:
     """The folder, if it holds a run; raises ConfigError."""
-    if not (folder / "journal.jsonl").is_file() or not (folder / "config.yaml").is_file():
+    if not is_run(folder) or not (folder / "config.yaml").is_file():
         if (folder / "config.yaml").is_file() and (folder / "stages").is_dir():
             raise ConfigError(
                 f"{folder} holds a recipe: name one of its stages, such as the last in "

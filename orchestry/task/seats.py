@@ -94,8 +94,7 @@ class Seated(Wrapped):
                 said[role] = self._game.said(state.inner, action)
                 memory = _frozen(script)
             players.append((role, name, memory))
-        answers = {role: actions[role] if role in actions else said[role] for role in acting}
-        inner = self.task.step(state.inner, answers)
+        inner = self.task.step(state.inner, {**said, **actions})
         return replace(state, inner=inner, players=tuple(players), begun=True)
 
     def _script(self, role: str, name: str, seed: int) -> Script:

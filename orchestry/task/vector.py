@@ -94,10 +94,6 @@ class Player(NamedTuple):
     """Its games, by their place among all that are played at once."""
 
 
-PARTS = ("vectors", "script", "seen", "said")
-"""What a VectorTask has."""
-
-
 @runtime_checkable
 class VectorTask(Protocol):
     """A task whose games can be played as arrays, by the rules of its text."""

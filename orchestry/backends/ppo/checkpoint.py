@@ -94,13 +94,12 @@ class Policy:
 
     def act(self, observations: NDArray[np.float32], begun: NDArray[np.bool_]) -> NDArray[np.int8]:
         """See `Script`: (B, S, D) to (B, S, H). A policy remembers nothing."""
+        if self._team.policies == 1:
+            return act_alone(self._team, observations, self._random)
+        games, _, observed = observations.shape
+        whole = np.zeros((games, self._team.seats, observed), np.float32)
+        whole[:, [*self._places]] = observations
         with torch.no_grad():
-            if self._team.policies == 1:
-                return act_alone(self._team, observations, self._random)
-            whole = np.zeros(
-                (len(observations), self._team.seats, observations.shape[-1]), np.float32
-            )
-            whole[:, [*self._places]] = observations
             seen = self._team.normalised(torch.from_numpy(whole))
             actions = self._team.act(seen, self._random)[0]
         return actions[:, [*self._places]].to(torch.int8).numpy()
