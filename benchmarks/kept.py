@@ -18,14 +18,19 @@ import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from benchmarks.stats import ended
+from orchestry.core.config import RunConfig
+from orchestry.core.files import is_run
+from orchestry.engine.run import resume, train
 from orchestry.store.journal import encode, read
-from orchestry.store.run import load_run
+from orchestry.store.run import Run, load_run
 
 KEPT = Path(__file__).resolve().parent / "kept"
 LEFT_OUT = {"reserved", "answered", "scored"}
@@ -40,6 +45,27 @@ UNREAD = (
     "journal.head",
 )
 """Files and folders."""
+
+
+def to_its_end(config: RunConfig | Mapping[str, Any], place: Path) -> Run:
+    """Begins a run, or goes on with it. Ends the process if it is stopped: no part of it counts."""
+    run = resume(place) if is_run(place) else train(config, place)
+    if run.summary.stopped != "done":
+        raise SystemExit(f"{place}: {run.summary.stopped}; the same command goes on")
+    return run
+
+
+def kept_lines(file: Path) -> list[dict[str, Any]]:
+    """Results of parts that are kept as JSON lines, oldest first."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def keep_line(file: Path, line: Mapping[str, Any]) -> dict[str, Any]:
+    """Appends a part's result, with the time; returns the line."""
+    whole = {"at": datetime.now(UTC).isoformat(timespec="minutes"), **line}
+    with file.open("a") as lines:
+        lines.write(json.dumps(whole) + "\n")
+    return whole
 
 
 def keep(archive: Path, folder: Path, names: Sequence[str]) -> None:

@@ -11,21 +11,17 @@ benchmarks/kept/bucket_models.jsonl and is not played again.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks import page
-from benchmarks.kept import KEPT
+from benchmarks.kept import KEPT, keep_line, kept_lines, to_its_end
 from benchmarks.peers.bucket_speed import module
 from benchmarks.quality import bucket_ppo
 from benchmarks.stats import columns
-from orchestry.core.config import validate
 from orchestry.engine.evaluate import evaluate
-from orchestry.engine.run import resume, train
 from orchestry.report.stats import interval
 from orchestry.task.registry import load_task
 
@@ -40,6 +36,14 @@ TEACHER = "guard"
 EXAMPLES = 3
 GAMES = 8
 TRAIN = 6
+MEANT = {
+    "plain": "",
+    "examples": f"`with examples`: {EXAMPLES} turns of `{TEACHER}`, from train games, in each "
+    "agent's prompt. ",
+    "behaviors": f"`behaviours`: learned from {TRAIN} train games of two trajectories by the same "
+    "model, without a judge. ",
+}
+"""Said of each way that was played."""
 PPO_STEPS = 10_000_000
 
 
@@ -98,14 +102,10 @@ def config(scenario: str, way: str) -> dict[str, Any]:
 def play(scenario: str, way: str, folder: Path) -> Mapping[str, Any]:
     """Learns, or goes on; then measures, and keeps the result."""
     place = folder / f"{scenario}-{way}"
-    run = (
-        resume(place)
-        if (place / "journal.jsonl").exists()
-        else train(validate(config(scenario, way)), place)
-    )
+    run = to_its_end(config(scenario, way), place)
     measured = evaluate(run, samples=1, episodes=GAMES)
-    if (run.summary.stopped, measured.summary.stopped) != ("done", "done"):
-        raise SystemExit(f"{place} was stopped; the same command goes on")
+    if measured.summary.stopped != "done":
+        raise SystemExit(f"{place}: {measured.summary.stopped}; the same command goes on")
     ends = [episode.best_node.score.returns for episode in measured.episodes]
     turns = [turn for episode in measured.episodes for node in episode.nodes for turn in node.turns]
     task: Any = load_task("bucket_brigade", options={"scenario": scenario})
@@ -113,33 +113,31 @@ def play(scenario: str, way: str, folder: Path) -> Mapping[str, Any]:
     line = {
         "scenario": scenario,
         "way": way,
-        "at": datetime.now(UTC).isoformat(timespec="minutes"),
         "returns": [round(fmean(returns), 2) for returns in ends],
         "answers": len(turns),
         "read": sum(text.action(one.completion.text, task.scenario) is not None for one in turns),
         "behaviors": run.summary.accepted,
     }
-    with FILE.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-    return line
+    return keep_line(FILE, line)
 
 
 def known() -> dict[tuple[str, str], Mapping[str, Any]]:
     """The kept results."""
-    lines = FILE.read_text().splitlines() if FILE.exists() else []
-    return {(one["scenario"], one["way"]): one for one in map(json.loads, lines)}
+    return {(one["scenario"], one["way"]): one for one in kept_lines(FILE)}
 
 
 def report(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
     """The section."""
     rows = [_row(line) for _, line in sorted(found.items())]
     beside = [_beside(name) for name in dict.fromkeys(name for name, _ in sorted(found))]
+    every = [(scenario, way) for scenario in SCENARIOS for way in WAYS]
+    missing = [f"{scenario} {WAYS[way]}" for scenario, way in every if (scenario, way) not in found]
+    played = "".join(MEANT[way] for way in dict.fromkeys(way for _, way in sorted(found)))
     return (
         f"The embedded 135M model plays {GAMES} held-out games by text, all four seats, one "
-        f"trajectory each. `with examples`: {EXAMPLES} turns of `{TEACHER}`, from a train game, "
-        f"stand in each agent's prompt. `behaviours`: learned from {TRAIN} train games of two "
-        "trajectories by the same model, without a judge. Mean return per agent, with a 95 % "
-        "interval over games; an answer that names no action is rest at home.\n\n"
+        f"trajectory each. {played}Mean return per agent, with a 95 % interval over games; an "
+        "answer that names no action is rest at home. "
+        f"Not played yet: {', '.join(missing) or 'nothing'}.\n\n"
         f"{columns(rows, figures=False)}\n\nBeside it, from the table of PPO above (its own "
         f"games, seed 0): mean return per agent.\n\n{columns(beside, figures=False)}"
     )

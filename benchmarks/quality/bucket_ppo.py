@@ -14,20 +14,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks import page
-from benchmarks.kept import KEPT
+from benchmarks.kept import KEPT, keep_line, kept_lines, to_its_end
 from benchmarks.peers.bucket_speed import module
 from benchmarks.quality.bucket_teams import ARCHETYPES, COMMON
 from benchmarks.stats import columns, over_seeds
 from orchestry.core.config import validate
 from orchestry.engine.neural import LEARNED, UNTRAINED, measure
-from orchestry.engine.run import resume, train
 from orchestry.store.progress import progress
 from orchestry.task.registry import load_task
 from orchestry.task.setup import task_digests
@@ -69,8 +67,7 @@ def settings(scenario: str, steps: int) -> str:
 
 def known(steps: int) -> dict[tuple[str, int], Line]:
     """The kept results of these settings."""
-    lines = FILE.read_text().splitlines() if FILE.exists() else []
-    found = [json.loads(line) for line in lines]
+    found = kept_lines(FILE)
     fits = {one["scenario"]: settings(one["scenario"], steps) for one in found}
     return {
         (one["scenario"], one["seed"]): one
@@ -82,12 +79,7 @@ def known(steps: int) -> dict[tuple[str, int], Line]:
 def play(scenario: str, seed: int, steps: int, folder: Path) -> Line:
     """Learns, or goes on; then measures, and keeps the result."""
     place = folder / f"{scenario}-{seed}-{settings(scenario, steps)}"
-    if (place / "journal.jsonl").exists():
-        run = resume(place)
-    else:
-        run = train(config(scenario, seed, steps), place)
-    if run.summary.stopped != "done":
-        raise SystemExit(f"{place}: {run.summary.stopped}; the same command goes on")
+    run = to_its_end(config(scenario, seed, steps), place)
     own: str | None = module("experts").UPSTREAMS.get(scenario)
     kinds = (*COMMON, *ARCHETYPES, *([own] if own else []))
     returns = measure(place, {}, GAMES, print, scripts=kinds)
@@ -96,7 +88,6 @@ def play(scenario: str, seed: int, steps: int, folder: Path) -> Line:
         "scenario": scenario,
         "seed": seed,
         "settings": settings(scenario, steps),
-        "at": datetime.now(UTC).isoformat(timespec="minutes"),
         "steps_per_sec": round(run.summary.learning["train/steps_per_sec"]),
         "returns": {team: round(_mean(games), 2) for team, games in returns.items()},
         "nights": round(rows[-1]["episode/length"], 1),
@@ -106,9 +97,7 @@ def play(scenario: str, seed: int, steps: int, folder: Path) -> Line:
             for row in rows[:: max(1, len(rows) // CURVE)]
         ],
     }
-    with FILE.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-    return line
+    return keep_line(FILE, line)
 
 
 def _mean(games: Sequence[Sequence[float]]) -> float:

@@ -17,7 +17,6 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -26,16 +25,16 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks import page
-from benchmarks.kept import KEPT
+from benchmarks.kept import KEPT, keep_line, kept_lines, to_its_end
 from benchmarks.peers.bucket_speed import module
 from benchmarks.quality import bucket_ppo
 from benchmarks.stats import played
 from orchestry.core.config import validate
+from orchestry.core.files import is_run
 from orchestry.core.resolve import merge
 from orchestry.core.seeds import derive
 from orchestry.engine.arena import Arena, arena
 from orchestry.engine.games import play_games
-from orchestry.engine.run import resume, train
 from orchestry.engine.session import Silent
 from orchestry.engine.tournament import Entry, Tournament
 from orchestry.task.vector import Player, Script
@@ -151,10 +150,9 @@ def settings(part: Part) -> str:
 def known() -> dict[str, Any]:
     """The kept results of today's settings, by part."""
     by_name = {str(part): part for part in parts()}
-    lines = map(json.loads, FILE.read_text().splitlines() if FILE.exists() else [])
     return {
         line["part"]: line["result"]
-        for line in lines
+        for line in kept_lines(FILE)
         if line["part"] in by_name and line["settings"] == settings(by_name[line["part"]])
     }
 
@@ -227,9 +225,7 @@ def spread(figures: Sequence[float]) -> list[float]:
 def learned(part: Part, found: Arena, places: Places) -> Path:
     """A run of this config, to its end."""
     place = places.own / f"{str(part).replace(':', '-')}-{settings(part)}"
-    run = resume(place) if (place / "journal.jsonl").exists() else train(found.config, place)
-    if run.summary.stopped != "done":
-        raise SystemExit(f"{part} was stopped: the same command goes on")
+    to_its_end(found.config, place)
     return place
 
 
@@ -237,7 +233,7 @@ def shipped(scenario: str, seed: int, places: Places) -> Path:
     """What bucket_ppo learned there; raises Waits if it didn't yet."""
     digest = bucket_ppo.settings(scenario, STEPS["runs"])
     place = places.runs / f"{scenario}-{seed}-{digest}"
-    if not (place / "journal.jsonl").exists() or played(place) is None:
+    if not is_run(place) or played(place) is None:
         raise Waits(f"no finished run in {place}: bucket_ppo --only {scenario} {seed} makes it")
     return place
 
@@ -439,11 +435,9 @@ def keep(part: Part, places: Places) -> None:
     line = {
         "part": str(part),
         "settings": settings(part),
-        "at": datetime.now(UTC).isoformat(timespec="minutes"),
         "result": PLAYS[part.question](part, places),
     }
-    with FILE.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    keep_line(FILE, line)
 
 
 def main() -> None:

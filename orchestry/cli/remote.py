@@ -20,6 +20,7 @@ from orchestry.cli.groups import App
 from orchestry.cli.options import OUTPUT, RUN, Json, RunFlags, config_from, flag, option, spread
 from orchestry.cli.screen import console, fitted
 from orchestry.core.errors import ConfigError, LockedError, OrchestryError
+from orchestry.core.files import is_name
 
 if TYPE_CHECKING:
     from orchestry.engine.host import Report
@@ -302,7 +303,7 @@ def _output(given: Mapping[str, Any]) -> list[str]:
 
 def _named(name: str) -> str:
     """The name, if it can be a folder's; raises ConfigError."""
-    if Path(name).name != name or name in ("", ".", ".."):
+    if not is_name(name):
         raise ConfigError(f"a run's name is that of its folder, without slashes, not {name!r}")
     return name
 

@@ -80,10 +80,11 @@ def _run(
 def named(name: str, run_dir: Path | None) -> Path:
     """The directory of a run's name. Raises ConfigError for a path, and beside --run-dir."""
     from orchestry.core.errors import ConfigError
+    from orchestry.core.files import is_name
 
     if run_dir is not None:
         raise ConfigError("--run-name and --run-dir both say where the run lies: give one")
-    if Path(name).name != name or name in (".", ".."):
+    if not is_name(name):
         raise ConfigError(f"--run-name {name!r} is no name: for a path there is --run-dir")
     return Path("runs") / name
 

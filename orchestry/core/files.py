@@ -351,3 +351,8 @@ def _count(value: Any, seen: int) -> int:
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run."""
     return (folder / "journal.jsonl").is_file()
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of a folder, and is no path."""
+    return bool(text) and Path(text).name == text and text not in (".", "..")

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, LockedError, unknown
-from orchestry.core.files import to_yaml
+from orchestry.core.files import is_name, to_yaml
 from orchestry.core.resolve import Mark, marks, merge, read_config_file
 from orchestry.engine.host import Report
 from orchestry.engine.remote import Each, Host
@@ -177,7 +177,7 @@ def pull(host: Host, name: str, into: Path, each: Each) -> Path:
     names is there, whenever the copy is cut off. Raises ConfigError if the folder here is another
     run's, or the run went on here.
     """
-    if Path(name).name != name or name in (".", ".."):
+    if not is_name(name):
         raise ConfigError(f"{host.name} has a run called {name!r}, which is no name")
     copy, lock = into / name, FileLock(into / name / "run.lock")
     found = _begun(host, name, copy)

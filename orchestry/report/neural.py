@@ -227,6 +227,7 @@ def setup(run: Salvaged) -> dict[str, str]:
         "a batch": f"{ppo['games']:,} games x {ppo['horizon']:,} steps, {ppo['passes']} passes in "
         f"minibatches of {ppo['minibatch']:,}",
         "learning rate": f"{ppo['learning_rate']:g}{falls}",
+        "weight of the entropy": f"{ppo['entropy']:g}{falls}",
         "other than the defaults": ", ".join(changed(run)) or "nothing",
     }
 
