@@ -160,6 +160,7 @@ def test_a_run_outlives_its_connection_and_is_stopped_continued_and_copied(
     assert "  log: " in shown.out
     cli("remote", "run", "gpu", *orders[2:]).failed(2, f"gpu has a run '{NAME}'", "--run-name")
     cli("remote", "resume", "gpu", NAME).failed(2, "runs on gpu already")
+    cli("remote", "setup", "gpu").failed(2, "with an older orchestry than is here")
 
     assert cli("remote", "sync", "gpu").code == 0  # while it is being written
     copy = Path("runs") / NAME
