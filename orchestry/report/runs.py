@@ -301,13 +301,23 @@ def _differing(flat: Sequence[_Config]) -> list[str]:
 
 
 def _said(key: str, value: Any) -> str:
-    large = isinstance(value, int) and value >= 10_000
-    text = f"{value:,}" if large else str(value).rpartition("/")[2][:24]  # for a path, its name
+    """A setting in words.
+
+    >>> _said("agents.agent_3.plays", ["guard", "/home/me/runs/first"])
+    'agent 3 plays guard or first'
+    """
+    values = value if isinstance(value, list) else [value]
+    text = " or ".join(map(_short, values)) if values else "none"
     if key in _PLAIN:
         return text
     section, _, name = key.rpartition(".")
-    whole = name if section in _KNOWN else key
+    whole = name if section in _KNOWN else key.removeprefix("agents.")
     return f"{whole.replace('_', ' ').replace('.', ' ')} {text}"
+
+
+def _short(value: Any) -> str:
+    large = isinstance(value, int) and value >= 10_000
+    return f"{value:,}" if large else str(value).rpartition("/")[2][:24]  # for a path, its name
 
 
 @dataclass(frozen=True, slots=True)
