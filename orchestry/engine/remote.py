@@ -62,6 +62,9 @@ _THERE = {
     "rsync: command not found": "install rsync there, such as by `apt-get install rsync`",
 }
 """Fixes by a part of what ssh says, or else a program there."""
+_CUT_OFF = (255, 10, 12, 20, 30, 35)
+"""Exit codes of ssh, and of rsync, when the connection or a process at one end was lost (rsync(1),
+EXIT VALUES). rsync's two processes print in any order, so what they say doesn't tell."""
 
 
 class HostConfig(Frozen):
@@ -214,7 +217,7 @@ class Host:
             if found := next((line for line in lines if said in line), None):
                 return ConfigError(f"{self.name}: {found}: {fix.replace('HOST', self.name)}")
         said = " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]])) or f"exit code {code}"
-        if code == 255 or "rsync error" in said:
+        if code in _CUT_OFF:
             said += ": the connection ended; the same command goes on where it was"
         return OrchestryError(f"{self.name}: {said}")
 

@@ -320,6 +320,13 @@ def test_a_copy_that_is_cut_off_goes_on_and_is_no_run_before(
     assert orchestry.load_run(copy).summary.episodes == 3
 
 
+@pytest.mark.parametrize("code", [12, 20, 255])
+def test_a_connection_that_ended_is_known_by_the_exit_code(code: int) -> None:
+    said = "rsync error: received SIGTERM (code 20)\nrsync: [generator] write error: Broken pipe"
+    assert "the same command goes on" in str(connect("gpu").fault(code, said))
+    assert "the same command goes on" not in str(connect("gpu").fault(23, said))
+
+
 def _end_midway(process: subprocess.Popen[bytes], folder: Path) -> None:
     until(lambda: any(path.stat().st_size > 1_000_000 for path in folder.glob(".0*")))
     process.terminate()
