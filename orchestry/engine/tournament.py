@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from orchestry.backends import backend_of
-from orchestry.core.config import RunConfig, validate
+from orchestry.backends.library import read_library, to_yaml
+from orchestry.core.config import AgentConfig, RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import is_run, write_atomic
 from orchestry.core.resolve import merge
@@ -136,6 +138,9 @@ class Tournament:
                     "leave it out, or name another --task"
                 )
             self._plan(ground, one, one, 0, None)
+        for one, other in combinations(texts, 2):
+            if not _apart(one, other):
+                self._plan(ground, one, other, 0, None)
         return numbers, texts
 
     def _game(self) -> dict[str, Any]:
@@ -218,16 +223,13 @@ class Tournament:
             found.cells.append(_cell(one, other, games * (len(ground.roles) // len(games))))
 
     def _text_pairs(self, found: Results) -> Iterator[tuple[Entry, Entry]]:
-        for one in self.entries:
-            for other in self.entries:
-                teams = [entry.team for entry in (one, other) if entry.team is not None]
-                if len(teams) == 2 and one != other:
-                    found.missing.append(
-                        f"{one.label} beside {other.label}: the models of two runs don't play in "
-                        "one game"
-                    )
-                elif teams:
-                    yield one, other
+        for one, other in product(self.entries, repeat=2):
+            if one.team is None and other.team is None:
+                continue
+            if why := _apart(one, other):
+                found.missing.append(f"{one.label} beside {other.label}: {why}")
+            else:
+                yield one, other
 
     def _texts(self, ground: Arena, one: Entry, other: Entry, seat: int, cap: float | None) -> Run:
         """Games with `one` in a seat."""
@@ -237,23 +239,117 @@ class Tournament:
     def _plan(
         self, ground: Arena, one: Entry, other: Entry, seat: int, cap: float | None
     ) -> tuple[Plan, Path]:
-        """Of a team's games, and their folder, which takes what the team learned. They are the
-        tournament's game: seats that the team's own run gave to others are its own here."""
-        team = one if one.team is not None else other
-        assert team.team is not None
-        assert team.folder is not None
-        run, backend, own = load_run(team.folder), backend_of(team.team), team.team.plain()
+        """Of games by text, and their folder, which takes what a team learned. They are the
+        tournament's game: seats that a team's own run gave to others are its own here."""
         place = self.folder / "texts" / f"{one.label}--{other.label}--{seat}"
-        left = backend.as_left(run, chosen_update(run, None), place)
+        if one != other and one.team is not None and other.team is not None:
+            return self._prepared(self._two_teams(ground, one, other, seat), cap), place
+        left = _as_left(one if one.team is not None else other, place)
         agents = dict[str, Any]()
         for number, role in enumerate(ground.roles):
             sits = one if number == seat else other
-            mine = {k: v for k, v in own.get("agents", {}).get(role, {}).items() if k != "plays"}
-            agents[role] = mine if sits.team is not None else {"plays": sits.name}
-        plain = merge(own, {**left, "seed": self.config.seed})
-        plain = {**plain, "agents": agents, "options": self.config.plain().get("options", {})}
-        config = held_out_config(plain, "test", cap, 1, self.text_deals)
-        return prepare(config, self.watch.note, held_out=True), place
+            plays = {"plays": sits.name} if sits.team is None else _of_its_own(left, role)
+            agents[role] = plays
+        return self._prepared({**left, "agents": agents}, cap), place
+
+    def _two_teams(self, ground: Arena, one: Entry, other: Entry, seat: int) -> dict[str, Any]:
+        """The config of a game of two teams by text."""
+        plans = [
+            self._prepared(_as_left(entry, self.folder / "teams" / entry.label), None)
+            for entry in (one, other)
+        ]
+        sits = [plans[number != seat] for number in range(len(ground.roles))]
+        agents = {
+            role: _spelled_out(plan, role) for role, plan in zip(ground.roles, sits, strict=True)
+        }
+        return {
+            **_together([plan.config for plan in plans], self.folder / "teams"),
+            "agents": agents,
+        }
+
+    def _prepared(self, plain: Mapping[str, Any], cap: float | None) -> Plan:
+        """Of a team in the tournament's game."""
+        ours = {"seed": self.config.seed, "options": self.config.plain().get("options", {})}
+        config = held_out_config({**plain, **ours}, "test", cap, 1, self.text_deals)
+        return prepare(config, self.watch.note, held_out=True)
+
+
+# --- teams by text --------------------------------------------------------------------------------
+
+
+def _as_left(one: Entry, place: Path) -> dict[str, Any]:
+    """The config of a run's team as its last update left it."""
+    assert one.team is not None
+    assert one.folder is not None
+    run = load_run(one.folder)
+    left = backend_of(one.team).as_left(run, chosen_update(run, None), place)
+    plain = merge(one.team.plain(), left)
+    return {**plain, "agents": {role: _of_its_own(plain, role) for role in plain.get("agents", {})}}
+
+
+def _of_its_own(plain: Mapping[str, Any], role: str) -> dict[str, Any]:
+    """An agent's settings, in a seat that is the team's."""
+    own = plain.get("agents", {}).get(role, {})
+    return {key: value for key, value in own.items() if key != "plays"}
+
+
+def _has_weights(config: RunConfig) -> bool:
+    return config.backend == "local" or config.provider.name == "local"
+
+
+def _apart(one: Entry, other: Entry) -> str:
+    """Why two teams can't sit in one game; "" if they can."""
+    if one.team is None or other.team is None or one == other:
+        return ""
+    if _has_weights(one.team) and _has_weights(other.team):
+        return "the weights of two runs don't play in one game"
+    if one.team.sampling.stop != other.team.sampling.stop:
+        return "sampling.stop of the two runs differs, and a game has one"
+    return ""
+
+
+def _together(teams: Sequence[RunConfig], folder: Path) -> dict[str, Any]:
+    """What a game of two teams has once: the provider of the one that has weights, which answer in
+    backend api as well; prices of both; and no learned prompts, since its agents bring them."""
+    host = next((team for team in teams if _has_weights(team)), teams[0])
+    found = host.plain()
+    if host.backend == "local":  # its other settings come with the weights
+        weights = {"name": "local", "team": found["learn"].get("from")}
+        kept = ("task", "task_path", "retry")
+        found = {"backend": "api", "provider": weights, **_only(found, kept)}
+    found["prices"] = merge(*(team.plain().get("prices", {}) for team in teams))
+    found["behaviors"] = {"enabled": False}
+    if host.behaviors.source is not None:  # which would come with the weights too
+        none = read_library(host.behaviors.source).of(())
+        write_atomic(folder / "none.yaml", to_yaml(none).encode())
+        found["behaviors"]["from"] = str(folder / "none.yaml")
+    return found
+
+
+def _only(plain: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: plain[key] for key in keys if key in plain}
+
+
+def _spelled_out(plan: Plan, role: str) -> dict[str, Any]:
+    """An agent as its own run asks it, with what it learned, in a game of two teams."""
+    config, member = plan.config, plan.backend.team(plan.task)[role]
+    own = config.agents.get(role, AgentConfig())
+    asked = {} if _has_weights(config) and own.provider is None else _who_answers(config, own)
+    return {
+        **asked,
+        "system_prompt": member.system_prompt,
+        "examples": [example.model_dump() for example in member.examples],
+        "max_tokens": member.max_tokens,
+        "temperature": member.temperature,
+        "infer": own.infer,
+        "chain": own.chain,
+        "plays": (),  # whatever the run that trained the weights had there
+    }
+
+
+def _who_answers(config: RunConfig, own: AgentConfig) -> dict[str, Any]:
+    provider = own.provider or config.provider
+    return {"provider": provider.model_dump(mode="json"), "model": own.model}
 
 
 def _returns(run: Run) -> dict[str, list[float]]:

@@ -149,6 +149,34 @@ def test_a_team_plays_with_what_it_learned(tmp_path: Path) -> None:
         assert load_run(place).config["behaviors"]["from"] == str(place / "behaviors/from.yaml")
 
 
+def test_language_models_of_two_runs_meet(models: Path, tmp_path: Path) -> None:
+    """Each agent is asked as its own run asks it: by its provider, in its words."""
+    script = tmp_path / "script.jsonl"
+    script.write_text(json.dumps({"agent": "*", "text": "house 3, work"}) + "\n")
+    fixed = {"name": "fake", "fake": {"script": str(script)}}
+    config = yaml.safe_load((models / "config.yaml").read_text())
+    agents = {"agent_1": {"goal": "Put out house 3.", "temperature": 0.5}}
+    other = train({**config, "provider": fixed, "agents": agents}, tmp_path / "fixed").folder
+    found = _played(tmp_path / "t", str(models), str(other))
+    assert not found.missing
+    assert len(found.cells) == 4
+    assert all(rating(found, label) for label in ("models", "fixed"))
+    for seat in range(4):
+        run = load_run(tmp_path / "t" / "texts" / f"fixed--models--{seat}")
+        plain = run.config["agents"]
+        assert ["Put out house 3." in plain[f"agent_{n}"]["system_prompt"] for n in range(4)] == [
+            seat == 1 == n for n in range(4)
+        ]
+        said = {
+            turn.completion.text
+            for one in run.episodes
+            for node in one.path(one.best)
+            for turn in node.turns
+            if turn.agent == "agent_1"
+        }
+        assert (said == {"house 3, work"}) == (seat == 1)
+
+
 def test_a_budget_caps_all_games_by_text_and_is_gone_on_with(models: Path, tmp_path: Path) -> None:
     config = yaml.safe_load((models / "config.yaml").read_text())
     prices = {"fake-1": {"input": 100.0, "output": 100.0}}

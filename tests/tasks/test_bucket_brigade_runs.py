@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import orchestry
 from orchestry.core.config import validate
 from orchestry.engine.session import Silent
 from orchestry.engine.tournament import Tournament, entries
-from orchestry.store.run import load_run
+from orchestry.store.run import Run, load_run
 from tests.tasks.local_runs import learned_run
 
 pytestmark = pytest.mark.slow
@@ -33,8 +34,8 @@ def test_local_models_play_beside_a_script(tmp_path: Path) -> None:
     assert [name for name in adapters if name.startswith("agent_")] == ["agent_0", "agent_2"]
 
 
-def test_local_models_meet_scripts_in_a_tournament(tmp_path: Path) -> None:
-    """In the seats of the team that learned; its adapters answer."""
+def test_local_models_meet_scripts_and_other_models_in_a_tournament(tmp_path: Path) -> None:
+    """In the seats of the team that learned its adapters answer, in others an API."""
     run = learned_run(
         tmp_path,
         "task=bucket_brigade",
@@ -42,17 +43,23 @@ def test_local_models_meet_scripts_in_a_tournament(tmp_path: Path) -> None:
         "options.rules.min_nights=1",
         "options.max_nights=2",
     )
-    config = validate({**{key: run.config[key] for key in ("task", "options")}, "backend": "ppo"})
-    players = entries(["guard", str(run.folder)], False, Silent())
-    found = Tournament(config, players, 4, 2, False, tmp_path / "t", Silent()).play(None)
+    config = {key: run.config[key] for key in ("task", "options")}
+    asked = {"provider": {"name": "fake"}, "sampling": {"max_tokens": 8}, "episodes": 1}
+    api = orchestry.train({**config, **asked}, tmp_path / "api")
+    players = entries(["guard", str(run.folder), str(api.folder)], False, Silent())
+    game = validate({**config, "backend": "ppo"})
+    found = Tournament(game, players, 4, 2, False, tmp_path / "t", Silent()).play(None)
     assert (found.stopped, found.missing) == ("done", [])
-    assert {(cell.one, cell.other): len(cell.earned_D) for cell in found.cells} == {
-        ("guard", "guard"): 4,
-        ("guard", "run"): 2,
-        ("run", "guard"): 2,
-        ("run", "run"): 2,
-    }
+    assert len(found.cells) == 9
     played = load_run(tmp_path / "t" / "texts" / "run--guard--0")
     assert played.config["learn"]["from"].endswith("run/checkpoints/000004")
-    turns = [turn for one in played.episodes for node in one.nodes for turn in node.turns]
-    assert {turn.agent for turn in turns} == {"agent_0"}
+    assert _models(played).keys() == {"agent_0"}
+    both = _models(load_run(tmp_path / "t" / "texts" / "run--api--0"))
+    assert both.pop("agent_0").startswith("tiny+"), "the base and its adapters"
+    assert both == {f"agent_{seat}": "fake-1" for seat in (1, 2, 3)}
+
+
+def _models(run: Run) -> dict[str, str]:
+    """Who answered for each agent."""
+    turns = [turn for one in run.episodes for node in one.nodes for turn in node.turns]
+    return {turn.agent: turn.completion.model for turn in turns}
