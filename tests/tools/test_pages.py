@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -12,7 +13,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import orchestry
 from orchestry.cli import group, main
@@ -118,9 +119,14 @@ def test_a_command_can_be_typed(page: str, words: list[str]) -> None:
         assert program in OTHERS, f"{page}: unknown program {program}"
 
 
+@functools.cache
+def _known() -> dict[str, TyperCommand | TyperGroup]:
+    return {context.command_path: command for command, context in commands()}
+
+
 @pytest.mark.parametrize(("page", "text"), NAMED)
 def test_a_command_in_a_sentence_exists_with_its_options(page: str, text: str) -> None:
-    known = {context.command_path: command for command, context in commands()}
+    known = _known()
     words = f"orchestry {text}".split()
     path = next((p for n in (3, 2) if (p := " ".join(words[:n])) in known), "")
     assert path, f"{page}: there is no command {' '.join(words)}"
