@@ -314,10 +314,16 @@ def _together(teams: Sequence[RunConfig], folder: Path) -> dict[str, Any]:
     host = next((team for team in teams if _has_weights(team)), teams[0])
     found = host.plain()
     if host.backend == "local":  # its other settings come with the weights
-        weights = {"name": "local", "team": found["learn"].get("from")}
+        if (trained := found["learn"].get("from")) is None:
+            raise ConfigError(
+                "weights that were never trained don't play beside another run's models: leave "
+                "out that run of backend local, or give one that learned"
+            )
+        weights = {"name": "local", "team": trained}
         kept = ("task", "task_path", "retry")
         found = {"backend": "api", "provider": weights, **_only(found, kept)}
     found["prices"] = merge(*(team.plain().get("prices", {}) for team in teams))
+    found["sampling"] = {**found.get("sampling", {}), "temperature": None}  # of who has none
     found["behaviors"] = {"enabled": False}
     if host.behaviors.source is not None:  # which would come with the weights too
         none = read_library(host.behaviors.source).of(())

@@ -174,6 +174,7 @@ def test_language_models_of_two_runs_meet(models: Path, tmp_path: Path) -> None:
             for turn in node.turns
             if turn.agent == "agent_1"
         }
+        assert run.config["agents"]["agent_1"]["temperature"] == (0.5 if seat == 1 else None)
         assert (said == {"house 3, work"}) == (seat == 1)
 
 

@@ -54,7 +54,11 @@ def test_local_models_meet_scripts_and_other_models_in_a_tournament(tmp_path: Pa
     played = load_run(tmp_path / "t" / "texts" / "run--guard--0")
     assert played.config["learn"]["from"].endswith("run/checkpoints/000004")
     assert _models(played).keys() == {"agent_0"}
-    both = _models(load_run(tmp_path / "t" / "texts" / "run--api--0"))
+    mixed = load_run(tmp_path / "t" / "texts" / "run--api--0")
+    heat = {role: own["temperature"] for role, own in mixed.config["agents"].items()}
+    assert heat == {"agent_0": 0.8, "agent_1": None, "agent_2": None, "agent_3": None}
+    assert mixed.config["sampling"]["temperature"] is None, "a model may refuse to have one"
+    both = _models(mixed)
     assert both.pop("agent_0").startswith("tiny+"), "the base and its adapters"
     assert both == {f"agent_{seat}": "fake-1" for seat in (1, 2, 3)}
 
