@@ -151,6 +151,7 @@ def file_limit(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("size", [10, 300, 2_000, 9_000, 20_000, 30_000, 45_000, 60_000])
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_resume_completes(cli: CommandLine, size: int) -> None:
     sets = ("--set", "search.episodes_in_flight=1")
     assert cli("run", *FAKE, *sets, "--run-dir", "whole").code == 0
@@ -264,6 +265,7 @@ ODD_ANSWERS: dict[str, str] = {
 
 @pytest.mark.parametrize("text", ODD_ANSWERS.values(), ids=ODD_ANSWERS.keys())
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+@pytest.mark.slow
 def test_an_odd_answer_is_an_answer(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch, vendor: str, text: str
 ) -> None:
@@ -303,6 +305,7 @@ REPLIES: dict[str, tuple[int, Reply, str]] = {
 
 @pytest.mark.parametrize(("code", "reply", "found"), REPLIES.values(), ids=REPLIES.keys())
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+@pytest.mark.slow
 def test_a_server_that_answers_badly_from_some_call_on_stops_a_run_that_goes_on_later(
     cli: CommandLine,
     monkeypatch: pytest.MonkeyPatch,

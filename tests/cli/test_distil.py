@@ -12,6 +12,7 @@ from tests.backends.letters import TASK, settings, write_task
 from tests.cli.support import FAKE, CommandLine
 
 
+@pytest.mark.slow
 def test_a_run_is_distilled_and_trained_on(cli: CommandLine, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("peft")

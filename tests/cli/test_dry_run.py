@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.support import FAKE, CommandLine
 
 PRICED = ("--set", "prices.fake-1.input=1", "--set", "prices.fake-1.output=5")
@@ -88,6 +90,7 @@ def test_the_text_names_a_budget_that_is_enough(cli: CommandLine) -> None:
     assert json.loads(cli(*dry, "--budget", enough, "--json").out)["cost_usd"]["p95"] < enough
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_too_small_does_not_promise_what_a_larger_one_learns(
     cli: CommandLine,
 ) -> None:

@@ -160,6 +160,7 @@ def test_a_task_without_gold_and_a_run_are_refused(cli: CommandLine) -> None:
     cli(*CHECK, *words, "--run-dir", "run").failed(2, "run holds a run, not a judge check")
 
 
+@pytest.mark.slow
 def test_an_interrupted_check_goes_on(cli: CommandLine, planted: tuple[object, ...]) -> None:
     slow = ("--set", "provider.fake.latency_s=0.2", "--set", "search.concurrency=2")
     asked = (*planted, "--provider", "fake", "--problems", 4, "--run-dir", "c", *slow)

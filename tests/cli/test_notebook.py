@@ -71,6 +71,7 @@ def test_the_cap_of_baselines_holds_over_all_of_them(run: orchestry.Run) -> None
     assert found["concat"].summary.budget_usd == 0.25
 
 
+@pytest.mark.slow
 def test_a_report_is_what_the_command_writes(cli: CommandLine, run: orchestry.Run) -> None:
     path = run.report()
     assert path == Path("run/report/RESULTS.md")

@@ -247,6 +247,7 @@ def test_show_asks_nothing_and_works_while_the_run_is_written(cli: CommandLine, 
         ),
     ],
 )
+@pytest.mark.slow
 def test_bad_usage_is_one_line_and_records_nothing(
     cli: CommandLine, run: Path, args: tuple[object, ...], found: tuple[str, ...]
 ) -> None:

@@ -40,6 +40,7 @@ def start(*args: object, **environ: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_a_stopped_run_keeps_what_was_in_flight_and_goes_on(
     cli: CommandLine, number: signal.Signals
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_stopped_run_keeps_what_was_in_flight_and_goes_on(
 
 @pytest.mark.usefixtures("cli")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_calls_that_cost_nothing_are_given_up_at_once(number: signal.Signals) -> None:
     process = start("--set", "provider.fake.latency_s=60", "--run-dir", "run")
     process.send_signal(number)

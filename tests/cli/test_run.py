@@ -97,6 +97,7 @@ def test_bad_flags_are_code_2(cli: CommandLine, args: tuple[str, ...]) -> None:
     [{"COLUMNS": "12"}, {"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}],
     ids=["narrow", "ascii", "C"],
 )
+@pytest.mark.slow
 def test_any_terminal_will_do(cli: CommandLine, variables: dict[str, str]) -> None:
     Path("script.jsonl").write_text('{"agent": "*", "text": "na\u00efve \U0001f600 \u4e2d"}\n')
     script = ("--set", "provider.fake.script=script.jsonl", "--show-best", "--verbose")

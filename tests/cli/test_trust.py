@@ -55,6 +55,7 @@ def change(**changes: object) -> None:
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.slow
 def test_a_strangers_task_is_named_and_not_imported(
     cli: CommandLine, run: Path, words: tuple[str, ...]
 ) -> None:
@@ -135,6 +136,7 @@ PAID = {"name": "anthropic", "model": "claude-sonnet-5"}
         ({"prices": {"claude-of-tomorrow": {"input": 0, "output": 0}}}, "claude-of-tomorrow below"),
     ],
 )
+@pytest.mark.slow
 def test_what_a_stranger_would_have_spent_is_named(
     cli: CommandLine,
     run: Path,

@@ -74,6 +74,7 @@ LIBRARIES = st.dictionaries(
 @example("a: &a [x, x, x]\nb: &b [*a, *a, *a]\n")
 @example("2024-13-45")
 @example("[" * 2000)
+@pytest.mark.slow
 def test_any_text_is_data_or_a_value_error(text: str) -> None:
     assert "\n" not in fault(lambda: parse_yaml(text), ValueError)
 
@@ -88,6 +89,7 @@ def test_aliases_that_grow_without_end_are_refused() -> None:
 @given(LIBRARIES)
 @example({"task": "t", "model": "m", "behaviors": [{"agent": 3, "text": "x"}]})
 @example({"task": "t", "model": "m", "behaviors": [{"agent": "a", "text": "x"}] * 2})
+@pytest.mark.slow
 def test_any_library_is_read_or_refused_in_a_line(
     tmp_path_factory: pytest.TempPathFactory, raw: dict[str, object]
 ) -> None:
@@ -103,6 +105,7 @@ def test_any_library_is_read_or_refused_in_a_line(
 
 
 @given(st.dictionaries(st.sampled_from([*RunConfig.model_fields]) | st.text(max_size=5), VALUES))
+@pytest.mark.slow
 def test_any_config_is_read_or_refused_in_words(
     tmp_path_factory: pytest.TempPathFactory, raw: dict[str, object]
 ) -> None:

@@ -76,6 +76,7 @@ def sent(run: Run) -> int:
 
 
 @pytest.mark.parametrize("task", SHIPPED)
+@pytest.mark.slow
 def test_every_shipped_task_takes_a_problem_of_its_kind(task: str, tmp_path: Path) -> None:
     run = of(task, tmp_path)
     line = load_task(task).problems("test")[0].model_dump(mode="json")

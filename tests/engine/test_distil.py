@@ -139,6 +139,7 @@ def test_gold_says_nothing_of_thoughts(gold: dict[str, Any], tmp_path: Path) -> 
         distil(into=tmp_path / "out", config=thinking, gold=True)
 
 
+@pytest.mark.slow
 def test_gold_is_learned_without_a_run(gold: dict[str, Any], tmp_path: Path) -> None:
     notes: list[str] = []
     found = distil(

@@ -193,6 +193,7 @@ FATES = st.lists(st.sampled_from(["-", "-", *FAULTS]), max_size=40)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.slow
 def test_a_server_that_begins_with_a_fault_in_a_row_is_got_over(fault: str) -> None:
     endures([fault] * (3 if fault == "hang_billed" else 12), VENDORS[len(fault) % 2], 4, 1.0)
 

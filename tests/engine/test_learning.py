@@ -85,6 +85,7 @@ def config(*sets: str) -> RunConfig:
     return resolve([], [*LEARN, *sets])
 
 
+@pytest.mark.slow
 def test_a_run_learns_what_helps_and_its_evaluation_uses_it(tmp_path: Path) -> None:
     with model() as (server, where):
         run = orchestry.train(config(*where), tmp_path / "run")
@@ -329,6 +330,7 @@ def test_what_is_learned_by_can_not_change_on_a_resume(tmp_path: Path) -> None:
         resume(run.folder, {"behaviors": {"every": 2}})
 
 
+@pytest.mark.slow
 def test_an_evaluation_plays_the_library_of_the_update_that_is_meant(tmp_path: Path) -> None:
     """Taken from the journal: a file that a kill left behind its update changes nothing."""
     run = orchestry.train(config(*FAKE, "episodes=12"), tmp_path / "run")

@@ -69,6 +69,7 @@ def test_a_run_leaves_rows_checkpoints_and_a_summary(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("mode", ["simultaneous", "two_phase"])
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_weights(
     tmp_path: Path, changes: dict[str, Any], mode: str
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
     assert torch.equal(one["adam"]["mean"], other["adam"]["mean"])
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_a_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     settings = ("ppo.games=16", "ppo.horizon=8", "ppo.minibatch=256", "ppo.steps=100M")
@@ -124,6 +126,7 @@ def test_opponents_play_their_seats_and_do_not_learn(tmp_path: Path) -> None:
     assert len(found["learned"][0]) == 4
 
 
+@pytest.mark.slow
 def test_nights_of_two_phases_are_learned_measured_and_told_apart(tmp_path: Path) -> None:
     rules = {"commitment_mode": "two_phase"}
     two = {"scenario": "hard", "rules": rules}
@@ -211,6 +214,7 @@ def _said(*words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_other_commands_say_that_they_do_not_take_such_a_run(tmp_path: Path) -> None:
     folder = str(train(_config(), tmp_path / "run").folder)
     for words in (["ask", folder, "x"], ["export", folder], ["distil", folder]):
@@ -228,6 +232,7 @@ def test_other_commands_say_that_they_do_not_take_such_a_run(tmp_path: Path) -> 
     assert len(teams["guard"]["by_agent"]) == 4
 
 
+@pytest.mark.slow
 def test_flags_of_the_learner_are_refused_elsewhere(tmp_path: Path) -> None:
     for flag in (["--steps", "1k"], ["--cpu"]):
         code, said = _said("run", "--task", "bucket_brigade", *flag)

@@ -160,6 +160,7 @@ def kill_at(mark: bytes, folder: Path, *args: str) -> None:
     assert process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_first_episode_torn_by_a_kill_never_spoils_a_later_resume(tmp_path: Path) -> None:
     slow = ("provider.fake.latency_s=0.05", "search.episodes_in_flight=1")
     whole = orchestry.train(config(*slow), tmp_path / "whole")

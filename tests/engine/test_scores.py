@@ -66,6 +66,7 @@ def cut(run: Path, seed: int) -> int:
 
 @pytest.mark.parametrize("strategy", ["beam", pytest.param("chains", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("where", WHERE)
+@pytest.mark.slow
 def test_an_answer_that_a_task_cant_digest_costs_its_trajectory_alone(
     tmp_path: Path, where: str, strategy: str
 ) -> None:

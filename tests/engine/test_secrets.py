@@ -49,6 +49,7 @@ def reply(ending: str, vendor: str) -> Reply:
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.slow
 def test_no_key_in_any_file_or_line(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch, vendor: str, ending: str
 ) -> None:
@@ -74,6 +75,7 @@ def test_no_key_where_nobody_listens(
     "url", [f"http://user:{SECRET}@127.0.0.1:9", f"http://127.0.0.1:9?key={SECRET}", SECRET]
 )
 @pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.slow
 def test_no_password_of_an_address(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch, vendor: str, url: str
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_key_given_as_another_flag_is_refused(
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")
 @pytest.mark.parametrize("end", ["return text", "return [(text,)]", "raise ValueError(text)"])
+@pytest.mark.slow
 def test_no_key_that_a_candidate_reads_from_its_parent(
     cli: CommandLine, tmp_path: Path, end: str
 ) -> None:

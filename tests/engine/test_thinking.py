@@ -43,6 +43,7 @@ def artefacts(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("task", THOUGHTS)
+@pytest.mark.slow
 def test_a_run_asks_and_forecasts_the_calls_before_actions(task: str, tmp_path: Path) -> None:
     chains = "search.strategy=chains", f"task={task}"
     plain, chosen = config(*chains), config(*chains, *THOUGHTS[task])
@@ -60,6 +61,7 @@ def test_a_run_asks_and_forecasts_the_calls_before_actions(task: str, tmp_path: 
     ]
 
 
+@pytest.mark.slow
 def test_two_turns_with_both_inferring_and_a_bonus_are_resumed_exactly(tmp_path: Path) -> None:
     sets = (*TURNS, "agents.main.infer_bonus=0.5", "agents.main.chain=[draft]")
     slow = ("provider.fake.latency_s=0.02", "search.episodes_in_flight=1")

@@ -105,6 +105,7 @@ def test_language_models_meet_scripts(models: Path, tmp_path: Path) -> None:
     assert len(runs) == 9  # a seat each, twice, and the models among themselves
 
 
+@pytest.mark.slow
 def test_a_team_plays_the_tournaments_game_in_its_own_seats(
     models: Path, learned: Path, tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_team_plays_the_tournaments_game_in_its_own_seats(
         _played(tmp_path / "u", "guard", str(tldr.folder))
 
 
+@pytest.mark.slow
 def test_a_team_plays_with_what_it_learned(tmp_path: Path) -> None:
     """Its library lies in the folder of its games: another team's is another file."""
     learner = {
@@ -178,6 +180,7 @@ def test_language_models_of_two_runs_meet(models: Path, tmp_path: Path) -> None:
         assert (said == {"house 3, work"}) == (seat == 1)
 
 
+@pytest.mark.slow
 def test_a_budget_caps_all_games_by_text_and_is_gone_on_with(models: Path, tmp_path: Path) -> None:
     config = yaml.safe_load((models / "config.yaml").read_text())
     prices = {"fake-1": {"input": 100.0, "output": 100.0}}

@@ -240,6 +240,7 @@ def test_a_server_with_faults_gives_the_same_problems() -> None:
     assert Path("mine.jsonl").read_text() == before
 
 
+@pytest.mark.slow
 def test_it_stops_at_the_cap_keeps_what_it_has_and_goes_on() -> None:
     with serving(*(offer(n) for n in range(8))) as model:
         price = {"input": 0.0, "output": 1000.0}

@@ -36,6 +36,7 @@ def delta(text: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 async def test_an_answer_with_its_usage() -> None:
     async with serving(reply(ANTHROPIC_ANSWER)) as server, at("anthropic", server.url) as provider:
         answer = await provider.complete(request(stop=("END",)))

@@ -52,6 +52,7 @@ async def test_samples_in_parallel_differ(embedded: EmbeddedProvider) -> None:
     assert len({answer.text for answer in answers}) > 1
 
 
+@pytest.mark.slow
 async def test_a_schema_is_kept_to_by_grammar(embedded: EmbeddedProvider) -> None:
     """Bounds and all: without a longest string, this model may ramble until max_tokens."""
     text = "Grade the answer 's[::-1]' to 'reverse the string s', with two notes."

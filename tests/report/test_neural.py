@@ -112,6 +112,7 @@ def curve(name: str, *folders: Path) -> Curve:
     return found
 
 
+@pytest.mark.slow
 def test_a_point_of_the_return_is_the_mean_over_the_games_of_the_last_batches(
     folders: dict[str, Path],
 ) -> None:

@@ -80,6 +80,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.slow
 async def test_a_failure_is_a_verdict(sandbox: ForkServers) -> None:
     results = await asyncio.gather(*(sandbox.run(code, "f", CALLS) for code, _, _ in FAILURES))
     for (code, verdict, why), found in zip(FAILURES, results, strict=True):
@@ -168,6 +169,7 @@ def test_a_run_says_what_there_is_room_for_and_no_more(sizes: list[int]) -> None
         before += len(record)
 
 
+@pytest.mark.slow
 async def test_a_run_that_sleeps_ends_at_its_wall_clock(sandbox: ForkServers) -> None:
     code = "import time\ndef f(x):\n  if x == 2: time.sleep(60)\n  return x"
     results = await sandbox.run(code, "f", CALLS, Limits(wall_s=1.0))
@@ -246,6 +248,7 @@ async def test_no_run_leaves_flags_to_the_next(confined: ForkServers) -> None:
     assert before == after
 
 
+@pytest.mark.slow
 async def test_who_closes_the_channel_and_lives_on_ends_with_the_run(confined: ForkServers) -> None:
     await confined.run("def f(x): return x", "f", ONE)
     code = "import os, time\ndef f(x):\n  time.sleep(0.4)\n  os.close(3)\n  time.sleep(60)"
@@ -343,6 +346,7 @@ def check(candidate):
         ("class E:\n  def __eq__(s, o): return True\ndef f(x): return E()", (0, 3), "plain data"),
     ],
 )
+@pytest.mark.slow
 async def test_each_assert_of_a_test_counts(
     sandbox: ForkServers, code: str, value: tuple[int, int], why: str
 ) -> None:

@@ -222,6 +222,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.slow
 async def test_each_fault_is_found_under_its_rule(fault: str) -> None:
     methods, rule, detail = FAULTS[fault]
     cheap = {} if "evaluate" in methods or "gold" in methods else {"evaluate": constant(0.5)}

@@ -40,6 +40,7 @@ async def tools() -> AsyncIterator[Tools]:
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10**6), size=st.integers(4, 60))
+@pytest.mark.slow
 def test_splits_are_apart_and_of_their_size(seed: int, size: int) -> None:
     found = {split: generated.problems(split, size, seed) for split in SPLITS}
     assert [len(found[split]) for split in SPLITS] == [size, -(-size // 4), -(-size // 4)]
@@ -62,6 +63,7 @@ def test_families_of_the_test_split_are_in_no_other() -> None:
 
 
 @pytest.mark.parametrize("alike", ["parts", "uses"])
+@pytest.mark.slow
 def test_no_family_does_what_one_of_the_test_split_does(alike: str) -> None:
     """By what the code returns: uses with parts of either split."""
     inside, outside = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
@@ -118,6 +120,7 @@ def _constructs(code: str) -> Iterator[str]:
             yield node.id
 
 
+@pytest.mark.slow
 def test_no_train_problem_answers_the_tests_of_a_test_problem() -> None:
     """Two families may differ, and a part of one in a use of the other come to the same."""
     answers = defaultdict[str, dict[str, Callable[..., Any]]](dict)
@@ -142,6 +145,7 @@ def _arguments(one: Problem) -> str:
     return signature.partition("(")[2]
 
 
+@pytest.mark.slow
 def test_every_grade_and_scheme_is_in_train_and_in_test() -> None:
     for split in ("train", "test"):
         found = generated.problems(split)
@@ -154,6 +158,7 @@ def test_every_grade_and_scheme_is_in_train_and_in_test() -> None:
     assert {one.data["scheme"] for one in alone if one.data["grade"] == 1} == {"alone"}
 
 
+@pytest.mark.slow
 def test_tests_tell_an_answer_from_a_constant() -> None:
     for test in (False, True):
         for made in compositions(test)[::7]:
@@ -175,6 +180,7 @@ def _played(task: BaseTask[Any], one: Problem, answers: dict[str, str]) -> objec
 
 
 @pytest.mark.parametrize("name", ["code_collaboration", "code_review"])
+@pytest.mark.slow
 async def test_gold_earns_all_and_shows_its_scheme(name: str, tools: Tools) -> None:
     task = load_task(name, options={"bank": "generated", "size": 40})
     for split in ("train", "test"):

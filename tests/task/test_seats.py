@@ -85,6 +85,7 @@ def test_scripts_announce_before_they_act() -> None:
     assert state.inner.unread == 0
 
 
+@pytest.mark.slow
 async def test_such_a_task_keeps_the_contract(learned: Path) -> None:
     task = _set_up(agent_0="liar", agent_1="coordinator", agent_2=str(learned))
     findings = await check_task(task, open_sandbox(Limits()), seeds=(0,))

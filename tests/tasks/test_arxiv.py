@@ -56,6 +56,7 @@ async def test_gold_is_worth_one(name: str, tools: Tools) -> None:
     assert score.tags == ("sound", "whole")
 
 
+@pytest.mark.slow
 async def test_it_conforms(tools: Tools) -> None:
     findings = await check_task(TASK, tools.sandbox, seeds=(0, 1))
     assert [finding for finding in findings if not finding.ok] == []

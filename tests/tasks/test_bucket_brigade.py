@@ -114,6 +114,7 @@ def test_equal_games_are_equal_and_returns_are_within_their_bounds(seed: int, na
 # --- the task -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_the_task_passes_its_check(tools: Tools) -> None:
     findings = await check_task(TASK, tools.sandbox, seeds=(0,))
     assert [finding for finding in findings if not finding.ok] == []

@@ -132,6 +132,7 @@ CODES = st.one_of(
 
 @pytest.mark.parametrize("acting", ["sequential", pytest.param("joint", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", UNWRITABLE)
+@pytest.mark.slow
 async def test_code_that_python_cannot_write_is_scored(
     tools: Tools, what: str, acting: str
 ) -> None:
@@ -152,6 +153,7 @@ async def test_code_that_python_cannot_write_is_scored(
 
 @settings(max_examples=100, deadline=None)
 @given(helper=CODES, main=CODES)
+@pytest.mark.slow
 def test_any_text_has_pure_parts_in_range(helper: str, main: str) -> None:
     program = after(helper, main).program
     for value in (REWARD.structure([program], "sum_of_cubes"), REWARD.syntax([program])):

@@ -158,6 +158,7 @@ async def test_the_dry_run_counts_it_where_it_is_on(
 
 
 @pytest.mark.parametrize("sets", [(), ASKED])
+@pytest.mark.slow
 async def test_a_resume_keeps_to_what_the_run_began_with(
     tmp_path: Path, server: Server, bank: str, sets: tuple[str, ...]
 ) -> None:

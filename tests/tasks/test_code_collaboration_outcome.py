@@ -100,6 +100,7 @@ def test_a_result_never_shows_the_others_code_by_way_of_an_error() -> None:
         ("import os; os._exit(3)", "it ended its process"),
     ],
 )
+@pytest.mark.slow
 async def test_an_exception_passes_no_word_between_the_agents(
     tools: Tools, raised: str, told: str
 ) -> None:

@@ -53,6 +53,7 @@ async def test_main_may_repeat_the_aux_that_it_saw(tools: Tools, acting: str) ->
         "aux: object = lambda n: n ** 3",
     ],
 )
+@pytest.mark.slow
 async def test_any_way_to_define_aux_is_one(tools: Tools, helper: str) -> None:
     assert (await scored(tools, helper, SUM)).total == 1.0
 

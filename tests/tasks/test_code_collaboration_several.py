@@ -37,6 +37,7 @@ async def play(
 
 
 @pytest.mark.parametrize(("helpers", "acting"), [(2, "joint"), (3, "sequential")])
+@pytest.mark.slow
 async def test_gold_is_worth_one_and_every_helper_is_needed(
     tools: Tools, helpers: int, acting: str
 ) -> None:
@@ -111,6 +112,7 @@ def test_problems_with_one_part_are_refused() -> None:
         task.problems("train")
 
 
+@pytest.mark.slow
 def test_generated_problems_for_several_are_stable_and_apart() -> None:
     for helpers in (2, 3):
         train, test = (problems(split, 12, helpers=helpers) for split in ("train", "test"))

@@ -19,6 +19,7 @@ REWARD = import_module("orchestry_tasks.code_collaboration.reward")
 
 
 @pytest.mark.parametrize("problem", [CUBES, CHECKED], ids=["own", "data set"])
+@pytest.mark.slow
 async def test_tricks_are_no_cooperation(tools: Tools, problem: Problem) -> None:
     found = (scored(tools, CUBE, main, problem) for main in TRICKS.values())
     for trick, score in zip(TRICKS, await asyncio.gather(*found), strict=True):
@@ -129,6 +130,7 @@ LATER = [
 
 
 @pytest.mark.parametrize("main", [f"sum_of_cubes = {one}" for one in BOUND])
+@pytest.mark.slow
 async def test_an_entry_point_under_another_name_cooperates_in_full(
     tools: Tools, main: str
 ) -> None:
@@ -143,6 +145,7 @@ async def test_a_main_that_calls_aux_later_cooperates_in_full(tools: Tools, body
 
 
 @pytest.mark.parametrize("name", [name for name in PROBLEMS if PROBLEMS[name].data["grade"] == 2])
+@pytest.mark.slow
 async def test_a_gold_main_under_another_name_cooperates_in_full(tools: Tools, name: str) -> None:
     problem = PROBLEMS[name]
     main = problem.data["gold_main"].replace(f"def {name}(", "def _impl(")
@@ -152,6 +155,7 @@ async def test_a_gold_main_under_another_name_cooperates_in_full(tools: Tools, n
 
 
 @pytest.mark.parametrize("name", RIGHT_MAINS)
+@pytest.mark.slow
 async def test_a_main_that_is_right_in_its_own_way_cooperates_in_full(
     tools: Tools, name: str
 ) -> None:

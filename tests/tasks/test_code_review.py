@@ -126,6 +126,7 @@ async def test_gold_is_worth_one(tools: Tools) -> None:
         "class Same:\n        __eq__ = lambda *_: True\n    return Same()",
     ],
 )
+@pytest.mark.slow
 async def test_tricks_are_worth_nothing(tools: Tools, name: str, body: str) -> None:
     problem = PROBLEMS[name]
     trick = f"```python\n{problem.data['signature']}\n    {body}\n```"
@@ -145,6 +146,7 @@ async def test_answers_without_code_are_worth_nothing(tools: Tools, text: str) -
     "value", ["-" * 1200 + "1", "1+" * 1500 + "1", "0x" + "f" * 6000, "(" * 150 + ")" * 150]
 )
 @pytest.mark.parametrize("spoilt", [(True, True), (True, False), (False, True)])
+@pytest.mark.slow
 async def test_code_that_python_cant_write_down_is_scored(
     tools: Tools, value: str, spoilt: tuple[bool, bool]
 ) -> None:
@@ -192,6 +194,7 @@ async def test_every_stage_is_scored(tools: Tools) -> None:
         ((RIGHT, "LGTM", ""), 0.0, ("regressed", "no_code")),
     ],
 )
+@pytest.mark.slow
 async def test_collaboration(
     tools: Tools, said: tuple[str, ...], collaboration: float, tags: tuple[str, ...]
 ) -> None:
@@ -286,6 +289,7 @@ ANSWERS = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(said=st.lists(ANSWERS, max_size=3))
+@pytest.mark.slow
 async def test_any_text_is_scored(said: list[str]) -> None:
     async with open_sandbox(Limits(wall_s=2.0)) as sandbox:
         score = await TASK.evaluate(state(PROBLEMS["is_palindrome"], *said), Tools(sandbox=sandbox))

@@ -70,12 +70,14 @@ def test_a_module_offers_something_and_has_no_docstrings(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GOLDS)
+@pytest.mark.slow
 async def test_gold_is_worth_one(name: str, tools: Tools) -> None:
     score = await scored(PROBLEMS[name], GOLDS[name], tools)
     assert score.total == pytest.approx(1.0), score.feedback
     assert {"whole", "covered"} <= set(score.tags)
 
 
+@pytest.mark.slow
 async def test_it_conforms(tools: Tools) -> None:
     findings = await check_task(TASK, tools.sandbox, seeds=(0,))
     assert [finding for finding in findings if not finding.ok] == []
@@ -208,6 +210,7 @@ TRICKS: dict[str, Callable[[Problem], str]] = {
 
 
 @pytest.mark.parametrize("name", TRICKS)
+@pytest.mark.slow
 async def test_a_trick_earns_little(name: str, tools: Tools) -> None:
     for problem in (CLAMP, PROBLEMS["roman"], PROBLEMS["intervals"]):
         assert (await scored(problem, TRICKS[name](problem), tools)).total < TRICK
@@ -280,6 +283,7 @@ TRACE = "Traceback (most recent call last):"
         (">>> clamp(7, 0, 5)", False, False),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 async def test_an_example_holds_and_tells(
     example: str, holds: bool, tells: bool, tools: Tools
 ) -> None:

@@ -97,6 +97,7 @@ def test_no_prompt_tells_a_convention() -> None:
         assert not re.search(r"Halden|HAL|Owner:|`|LOW|MEDIUM|HIGH", text)
 
 
+@pytest.mark.slow
 async def test_it_conforms(tools: Tools) -> None:
     findings = await check_task(TASK, tools.sandbox, seeds=(0,))
     assert [finding for finding in findings if not finding.ok] == []

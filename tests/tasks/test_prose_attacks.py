@@ -44,6 +44,7 @@ def earned(name: str, recipe: Recipe, step: int) -> list[float]:
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 @pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.slow
 def test_a_hidden_copy_or_a_form_letter_earns_little(name: str, recipe: Recipe) -> None:
     found = earned(name, recipe, 5)
     assert max(found) <= MOST
@@ -79,6 +80,7 @@ def test_a_letter_of_verbs_alone_earns_no_more_than_today(
 )
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("letter", STORIES)
+@pytest.mark.slow
 def test_a_letter_of_a_story_earns_little(letter: str, how: str, moves: str) -> None:
     changed = (moves,) if moves else ()
     found = [total("story", one, story_of(letter, how, changed, one)) for one in PROBLEMS["story"]]
@@ -95,6 +97,7 @@ def test_a_letter_of_a_story_earns_little(letter: str, how: str, moves: str) -> 
         *("swapped, fronted, thinned", "swapped, turned, endings"),
     ],
 )
+@pytest.mark.slow
 def test_sentences_of_the_notes_turned_about_earn_little(moves: str) -> None:
     """As claims and as the answer, behind right notes (0.2)."""
     named = tuple(moves.split(", ")) if moves else ()
@@ -107,6 +110,7 @@ def test_sentences_of_the_notes_turned_about_earn_little(moves: str) -> None:
 @pytest.mark.parametrize(
     ("carriers", "most"), [("idle", MOST), ("wondering", MOST), ("particular", 0.9)]
 )
+@pytest.mark.slow
 def test_carriers_of_key_facts_earn_little(
     carriers: str, most: float, more: int, seed: int
 ) -> None:

@@ -97,6 +97,7 @@ async def test_gold_is_worth_one(name: str, tools: Tools) -> None:
     assert set(score.tags) == {"whole", "answered", "retrieved"}
 
 
+@pytest.mark.slow
 async def test_it_conforms(tools: Tools) -> None:
     findings = await check_task(TASK, tools.sandbox, seeds=(0, 1))
     assert [finding for finding in findings if not finding.ok] == []
@@ -251,6 +252,7 @@ IDLE: dict[str, Say] = {
 
 
 @pytest.mark.parametrize("name", IDLE)
+@pytest.mark.slow
 def test_a_team_that_does_not_work_earns_next_to_nothing(name: str) -> None:
     totals = []
     for key in GOLDS:
@@ -282,6 +284,7 @@ TRICKS: dict[str, Say] = {
 
 
 @pytest.mark.parametrize("name", TRICKS)
+@pytest.mark.slow
 def test_a_writers_trick_adds_little_to_what_the_others_earned(name: str) -> None:
     gained = []
     for key in GOLDS:

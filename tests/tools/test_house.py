@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
+import pytest
+
 from tools.house import COMMAND, IMAGE, PACKAGE, image, imports, layers, reduced
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -15,6 +17,7 @@ def test_the_picture_is_what_the_code_imports_now() -> None:
     )
 
 
+@pytest.mark.slow
 def test_every_room_is_drawn_and_no_arrow_runs_up() -> None:
     rows = layers()
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
@@ -34,6 +37,7 @@ def test_an_arrow_goes_only_where_a_longer_way_shows_it() -> None:
     assert reduced({"a": {"b", "c"}, "b": set(), "c": set()})["a"] == {"b", "c"}
 
 
+@pytest.mark.slow
 def test_a_room_says_what_it_is_for_on_two_short_lines() -> None:
     notes = [text.text or "" for text in ET.fromstring(image()).iter(f"{SVG}text")]
     assert max(map(len, notes)) <= 38

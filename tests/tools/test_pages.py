@@ -152,6 +152,7 @@ def test_links_lead_somewhere_in_the_repository_too(page: Path) -> None:
     assert not missing
 
 
+@pytest.mark.slow
 def test_the_example_of_a_task_is_checked_and_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -147,6 +147,7 @@ def test_a_relative_model_is_found_again_from_another_folder(
         prepare(config("./tiny", tasks))
 
 
+@pytest.mark.slow
 def test_a_team_learns_what_its_reward_asks_for_and_not_at_rate_zero(
     model: str, tasks: Path, tmp_path: Path
 ) -> None:
@@ -419,6 +420,7 @@ def loss(model: str, tasks: Path, folder: Path, *more: str) -> float:
 
 
 @pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.slow
 def test_an_option_of_learning_is_not_ignored(
     option: str, plain_loss: float, model: str, two_turns: Path, tmp_path: Path
 ) -> None:

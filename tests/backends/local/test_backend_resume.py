@@ -328,6 +328,7 @@ def test_a_run_goes_on_at_another_rate_and_with_nothing_that_would_change_its_pa
     assert [state.state["rate"] for state in learned(more)] == [0.03, 0.0]
 
 
+@pytest.mark.slow
 def test_a_longer_run_does_not_warm_up_again(model: str, tasks: Path, tmp_path: Path) -> None:
     part = orchestry.train(config(model, tasks, "episodes=4", "learn.every=1"), tmp_path / "run")
     more = resume(part.folder, {"episodes": 44})

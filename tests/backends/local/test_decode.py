@@ -63,6 +63,7 @@ def drawn(
     ("temperature", "top_p", "top_k"),
     [(0.8, 0.95, WORDS), (1.0, 1.0, WORDS), (1.3, 0.6, WORDS), (0.8, 0.9, 40), (1.3, 1.0, 300)],
 )
+@pytest.mark.slow
 def test_frequencies(spread: float, temperature: float, top_p: float, top_k: int) -> None:
     """Each seed's own first number is uniform over seeds, as the sampler uses it."""
     logits_V = torch.randn(WORDS, generator=torch.Generator().manual_seed(3)) * spread

@@ -109,6 +109,7 @@ def figures(run: Run) -> dict[str, Any]:
     return dict(update.state)
 
 
+@pytest.mark.slow
 def test_a_server_that_draws_as_the_learner_has_ratios_of_1(
     server: Vllm, model: str, tasks: Path, tmp_path: Path
 ) -> None:

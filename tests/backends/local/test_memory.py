@@ -48,6 +48,7 @@ def said(code: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_freed_tensors_go_back_to_the_system(tmp_path: Path) -> None:
     code = """
 from orchestry.backends.local.memory import mapped

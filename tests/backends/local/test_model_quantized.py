@@ -99,6 +99,7 @@ def test_the_layers_take_a_fraction_of_the_memory(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_run_learns_on_a_quantized_base(kind: Quantize, tmp_path: Path) -> None:
     folder = str(tiny_folder(tmp_path / "model", hidden=64))
     tasks = write_task(tmp_path / "tasks", TASK)

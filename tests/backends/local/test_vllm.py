@@ -403,6 +403,7 @@ def said(run: Run) -> list[tuple[str, str]]:
     return [(t.agent, t.completion.text) for episode in run.episodes for t in turns(episode)]
 
 
+@pytest.mark.slow
 def test_a_run_is_the_one_without_a_server(
     finished: Run, server: Vllm, model: str, tasks: Path, tmp_path: Path
 ) -> None:

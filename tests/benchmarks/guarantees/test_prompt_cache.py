@@ -46,6 +46,7 @@ def test_the_server_charges_what_genai_prices_says() -> None:
     assert server.usd == pytest.approx(float(price.total_price), rel=1e-9)
 
 
+@pytest.mark.slow
 async def test_a_leader_saves_what_cold_samples_lose() -> None:
     row = await measure(SONNET, states=3, latency_s=0.2)
     assert row.whole == pytest.approx(0.555, abs=0.002)

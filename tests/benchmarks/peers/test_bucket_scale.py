@@ -9,6 +9,7 @@ from benchmarks.peers.bucket_scale import Setting, alone, rows
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.mark.slow
 def test_games_of_two_threads_are_played_in_two_processes() -> None:
     pytest.importorskip("numba")
     one, two = rows((Setting("games", 4, agents=5), Setting("games", 4, threads=2)), 0.01)

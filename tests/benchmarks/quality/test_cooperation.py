@@ -32,6 +32,7 @@ from orchestry.sandbox import open_sandbox
 from orchestry.task.registry import load_task
 
 
+@pytest.mark.slow
 def test_the_bank_has_the_sizes_asked_for_and_no_problem_twice(tmp_path: Path) -> None:
     bench = Bench(tmp_path, golds=12, test=6)
     problems = _read(bench.bank(GENERATED))

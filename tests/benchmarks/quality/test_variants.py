@@ -42,6 +42,7 @@ def test_a_games_value_is_that_of_its_own_chances(joint: bool) -> None:
 
 
 @pytest.mark.parametrize("variant", [PLAIN, OF_A_BANK[-1]], ids=lambda one: one.name)
+@pytest.mark.slow
 def test_a_learner_reaches_the_threshold_and_again_the_same(variant: Variant) -> None:
     found = asyncio.run(learned(locks(0), variant, 0))
     assert found[2]

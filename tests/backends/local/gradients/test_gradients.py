@@ -34,6 +34,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("joint", "agents", "group", "turns"), KINDS)
+@pytest.mark.slow
 def test_our_gradient_is_that_of_the_written_out_formula(
     joint: Joint, agents: int, group: int, turns: int
 ) -> None:
