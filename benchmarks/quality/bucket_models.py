@@ -3,8 +3,9 @@
     python -m benchmarks.quality.bucket_models [--only SCENARIO WAY] [--folder DIR] [--write]
 
 The embedded model plays by text, one trajectory per held-out game: as it is, with three examples of
-a scripted player's answers in each prompt, and with behaviours that it wrote itself from train
-games. Random and scripted teams and PPO play as many games by arrays. A finished part is a line of
+a scripted player's answers in each prompt, with behaviours that it wrote itself from train games,
+and with adapters that backend local trained (MAGRPO) on short train games. Random and scripted
+teams and PPO play as many games by arrays. A finished part is a line of
 benchmarks/kept/bucket_models.jsonl and is not played again.
 """
 
@@ -20,9 +21,16 @@ from benchmarks import page
 from benchmarks.kept import KEPT, keep_line, kept_lines, to_its_end
 from benchmarks.peers.bucket_speed import module
 from benchmarks.quality import bucket_ppo
-from benchmarks.stats import columns
-from orchestry.engine.evaluate import evaluate
+from benchmarks.stats import columns, ended
+from orchestry.backends import backend_of
+from orchestry.core.config import validate
+from orchestry.core.resolve import merge
+from orchestry.engine.evaluate import held_out_config, play_measurement
+from orchestry.engine.run import prepare
+from orchestry.engine.session import Silent
 from orchestry.report.stats import interval
+from orchestry.store.checkpoints import chosen_update
+from orchestry.store.run import Run
 from orchestry.task.registry import load_task
 
 FILE = KEPT / "bucket_models.jsonl"
@@ -31,17 +39,31 @@ WAYS = {
     "plain": "as it is",
     "examples": "with examples",
     "behaviors": "with examples and behaviours",
+    "magrpo": "with examples and trained adapters",
 }
+MODEL = "embedded"
 TEACHER = "guard"
 EXAMPLES = 3
 GAMES = 8
 TRAIN = 6
+MAGRPO: Mapping[str, Any] = {
+    "group_size": 4,
+    "every": 2,
+    "learning_rate": 5e-4,
+    "threads": 1,
+    "dtype": "float32",  # as fast as any here, and faster where a processor lacks bfloat16
+}
+SHORT: Mapping[str, Any] = {"rules": {"min_nights": 3}, "max_nights": 4}
+"""Games to learn in: a game of many nights takes minutes."""
 MEANT = {
     "plain": "",
     "examples": f"`with examples`: {EXAMPLES} turns of `{TEACHER}`, from train games, in each "
     "agent's prompt. ",
     "behaviors": f"`behaviours`: learned from {TRAIN} train games of two trajectories by the same "
     "model, without a judge. ",
+    "magrpo": f"`trained adapters`: by MAGRPO in {TRAIN} train games of at most "
+    f"{SHORT['max_nights']} nights, in groups of {MAGRPO['group_size']}; then they play games of "
+    "full length. ",
 }
 """Said of each way that was played."""
 PPO_STEPS = 10_000_000
@@ -85,29 +107,42 @@ def _chosen(turns: Mapping[str, str]) -> list[dict[str, str]]:
 
 def config(scenario: str, way: str) -> dict[str, Any]:
     """Of a run on train games; one that learns nothing plays a single game."""
-    learns = way == "behaviors"
-    return {
+    common = {
         "task": "bucket_brigade",
         "options": {"scenario": scenario},
-        "provider": {"name": "embedded"},
         "sampling": {"max_tokens": 24},
-        "search": {"strategy": "best_of_n" if learns else "single", "k_samples": 2},
-        "episodes": TRAIN if learns else 1,
+        "episodes": TRAIN if way in ("behaviors", "magrpo") else 1,
         "judge": {"enabled": False},
-        "behaviors": {"enabled": learns, "every": 2},
         "agents": examples(scenario) if way != "plain" else {},
     }
+    if way == "magrpo":
+        weights = {"backend": "local", "provider": {"model": MODEL}, "learn": dict(MAGRPO)}
+        return {**common, **weights, "options": {"scenario": scenario, **SHORT}}
+    learns = way == "behaviors"
+    return {
+        **common,
+        "provider": {"name": "embedded"},
+        "search": {"strategy": "best_of_n" if learns else "single", "k_samples": 2},
+        "behaviors": {"enabled": learns, "every": 2},
+    }
+
+
+def measured(run: Run, scenario: str) -> Run:
+    """Held-out games of full length by the team as its last update left it."""
+    own, place = validate(run.config), run.folder / "held-out"
+    left = backend_of(own).as_left(run, chosen_update(run, None), place)
+    plain = {**merge(own.plain(), left), "options": {"scenario": scenario}}
+    plan = prepare(held_out_config(plain, "test", None, 1, GAMES), held_out=True)
+    return play_measurement(plan, place, Silent())
 
 
 def play(scenario: str, way: str, folder: Path) -> Mapping[str, Any]:
     """Learns, or goes on; then measures, and keeps the result."""
     place = folder / f"{scenario}-{way}"
     run = to_its_end(config(scenario, way), place)
-    measured = evaluate(run, samples=1, episodes=GAMES)
-    if measured.summary.stopped != "done":
-        raise SystemExit(f"{place}: {measured.summary.stopped}; the same command goes on")
-    ends = [episode.best_node.score.returns for episode in measured.episodes]
-    turns = [turn for episode in measured.episodes for node in episode.nodes for turn in node.turns]
+    episodes = ended(measured(run, scenario)).episodes
+    ends = [episode.best_node.score.returns for episode in episodes]
+    turns = [turn for episode in episodes for node in episode.nodes for turn in node.turns]
     task: Any = load_task("bucket_brigade", options={"scenario": scenario})
     text = module("text")
     line = {

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.quality import bucket_models, bucket_ppo
+from orchestry.store.journal import Learned
+from orchestry.store.run import load_run
+from tests.tasks.local_runs import roomy_model
 
 
 def test_examples_are_turns_of_the_teachers_game() -> None:
@@ -29,3 +33,24 @@ def test_the_report_has_what_was_earned(monkeypatch: pytest.MonkeyPatch) -> None
     assert "20 [10, 30]" in text
     assert "25%" in text
     assert "PPO" in text
+
+
+@pytest.mark.slow
+def test_adapters_learn_in_short_games_and_play_whole_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (
+        ("MODEL", str(roomy_model(tmp_path))),
+        ("FILE", tmp_path / "kept.jsonl"),
+        ("TRAIN", 2),
+        ("GAMES", 1),
+        ("EXAMPLES", 1),
+    ):
+        monkeypatch.setattr(bucket_models, name, value)
+    line = bucket_models.play("default", "magrpo", tmp_path)
+    assert len(line["returns"]) == 1
+    assert line["answers"] >= 4 * 12, "four agents, twelve nights at least"
+    assert bucket_models.known() == {("default", "magrpo"): line}
+    run = load_run(tmp_path / "default-magrpo")
+    assert run.config["options"]["max_nights"] == 4
+    assert any(isinstance(event, Learned) for event in run.events)
