@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from orchestry.backends import backend_of
-from orchestry.backends.library import read_library, to_yaml
+from orchestry.backends.local.weights import team_of
 from orchestry.core.config import AgentConfig, RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import is_run, write_atomic
@@ -258,14 +258,11 @@ class Tournament:
             self._prepared(_as_left(entry, self.folder / "teams" / entry.label), None)
             for entry in (one, other)
         ]
-        sits = [plans[number != seat] for number in range(len(ground.roles))]
-        agents = {
-            role: _spelled_out(plan, role) for role, plan in zip(ground.roles, sits, strict=True)
-        }
-        return {
-            **_together([plan.config for plan in plans], self.folder / "teams"),
-            "agents": agents,
-        }
+        seats = [plans[number != seat] for number in range(len(ground.roles))]
+        by_role = dict(zip(ground.roles, seats, strict=True))
+        folder = self.folder / "teams" / f"{one.label}--{other.label}--{seat}"
+        agents = {role: _spelled_out(plan, role) for role, plan in by_role.items()}
+        return {**_together([plan.config for plan in plans], by_role, folder), "agents": agents}
 
     def _prepared(self, plain: Mapping[str, Any], cap: float | None) -> Plan:
         """Of a team in the tournament's game."""
@@ -293,43 +290,64 @@ def _of_its_own(plain: Mapping[str, Any], role: str) -> dict[str, Any]:
     return {key: value for key, value in own.items() if key != "plays"}
 
 
-def _has_weights(config: RunConfig) -> bool:
-    return config.backend == "local" or config.provider.name == "local"
+_DRAWN = ("learn.top_p", "learn.top_k", "learn.dtype", "learn.quantize")
+_ON = ("learn.device", "learn.threads")
+"""How answers are drawn from weights, and where."""
+
+
+def _has_weights(*teams: RunConfig) -> bool:
+    return all("local" in (team.backend, team.provider.name) for team in teams)
 
 
 def _apart(one: Entry, other: Entry) -> str:
     """Why two teams can't sit in one game; "" if they can."""
     if one.team is None or other.team is None or one == other:
         return ""
-    if _has_weights(one.team) and _has_weights(other.team):
-        return "the weights of two runs don't play in one game"
-    if one.team.sampling.stop != other.team.sampling.stop:
-        return "sampling.stop of the two runs differs, and a game has one"
+    for key in ("sampling.stop", *(_DRAWN if _has_weights(one.team, other.team) else ())):
+        section, _, name = key.partition(".")
+        if len({getattr(getattr(team, section), name) for team in (one.team, other.team)}) > 1:
+            return f"{key} of the two runs differs, and a game has one"
     return ""
 
 
-def _together(teams: Sequence[RunConfig], folder: Path) -> dict[str, Any]:
-    """What a game of two teams has once: the provider of the one that has weights, which answer in
+def _together(
+    teams: Sequence[RunConfig], by_role: Mapping[str, Plan], folder: Path
+) -> dict[str, Any]:
+    """What a game of two teams has once: the provider of a team that has weights, which answer in
     backend api as well; prices of both; and no learned prompts, since its agents bring them."""
     host = next((team for team in teams if _has_weights(team)), teams[0])
     found = host.plain()
-    if host.backend == "local":  # its other settings come with the weights
-        if (trained := found["learn"].get("from")) is None:
+    if _has_weights(host):  # whose other settings come with the weights
+        weights = {"name": "local", "team": str(_adapters(by_role, folder))}
+        names = [key.removeprefix("learn.") for key in (*_DRAWN, *_ON)]
+        drawn = _only(found.get("learn", {}), names)
+        kept = _only(found, ("task", "task_path", "retry"))
+        found = {**kept, "backend": "api", "provider": weights, "learn": drawn}
+    found["prices"] = merge(*(team.plain().get("prices", {}) for team in teams))
+    found["sampling"] = {"stop": list(host.sampling.stop), "temperature": None}  # of who has none
+    found["behaviors"] = {"enabled": False}
+    return found
+
+
+def _adapters(by_role: Mapping[str, Plan], folder: Path) -> Path:
+    """A folder with the trained adapter of each agent that has one; of one size, as a game has."""
+    for role, plan in by_role.items():
+        config = plan.config
+        if config.agents.get(role, AgentConfig()).provider or not _has_weights(config):
+            continue
+        source = config.learn.source if config.backend == "local" else config.provider.team
+        if source is None:
             raise ConfigError(
                 "weights that were never trained don't play beside another run's models: leave "
                 "out that run of backend local, or give one that learned"
             )
-        weights = {"name": "local", "team": trained}
-        kept = ("task", "task_path", "retry")
-        found = {"backend": "api", "provider": weights, **_only(found, kept)}
-    found["prices"] = merge(*(team.plain().get("prices", {}) for team in teams))
-    found["sampling"] = {**found.get("sampling", {}), "temperature": None}  # of who has none
-    found["behaviors"] = {"enabled": False}
-    if host.behaviors.source is not None:  # which would come with the weights too
-        none = read_library(host.behaviors.source).of(())
-        write_atomic(folder / "none.yaml", to_yaml(none).encode())
-        found["behaviors"]["from"] = str(folder / "none.yaml")
-    return found
+        team_of(source).copy_agent(role, folder)
+    if not team_of(folder).even:
+        raise ConfigError(
+            "adapters of two sizes (learn.rank, learn.alpha, learn.targets, learn.rslora) don't "
+            "play in one game: leave one of the runs out"
+        )
+    return folder
 
 
 def _only(plain: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:

@@ -8,12 +8,19 @@ import pytest
 
 import orchestry
 from orchestry.core.config import validate
+from orchestry.core.errors import ConfigError
 from orchestry.engine.session import Silent
 from orchestry.engine.tournament import Tournament, entries
 from orchestry.store.run import Run, load_run
 from tests.tasks.local_runs import learned_run
 
 pytestmark = pytest.mark.slow
+SHORT = (
+    "task=bucket_brigade",
+    "options.scenario=easy",
+    "options.rules.min_nights=1",
+    "options.max_nights=2",
+)
 
 
 def test_local_models_play_beside_a_script(tmp_path: Path) -> None:
@@ -36,13 +43,7 @@ def test_local_models_play_beside_a_script(tmp_path: Path) -> None:
 
 def test_local_models_meet_scripts_and_other_models_in_a_tournament(tmp_path: Path) -> None:
     """In the seats of the team that learned its adapters answer, in others an API."""
-    run = learned_run(
-        tmp_path,
-        "task=bucket_brigade",
-        "options.scenario=easy",
-        "options.rules.min_nights=1",
-        "options.max_nights=2",
-    )
+    run = learned_run(tmp_path, *SHORT)
     config = {key: run.config[key] for key in ("task", "options")}
     asked = {"provider": {"name": "fake"}, "sampling": {"max_tokens": 8}, "episodes": 1}
     api = orchestry.train({**config, **asked}, tmp_path / "api")
@@ -61,6 +62,31 @@ def test_local_models_meet_scripts_and_other_models_in_a_tournament(tmp_path: Pa
     both = _models(mixed)
     assert both.pop("agent_0").startswith("tiny+"), "the base and its adapters"
     assert both == {f"agent_{seat}": "fake-1" for seat in (1, 2, 3)}
+
+
+def test_the_weights_of_two_runs_meet(tmp_path: Path) -> None:
+    """A seat takes the adapter of the run that sits there."""
+    run = learned_run(tmp_path, *SHORT)
+    other = learned_run(tmp_path / "b", *SHORT, "seed=1", "learn.shared=true").folder
+    other = other.rename(tmp_path / "other")
+    wide = learned_run(tmp_path / "c", *SHORT, "learn.rank=2").folder.rename(tmp_path / "wide")
+    game = validate({**{key: run.config[key] for key in ("task", "options")}, "backend": "ppo"})
+    names = [str(run.folder), str(other)]
+    found = Tournament(
+        game, entries(names, False, Silent()), 4, 1, False, tmp_path / "t", Silent()
+    ).play(None)
+    assert (found.stopped, found.missing) == ("done", [])
+    assert len(found.cells) == 4
+    start = tmp_path / "t" / "texts" / "run--other--2" / "start"
+    kept = run.folder / "checkpoints" / "000004"
+    for seat in range(4):
+        own = kept / f"agent_{seat}" if seat == 2 else other / "checkpoints" / "000004" / "shared"
+        weights = "adapter_model.safetensors"
+        mine = (start / f"agent_{seat}" / weights).read_bytes()
+        assert mine == (own / weights).read_bytes()
+    players = entries([*names, str(wide)], False, Silent())
+    with pytest.raises(ConfigError, match="two sizes"):
+        Tournament(game, players, 4, 1, False, tmp_path / "u", Silent()).play(None)
 
 
 def _models(run: Run) -> dict[str, str]:
