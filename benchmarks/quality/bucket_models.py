@@ -39,6 +39,7 @@ WAYS = {
     "plain": "as it is",
     "examples": "with examples",
     "behaviors": "with examples and behaviours",
+    "weights": "with examples, by backend local",
     "magrpo": "with examples and trained adapters",
 }
 MODEL = "embedded"
@@ -61,6 +62,8 @@ MEANT = {
     "agent's prompt. ",
     "behaviors": f"`behaviours`: learned from {TRAIN} train games of two trajectories by the same "
     "model, without a judge. ",
+    "weights": "`by backend local`: the same model in float32, drawn from as it is trained, and "
+    "untrained. ",
     "magrpo": f"`trained adapters`: by MAGRPO in {TRAIN} train games of at most "
     f"{SHORT['max_nights']} nights, in groups of {MAGRPO['group_size']}; then they play games of "
     "full length. ",
@@ -115,8 +118,9 @@ def config(scenario: str, way: str) -> dict[str, Any]:
         "judge": {"enabled": False},
         "agents": examples(scenario) if way != "plain" else {},
     }
-    if way == "magrpo":
-        weights = {"backend": "local", "provider": {"model": MODEL}, "learn": dict(MAGRPO)}
+    if way in ("weights", "magrpo"):
+        learn = {**MAGRPO, "enabled": way == "magrpo"}
+        weights = {"backend": "local", "provider": {"model": MODEL}, "learn": learn}
         return {**common, **weights, "options": {"scenario": scenario, **SHORT}}
     learns = way == "behaviors"
     return {

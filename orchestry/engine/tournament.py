@@ -7,16 +7,16 @@ backend api or local, whose language models play by text.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import combinations, product
+from itertools import permutations, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from orchestry.backends import backend_of
-from orchestry.backends.local.weights import team_of
-from orchestry.core.config import AgentConfig, RunConfig, validate
+from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import is_run, write_atomic
 from orchestry.core.resolve import merge
@@ -25,6 +25,7 @@ from orchestry.engine.arena import Arena, arena
 from orchestry.engine.changes import config_digests
 from orchestry.engine.evaluate import held_out_config, left_of, play_measurement
 from orchestry.engine.games import play_games
+from orchestry.engine.meeting import apart, together
 from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare, resume, train
 from orchestry.engine.session import Observer
@@ -36,6 +37,8 @@ from orchestry.task.vector import Player, run_named
 FILE = "tournament.json"
 Games = list[list[float]]
 """Returns by game and agent."""
+Teams = dict[str, Plan]
+"""Of runs of backend api or local, as their last update left them, by label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class Tournament:
         """Plays everything. `budget_usd` caps all games by text together. Raises ConfigError before
         anything is played."""
         ground = arena(self.config, self.watch.note)
-        numbers, texts = self._checked(ground)
+        numbers, teams = self._checked(ground)
         self.folder.mkdir(parents=True, exist_ok=True)
         found = Results([one.label for one in self.entries], self._game())
         for one in numbers:
@@ -119,15 +122,16 @@ class Tournament:
         for one in numbers if self.responses else []:
             if found.stopped == "done":
                 self._respond(found, ground, one)
-        if texts:
-            self._by_text(found, ground, budget_usd)
+        if teams:
+            self._by_text(found, ground, teams, budget_usd)
         write_atomic(self.folder / FILE, f"{json.dumps(asdict(found), indent=1)}\n".encode())
         return found
 
-    def _checked(self, ground: Arena) -> tuple[list[Entry], list[Entry]]:
+    def _checked(self, ground: Arena) -> tuple[list[Entry], Teams]:
         """The players by numbers, and by text; that each can play is seen before anything is."""
         numbers = [one for one in self.entries if one.team is None]
         texts = [one for one in self.entries if one.team is not None]
+        teams: Teams = {}
         for one in numbers:
             ground.player(one.name, tuple(range(len(ground.roles))), 1, 0)
         for one in texts:
@@ -137,11 +141,14 @@ class Tournament:
                     f"{one.label} plays {one.team.task}, and the others play {self.config.task}: "
                     "leave it out, or name another --task"
                 )
-            self._plan(ground, one, one, 0, None)
-        for one, other in combinations(texts, 2):
-            if not _apart(one, other):
-                self._plan(ground, one, other, 0, None)
-        return numbers, texts
+            self._plan(ground, teams, one, one, 0, None)
+            place = self.folder / "teams" / one.label
+            shutil.rmtree(place, ignore_errors=True)  # a library of an earlier call
+            teams[one.label] = self._prepared(_as_left(one, place), None)
+        for one, other in permutations(texts, 2):
+            if not apart(teams[one.label], teams[other.label]):
+                self._plan(ground, teams, one, other, 0, None)
+        return numbers, teams
 
     def _game(self) -> dict[str, Any]:
         plain = self.config.plain()
@@ -201,16 +208,17 @@ class Tournament:
 
     # --- language models --------------------------------------------------------------------------
 
-    def _by_text(self, found: Results, ground: Arena, cap: float | None) -> None:
-        """Cells of language models beside players by numbers, and beside themselves."""
-        for one, other in self._text_pairs(found):
+    def _by_text(self, found: Results, ground: Arena, teams: Teams, cap: float | None) -> None:
+        """Cells with language models."""
+        for one, other in self._text_pairs(found, teams):
             name = f"{one.label} beside {other.label}"
             if found.stopped != "done":
                 found.missing.append(f"{name}: not begun")
                 continue
             parts = list[dict[str, list[float]]]()
             for seat in range(len(ground.roles) if one != other else 1):
-                run = self._texts(ground, one, other, seat, cap)
+                plan, place = self._plan(ground, teams, one, other, seat, cap)
+                run = play_measurement(plan, place, self.watch)
                 cap, found.stopped = left_of(run.summary), run.summary.stopped
                 if found.stopped != "done":
                     break
@@ -222,47 +230,33 @@ class Tournament:
             games = [[part[deal] for deal in deals] for part in parts]
             found.cells.append(_cell(one, other, games * (len(ground.roles) // len(games))))
 
-    def _text_pairs(self, found: Results) -> Iterator[tuple[Entry, Entry]]:
+    def _text_pairs(self, found: Results, teams: Teams) -> Iterator[tuple[Entry, Entry]]:
         for one, other in product(self.entries, repeat=2):
-            if one.team is None and other.team is None:
-                continue
-            if why := _apart(one, other):
+            both = [teams[entry.label] for entry in (one, other) if entry.team is not None]
+            if len(both) == 2 and one != other and (why := apart(*both)):
                 found.missing.append(f"{one.label} beside {other.label}: {why}")
-            else:
+            elif both:
                 yield one, other
 
-    def _texts(self, ground: Arena, one: Entry, other: Entry, seat: int, cap: float | None) -> Run:
-        """Games with `one` in a seat."""
-        plan, place = self._plan(ground, one, other, seat, cap)
-        return play_measurement(plan, place, self.watch)
-
     def _plan(
-        self, ground: Arena, one: Entry, other: Entry, seat: int, cap: float | None
+        self, ground: Arena, teams: Teams, one: Entry, other: Entry, seat: int, cap: float | None
     ) -> tuple[Plan, Path]:
-        """Of games by text, and their folder, which takes what a team learned. They are the
-        tournament's game: seats that a team's own run gave to others are its own here."""
-        place = self.folder / "texts" / f"{one.label}--{other.label}--{seat}"
+        """Of games by text with `one` in a seat, and their folder, which takes what a team learned.
+        They are the tournament's game: seats that a team's own run gave to others are its own."""
+        name = f"{one.label}--{other.label}--{seat}"
+        place = self.folder / "texts" / name
+        sits = {role: one if n == seat else other for n, role in enumerate(ground.roles)}
         if one != other and one.team is not None and other.team is not None:
-            return self._prepared(self._two_teams(ground, one, other, seat), cap), place
+            plans = {role: teams[entry.label] for role, entry in sits.items()}
+            both = [teams[entry.label] for entry in self.entries if entry in (one, other)]
+            plain = together(both, plans, self.folder / "teams" / name)
+            return self._prepared(plain, cap), place
         left = _as_left(one if one.team is not None else other, place)
-        agents = dict[str, Any]()
-        for number, role in enumerate(ground.roles):
-            sits = one if number == seat else other
-            plays = {"plays": sits.name} if sits.team is None else _of_its_own(left, role)
-            agents[role] = plays
+        agents = {
+            role: {"plays": entry.name} if entry.team is None else _of_its_own(left, role)
+            for role, entry in sits.items()
+        }
         return self._prepared({**left, "agents": agents}, cap), place
-
-    def _two_teams(self, ground: Arena, one: Entry, other: Entry, seat: int) -> dict[str, Any]:
-        """The config of a game of two teams by text."""
-        plans = [
-            self._prepared(_as_left(entry, self.folder / "teams" / entry.label), None)
-            for entry in (one, other)
-        ]
-        seats = [plans[number != seat] for number in range(len(ground.roles))]
-        by_role = dict(zip(ground.roles, seats, strict=True))
-        folder = self.folder / "teams" / f"{one.label}--{other.label}--{seat}"
-        agents = {role: _spelled_out(plan, role) for role, plan in by_role.items()}
-        return {**_together([plan.config for plan in plans], by_role, folder), "agents": agents}
 
     def _prepared(self, plain: Mapping[str, Any], cap: float | None) -> Plan:
         """Of a team in the tournament's game."""
@@ -288,92 +282,6 @@ def _of_its_own(plain: Mapping[str, Any], role: str) -> dict[str, Any]:
     """An agent's settings, in a seat that is the team's."""
     own = plain.get("agents", {}).get(role, {})
     return {key: value for key, value in own.items() if key != "plays"}
-
-
-_DRAWN = ("learn.top_p", "learn.top_k", "learn.dtype", "learn.quantize")
-_ON = ("learn.device", "learn.threads")
-"""How answers are drawn from weights, and where."""
-
-
-def _has_weights(*teams: RunConfig) -> bool:
-    return all("local" in (team.backend, team.provider.name) for team in teams)
-
-
-def _apart(one: Entry, other: Entry) -> str:
-    """Why two teams can't sit in one game; "" if they can."""
-    if one.team is None or other.team is None or one == other:
-        return ""
-    for key in ("sampling.stop", *(_DRAWN if _has_weights(one.team, other.team) else ())):
-        section, _, name = key.partition(".")
-        if len({getattr(getattr(team, section), name) for team in (one.team, other.team)}) > 1:
-            return f"{key} of the two runs differs, and a game has one"
-    return ""
-
-
-def _together(
-    teams: Sequence[RunConfig], by_role: Mapping[str, Plan], folder: Path
-) -> dict[str, Any]:
-    """What a game of two teams has once: the provider of a team that has weights, which answer in
-    backend api as well; prices of both; and no learned prompts, since its agents bring them."""
-    host = next((team for team in teams if _has_weights(team)), teams[0])
-    found = host.plain()
-    if _has_weights(host):  # whose other settings come with the weights
-        weights = {"name": "local", "team": str(_adapters(by_role, folder))}
-        names = [key.removeprefix("learn.") for key in (*_DRAWN, *_ON)]
-        drawn = _only(found.get("learn", {}), names)
-        kept = _only(found, ("task", "task_path", "retry"))
-        found = {**kept, "backend": "api", "provider": weights, "learn": drawn}
-    found["prices"] = merge(*(team.plain().get("prices", {}) for team in teams))
-    found["sampling"] = {"stop": list(host.sampling.stop), "temperature": None}  # of who has none
-    found["behaviors"] = {"enabled": False}
-    return found
-
-
-def _adapters(by_role: Mapping[str, Plan], folder: Path) -> Path:
-    """A folder with the trained adapter of each agent that has one; of one size, as a game has."""
-    for role, plan in by_role.items():
-        config = plan.config
-        if config.agents.get(role, AgentConfig()).provider or not _has_weights(config):
-            continue
-        source = config.learn.source if config.backend == "local" else config.provider.team
-        if source is None:
-            raise ConfigError(
-                "weights that were never trained don't play beside another run's models: leave "
-                "out that run of backend local, or give one that learned"
-            )
-        team_of(source).copy_agent(role, folder)
-    if not team_of(folder).even:
-        raise ConfigError(
-            "adapters of two sizes (learn.rank, learn.alpha, learn.targets, learn.rslora) don't "
-            "play in one game: leave one of the runs out"
-        )
-    return folder
-
-
-def _only(plain: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    return {key: plain[key] for key in keys if key in plain}
-
-
-def _spelled_out(plan: Plan, role: str) -> dict[str, Any]:
-    """An agent as its own run asks it, with what it learned, in a game of two teams."""
-    config, member = plan.config, plan.backend.team(plan.task)[role]
-    own = config.agents.get(role, AgentConfig())
-    asked = {} if _has_weights(config) and own.provider is None else _who_answers(config, own)
-    return {
-        **asked,
-        "system_prompt": member.system_prompt,
-        "examples": [example.model_dump() for example in member.examples],
-        "max_tokens": member.max_tokens,
-        "temperature": member.temperature,
-        "infer": own.infer,
-        "chain": own.chain,
-        "plays": (),  # whatever the run that trained the weights had there
-    }
-
-
-def _who_answers(config: RunConfig, own: AgentConfig) -> dict[str, Any]:
-    provider = own.provider or config.provider
-    return {"provider": provider.model_dump(mode="json"), "model": own.model}
 
 
 def _returns(run: Run) -> dict[str, list[float]]:

@@ -15,7 +15,8 @@ import yaml
 from orchestry.cli.tournament import best_reply, exploited, rating
 from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError
-from orchestry.engine.run import train
+from orchestry.engine.meeting import apart, together
+from orchestry.engine.run import prepare, train
 from orchestry.engine.session import Silent
 from orchestry.engine.tournament import FILE, Cell, Response, Results, Tournament, entries
 from orchestry.store.journal import Learned
@@ -178,6 +179,36 @@ def test_language_models_of_two_runs_meet(models: Path, tmp_path: Path) -> None:
         }
         assert run.config["agents"]["agent_1"]["temperature"] == (0.5 if seat == 1 else None)
         assert (said == {"house 3, work"}) == (seat == 1)
+
+
+@pytest.mark.parametrize(
+    ("differs", "why"),
+    [
+        ({"prices": {"fake-1": {"input": 1.0, "output": 1.0}}}, "prices.fake-1"),
+        ({"sampling": {"max_tokens": 16, "stop": ["."]}}, "sampling.stop"),
+        ({"baseline": "fixed"}, "a baseline"),
+    ],
+)
+def test_what_a_game_has_once_must_be_equal(
+    models: Path, tmp_path: Path, differs: dict[str, Any], why: str
+) -> None:
+    """Else a call could be paid by the other run's price, or end by its rule."""
+    config = yaml.safe_load((models / "config.yaml").read_text())
+    other = train({**config, **differs}, tmp_path / "other")
+    ours, theirs = (prepare(validate(run.config)) for run in (load_run(models), other))
+    assert apart(ours, ours) == ""
+    assert why in apart(ours, theirs)
+    assert why in apart(theirs, ours)
+
+
+def test_a_game_of_two_runs_has_the_least_cap_and_concurrency(models: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load((models / "config.yaml").read_text())
+    changes = {"budget": {"usd": 0.5}, "search": {**config["search"], "concurrency": 2}}
+    plans = [prepare(validate(one)) for one in ({**config, **changes}, config)]
+    for both in (plans, plans[::-1]):
+        found = together(both, {f"agent_{seat}": both[seat % 2] for seat in range(4)}, tmp_path)
+        assert (found["budget"]["usd"], found["search"]["concurrency"]) == (0.5, 2)
+        assert validate(found).agents["agent_1"].provider is not None
 
 
 @pytest.mark.slow

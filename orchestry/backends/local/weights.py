@@ -106,12 +106,11 @@ class Team:
     @property
     def sizes(self) -> dict[str, Any]:
         """The keys of `learn` that the adapters themselves decide."""
-        return {**_sizes(self._all[0]), "shared": self.shared}
-
-    @property
-    def even(self) -> bool:
-        """Whether all adapters have the same size, as those of one trainer must."""
-        return all(_sizes(one) == _sizes(self._all[0]) for one in self._all)
+        first = self._all[0]
+        found = {"rank": first["r"], "alpha": first["lora_alpha"], "shared": self.shared}
+        if isinstance(names := first.get("target_modules"), list):
+            found["targets"] = sorted({str(name).rpartition(".")[2] for name in names})
+        return {**found, "rslora": bool(first.get("use_rslora"))}
 
     def lacks(self, roles: Sequence[str]) -> list[str]:
         """The agents that have no adapter here."""
@@ -144,13 +143,6 @@ class Team:
             shutil.copytree(self.folder / own, into / folder_of(role), dirs_exist_ok=True)
         except OSError as error:
             raise refused(into, error) from None
-
-
-def _sizes(adapter: Mapping[str, Any]) -> dict[str, Any]:
-    found = {"rank": adapter["r"], "alpha": adapter["lora_alpha"]}
-    if isinstance(names := adapter.get("target_modules"), list):
-        found["targets"] = sorted({str(name).rpartition(".")[2] for name in names})
-    return {**found, "rslora": bool(adapter.get("use_rslora"))}
 
 
 def run_of(place: Path) -> Run | None:

@@ -50,7 +50,8 @@ def test_adapters_learn_in_short_games_and_play_whole_ones(
     line = bucket_models.play("default", "magrpo", tmp_path)
     assert len(line["returns"]) == 1
     assert line["answers"] >= 4 * 12, "four agents, twelve nights at least"
-    assert bucket_models.known() == {("default", "magrpo"): line}
+    assert bucket_models.known() == {("default", "magrpo"): line}, "kept once"
+    assert len(bucket_models.play("default", "weights", tmp_path)["returns"]) == 1
     run = load_run(tmp_path / "default-magrpo")
     assert run.config["options"]["max_nights"] == 4
     assert any(isinstance(event, Learned) for event in run.events)
