@@ -64,7 +64,7 @@ def cut(run: Path, seed: int) -> int:
     return kept
 
 
-@pytest.mark.parametrize("strategy", ["beam", pytest.param("chains", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("strategy", ["beam", "chains"])
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.slow
 def test_an_answer_that_a_task_cant_digest_costs_its_trajectory_alone(

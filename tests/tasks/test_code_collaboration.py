@@ -130,7 +130,7 @@ CODES = st.one_of(
 )
 
 
-@pytest.mark.parametrize("acting", ["sequential", pytest.param("joint", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("acting", ["sequential", "joint"])
 @pytest.mark.parametrize("what", UNWRITABLE)
 @pytest.mark.slow
 async def test_code_that_python_cannot_write_is_scored(
