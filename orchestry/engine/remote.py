@@ -59,6 +59,7 @@ _THERE = {
     "setup.json": "its setup was cut off: `orchestry remote setup HOST` goes on",
     "venv/bin/tensorboard": "`orchestry remote setup HOST --extra tensorboard` installs it",
     "ensurepip is not": "install python3-venv there, or name another Python: --python PATH",
+    "No space left": "make room on the disk that is full, then give the same command again",
     "rsync: command not found": "install rsync there, such as by `apt-get install rsync`",
 }
 """Fixes by a part of what ssh says, or else a program there."""

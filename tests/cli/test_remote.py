@@ -327,6 +327,12 @@ def test_a_connection_that_ended_is_known_by_the_exit_code(code: int) -> None:
     assert "the same command goes on" not in str(connect("gpu").fault(23, said))
 
 
+@pytest.mark.parametrize("code", [11, 12])
+def test_a_full_disk_is_named_whichever_end_lost_the_other(code: int) -> None:
+    said = "rsync: [receiver] write failed on runs/r: No space left on device (28)"
+    assert "make room" in str(connect("gpu").fault(code, said))
+
+
 def _end_midway(process: subprocess.Popen[bytes], folder: Path) -> None:
     until(lambda: any(path.stat().st_size > 1_000_000 for path in folder.glob(".0*")))
     process.terminate()
