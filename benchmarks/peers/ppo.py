@@ -44,6 +44,7 @@ SMALL_SHARE = 10
 """Of steps in large batches: small ones take so much longer."""
 GOAL = 5.0
 Line = Mapping[str, Any]
+Pair = tuple[Line, Line]
 
 
 def play(contestant: str, work: Work) -> Line:
@@ -97,11 +98,11 @@ def fastest(rows: int) -> float:
     return 5 * 2 * left.numel() * right.shape[1] / median(times)
 
 
-def bound(speeds: Mapping[str, Sequence[float]]) -> str:
+def bound(pairs: Sequence[Pair]) -> str:
     """A sentence: how much of the time in large batches are products that every learner needs."""
     rate = fastest(LARGE.minibatch)
     most = rate / products(LARGE)
-    ours, theirs = median(speeds["ppo"]), median(speeds["sb3"])
+    ours, theirs = (median(map(_speed, played)) for played in zip(*pairs, strict=True))
     return (
         f"In large batches a step takes {products(LARGE) / 1e6:.2f} million operations in matrix "
         f"products. At the {rate / 1e9:.0f} GFLOPS that torch reaches here in such products, they "
@@ -110,13 +111,14 @@ def bound(speeds: Mapping[str, Sequence[float]]) -> str:
     )
 
 
-def row(work: Work, name: str, seeds: int, speeds: Mapping[str, list[float]]) -> dict[str, str]:
-    """One setting in one scenario, over seeds; `speeds` gets steps/s by contestant."""
+def duels(work: Work, seeds: int) -> list[Pair]:
+    """Ours and theirs, seed by seed."""
     works = [replace(work, seed=seed) for seed in range(seeds)]
-    pairs = [(play("ppo", one), play("sb3", one)) for one in works]
-    for ours, theirs in pairs:
-        speeds["ppo"].append(_speed(ours))
-        speeds["sb3"].append(_speed(theirs))
+    return [(play("ppo", one), play("sb3", one)) for one in works]
+
+
+def row(work: Work, name: str, pairs: Sequence[Pair]) -> dict[str, str]:
+    """One setting in one scenario, over seeds."""
     ratios = [_speed(ours) / _speed(theirs) for ours, theirs in pairs]
     gaps = [fmean(ours["returns"]) - fmean(theirs["returns"]) for ours, theirs in pairs]
     return {
@@ -142,18 +144,19 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
     small = replace(SMALL, steps=args.steps // SMALL_SHARE)
-    speeds: dict[str, list[float]] = {"ppo": [], "sb3": []}
+    large = [replace(LARGE, steps=args.steps, scenario=name) for name in SCENARIOS]
+    played = {work: duels(work, args.seeds) for work in (*large, small)}
     rows = [
-        row(replace(LARGE, steps=args.steps, scenario=name), "large", args.seeds, speeds)
-        for name in SCENARIOS
-    ] + [row(small, "small", args.seeds, {"ppo": [], "sb3": []})]
+        row(work, "small" if work == small else "large", pairs) for work, pairs in played.items()
+    ]
+    in_large = [pair for work in large for pair in played[work]]
     body = (
         f"{len(SCENARIOS)} scenarios, {args.seeds} seeds. Large batches: {LARGE.games} games of "
         f"{LARGE.horizon} steps, {LARGE.passes} passes in minibatches of {LARGE.minibatch:,} "
         f"(the defaults of `ppo.*`). Small ones: {SMALL.games} games of {SMALL.horizon} steps, "
         f"{SMALL.passes} passes in minibatches of {SMALL.minibatch} (stable-baselines3's own). "
         f"± is half a 95 % interval over seeds (Student's t). Goal: {GOAL:g} times.\n\n"
-        f"{columns(rows, figures=False)}\n\n{bound(speeds)}"
+        f"{columns(rows, figures=False)}\n\n{bound(in_large)}"
     )
     print(body)
     if args.write:
