@@ -22,14 +22,11 @@ from benchmarks.kept import KEPT, keep_line, kept_lines, to_its_end
 from benchmarks.peers.bucket_speed import module
 from benchmarks.quality import bucket_ppo
 from benchmarks.stats import columns, ended
-from orchestry.backends import backend_of
 from orchestry.core.config import validate
-from orchestry.core.resolve import merge
-from orchestry.engine.evaluate import held_out_config, play_measurement
+from orchestry.engine.evaluate import as_left, held_out_config, play_measurement
 from orchestry.engine.run import prepare
 from orchestry.engine.session import Silent
 from orchestry.report.stats import interval
-from orchestry.store.checkpoints import chosen_update
 from orchestry.store.run import Run
 from orchestry.task.registry import load_task
 
@@ -52,7 +49,7 @@ MAGRPO: Mapping[str, Any] = {
     "every": 2,
     "learning_rate": 5e-4,
     "threads": 1,
-    "dtype": "float32",  # as fast as any here, and faster where a processor lacks bfloat16
+    "dtype": "float32",  # the same on every processor
 }
 SHORT: Mapping[str, Any] = {"rules": {"min_nights": 3}, "max_nights": 4}
 """Games to learn in: a game of many nights takes minutes."""
@@ -134,8 +131,7 @@ def config(scenario: str, way: str) -> dict[str, Any]:
 def measured(run: Run, scenario: str) -> Run:
     """Held-out games of full length by the team as its last update left it."""
     own, place = validate(run.config), run.folder / "held-out"
-    left = backend_of(own).as_left(run, chosen_update(run, None), place)
-    plain = {**merge(own.plain(), left), "options": {"scenario": scenario}}
+    plain = {**as_left(run, own, place), "options": {"scenario": scenario}}
     plan = prepare(held_out_config(plain, "test", None, 1, GAMES), held_out=True)
     return play_measurement(plan, place, Silent())
 

@@ -71,14 +71,22 @@ def evaluate(
     number = (learned.update if learned else 0) if chosen_update(source, None) else None
     stage = Measurement(split=split, update=number, samples=samples)
     folder = source.folder / EVALUATIONS / stage.name
-    changes: dict[str, Any] = dict(backend_of(own).as_left(source, learned, folder))
+    changes: dict[str, Any] = {}
     if patience_s is not None:
         changes["retry"] = {"patience_s": patience_s}
     if seed is not None:
         changes["seed"] = seed
-    config = held_out_config(merge(own.plain(), changes), split, budget_usd, samples, episodes)
+    plain = merge(as_left(source, own, folder, update), changes)
+    config = held_out_config(plain, split, budget_usd, samples, episodes)
     note(_whom(source, learned))
     return play_measurement(prepare(config, note, held_out=True), folder, watch)
+
+
+def as_left(run: Run, config: RunConfig, folder: Path, update: Which = None) -> dict[str, Any]:
+    """A run's config, as plain data, with the team as an update left it; None: the last one.
+    `folder` takes what it learned. Raises as `Backend.as_left` does."""
+    left = backend_of(config).as_left(run, chosen_update(run, update), folder)
+    return merge(config.plain(), left)
 
 
 class How(TypedDict, total=False):

@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from orchestry.backends import backend_of
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import is_run, write_atomic
@@ -23,14 +22,13 @@ from orchestry.core.resolve import merge
 from orchestry.core.seeds import derive
 from orchestry.engine.arena import Arena, arena
 from orchestry.engine.changes import config_digests
-from orchestry.engine.evaluate import held_out_config, left_of, play_measurement
+from orchestry.engine.evaluate import as_left, held_out_config, left_of, play_measurement
 from orchestry.engine.games import play_games
 from orchestry.engine.meeting import apart, together
 from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare, resume, train
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, of_run
-from orchestry.store.checkpoints import chosen_update
 from orchestry.store.run import Run, load_run, read_config
 from orchestry.task.vector import Player, run_named
 
@@ -141,7 +139,6 @@ class Tournament:
                     f"{one.label} plays {one.team.task}, and the others play {self.config.task}: "
                     "leave it out, or name another --task"
                 )
-            self._plan(ground, teams, one, one, 0, None)
             place = self.folder / "teams" / one.label
             shutil.rmtree(place, ignore_errors=True)  # a library of an earlier call
             teams[one.label] = self._prepared(_as_left(one, place), None)
@@ -253,7 +250,7 @@ class Tournament:
             return self._prepared(plain, cap), place
         left = _as_left(one if one.team is not None else other, place)
         agents = {
-            role: {"plays": entry.name} if entry.team is None else _of_its_own(left, role)
+            role: {"plays": entry.name} if entry.team is None else left["agents"].get(role, {})
             for role, entry in sits.items()
         }
         return self._prepared({**left, "agents": agents}, cap), place
@@ -269,19 +266,15 @@ class Tournament:
 
 
 def _as_left(one: Entry, place: Path) -> dict[str, Any]:
-    """The config of a run's team as its last update left it."""
+    """The config of a run's team as its last update left it, in seats that are all its own."""
     assert one.team is not None
     assert one.folder is not None
-    run = load_run(one.folder)
-    left = backend_of(one.team).as_left(run, chosen_update(run, None), place)
-    plain = merge(one.team.plain(), left)
-    return {**plain, "agents": {role: _of_its_own(plain, role) for role in plain.get("agents", {})}}
-
-
-def _of_its_own(plain: Mapping[str, Any], role: str) -> dict[str, Any]:
-    """An agent's settings, in a seat that is the team's."""
-    own = plain.get("agents", {}).get(role, {})
-    return {key: value for key, value in own.items() if key != "plays"}
+    plain = as_left(load_run(one.folder), one.team, place)
+    agents = {
+        role: {key: value for key, value in own.items() if key != "plays"}
+        for role, own in plain.get("agents", {}).items()
+    }
+    return {**plain, "agents": agents}
 
 
 def _returns(run: Run) -> dict[str, list[float]]:

@@ -140,7 +140,7 @@ class Team:
 
         own = folder_of(_SHARED if self.shared else role)
         try:
-            shutil.copytree(self.folder / own, into / folder_of(role), dirs_exist_ok=True)
+            shutil.copytree(self.folder / own, into / folder_of(role))
         except OSError as error:
             raise refused(into, error) from None
 
