@@ -215,16 +215,22 @@ class Reading:
         return [*args, *(keyword.value for keyword in keywords)]
 
     def _bind(self, target: ast.AST, value: ast.AST) -> None:
+        """Binds a value to its target, and what it changes: all that the target is a part of."""
+        self._bind_alone(target, value)
+        changed = _worked(value, target)  # one value for them all: a chain of n stays n nodes
+        while base := getattr(target, "value", None) or getattr(target, "func", None):
+            self._bind_alone(base, changed)
+            target = base
+
+    def _bind_alone(self, target: ast.AST, value: ast.AST) -> None:
         if isinstance(target, ast.Name | ast.Attribute):
-            self.bound[_name(target)].append(value)
+            values = self.bound[_name(target)]
+            values += [value] if values[-1:] != [value] else []
         elif isinstance(target, ast.Tuple | ast.List):
             parts = value.elts if isinstance(value, ast.Tuple) else []
             whole = len(parts) == len(target.elts)
             for i, part in enumerate(target.elts):
                 self._bind(part, parts[i] if whole else _worked(value))
-        base = getattr(target, "value", None) or getattr(target, "func", None)
-        if base is not None:
-            self._bind(base, _worked(value, target))
 
     def _hand_over(self, call: ast.Call) -> None:
         """Binds the arguments of a call to the parameters of main's own functions."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain
@@ -130,8 +131,18 @@ CODES = st.one_of(
 )
 
 
+@pytest.fixture(params=[1000, 2000])
+def recursion(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Python's own limit, and what torch's compiler raises it to for the rest of the process."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(request.param)
+    yield
+    sys.setrecursionlimit(before)
+
+
 @pytest.mark.parametrize("acting", ["sequential", "joint"])
 @pytest.mark.parametrize("what", UNWRITABLE)
+@pytest.mark.usefixtures("recursion")
 @pytest.mark.slow
 async def test_code_that_python_cannot_write_is_scored(
     tools: Tools, what: str, acting: str
