@@ -25,7 +25,7 @@ from benchmarks.peers.bucket_speed import module
 from benchmarks.quality.bucket_teams import ARCHETYPES, COMMON
 from benchmarks.stats import columns, over_seeds
 from orchestry.core.config import validate
-from orchestry.engine.neural import LEARNED, UNTRAINED, measure
+from orchestry.engine.neural import LEARNED, LIKELIEST, UNTRAINED, measure
 from orchestry.store.progress import progress
 from orchestry.task.registry import load_task
 from orchestry.task.setup import task_digests
@@ -107,13 +107,13 @@ def _mean(games: Sequence[Sequence[float]]) -> float:
 def row(scenario: str, lines: Sequence[Line]) -> dict[str, str]:
     """A scenario's cells; in bold the most. A scripted team's is the mean over the seeds' games."""
     own = module("experts").UPSTREAMS.get(scenario)
-    earned = [one["returns"][LEARNED] for one in lines]
+    learned = {team: [one["returns"][team] for one in lines] for team in (LEARNED, LIKELIEST)}
     means = {team: fmean(one["returns"][team] for one in lines) for team in lines[0]["returns"]}
     best = max(means, key=lambda team: means[team])
     texts = {team: f"{mean:.0f}" for team, mean in means.items()}
-    texts[LEARNED] = over_seeds(earned, ".0f")
+    texts |= {team: over_seeds(earned, ".0f") for team, earned in learned.items()}
     texts[best] = f"**{texts[best]}**"
-    names = {LEARNED: "PPO", **({own: "its expert"} if own else {})}
+    names = {LEARNED: "PPO", LIKELIEST: "PPO, likeliest", **({own: "its expert"} if own else {})}
     cells = {names.get(team, team): text for team, text in texts.items()}
     nights = f"{fmean(one['nights'] for one in lines):.0f}"
     return {"scenario": scenario, "nights": nights, "its expert": "", **cells}
@@ -125,7 +125,8 @@ def report(found: Mapping[tuple[str, int], Line], steps: int) -> str:
     by_name = {
         name: [line for (own, _), line in sorted(found.items()) if own == name] for name in names
     }
-    heads = ("scenario", "PPO", "nights", UNTRAINED, *COMMON, *ARCHETYPES, "its expert")
+    ours = ("PPO", "PPO, likeliest", "nights", UNTRAINED)
+    heads = ("scenario", *ours, *COMMON, *ARCHETYPES, "its expert")
     rows = [row(name, lines) for name, lines in by_name.items()]
     table = columns([{head: one[head] for head in heads} for one in rows], figures=False)
     missing = [name for name in module("scenario").names() if name not in names]
@@ -135,11 +136,11 @@ def report(found: Mapping[tuple[str, int], Line], steps: int) -> str:
         f"Mean return per agent over {GAMES} games that nobody has learned in, the same for all "
         f"teams of a seed; PPO after {steps:,} environment steps with the defaults of `ppo.*`, one "
         "policy for all four agents, learned from the team's mean reward; ± is half a 95 % "
-        "interval over seeds (Student's t). In bold the most. `nights`: the mean length of PPO's "
-        "games at the end of learning. Returns are sums over nights, so a team that lets a fire "
-        "burn on earns more where fires last. "
-        f"Seeds: {min(seeds.values())} to "
-        f"{max(seeds.values())} per scenario.{left}\n\n{table}\n\n"
+        "interval over seeds (Student's t). `PPO` draws its actions as it did while it learned; "
+        "`PPO, likeliest` takes the likeliest each time. In bold the most. `nights`: the mean "
+        "length of PPO's games at the end of learning. Returns are sums over nights, so a team "
+        "that lets a fire burn on earns more where fires last. "
+        f"Seeds: {min(seeds.values())} to {max(seeds.values())} per scenario.{left}\n\n{table}\n\n"
         f"Learning took {_speeds(found)} environment steps per second, on one core that other "
         "work shared."
     )

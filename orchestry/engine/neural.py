@@ -51,7 +51,7 @@ from orchestry.task.vector import Player, Script
 if TYPE_CHECKING:
     from orchestry.backends.ppo.learner import Learner, Played
 
-LEARNED, UNTRAINED = "learned", "untrained"
+LEARNED, LIKELIEST, UNTRAINED = "learned", "likeliest", "untrained"
 _RECENT = 100
 """Games of the running mean."""
 _NOTE_S = 10.0
@@ -78,8 +78,9 @@ def measure(
     trust: Trust = False,
 ) -> dict[str, list[list[float]]]:
     """Each agent's return in so many games, (games, agents), of teams by name: the `learned` one,
-    the `untrained` one, and scripted players by `scripts`. All play the same first evenings; seats
-    that don't learn are played by the run's opponents.
+    the same with its `likeliest` action each time, where the learned one draws; the `untrained`
+    one; and scripted players by `scripts`. All play the same first evenings; seats that don't learn
+    are played by the run's opponents.
 
     `changes` are nested like the config, such as another scenario in `options`. Raises ConfigError
     as `arena`, and where games have another shape than those that were learned in.
@@ -92,8 +93,8 @@ def measure(
     def played(name: str) -> list[list[float]]:
         on = found.games(games, "measured")
         own = (
-            policy_of(run, on, roles, seed)
-            if name == LEARNED
+            policy_of(run, on, roles, seed, name == LIKELIEST)
+            if name in (LEARNED, LIKELIEST)
             else policy_from(found.config.ppo, start, on, roles, seed)
             if name == UNTRAINED
             else found.player(name, found.learning, games, derive(seed, "measured", name))
@@ -104,7 +105,7 @@ def measure(
     import torch
 
     with _threads(torch, found.config.ppo.threads):
-        return {name: played(name) for name in (LEARNED, UNTRAINED, *scripts)}
+        return {name: played(name) for name in (LEARNED, LIKELIEST, UNTRAINED, *scripts)}
 
 
 def _as_now(run: Run, found: Arena, seats: tuple[int, ...], games: int, seed: int) -> Script:

@@ -142,7 +142,8 @@ def test_nights_of_two_phases_are_learned_measured_and_told_apart(tmp_path: Path
 def test_measured_teams_play_the_same_first_evenings(tmp_path: Path) -> None:
     run = train(_config(), tmp_path / "run")
     found = measure(run.folder, {}, 30, print, scripts=("always_rest", "random"))
-    assert found.keys() == {"learned", "untrained", "always_rest", "random"}
+    assert found.keys() == {"learned", "likeliest", "untrained", "always_rest", "random"}
+    assert found["likeliest"] != found["learned"]
     again = measure(run.folder, {}, 30, print, scripts=("always_rest", "random"))
     assert found == again
     easy = measure(run.folder, {"options": {"scenario": "easy"}}, 30, print)
@@ -228,7 +229,7 @@ def test_other_commands_say_that_they_do_not_take_such_a_run(tmp_path: Path) -> 
     assert code == 0, said
     (line,) = (line for line in said.splitlines() if line.startswith("{"))  # stdout; notes follow
     teams = json.loads(line)["teams"]
-    assert teams.keys() == {"learned", "untrained", "guard"}
+    assert teams.keys() == {"learned", "likeliest", "untrained", "guard"}
     assert len(teams["guard"]["by_agent"]) == 4
 
 

@@ -20,9 +20,10 @@ def test_a_run_is_kept_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     known = bucket_ppo.known(20_000)
     assert [known["sparse_heroics", seed] for seed in (0, 1)] == lines
     assert bucket_ppo.known(30_000) == {}, "of other settings"
-    assert lines[0]["returns"].keys() >= {"learned", "untrained", "guard", "sparse_hero"}
+    assert lines[0]["returns"].keys() >= {"learned", "likeliest", "guard", "sparse_hero"}
     text = bucket_ppo.report(known, 20_000)
     assert "sparse_heroics" in text
+    assert "PPO, likeliest" in text
     assert "Not played yet: default, easy" in text
     assert " ± " in text
     assert "Seeds: 2 to 2" in text
