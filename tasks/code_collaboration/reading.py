@@ -217,7 +217,7 @@ class Reading:
     def _bind(self, target: ast.AST, value: ast.AST) -> None:
         """Binds a value to its target, and what it changes: all that the target is a part of."""
         self._bind_alone(target, value)
-        changed = _worked(value, target)  # one value for them all: a chain of n stays n nodes
+        changed = _worked(value, target)  # one for all: each its own would hold the one before
         while base := getattr(target, "value", None) or getattr(target, "func", None):
             self._bind_alone(base, changed)
             target = base
@@ -225,7 +225,8 @@ class Reading:
     def _bind_alone(self, target: ast.AST, value: ast.AST) -> None:
         if isinstance(target, ast.Name | ast.Attribute):
             values = self.bound[_name(target)]
-            values += [value] if values[-1:] != [value] else []
+            if values[-1:] != [value]:  # once per chain, whose parts often share a name
+                values.append(value)
         elif isinstance(target, ast.Tuple | ast.List):
             parts = value.elts if isinstance(value, ast.Tuple) else []
             whole = len(parts) == len(target.elts)
