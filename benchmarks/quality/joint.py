@@ -59,9 +59,8 @@ SAMPLES = 8
 """Trajectories per test problem of a team that learned."""
 ADAPTERS: Mapping[str, Any] = {
     "device": "cpu",
-    "dtype": "bfloat16",
+    "dtype": "float32",
     "threads": 1,
-    "micro_tokens": 1024,
     "top_p": 1.0,
 }
 RATE = 1e-3

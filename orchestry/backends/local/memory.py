@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -85,34 +83,6 @@ def fitting(what: str) -> Iterator[None]:
             f"{what} do not fit into memory ({reason(error)}): free some, or choose a smaller "
             "base, learn.dtype=bfloat16 or learn.quantize=nf4"
         ) from None
-
-
-@contextmanager
-def mapped() -> Iterator[None]:
-    """In this context a CPU's tensors are given back to the system as soon as they are freed.
-
-    glibc's heap can't reuse the place of an aligned block for another of the same size (its bug
-    14581), so one micro-batch after the other would make it grow. Drawing stays on the heap: it
-    makes many large tensors for every token, and mapping each would cost time.
-    """
-    _map_from(_MAPPED_BYTES)
-    try:
-        yield
-    finally:
-        _map_from(_HEAP_BYTES)
-
-
-_MAPPED_BYTES = 400_000
-"""Below a layer's activations for some hundred tokens of a small model."""
-_HEAP_BYTES = 32 << 20
-"""The most that glibc's own threshold grows to."""
-_M_MMAP_THRESHOLD = -3
-
-
-def _map_from(size: int) -> None:
-    """Blocks from this size on are mapped one by one; other C libraries have no such setting."""
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, size)
 
 
 def release() -> None:

@@ -32,7 +32,7 @@ from orchestry.backends.local.full import check_memory, crewed, worn
 from orchestry.backends.local.importance import Weighing
 from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.magrpo import policy_loss
-from orchestry.backends.local.memory import MicroBatches, fitting, mapped, out_of_memory
+from orchestry.backends.local.memory import MicroBatches, fitting, out_of_memory
 from orchestry.backends.local.model import Base, load_base
 from orchestry.backends.local.optimizer import Step, TeamOptimizer
 from orchestry.backends.local.sampler import Beat, Drawn, Prompt, Sampler, still
@@ -177,7 +177,7 @@ class Trainer:
 
         If memory runs out, smaller micro-batches give the same sum.
         """
-        with explained(self.crews), self._training(), mapped():
+        with explained(self.crews), self._training():
             return self._micro.run(
                 lambda tokens: self._added_up(batch, olds, tokens), self.optimizer.drop
             )
@@ -325,8 +325,9 @@ def _check_tokenizers(crews: Sequence[Crew]) -> None:
             )
 
 
-ON_A_GPU, ON_A_CPU = 4096, 1024
-"""Tokens of a micro-batch."""
+ON_A_GPU, ON_A_CPU = 4096, 256
+"""Tokens of a micro-batch. On a CPU larger ones bring no speed, and glibc's heap grows with their
+tensors."""
 
 
 @dataclass(frozen=True, slots=True)

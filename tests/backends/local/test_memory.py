@@ -49,33 +49,6 @@ def said(code: str, folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_freed_tensors_go_back_to_the_system(tmp_path: Path) -> None:
-    code = """
-from orchestry.backends.local.memory import mapped
-
-def left():
-    text = Path("/proc/self/status").read_text()
-    return int(text.partition("RssAnon:")[2].split()[0]) / 1024
-
-def passes():  # of tensors of 1.5 MiB, between ones of 0.1 MiB that stay
-    before = left()
-    big, small = [], []
-    for _ in range(100):
-        big.append(torch.ones(384, 1024))
-        small.append(torch.ones(25, 1024))
-    del big
-    return left() - before
-
-with mapped():
-    print(passes())
-print(passes())
-"""
-    mapped, heap = map(float, said(code, tmp_path).split())
-    assert mapped < 30
-    assert heap > 100, "or the setting is not needed any more"
-
-
-@pytest.mark.slow
 def test_an_update_begins_again_with_smaller_micro_batches(tmp_path: Path) -> None:
     code = """
 small, plain = trainer(model, micro_tokens=1 << 16), trainer(model, micro_tokens=1 << 16)
