@@ -138,7 +138,7 @@ class LearnConfig(Frozen):
     the process may use. A resume keeps the number, since results depend on it in the last bits."""
     micro_tokens: Annotated[int | None, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(None, ge=64)
     """Most tokens in one forward and backward pass; a smaller number needs less memory. None: 4096
-    on a GPU, 256 on a CPU."""
+    on a GPU, 1024 on a CPU, where several prompts share a pass only up to 512."""
     evaluate_every: Annotated[int | None, Mark.RESUMABLE] = Field(None, ge=1)
     """Updates between two evaluations on dev; there is one before the first update too. None: no
     evaluations. The checkpoint with the highest dev reward is kept."""

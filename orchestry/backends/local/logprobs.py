@@ -86,18 +86,22 @@ def _without_gates() -> AbstractContextManager[None]:
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
-def micro_batches(groups: Sequence[Packed], max_tokens: int) -> Iterator[list[Packed]]:
-    """The groups in batches of at most `max_tokens`, padding included: rows x longest row.
+def micro_batches(
+    groups: Sequence[Packed], max_tokens: int, joined: int | None = None
+) -> Iterator[list[Packed]]:
+    """The groups in batches of at most `max_tokens`, padding included: rows x longest row; of
+    several groups only up to `joined` tokens, if that is less.
 
     A group that is too long is split, and its prompt is computed again for the other answers. A
     prompt and answer longer than `max_tokens` get their own batch. Answers keep their order.
     """
     batch: list[Packed] = []
     longest = 0
+    together = min(max_tokens, joined or max_tokens)
     for group in groups:
         for part in _parts(group, max_tokens):
             longest = max(longest, part.tokens)
-            if batch and longest * (len(batch) + 1) > max_tokens:
+            if batch and longest * (len(batch) + 1) > together:
                 yield batch
                 batch, longest = [], part.tokens
             batch.append(part)

@@ -258,6 +258,13 @@ def test_micro_batches_keep_order_and_bound() -> None:
     assert list(micro_batches([], 10)) == []
 
 
+def test_groups_share_a_pass_up_to_a_lower_bound_and_are_not_split_by_it() -> None:
+    groups = [group(0, 20, 10, 10, 10, 10), *(group(0, 20, 6) for _ in range(4))]
+    batches = list(micro_batches(groups, 100, joined=52))
+    assert batches == [groups[:1], groups[1:3], groups[3:]]
+    assert list(micro_batches(groups, 40, joined=52)) == list(micro_batches(groups, 40))
+
+
 def test_micro_batches_add_up_to_the_whole(two: tuple[Base, Adapters]) -> None:
     whole = completion_logprobs(*two, MIXED, T)
     parts = [
