@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from orchestry.core.errors import ConfigError
 from orchestry.core.seeds import derive
 from orchestry.core.types import TASK_ERROR, Message
-from orchestry.engine.winners import Choice, Lesson, lesson, named
+from orchestry.engine.winners import TIE, Choice, Lesson, lesson, named
 from orchestry.store.records import EpisodeRecord, GroupRecord, NodeRecord
 from orchestry.store.run import Run
 
@@ -103,7 +103,7 @@ def _pairs(
         for answers in by_prompt.values():
             ranked = sorted((_mean(equal) for equal in answers.values()), key=lambda o: -o.reward)
             for better, worse in zip(ranked[: len(ranked) // 2], ranked[::-1], strict=False):
-                if better.reward > worse.reward:
+                if better.reward - worse.reward > TIE:
                     yield Preference(better, worse)
 
 

@@ -26,6 +26,8 @@ BY: dict[By, str] = {
 }
 TOP = 0.2
 """The share of trajectories that win, as in `behaviors.top`."""
+TIE = 1e-9
+"""Rewards that differ by less are equal: their sums are rounded."""
 _NO_ANSWER = ("too_long", "refusal")
 """Endings of answers that no model gave."""
 
@@ -38,7 +40,7 @@ class Choice:
     top: float = TOP
     """Share of the trajectories, for each agent."""
     min_reward: float = 0.0
-    """A winner has at least this reward; one of 0 never wins."""
+    """A winner has at least this reward; one of 0 never wins, nor one whose worth is 0 or less."""
     seed: int = 0
     """Breaks ties."""
 
@@ -148,11 +150,16 @@ def winners(runs: Sequence[Run], choice: Choice) -> list[Lesson]:
         )
     if not found:
         raise ConfigError(
-            f"no trajectory of {named(runs)} wins by {choice.by} with a reward of at least "
-            f"{choice.min_reward:g} and above 0: lower --min-reward, raise --top, or name other "
-            "runs"
+            f"none of the best {choice.top:.0%} of trajectories of {named(runs)} has "
+            f"{_needed(choice)}: lower --min-reward, raise --top, choose another --by, or name "
+            "other runs"
         )
     return found
+
+
+def _needed(choice: Choice) -> str:
+    least = f"of at least {choice.min_reward:g}" if choice.min_reward > 0.0 else "above 0"
+    return f"a reward {least}" + ("" if choice.by == "reward" else f" and {choice.by} above 0")
 
 
 def named(runs: Sequence[Run]) -> str:
@@ -203,9 +210,8 @@ def _credit(record: EpisodeRecord, leaf: str, agent: str) -> float | None:
 
 
 def _wins(one: _Candidate, choice: Choice) -> bool:
-    relative = choice.by in ("advantage", "credit")
-    enough = one.leaf.score.total >= choice.min_reward and one.leaf.score.total > 0.0
-    return enough and (one.worth > 0.0 or not relative)
+    reward = one.leaf.score.total
+    return reward >= choice.min_reward and reward > 0.0 and one.worth > TIE
 
 
 def _lessons(one: _Candidate, agent: str) -> Iterator[Lesson]:

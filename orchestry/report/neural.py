@@ -16,9 +16,9 @@ from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.report.curves import QUARTER, Curve
 from orchestry.report.runs import Arm, Experiment, Salvaged
 from orchestry.report.text import counted, duration, inline, short, table
-from orchestry.store.journal import Learned, Stopped
+from orchestry.store.journal import Learned
 from orchestry.store.progress import Row
-from orchestry.store.summary import seconds
+from orchestry.store.summary import end_of, seconds
 
 T = TypeVar("T")
 RETURN, EVALUATION, GAMES = "episode/reward", "evaluation/reward", "train/total_episodes"
@@ -194,8 +194,8 @@ def _steps(run: Salvaged) -> str:
 
 def ended(run: Salvaged) -> str:
     """How its last process ended."""
-    last = run.events[-1]
-    return last.reason if isinstance(last, Stopped) else "it still runs, or was cut off"
+    end = end_of(run.events)
+    return end.reason if end else "it still runs, or was cut off"
 
 
 def saved(run: Salvaged) -> list[tuple[Learned, bool]]:

@@ -17,12 +17,12 @@ from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.report.measures import Measures, measured
 from orchestry.store import journal
 from orchestry.store.checkpoints import DISTILLED
-from orchestry.store.journal import Event, Learned, Opened, Stopped
+from orchestry.store.journal import Event, Learned, Opened
 from orchestry.store.measurements import BASELINES, EVALUATIONS, FORMS, Measurement
 from orchestry.store.progress import Row, readable
 from orchestry.store.records import EpisodeRecord, Summary
 from orchestry.store.run import Run, committed, committed_episodes, existing
-from orchestry.store.summary import books, summarise_journal
+from orchestry.store.summary import books, end_of, summarise_journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +180,7 @@ class Salvaged(Run):
         found = [*(self._unstepped() if self.neural else self._unplayed())]
         if self.failed:
             found.append(f"episodes that failed, and are in no figure: {len(self.failed)}")
-        last = self.events[-1].kind if self.events else None
-        if last != "stopped":
+        if end_of(self.events) is None:
             found.append("its process has not ended in order: it still runs, or was cut off")
         if self._written is None:
             instead = (
@@ -205,8 +204,8 @@ class Salvaged(Run):
         steps, asked = int(self.batches[-1]["steps"]), self.config["ppo"]["steps"]
         kept = max((e.state["steps"] for e in self.events if isinstance(e, Learned)), default=0)
         if steps < asked:
-            last = self.events[-1]
-            why = f", then it was {last.reason}" if isinstance(last, Stopped) else ""
+            end = end_of(self.events)
+            why = f", then it was {end.reason}" if end else ""
             yield f"{steps:,} of {asked:,} steps are played{why}"
         if kept < steps:
             yield f"its last checkpoint is of step {kept:,}: a resume plays what follows again"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from statistics import fmean
 from typing import Any
 
@@ -80,18 +81,18 @@ def back_up(tree: Tree[Any]) -> None:
 
 
 def _means(tree: Tree[Any], numbers: Mapping[NodeId, float]) -> dict[NodeId, float]:
-    """The mean of the leaves' numbers, in [0, 1], below each node that has some."""
-    sums = {id: (number, 1) for id, number in numbers.items()}
+    """The mean of the leaves' numbers, in [0, 1], below each node that has some. Sums are exact, so
+    that leaves which earn the same make equal means in any order."""
+    sums = {id: (Fraction(number), 1) for id, number in numbers.items()}
     for group in reversed(tree.groups):
         below = [sums[child] for child in group.children if child in sums]
         if below:
-            before, count = sums.get(group.parent, (0.0, 0))
+            before, count = sums.get(group.parent, (Fraction(), 0))
             sums[group.parent] = (
                 before + sum(total for total, _ in below),
                 count + sum(leaves for _, leaves in below),
             )
-    # a mean of ones may exceed one by a rounding error
-    return {id: min(1.0, total / leaves) for id, (total, leaves) in sums.items()}
+    return {id: float(total / leaves) for id, (total, leaves) in sums.items()}
 
 
 def group_values(tree: Tree[Any], group: Group) -> tuple[Source, tuple[float, ...]]:

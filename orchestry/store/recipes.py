@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import cast
 
 from orchestry.core.recipes import RecipeConfig, Step
-from orchestry.store.journal import Event, Learned, Stopped
+from orchestry.store.journal import Event, Learned
 from orchestry.store.measurements import EVALUATIONS, Measurement
 from orchestry.store.run import Run, read_config
+from orchestry.store.summary import end_of
 
 STAGES = "stages"
 TOOK = "took.json"
@@ -39,7 +40,8 @@ class Stage:
 
 def finished(events: list[Event]) -> bool:
     """Whether a run has come to its end."""
-    return bool(events) and isinstance(events[-1], Stopped) and events[-1].reason == "done"
+    end = end_of(events)
+    return end is not None and end.reason == "done"
 
 
 def stages_of(folder: Path, steps: tuple[Step, ...]) -> tuple[Stage, ...]:

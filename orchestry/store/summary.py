@@ -24,8 +24,10 @@ from orchestry.store.journal import (
     Learned,
     Lost,
     Opened,
+    Rated,
     Released,
     Reserved,
+    Stopped,
 )
 from orchestry.store.records import EpisodeRecord, Summary, UsageRecord
 
@@ -291,14 +293,21 @@ def _by_provider(usage: Iterable[UsageRecord]) -> dict[str, list[UsageRecord]]:
     return found if len(found) > 1 else {}
 
 
+def end_of(events: Sequence[Event]) -> Stopped | None:
+    """How the last process ended; None: it still runs, or was cut off. A person may have rated its
+    trajectories since."""
+    last = next((event for event in reversed(events) if not isinstance(event, Rated)), None)
+    return last if isinstance(last, Stopped) else None
+
+
 def seconds(events: Iterable[Event]) -> float:
-    """Wall-clock seconds of all processes, each from its opening to its last event."""
+    """Wall-clock seconds of all processes, each from its opening to its last event but ratings."""
     found, opened, last = 0.0, None, 0.0
     for event in events:
         if isinstance(event, Opened):
             found += last - opened if opened is not None else 0.0
             opened = last = event.at
-        else:
+        elif not isinstance(event, Rated):
             last = max(last, getattr(event, "at", last))
     return found + (last - opened if opened is not None else 0.0)
 

@@ -77,6 +77,14 @@ def test_by_rating_only_what_people_rated_can_win(run: Run, tmp_path: Path) -> N
     assert {one.problem for one in found} == {record.problem}
 
 
+def test_a_rating_of_zero_is_no_win(run: Run, tmp_path: Path) -> None:
+    copy = shutil.copytree(run.folder, tmp_path / "run")
+    with Store(copy) as store:
+        store.journal.append(Rated(episode=0, node=run.episodes[0].best, rating=0.0, at=0.0))
+    with pytest.raises(ConfigError, match="has a reward above 0 and rating above 0"):
+        winners([load_run(copy)], Choice(by="rating", top=1.0))
+
+
 def test_a_shared_first_move_counts_once(run: Run) -> None:
     found = winners([run], Choice(top=1.0))
     once = each_once(found)

@@ -11,7 +11,10 @@ import orchestry
 from orchestry.core.errors import ConfigError, StoreError
 from orchestry.report.measures import measured
 from orchestry.report.runs import Salvaged, read_experiments, run_labels
-from orchestry.store.run import Run
+from orchestry.store.journal import Rated
+from orchestry.store.recipes import finished
+from orchestry.store.run import Run, Store
+from orchestry.store.summary import seconds
 from tests.report.made import copied
 
 
@@ -55,6 +58,16 @@ def test_a_run_cut_off_says_how_far_it_came(folder: Path) -> None:
     assert experiment.missing[0] == "2 of 3 episodes are finished"
     assert "has not ended in order" in experiment.missing[1]
     assert "summary.json" in experiment.missing[2]
+
+
+def test_a_rating_after_its_end_leaves_a_run_finished(folder: Path, searched: Run) -> None:
+    with Store(folder) as store:
+        at = 1e12
+        store.journal.append(Rated(episode=0, node=searched.episodes[0].best, rating=1.0, at=at))
+    (experiment,) = read_experiments([folder])
+    assert not experiment.missing
+    assert finished(experiment.run.events)
+    assert seconds(experiment.run.events) < at / 2
 
 
 @pytest.mark.parametrize("name", ["journal.jsonl", "episodes.jsonl"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -108,12 +109,23 @@ def test_a_group_never_mixes_sources(root: Drawn) -> None:
             assert values == tuple(by_id[child].score for child in group.children)
 
 
-@given(st.lists(st.just(1.0), min_size=1, max_size=60))
-def test_a_tree_of_ones_is_worth_one(ones: list[float]) -> None:
-    children = tuple(Drawn(score, leaf=True) for score in ones)
+def worth(scores: Sequence[float]) -> float:
+    """What the state before leaves of these scores is worth."""
+    children = tuple(Drawn(score, leaf=True) for score in scores)
     tree, _ = planted(Drawn(0.0, False, tuple(range(len(children))), children))
     back_up(tree)
-    assert tree.root.number == 1.0
+    return tree.root.number
+
+
+@given(VALUES, st.integers(1, 60))
+def test_equal_leaves_are_worth_exactly_what_each_is(value: float, count: int) -> None:
+    assert worth([value] * count) == value
+
+
+@given(st.lists(VALUES, min_size=1, max_size=20), st.randoms())
+def test_a_mean_does_not_depend_on_the_order(scores: list[float], shuffler: Random) -> None:
+    other = shuffler.sample(scores, len(scores))
+    assert worth(scores) == worth(other)
 
 
 # --- the judge's part -----------------------------------------------------------------------------
