@@ -114,8 +114,10 @@ def _settled(config: RunConfig, stages: Stages) -> RunConfig:
 
 def _from_anywhere(config: RunConfig, plans: list[RunConfig]) -> RunConfig:
     """The config with full paths, for a resume from another folder."""
-    team, paths = _first(config), [str(path) for one in plans[:1] for path in one.task_path]
-    full: dict[str, Any] = {"task_path": paths} if paths else {}
+    team, full = _first(config), dict[str, Any]()
+    for plan in plans[:1]:
+        keys = [key for key in ("task_path", "options") if getattr(plan, key)]
+        full |= {key: plan.plain()[key] for key in keys}
     if team.weights is not None:
         full["learn"] = {"from": str(team.weights)}
     if team.library is not None:

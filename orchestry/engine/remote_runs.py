@@ -19,6 +19,7 @@ from orchestry.core.resolve import Mark, marks, merge, read_config_file
 from orchestry.engine.host import Report
 from orchestry.engine.remote import Each, Host
 from orchestry.task.registry import bundled, find_tasks, load_task
+from orchestry.task.setup import option_files
 from orchestry.task.vector import run_named
 
 VANISHED = 24
@@ -157,9 +158,7 @@ def _file_at(key: str, value: Any, options: Any) -> Path | None:
         return run_named(value)
     is_path = Mark.MOVABLE in marks(RunConfig, key) or key.endswith("fake.script")
     if section == "options":  # a bank may be a name or a file
-        is_path = isinstance(getattr(options, name, None), Path) or (
-            bool(path.suffix) and path.is_file()
-        )
+        is_path = name in option_files(options, {name: value})
     if not is_path or (not path.exists() and len(path.parts) == 1):  # a bundled library's name
         return None
     if not path.exists():

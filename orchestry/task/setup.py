@@ -29,7 +29,7 @@ class Setup:
     task: BaseTask[Any]
     problems: Sequence[Problem]
     digests: Mapping[str, str]
-    """Of the task's files: see task_digests."""
+    """Of the task's files: see task_digests; and of those that its options name."""
 
 
 def set_up(
@@ -43,8 +43,9 @@ def set_up(
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
     if fault := rubric_fault(task):
         raise TaskError(f"task {task.name}: its {fault}")
-    config = _with_shelf(config, task)
-    digests = task_digests(task)
+    files = option_files(task.options, config.options)
+    config = _with_shelf(_with_files(config, files), task)
+    digests = {**task_digests(task), **_file_digests(files)}
     _give_agents(task, config)
     config, task = arranged(config, seated(config, task, policy))
     task = thoughtful(config, task)
@@ -79,6 +80,29 @@ def task_digests(task: BaseTask[Any]) -> dict[str, str]:
     )
 
 
+def option_files(options: Any, given: Mapping[str, Any]) -> dict[str, Path]:
+    """The user's own files and folders that a task's options name: the option, and the full path.
+    An option that may be a name or a file, such as a bank, is a file if it has a suffix and is
+    there."""
+    found = {name: Path(str(value)).expanduser() for name, value in given.items() if value}
+    return {
+        name: path.absolute()
+        for name, path in found.items()
+        if isinstance(getattr(options, name, None), Path) or (path.suffix and path.is_file())
+    }
+
+
+def _file_digests(files: Mapping[str, Path]) -> dict[str, str]:
+    """Of each that is there, as `options.NAME`; the others the task refuses."""
+    found = dict[str, str]()
+    for name, path in files.items():
+        if path.is_dir():
+            found[f"options.{name}"] = folder_digest(path, _files(path))
+        elif path.is_file():
+            found[f"options.{name}"] = folder_digest(path.parent, [path])
+    return found
+
+
 def _files(folder: Path) -> Iterator[Path]:
     """Code and data: no documents, caches or hidden files."""
     for path in folder.rglob("*"):
@@ -86,6 +110,14 @@ def _files(folder: Path) -> Iterator[Path]:
         hidden = any(part.startswith((".", "__pycache__")) for part in parts)
         if path.is_file() and not hidden and path.suffix != ".md":
             yield path
+
+
+def _with_files(config: RunConfig, files: Mapping[str, Path]) -> RunConfig:
+    """The config with full paths in its options: a resume may come from another folder."""
+    if not files:
+        return config
+    full = {name: str(path) for name, path in files.items()}
+    return config.model_copy(update={"options": {**config.options, **full}})
 
 
 def _with_shelf(config: RunConfig, task: BaseTask[Any]) -> RunConfig:

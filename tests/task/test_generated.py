@@ -25,7 +25,7 @@ from orchestry.task import generated
 from orchestry.task.base import BaseTask
 from orchestry.task.code import best_constant, compare
 from orchestry.task.generated import compose
-from orchestry.task.generated.compose import SCHEMES, Composition, compositions, problem
+from orchestry.task.generated.compose import ALL, SCHEMES, Composition, compositions, problem
 from orchestry.task.generated.families import Item, Part, Use, families
 from orchestry.task.registry import load_task
 
@@ -153,9 +153,15 @@ def test_every_grade_and_scheme_is_in_train_and_in_test() -> None:
         assert set(schemes) == set(SCHEMES)
         assert min(schemes.values()) > len(found) / 8
         assert {1, 2, 3, 4} == {one.data["grade"] for one in found}
-    alone = generated.problems("train", helpers=0)
-    assert {1, 2, 3, 4} <= {one.data["grade"] for one in alone}
-    assert {one.data["scheme"] for one in alone if one.data["grade"] == 1} == {"alone"}
+@pytest.mark.slow
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_grade_and_scheme_of_functions_alone_is_in_every_split(split: Split) -> None:
+    found = generated.problems(split, helpers=0)
+    assert {1, 2, 3, 4, 5} == {one.data["grade"] for one in found}
+    schemes = Counter(one.data["scheme"] for one in found)
+    assert set(schemes) == set(ALL)
+    assert min(schemes.values()) > len(found) / 10
+    assert {one.data["scheme"] for one in found if one.data["grade"] == 1} == {"alone"}
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ def problems(
         graded = f" of grade {', '.join(map(str, grades))}" if grades else ""
         raise ConfigError(
             f"options.size={size} asks for {wanted} generated problems{graded} for {split}, and "
-            f"there are {len(found)}: lower it, or take more grades"
+            f"there are {len(found)}: {'lower it, or take more' if found else 'take other'} grades"
         )
     return tuple(found)
 
@@ -78,8 +78,12 @@ def _of(split: Split, seed: int, helpers: int) -> list[Composition]:
     whole = drawn(seed, split == "test", SCHEMES if helpers else ALL, helpers)
     if split == "test":
         return whole
-    dev = split == "dev"
-    return [made for i, made in enumerate(whole) if (i % _PER_DEV == _PER_DEV - 1) == dev]
+    dev, shift = split == "dev", not helpers
+    # schemes come in turn, and without helpers they are as many as _PER_DEV: each row of them
+    # gives dev the next one
+    places = (i + shift * (i // _PER_DEV) for i in range(len(whole)))
+    last = _PER_DEV - 1
+    return [made for i, made in zip(places, whole, strict=True) if (i % _PER_DEV == last) == dev]
 
 
 def _numbers(value: Any) -> Any:
