@@ -80,6 +80,28 @@ def _without(section: str, keys: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if key not in _LEFT[section]}
 
 
+def check_critics(backend: ApiBackend) -> None:
+    """Raises ConfigError if the weights that answer, or what stands in for them, would have to
+    judge or to write behaviours."""
+    behaviors = backend.config.behaviors
+    writes = behaviors.enabled and set(behaviors.propose or ()) - {"examples"}
+    for applies, provider, fix in (
+        (
+            backend.config.judge.enabled,
+            backend.bench.provider,
+            "can't judge: name another provider in judge.provider.name, or set judge.enabled=false",
+        ),
+        (
+            writes,
+            backend.author.provider,
+            "can't write behaviours: name another provider in behaviors.provider.name, or set "
+            "behaviors.propose=[examples]",
+        ),
+    ):
+        if applies and provider is backend.provider:
+            raise ConfigError(f"trained weights {fix}")
+
+
 class TrainedBackend(ApiBackend):
     """Backend api over the weights that backend local trained."""
 
@@ -94,7 +116,7 @@ class TrainedBackend(ApiBackend):
         folder: Path | None,
     ) -> None:
         super().__init__(config, task, environ, need_key, folder)
-        self._check_critics()
+        check_critics(self)
 
     def _opened(
         self,
@@ -133,27 +155,6 @@ class TrainedBackend(ApiBackend):
         if source is None or not self._knows((library := read_library(source)).model):
             return None
         return to_yaml(library.model_copy(update={"model": self.provider.model}))
-
-    def _check_critics(self) -> None:
-        """Raises ConfigError if the weights would have to judge or to write behaviours."""
-        behaviors = self.config.behaviors
-        writes = behaviors.enabled and set(behaviors.propose or ()) - {"examples"}
-        for applies, provider, fix in (
-            (
-                self.config.judge.enabled,
-                self.bench.provider,
-                "can't judge: name another provider in judge.provider.name, or set "
-                "judge.enabled=false",
-            ),
-            (
-                writes,
-                self.author.provider,
-                "can't write behaviours: name another provider in behaviors.provider.name, or set "
-                "behaviors.propose=[examples]",
-            ),
-        ):
-            if applies and provider is self.provider:
-                raise ConfigError(f"trained weights {fix}")
 
     @asynccontextmanager
     async def open(

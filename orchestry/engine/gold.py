@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from orchestry.core.concurrency import together
 from orchestry.core.errors import ConfigError
@@ -13,6 +14,7 @@ from orchestry.engine.winners import Lesson, lesson
 from orchestry.rollout.rollout import Rollout, task_rater
 from orchestry.rollout.schedule import Chains
 from orchestry.sandbox import open_sandbox
+from orchestry.task.base import BaseTask
 from orchestry.task.guard import task_boundary
 from orchestry.task.setup import Setup
 from orchestry.task.thinking import Thoughtful
@@ -43,23 +45,32 @@ def gold_lessons(
     return in_own_loop(_played(setup, team, note))
 
 
-async def _played(
-    setup: Setup, team: Mapping[str, Member], note: Callable[[str], None]
-) -> list[Lesson]:
-    config, golds = setup.config, list[tuple[Problem, Mapping[str, str]]]()
-    if isinstance(setup.task, Thoughtful):
+def gold_answers(
+    task: BaseTask[Any], problems: Sequence[Problem]
+) -> list[tuple[Problem, Mapping[str, str]]]:
+    """The problems that have gold, each with its agents' actions. Raises ConfigError if there is
+    none, or none that the agents could have said as they play."""
+    if isinstance(task, Thoughtful):
         raise ConfigError(
             "gold answers are actions, without what agents.ROLE.infer or agents.ROLE.chain has an "
             "agent say before them: leave both out, or learn from runs"
         )
-    for problem in setup.problems:
-        with task_boundary(setup.task, "gold", problem):
-            if (gold := setup.task.gold(problem)) is not None:
+    golds = list[tuple[Problem, Mapping[str, str]]]()
+    for problem in problems:
+        with task_boundary(task, "gold", problem):
+            if (gold := task.gold(problem)) is not None:
                 golds.append((problem, gold))
     if not golds:
         raise ConfigError(
-            f"task {config.task} has no gold answers on {config.split}: name runs to learn from"
+            f"task {task.name} has no gold answers on {problems[0].split}: name runs to learn from"
         )
+    return golds
+
+
+async def _played(
+    setup: Setup, team: Mapping[str, Member], note: Callable[[str], None]
+) -> list[Lesson]:
+    config, golds = setup.config, gold_answers(setup.task, setup.problems)
     async with open_sandbox(config.sandbox, allow_unsafe=config.allow_unsafe_code) as sandbox:
         rate = task_rater(setup.task, Tools(sandbox))
         rollouts = (

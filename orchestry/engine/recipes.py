@@ -16,10 +16,12 @@ from typing import Any, cast
 
 from filelock import FileLock, Timeout
 
+from orchestry.backends.api.backend import ApiBackend
 from orchestry.backends.library import IN_RUN, file_of
 from orchestry.backends.local.weights import Team as Weights
 from orchestry.backends.local.weights import team_of
 from orchestry.backends.prompted import KEPT
+from orchestry.backends.teams import check_critics
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, LockedError
 from orchestry.core.files import to_json, to_yaml, write_atomic
@@ -30,6 +32,7 @@ from orchestry.engine.changes import check_changes
 from orchestry.engine.distil import distil
 from orchestry.engine.evaluate import evaluate, held_out_config
 from orchestry.engine.examples import How
+from orchestry.engine.gold import gold_answers
 from orchestry.engine.run import prepare, resume, train
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, check_trust, of_run, remember
@@ -41,6 +44,7 @@ from orchestry.store.recipes import (
     finished,
     measured_before,
     measurements,
+    recipe_in,
     stages_of,
     weights_answer,
 )
@@ -50,7 +54,7 @@ from orchestry.store.summary import books
 Stages = tuple[Stage, ...]
 _OWN = ("recipe", "backend")
 """Keys that a stage's config has not, or has of its own."""
-_SEARCH = ("joint", "concurrency")
+_SEARCH = ("joint", "concurrency", "branch", "max_nodes")
 """Of `search`, the keys that backend local takes too."""
 _ADAPTERS = (
     *("rank", "alpha", "rslora", "targets", "dropout", "shared", "device", "dtype", "quantize"),
@@ -139,13 +143,10 @@ def resume_recipe(
     accept: bool = False,
 ) -> Run:
     """Goes on with the stage that was interrupted. `changes` are those of `resume`, without
-    `episodes`."""
-    check_changes(changes)
-    if fixed := [key for key, _ in leaves(changes) if key.partition(".")[0] in _FIXED]:
-        raise ConfigError(
-            f"{fixed[0]} can't be changed on the resume of a recipe, whose finished stages depend "
-            "on it: begin another recipe"
-        )
+    `episodes`; and all of `recipe.stages` for stages that have not begun."""
+    now = {key: value for key, value in changes.items() if key != "recipe"}
+    check_changes(now)
+    _check_fixed(changes, recipe_in(folder))
     config = of_run(folder, changes, trust, watch.note)
     stages = stages_of(folder, config.recipe.steps)
     config = _settled(config, stages)
@@ -153,7 +154,21 @@ def resume_recipe(
         check_trust(plan, folder, trust, changes)
     with _alone(folder):
         _write(config, folder)
-        return _go_on(config, stages, watch, changes, trust, accept)
+        return _go_on(config, stages, watch, now, trust, accept)
+
+
+def _check_fixed(changes: Mapping[str, Any], stages: Stages) -> None:
+    """Raises ConfigError for a change of what a finished or interrupted stage depends on."""
+    open_to = {str(one.number) for one in stages if not one.begun}
+    open_to |= {one.step for one in stages} - {one.step for one in stages if one.begun}
+    for key, _ in leaves(changes):
+        first, *rest = key.split(".")
+        if first in _FIXED and not (rest[:1] == ["stages"] and rest[1:2] and rest[1] in open_to):
+            raise ConfigError(
+                f"{key} can't be changed on the resume of a recipe, whose finished stages depend "
+                "on it: begin another recipe, or change recipe.stages.N of a stage that has not "
+                "begun"
+            )
 
 
 @contextmanager
@@ -229,7 +244,13 @@ def _distilled(
     given, how = distilling(config, stage, team)
     sources = [one.folder for one in _since_last(stages, stage)]
     begun = time.monotonic()
-    distil(sources, stage.folder, config=given, note=note, trust=trust, **how)
+    try:
+        distil(sources, stage.folder, config=given, note=note, trust=trust, **how)
+    except ConfigError as error:
+        raise ConfigError(
+            f"stage {stage.number} of the recipe, distil: {error} (its options are "
+            f"recipe.stages.{stage.number}.min_reward and so on; a resume takes them)"
+        ) from None
     took = to_json({"seconds": time.monotonic() - begun})
     write_atomic(stage.folder / TOOK, took.encode("utf-8"))
     return load_run(stage.folder)
@@ -300,7 +321,8 @@ def _given(config: RunConfig, stage: Stage) -> dict[str, Any]:
 
 def _api(plain: Mapping[str, Any], stage: Stage, team: Team) -> dict[str, Any]:
     found = {**plain, "backend": "api", "agents": _without(plain, "frozen")}
-    found["learn"] = {key: v for key, v in plain.get("learn", {}).items() if key != "from"}
+    for section, key in (("learn", "from"), ("search", "branch")):  # for gradients alone
+        found[section] = {k: v for k, v in plain.get(section, {}).items() if k != key}
     behaviors = {**plain.get("behaviors", {}), "enabled": stage.step == "prompts"}
     if team.weights is not None:
         found["provider"] = {"name": "local", "team": str(team.weights)}
@@ -400,7 +422,9 @@ def foreseen(config: RunConfig, stages: Stages, need_key: bool = True) -> dict[S
                     "the weights, and later stages play without them: leave out drop_behaviors"
                 )
             _check_frozen(config, stage)
-            prepare(examples.foreseen(given, how, bool(sources)), need_key=False)
+            plan = prepare(examples.foreseen(given, how, bool(sources)), need_key=False)
+            if how.get("gold"):
+                gold_answers(plan.task, plan.problems)
             continue
         plain = plain_of(config, stage, team)
         if unfit := [key for key, value in _PLAYED.items() if plain.get(key, value) != value]:
@@ -408,9 +432,14 @@ def foreseen(config: RunConfig, stages: Stages, need_key: bool = True) -> dict[S
                 f"a recipe teaches the task's team on its train problems: leave out {unfit[0]}"
             )
         own = "provider" in _given(config, stage)
-        if stage.step != "magrpo" and weights_answer(stages, stage) and not own:
+        here = stage.step != "magrpo" and weights_answer(stages, stage) and not own
+        if here:
             plain["provider"] = {"name": "fake"}
-        found[stage] = prepare(validate(plain), need_key=need_key).config
+        plan = prepare(validate(plain), need_key=need_key)
+        if here:
+            assert isinstance(plan.backend, ApiBackend), "the stage has backend api"
+            check_critics(plan.backend)
+        found[stage] = plan.config
         if stage.step == "magrpo" and found[stage].learn.method == "full":
             _check_alone(stages, stage)
     return found

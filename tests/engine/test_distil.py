@@ -389,7 +389,10 @@ def test_an_evaluation_is_refused(finished: Run, tmp_path: Path) -> None:
         ({"top": 0.0}, "top is 0: give a share"),
         ({"top": 1.5}, "top is 1.5: give a share"),
         ({"min_reward": 2.0}, "min-reward is 2"),
-        ({"min_reward": 1.0}, "none of the best 20% of trajectories of .*run has a reward of at least 1"),
+        (
+            {"min_reward": 1.0},
+            "none of the best 20% .*run has a reward of at least 1",
+        ),
         ({"by": "luck"}, "by is 'luck': choose one of reward"),
         ({"by": "rating"}, "nobody rated a trajectory"),
         ({"method": "ppo"}, "unknown method 'ppo'"),

@@ -153,6 +153,8 @@ def test_every_grade_and_scheme_is_in_train_and_in_test() -> None:
         assert set(schemes) == set(SCHEMES)
         assert min(schemes.values()) > len(found) / 8
         assert {1, 2, 3, 4} == {one.data["grade"] for one in found}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("split", SPLITS)
 def test_every_grade_and_scheme_of_functions_alone_is_in_every_split(split: Split) -> None:

@@ -21,11 +21,12 @@ import orchestry
 from orchestry.cli import app
 from orchestry.core.config import RunConfig, resolve, validate
 from orchestry.core.errors import ConfigError, LockedError
-from orchestry.engine.recipes import forecast
+from orchestry.engine.recipes import forecast, foreseen
 from orchestry.engine.run import prepare, resume
 from orchestry.report.recipes import Brought, brought, stages_table
+from orchestry.store.journal import Rated
 from orchestry.store.recipes import recipe_in, stages_of
-from orchestry.store.run import Run, load_run
+from orchestry.store.run import Run, Store, load_run
 from tests.backends.letters import adapters, turns
 from tests.engine.test_faults import serving
 
@@ -44,6 +45,10 @@ def sets(steps: str, model: str, tasks: Path, *more: str) -> list[str]:
         "recipe.stages.1.provider.name=fake",
         *more,
     ]
+
+
+WORDS = Path(__file__).parents[2] / "fixtures" / "tasks"
+GOLD = "recipe.stages.distil.gold=true"
 
 
 def recipe(steps: str, model: str, tasks: Path, *more: str) -> RunConfig:
@@ -232,6 +237,14 @@ def test_a_dry_run_names_every_part(model: str, tasks: Path, tmp_path: Path) -> 
         ("search", ["backend=api"], "leave out --backend"),
         ("search", ["split=test"], "on its train problems: leave out split"),
         ("search+magrpo", ["recipe.stages.magrpo.baseline=fixed"], "leave out baseline"),
+        ("search+distil+search", ["judge.enabled=true"], "trained weights can't judge"),
+        (
+            "search+distil+prompts",
+            ["behaviors.propose=[rules]", "behaviors.provider.name=auto"],
+            "trained weights can't write behaviours",
+        ),
+        ("search+distil", [GOLD, f"task_path=[{WORDS}]", "task=words"], "has no gold answers on train"),
+        ("search+distil", [GOLD, "agents.left.infer=true"], "gold answers are actions"),
     ],
 )
 def test_a_recipe_that_can_not_be_played_is_refused_before_anything_is(
@@ -259,6 +272,33 @@ def test_a_resume_that_is_refused_changes_nothing(whole: Path, tmp_path: Path) -
     with FileLock(copy / "recipe.lock"), pytest.raises(LockedError, match="by another process"):
         resume(copy, {"budget": {"usd": 1.0}})
     assert (copy / "config.yaml").read_bytes() == before
+
+
+def test_a_stage_that_has_not_begun_takes_other_settings(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    """A distillation of ratings waits for the person who rates the search before it."""
+    run, by = tmp_path / "run", "recipe.stages.distil.by=rating"
+    asked = recipe("search+distil", model, tasks, by, "recipe.samples=0")
+    with pytest.raises(ConfigError, match=r"stage 2 .*nobody rated .*recipe\.stages\.2\."):
+        orchestry.train(asked, run)
+    record = (searched := stage(run, "1-search")).episodes[0]
+    with Store(searched.folder) as store:
+        store.journal.append(Rated(episode=0, node=record.best, rating=1.0, at=time.time()))
+    other = {"recipe": {"stages": {"2": {"min_reward": 1.0, "epochs": 1}}}}
+    with pytest.raises(ConfigError, match="none of the best 100%"):
+        resume(run, other)
+    with pytest.raises(ConfigError, match="can't be changed on the resume of a recipe"):
+        resume(run, {"recipe": {"stages": {"search": {"seed": 3}}}})
+    other["recipe"]["stages"]["2"]["min_reward"] = 0.0
+    assert resume(run, other).folder.name == "2-distil"
+
+
+def test_a_tree_of_samples_is_handed_to_gradients(model: str, tasks: Path, tmp_path: Path) -> None:
+    tree = ("search.branch=tree", "search.max_nodes=9")
+    config = recipe("search+magrpo", model, tasks, *tree)
+    _, found = foreseen(config, stages_of(tmp_path, config.recipe.steps)).values()
+    assert (found.search.branch, found.search.max_nodes) == ("tree", 9)
 
 
 def test_models_of_an_api_are_no_bases(model: str, tasks: Path, tmp_path: Path) -> None:
