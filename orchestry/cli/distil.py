@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,7 +193,7 @@ def _told(found: Distilled) -> str:
         [
             *lines,
             f"  {found.run}: `orchestry evaluate {found.run}` measures the team, and",
-            f"  `orchestry run --backend local --task {found.task} --model {found.base} --set "
-            f"learn.from={found.folder}` trains it on",
+            f"  `orchestry run --config {shlex.quote(str(found.run / 'config.yaml'))} --set "
+            f"learn.enabled=true --set learn.from={shlex.quote(str(found.folder))}` trains it on",
         ]
     )

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from orchestry.backends.local.card import Card, fenced, generation
 from orchestry.backends.local.model import EMBEDDED, load_base, loadable, require_local
+from orchestry.backends.local.weights import ADAPTER, FULL
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, StoreError, reason, unknown
 from orchestry.core.files import new_folder, to_json
@@ -25,9 +26,7 @@ from orchestry.store.journal import Learned
 from orchestry.store.measurements import evaluation_folders
 from orchestry.store.run import Run, check_texts, load_run
 
-_FULL = "full_digests.json"
-"""Beside each copy of a base whose weights are all trained."""
-_CONFIG, _BASE = "adapter_config.json", "base_model_name_or_path"
+_BASE = "base_model_name_or_path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +188,7 @@ def _adapters(
     run: Run, learned: Learned, config: RunConfig, agents: Sequence[str]
 ) -> tuple[Adapter, ...]:
     """The adapters that learned, or those of `agents`; raises ConfigError for a missing one."""
-    kind = _FULL if config.learn.method == "full" else _CONFIG
+    kind = FULL if config.learn.method == "full" else ADAPTER
     folders = sorted(checkpoint(run, learned).glob(f"*/{kind}"))
     found = {unquote(path.parent.name): path.parent for path in folders}
     if config.learn.shared:
@@ -215,15 +214,15 @@ def _refuse_merge(merge: bool) -> None:
 
 
 def _adapter(folder: Path, agents: tuple[str, ...], run: RunConfig) -> Adapter:
-    if (folder / _FULL).is_file():
+    if (folder / FULL).is_file():
         return Adapter(folder, agents, {}, str(_facts(folder).get("name")))
     try:
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        config = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise ValueError("it holds no keys and values")
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"{folder / _CONFIG} can't be read ({reason(error)}): restore it from a copy, or "
+            f"{folder / ADAPTER} can't be read ({reason(error)}): restore it from a copy, or "
             "export another checkpoint"
         ) from None
     base, own = str(config[_BASE]), run.agents.get(agents[0])
@@ -234,10 +233,10 @@ def _adapter(folder: Path, agents: tuple[str, ...], run: RunConfig) -> Adapter:
 
 def _facts(folder: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads((folder / _FULL).read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads((folder / FULL).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"{folder / _FULL} can't be read ({reason(error)}): restore it from a copy, or export "
+            f"{folder / FULL} can't be read ({reason(error)}): restore it from a copy, or export "
             "another checkpoint"
         ) from None
     return found
@@ -291,7 +290,7 @@ def _source(adapter: Adapter, merge: bool, note: Callable[[str], None]) -> str:
                 f"{gone}: put it back, say where it is now with `orchestry resume {run} --set "
                 "provider.model=FOLDER`, or leave out --merge to export adapters"
             )
-        note(f"{gone}: name its new place in the exported {_CONFIG}, as {_BASE}")
+        note(f"{gone}: name its new place in the exported {ADAPTER}, as {_BASE}")
     return adapter.base
 
 
@@ -321,13 +320,13 @@ def _copy(adapter: Adapter, folder: Path, source: str) -> None:
     """Copies the adapter, with a base name that transformers finds."""
     _need_room(folder, sum(file.stat().st_size for file in adapter.folder.iterdir()))
     shutil.copytree(adapter.folder, folder)
-    (folder / _CONFIG).write_text(to_json({**adapter.config, _BASE: source}), encoding="utf-8")
+    (folder / ADAPTER).write_text(to_json({**adapter.config, _BASE: source}), encoding="utf-8")
 
 
 def _copy_whole(adapter: Adapter, folder: Path, options: Mapping[str, Any]) -> None:
     """Copies a whole model, with the run's sampling settings."""
     _need_room(folder, sum(file.stat().st_size for file in adapter.folder.iterdir()))
-    shutil.copytree(adapter.folder, folder, ignore=shutil.ignore_patterns(_FULL))
+    shutil.copytree(adapter.folder, folder, ignore=shutil.ignore_patterns(FULL))
     file = folder / "generation_config.json"
     given = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     file.write_text(to_json({**given, **options}), encoding="utf-8")

@@ -39,6 +39,11 @@ LEARNING = {
     "flat": "share of problems whose trajectories all earned the same",
     "kl": "KL to the base, nats per token (k3 estimate)",
     "clipped": "share of ratios outside learn.clip",
+    "ratio": "probability of a drawn token by the learner over that by its server",
+    "ratio_clipped": "share of these ratios above learn.importance",
+    "value_loss": "the critic's mean squared error",
+    "value_explained": "share of the returns' variance that the critic explains",
+    "tokens_per_s": "tokens drawn per second",
 }
 """The figures of an update of weights that say what its answers were like, and their meanings; see
 backends.local.diagnostics."""

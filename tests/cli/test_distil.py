@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def test_a_run_is_distilled_and_trained_on(cli: CommandLine, tmp_path: Path) -> 
     sets = [arg for one in plain for arg in ("--set", one)]
     assert cli("run", *sets, "--run-dir", "run").code == 0
     small = ("--set", "learn.rank=4", "--set", "learn.alpha=8", "--set", "learn.threads=1")
+    large = ("--set", "learn.rank=16", "--set", "learn.alpha=32", "--run-dir", "other")
     dry = cli("distil", "run", *small, "--top", "0.5", "--dry-run")
     assert (dry.code, dry.err) == (0, "")
     count = re.match(r"left: (\d+) examples, \d+ tokens to learn", dry.out)
@@ -41,8 +43,11 @@ def test_a_run_is_distilled_and_trained_on(cli: CommandLine, tmp_path: Path) -> 
     assert cli("run", *sets, *learned, "--run-dir", "next").code == 0
     assert cli("export", "out", "--json").code == 0
     again = cli("distil", "run", *small, "--epochs", 1, "--into", "plain")
-    ours = f"--task letters --model {model} --set learn.from=plain/checkpoints/000001"
-    assert ours in again.out
+    (told_command,) = re.findall(r"`orchestry (run .*)`", again.out)
+    assert cli(*shlex.split(told_command), "--episodes", 2, "--run-dir", "on").code == 0
+    other = cli("run", *sets, "--set", "learn.from=plain/checkpoints/000001", *large)
+    other.failed(2, "than learn.rank=16, learn.alpha=32: --set learn.rank=4 --set learn.alpha=8")
+    assert not Path("other").exists()
     assert "0 episodes, 1 update" in cli("report", "out").out
     assert cli("ask", "out", "say 1").code == 0
     cli("distil", "out").failed(2, "out has no finished trajectory")

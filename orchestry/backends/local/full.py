@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from orchestry.backends.local.adapters import ATTENTION, SHARED, Adapters, folder_of
 from orchestry.backends.local.model import Base, base_digest, quiet
+from orchestry.backends.local.weights import FULL
 from orchestry.core.digests import file_digest
 from orchestry.core.errors import ConfigError, StoreError, reason
 from orchestry.core.files import to_json
@@ -29,8 +30,6 @@ from orchestry.core.seeds import derive
 from orchestry.core.types import Member
 
 WEIGHTS = "model.safetensors"
-FACTS = "full_digests.json"
-"""Beside each saved copy: digests of its weights, and of the base that it began as."""
 _COPIES = 4
 """Numbers kept per weight: itself, its gradient, and AdamW's two moments."""
 
@@ -85,7 +84,7 @@ class FullWeights(Adapters):
             "base": base_digest(self.base.name),
             WEIGHTS: file_digest(own / WEIGHTS),
         }
-        (own / FACTS).write_text(to_json(facts), encoding="utf-8")
+        (own / FULL).write_text(to_json(facts), encoding="utf-8")
 
     def load(self, folder: Path, any_base: bool = False) -> None:
         """Reads what `save` wrote; after an error no weight is changed.
@@ -94,7 +93,7 @@ class FullWeights(Adapters):
         another base (compared by content; not compared with `any_base`) or of another shape.
         """
         own = folder / self._folder
-        if not (own / FACTS).is_file():
+        if not (own / FULL).is_file():
             raise StoreError(
                 f"{folder} holds no full weights of {self._folder}: name a checkpoint of a team "
                 "of the same agents that learned with learn.method=full, or set learn.method=lora"
@@ -129,7 +128,7 @@ def _read(own: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     file = own / WEIGHTS
     try:
-        facts: dict[str, Any] = json.loads((own / FACTS).read_text(encoding="utf-8"))
+        facts: dict[str, Any] = json.loads((own / FULL).read_text(encoding="utf-8"))
         sound = facts.get(WEIGHTS) == file_digest(file)
         state: dict[str, Tensor] = load_file(file) if sound else {}
     except (OSError, ValueError, AttributeError, SafetensorError) as error:

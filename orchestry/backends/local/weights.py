@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 START = "start"
 """A run's copy of the adapters that it began with."""
-_CONFIG, _FACTS, _SHARED = "adapter_config.json", "adapter_digests.json", "shared"
+ADAPTER, FULL = "adapter_config.json", "full_digests.json"
+"""The file that an agent's folder has with an adapter, and with weights that are all trained."""
+_FACTS, _SHARED = "adapter_digests.json", "shared"
 _TEMPLATE_TOKENS = 64  # upper bound on what a chat template adds per message
 _GATHER_S = 0.01
 """Calls that arrive within this time of each other are drawn in one batch."""
@@ -128,7 +130,7 @@ class Team:
         try:
             for old in (part, kept):
                 shutil.rmtree(old, ignore_errors=True)
-            for file in self.folder.glob(f"*/{_CONFIG}"):
+            for file in self.folder.glob(f"*/{ADAPTER}"):
                 shutil.copytree(file.parent, part / file.parent.name)
             part.replace(kept)
         except OSError as error:
@@ -170,9 +172,15 @@ def team_of(place: Path) -> Team:
             )
         learned = chosen_update(run, None)
         folder = checkpoint(run, learned) if learned else place / START
-    found = {unquote(path.parent.name): path for path in sorted(folder.glob(f"*/{_CONFIG}"))}
+    found = {unquote(path.parent.name): path for path in sorted(folder.glob(f"*/{ADAPTER}"))}
     if not found:
         what = "holds no adapters" if folder.is_dir() else "is not a folder here"
+        if any(folder.glob(f"*/{FULL}")):
+            raise ConfigError(
+                f"{place} holds full weights (learn.method=full), and only adapters can be taken "
+                "over here: give a run that trained adapters; full weights go on with "
+                "`orchestry run --backend local --set learn.method=full --set learn.from=...`"
+            )
         why = "has no update yet, and no adapters to start from" if folder != place else what
         raise ConfigError(
             f"provider local: {place} {why}: give a run of backend local that learned, or a "

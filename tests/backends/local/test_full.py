@@ -14,7 +14,9 @@ pytest.importorskip("peft")
 from pydantic import ValidationError
 
 import orchestry
-from orchestry.backends.local.full import FACTS, WEIGHTS, FullWeights, check_memory
+from orchestry.backends.local.full import WEIGHTS, FullWeights, check_memory
+from orchestry.backends.local.weights import FULL as FACTS
+from orchestry.backends.local.weights import team_of
 from orchestry.core.errors import ConfigError, StoreError
 from orchestry.core.learning import LearnConfig
 from orchestry.engine.export import export
@@ -111,8 +113,10 @@ def test_another_run_starts_from_the_weights(
     run = orchestry.train(config(model, tasks, *FULL, source, "episodes=4"), tmp_path / "run")
     assert len(learned(run)) == 1
     assert (run.folder / "start" / "left" / WEIGHTS).is_file()
-    with pytest.raises(ConfigError, match="holds no adapters"):
+    with pytest.raises(ConfigError, match=r"holds no adapters, but full weights \(learn\.method="):
         orchestry.train(config(model, tasks, source), tmp_path / "lora")
+    with pytest.raises(ConfigError, match=r"holds full weights .* only adapters can be taken over"):
+        team_of(whole.folder)
 
 
 def test_what_is_damaged_or_of_another_base_is_refused(model: str, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def sets(steps: str, model: str, tasks: Path, *more: str) -> list[str]:
     ]
 
 
-WORDS = Path(__file__).parents[2] / "fixtures" / "tasks"
+WORDS = (f"task_path=[{Path(__file__).parents[2] / 'fixtures' / 'tasks'}]", "task=words")
 GOLD = "recipe.stages.distil.gold=true"
 
 
@@ -243,7 +243,7 @@ def test_a_dry_run_names_every_part(model: str, tasks: Path, tmp_path: Path) -> 
             ["behaviors.propose=[rules]", "behaviors.provider.name=auto"],
             "trained weights can't write behaviours",
         ),
-        ("search+distil", [GOLD, f"task_path=[{WORDS}]", "task=words"], "has no gold answers on train"),
+        ("search+distil", [GOLD, *WORDS], "has no gold answers on train"),
         ("search+distil", [GOLD, "agents.left.infer=true"], "gold answers are actions"),
     ],
 )
