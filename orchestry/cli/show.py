@@ -53,12 +53,12 @@ def finish_recipe(last: Run, *, as_json: bool) -> int:
     """Shows what the stages of a recipe brought, from the run that ended it; returns the exit
     code."""
     folder = next(place.parent for place in last.folder.absolute().parents if place.name == STAGES)
-    said = list(stages_said(brought(folder)))
-    done = finished(last.events)
+    found, done = brought(folder), finished(last.events)
     if as_json:
-        typer.echo(json.dumps({"run_dir": str(folder), "done": done, "stages": said}))
+        stages = [one.plain() for one in found]
+        typer.echo(json.dumps({"run_dir": str(folder), "done": done, "stages": stages}))
     else:
-        for sentence in said:
+        for sentence in stages_said(found):
             typer.echo(fitted(plain(sentence), hang=2))
         typer.echo(f"orchestry {'report' if done else 'resume'} {folder}")
     return 0 if done else EXIT_CODES[last.summary.stopped]

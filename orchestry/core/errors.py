@@ -122,13 +122,16 @@ def too_long(error: OSError) -> ConfigError:
 
 def reason(error: BaseException) -> str:
     """An error's text for our messages: its first line, at most 300 characters. For a validation
-    error: the first wrong field, and what is wrong with it."""
+    error: the first wrong field, and what is wrong with it. Of what was found only a number is
+    said: a text might be a key."""
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        return f"{place}: {first['msg']}"[:300] if place else first["msg"][:300]
+        first = error.errors(include_url=False)[0]
+        place, found = ".".join(map(str, first["loc"])), first["input"]
+        said = first["msg"].removeprefix("Value error, ")
+        said += f", found {found}" if isinstance(found, int | float) else ""
+        return (f"{place}: {said}" if place else said)[:300]
     try:
         return (str(error).splitlines() or ["no message"])[0][:300]
     except Exception:  # the error's own __str__ raises

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestry.core.recipes import RecipeConfig
 from orchestry.report.held_out import shows_gain
@@ -45,6 +46,15 @@ class Brought:
         """For a table."""
         left = "" if self.state == "done" else f" ({self.state})"
         return f"{self.stage.number} {self.stage.step}{left}"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON data; rewards on the problems that measure, with their intervals."""
+        found: dict[str, Any] = {"run_dir": str(self.stage.folder), "step": self.stage.step}
+        found |= {"state": self.state, "calls": self.calls, "usd": self.usd}
+        found["seconds"] = self.seconds
+        for name, run in (("before", self.before), ("after", self.after)):
+            found[name] = _measures(run).reward.plain() if run else None
+        return {**found, "change": self.change.plain() if self.change else None}
 
 
 def brought(folder: Path) -> list[Brought]:

@@ -121,8 +121,9 @@ class CodeCollaboration(BaseTask[Work]):
         for name in HELPERS[: own.helpers]:
             if any(f"{name}_signature" not in problem.data for problem in found):
                 raise errors.ConfigError(
-                    f"options.helpers={own.helpers}: bank {own.bank} has problems without a part "
-                    f"for {name}: take options.bank=generated, or leave out options.helpers"
+                    f"bank {own.bank} has problems without a part for {name} ({name}_signature), "
+                    f"and the team has {own.helpers} beside main: take options.bank=generated, or "
+                    "lower options.helpers"
                 )
         return found
 

@@ -12,4 +12,5 @@ class Options(generated.Bank):
     """The settings of the code review task. Grade 1 is one expression, 5 dynamic programming."""
 
     helper: ClassVar[bool] = False
+    needs: ClassVar[Sequence[str]] = ("entry_point", "signature", "example", "tests", "reference")
     hubs: ClassVar[Sequence[str]] = ("humaneval",)

@@ -127,7 +127,8 @@ class LocalBackend(Backend):
                 f"all agents of task {task.name} are frozen, so nobody would learn: take "
                 "agents.ROLE.frozen away from one, or play them in backend api"
             )
-        cold = [role for role, one in team.items() if one.temperature == 0 and not one.frozen]
+        greedy = self.config.learn.top_k == 1
+        cold = [r for r, one in team.items() if not one.frozen and (greedy or one.temperature == 0)]
         if self.config.search.branch == "tree" and self.every is not None:
             problems = task.problems(self.config.split)
             k, most = self.config.learn.samples, self.config.search.max_nodes
@@ -135,8 +136,8 @@ class LocalBackend(Backend):
             self._dev_share = k * tree.stages / tree.nodes
         if cold and self.every is not None:
             raise ConfigError(
-                f"{', '.join(cold)} would answer at temperature 0, and learns only from answers "
-                "that differ: set it above 0, or learn.enabled=false"
+                f"{', '.join(cold)} would answer at {'learn.top_k=1' if greedy else 'temperature 0'}"
+                ", and learns only from answers that differ: set it higher, or learn.enabled=false"
             )
 
     def _check_judge(self) -> None:

@@ -111,6 +111,8 @@ class Bank(Frozen):
     """The data sets that the task takes problems from."""
     helper: ClassVar[bool] = True
     """Whether generated problems are for two, a helper and main."""
+    needs: ClassVar[Sequence[str]] = ()
+    """The keys of `data` that every problem of a file must have."""
     bank: str = "own"
     """The problems: `own` (beside the task), `generated` (by a program), the name of a data set
     that the task reads, or a file of problems in the task's own format."""
@@ -162,7 +164,14 @@ class Bank(Frozen):
         if self.bank in self.hubs:
             return self.graded(of_hub(self.bank, self.path, split))
         path = (self.path or beside) if self.bank == "own" else Path(self.bank)
-        return self.graded(datasets.own(path, split, self.hubs))
+        found = datasets.own(path, split, self.hubs)
+        for one in found:
+            if lacking := [key for key in self.needs if key not in one.data]:
+                raise ConfigError(
+                    f"{path}: problem {one.id} has no {', '.join(lacking)} in its data: give "
+                    "problems of this task, such as `orchestry tasks generate` writes"
+                )
+        return self.graded(found)
 
     def graded(self, found: Sequence[Problem]) -> Sequence[Problem]:
         """Those of the grades asked for."""

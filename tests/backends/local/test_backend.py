@@ -265,6 +265,7 @@ def test_non_finite_numbers_stop_the_run_and_the_batch_is_kept(
         (["credit.share=0.1"], "its replays are learn.credit=replay: leave out credit.share"),
         (["agents.left.temperature=0"], "left would answer at temperature 0"),
         (["sampling.temperature=0"], "left, right would answer at temperature 0"),
+        (["learn.top_k=1"], r"left, right would answer at learn\.top_k=1, and learns only"),
     ],
 )
 def test_what_it_would_not_read_is_refused_before_anything_is_written(

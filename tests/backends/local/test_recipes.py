@@ -106,6 +106,12 @@ def test_the_report_shows_what_each_stage_brought(whole: Path, tmp_path: Path) -
 def test_a_finished_recipe_plays_nothing_again(whole: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(whole, tmp_path / "run"))
     before = {path: path.read_bytes() for path in copy.rglob("journal.jsonl")}
+    said = CliRunner().invoke(app, ["resume", str(copy), "--json"])
+    told = json.loads(said.stdout)
+    assert told["done"]
+    assert [one["step"] for one in told["stages"]] == ["search", "distil", "magrpo", "search"]
+    assert told["stages"][2]["calls"] == 4 * 4 * 2
+    assert told["stages"][1]["change"] == brought(copy)[1].plain()["change"]
     assert resume(copy).folder == copy / "stages" / "4-search"
     assert {path: path.read_bytes() for path in copy.rglob("journal.jsonl")} == before
 
