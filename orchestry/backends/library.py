@@ -472,7 +472,7 @@ def read_library(path: Path) -> Library:
             raise ValueError("it holds no keys and values")
         return Library.model_validate(raw)
     except ValidationError as error:
-        why = reason(error).replace("Value error, ", "", 1)
+        why = reason(error)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise too_long(error) from None

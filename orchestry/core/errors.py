@@ -127,8 +127,8 @@ def reason(error: BaseException) -> str:
 
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        return f"{place}: {first['msg']}"[:300] if place else first["msg"][:300]
+        place, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        return f"{place}: {said}"[:300] if place else said[:300]
     try:
         return (str(error).splitlines() or ["no message"])[0][:300]
     except Exception:  # the error's own __str__ raises
