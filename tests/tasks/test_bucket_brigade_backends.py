@@ -79,7 +79,7 @@ def by_local(sets: list[str], answer: Says, folder: Path) -> Run:
             "backend=local",
             model,
             f"learn.vllm_url={server.url}",
-            "learn.group_size=1",
+            "learn.group_size=2",
             "learn.top_p=1",
             "learn.threads=1",
         )
