@@ -60,8 +60,9 @@ def settings(scenario: str, steps: int) -> str:
     whole = validate(config(scenario, 0, steps)).ppo.model_dump(mode="json")
     plain = {name: whole[name] for name in LEARNS}
     digests = task_digests(load_task("bucket_brigade"))
-    rules = {name: digests[f"task/{name}.py"] for name in ("kernel", "scenario", "game", "experts")}
-    text = json.dumps([plain, rules, GAMES], sort_keys=True)
+    rules = {name: digests[f"task/{name}.py"] for name in ("kernel", "game", "experts")}
+    numbers = module("scenario").scenario(scenario, {}).model_dump(mode="json", exclude={"about"})
+    text = json.dumps([plain, rules, numbers, GAMES], sort_keys=True)
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 

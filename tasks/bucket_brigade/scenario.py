@@ -61,12 +61,26 @@ class Scenario(Frozen):
     def _playable(self) -> Self:
         homes = self.agent_home_positions
         if homes and len(homes) != self.num_agents:
-            raise ValueError(f"agent_home_positions: {len(homes)} homes, {self.num_agents} agents")
-        if any(not 0 <= home < self.num_houses for home in homes):
-            raise ValueError(f"agent_home_positions: houses are 0 to {self.num_houses - 1}")
+            raise ValueError(
+                f"agent_home_positions has {len(homes)} homes for {self.num_agents} agents: give "
+                "each agent one"
+            )
+        if wrong := [home for home in homes if not 0 <= home < self.num_houses]:
+            raise ValueError(
+                f"agent_home_positions has house {wrong[0]}: give houses from 0 to "
+                f"{self.num_houses - 1}"
+            )
+        if self.extinguish_mode == "continuous" and not self.suppression_per_worker:
+            raise ValueError(
+                "suppression_per_worker is 0, so with extinguish_mode=continuous no fire can be "
+                "put out: give more, such as 0.5"
+            )
         low, high = self.bounds
         if low >= high:
-            raise ValueError("all rewards, penalties and costs are 0: nothing can be learned")
+            raise ValueError(
+                "all rewards, penalties and costs are 0, so nothing can be learned: give one, such "
+                "as team_reward_house_survives=100"
+            )
         return self
 
     @property
@@ -87,15 +101,26 @@ class Scenario(Frozen):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """A team's mean reward per night if all houses are ruined and all work, and if all are safe
-        and all choose what pays."""
-        ruined = self.penalty_own_house_burns + self.penalty_other_house_burns * (
-            self.num_agents - 1
-        )
-        worst = -self.team_penalty_house_burns - self.cost_to_work_one_night
-        worst -= ruined * self.num_houses / self.num_agents
-        best = max(self.reward_rest, -self.cost_to_work_one_night)
-        return worst, self.team_reward_house_survives + best
+        """The least and the most that a team's mean reward per night can be.
+
+        The least: all houses are ruined, and all work as far from home as they can. The most: all
+        are safe, and all rest; or, where that pays more, as many fires as possible are put out. A
+        house burns for an evening before it is saved, so at most half of them are per night, and
+        each takes a worker. The first evening is not paid: fires there may bring a little more.
+        """
+        agents, houses = self.num_agents, self.num_houses
+        far = 1 if self.action_validity_mode == "adjacent_only" else houses // 2
+        work = self.cost_to_work_one_night
+        ruined = self._mean(self.penalty_own_house_burns, self.penalty_other_house_burns)
+        worst = -self.team_penalty_house_burns - work - self.distance_cost_alpha * far
+        gain = self._mean(self.reward_own_house_survives, self.reward_other_house_survives)
+        gain -= self.team_reward_house_survives / houses + (self.reward_rest + work) / agents
+        best = self.team_reward_house_survives + self.reward_rest
+        return worst - ruined * houses, best + min(agents, houses / 2) * max(0.0, gain)
+
+    def _mean(self, own: float, other: float) -> float:
+        """Over agents, of what a house brings to its owner and to each other agent."""
+        return (own + other * (self.num_agents - 1)) / self.num_agents
 
 
 def scenario(name: str, changes: Mapping[str, Any]) -> Scenario:
@@ -106,12 +131,7 @@ def scenario(name: str, changes: Mapping[str, Any]) -> Scenario:
     known = _shipped()
     path = Path(name)
     if path.suffix == ".json":
-        try:
-            plain = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise errors.ConfigError(f"options.scenario={name}: {error}") from None
-        if not isinstance(plain, dict):
-            raise errors.ConfigError(f"options.scenario={name}: no JSON object, but {plain!r:.40}")
+        plain = _read(path)
     elif name in known:
         plain = known[name]
     else:
@@ -125,6 +145,19 @@ def scenario(name: str, changes: Mapping[str, Any]) -> Scenario:
         return Scenario(**{**plain, **changes})
     except ValidationError as error:
         raise errors.ConfigError(f"options.scenario={name}: {errors.reason(error)}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The scenario in a file."""
+    fix = "give a .json file with an object of a scenario's fields, or a scenario that ships"
+    try:
+        plain = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or errors.reason(error)
+        raise errors.ConfigError(f"options.scenario={path} can't be read ({why}): {fix}") from None
+    if not isinstance(plain, dict):
+        raise errors.ConfigError(f"options.scenario={path} holds {plain!r:.40}: {fix}")
+    return plain
 
 
 def names() -> tuple[str, ...]:

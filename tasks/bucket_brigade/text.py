@@ -13,14 +13,18 @@ from .scenario import Scenario
 STATES = {SAFE: "safe", BURNING: "burning", RUINED: "ruined"}
 MODES = {REST: "rest", WORK: "work"}
 _NUMBER = r"house[^\w\-]{0,8}(\d{1,2})(?!\d|\.\d)"
+_WORD = r"(work|rest)(?:ing)?\b"
+_DENIAL = r"(?:not|never|cannot|no(?=\W+(?:work|rest)))\b"
 _LOOSE = re.compile(_NUMBER, re.IGNORECASE | re.ASCII)
 _LINE = re.compile(
-    rf"{_NUMBER}\W{{1,8}}(?:\w{{1,8}}\W{{1,8}})?(work|rest)\b", re.IGNORECASE | re.ASCII
+    rf"{_NUMBER}\W{{1,8}}(?:(?!{_DENIAL})\w{{1,8}}\W{{1,8}})?{_WORD}", re.IGNORECASE | re.ASCII
 )
-"""What is asked for: a house and a mode, at most one word between them."""
-_MODE = re.compile(r"\b(work|rest)(?:ing)?\b", re.IGNORECASE)
-_SIGNAL = re.compile(r"signal\w*\W{0,8}(?:(?:is|to|as)\W{1,8})?(work|rest)\b", re.IGNORECASE)
-_NOT = re.compile(r"\b(?:not|never)\b|n't\b", re.IGNORECASE)
+"""What is asked for: a house and a mode, at most one word between them, and no denial."""
+_MODE = re.compile(rf"\b{_WORD}", re.IGNORECASE)
+_SIGNAL = re.compile(rf"signal\w*\W{{0,8}}(?:(?:is|to|as)\W{{1,8}})?{_WORD}", re.IGNORECASE)
+_EITHER = re.compile(rf"\b{_WORD}\s*(?:[/|]|,?\s*or\b)\s*{_WORD}", re.IGNORECASE)
+"""A choice that is left open; it says nothing."""
+_NOT = re.compile(rf"\b{_DENIAL}|n['\u2019]t\b", re.IGNORECASE)
 
 
 def role(agent: int) -> str:
@@ -148,6 +152,7 @@ def action(text: str, scenario: Scenario) -> Action | None:
 
     Without a signal it is honest.
     """
+    text = _EITHER.sub(" ", text)
     signals = [*_SIGNAL.finditer(text)]
     if not signals and "signal" in text.lower():
         return None
@@ -177,9 +182,9 @@ def answer(act: Action, announcing: bool) -> str:
 
 
 def announced(text: str) -> int | None:
-    """The announcement in an answer; None if there is none."""
-    found = _MODE.search(text)
-    return None if found is None else _mode(found.group(1))
+    """What an answer announces last; None if it announces nothing, or denies anything."""
+    found = _MODE.findall(_EITHER.sub(" ", text))
+    return None if not found or _NOT.search(text) else _mode(found[-1])
 
 
 def _mode(word: str) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from statistics import fmean
@@ -43,6 +45,17 @@ def played(own: Any, seed: int, *names: str) -> Any:
         pairs = zip(kinds, seats, strict=True)
         state = own.play(state, [EXPERTS.EXPERTS[kind](seat, state.ring) for kind, seat in pairs])
     return state
+
+
+def within_bounds(own: Any, lit: int, rewards: Sequence[Sequence[float]]) -> bool:
+    """Whether a game's mean per night is. The `lit` fires of the first evening cost nothing, so
+    each may bring what it is worth to save a house, once, beyond the bounds."""
+    low, high = own.bounds
+    others = own.num_agents - 1
+    saved = own.reward_own_house_survives + own.reward_other_house_survives * others
+    total = sum(map(fmean, rewards))
+    most = high * len(rewards) + lit * saved / own.num_agents
+    return bool(low * len(rewards) - 1e-6 <= total <= most + 1e-6)
 
 
 def mean_return(own: Any, *names: str, games: int = 24) -> float:
@@ -93,9 +106,57 @@ def test_a_fire_burns_out_unless_somebody_works_there() -> None:
     assert rewards[2] == pytest.approx(10 - 90 + 0.5 + 20 - 40)
 
 
+@pytest.mark.parametrize("number", range(len(RECORDED)))
+def test_recorded_games_are_within_the_bounds(number: int) -> None:
+    game = RECORDED[number]
+    own = SCENARIOS.scenario(game["scenario"], game["rules"])
+    first, *nights = game["nights"]
+    lit = first["houses"].count(GAME.BURNING)
+    assert within_bounds(own, lit, [night["rewards"] for night in nights])
+
+
+@pytest.mark.parametrize("name", SCENARIOS.names())
+@pytest.mark.parametrize("kind", ["sparse_hero", "always_rest", "random"])
+def test_no_teams_total_is_cut_to_the_bounds(name: str, kind: str) -> None:
+    own = task(scenario=name)
+    for seed in range(8):
+        state = played(own, seed, kind)
+        lit = own.reset(own.problems("train")[seed], 0).ring.houses.count(GAME.BURNING)
+        assert within_bounds(own.scenario, lit, state.rewards)
+
+
+@pytest.mark.parametrize("change", [{}, {"num_agents": 3, "num_houses": 8}, {"num_houses": 6}])
+@pytest.mark.parametrize("name", SCENARIOS.names())
+def test_bounds_are_reached(name: str, change: dict[str, int]) -> None:
+    """By ruins that all work far from, and by what pays most: rest, or as many saved houses as can
+    burn again in turn."""
+    own = SCENARIOS.scenario(name, {**change, "agent_home_positions": ()})
+    houses, agents = own.num_houses, range(own.num_agents)
+    low, high = own.bounds
+    blank = GAME.begin(own, [1.0] * 4 * houses)
+
+    def night(states: Sequence[int], works: Callable[[int], bool], *lit: int) -> float:
+        """The mean reward, if these houses catch fire and each agent that works is half the ring
+        away or where its number burns."""
+        ring = replace(blank, houses=tuple(states), progress=(0.99,) * houses)
+        far = houses // 2 * (GAME.RUINED in states)
+        acts = [GAME.Action((agent + far) % houses, works(agent)) for agent in agents]
+        luck = [0.0] * houses + [1.0] * 3 * houses
+        for house in lit:
+            luck[3 * houses + house] = 0.0
+        return fmean(GAME.play(own, ring, acts, luck)[1])
+
+    assert night([GAME.RUINED] * houses, lambda agent: True) == pytest.approx(low)
+    turns = min(own.num_agents, houses // 2)
+    fires = [GAME.BURNING] * turns + [GAME.SAFE] * (houses - turns)
+    saving = night(fires, lambda agent: agent < turns, *range(turns, 2 * turns))
+    resting = night([GAME.SAFE] * houses, lambda agent: False)
+    assert max(saving, resting) == pytest.approx(high)
+
+
 @given(seed=st.integers(0, 1000), name=st.sampled_from(SCENARIOS.names()))
 def test_equal_games_are_equal_and_returns_are_within_their_bounds(seed: int, name: str) -> None:
-    own = task(scenario=name)
+    own = task(scenario=name, rules={"prob_house_catches_fire": 0.4} if seed % 2 else {})
     problem = own.problems("train")[seed % 64]
     ends = []
     for _ in range(2):
@@ -106,9 +167,8 @@ def test_equal_games_are_equal_and_returns_are_within_their_bounds(seed: int, na
         ends.append(state)
     assert ends[0] == ends[1]
     assert hash(ends[0]) == hash(ends[1])
-    low, high = own.scenario.bounds
-    for rewards in ends[0].rewards:
-        assert low <= fmean(rewards) <= high + own.scenario.reward_own_house_survives
+    lit = own.reset(problem, seed).ring.houses.count(GAME.BURNING)
+    assert within_bounds(own.scenario, lit, ends[0].rewards)
 
 
 # --- the task -----------------------------------------------------------------------------------
@@ -160,6 +220,17 @@ async def test_unread_answers_rest_at_home_and_are_tagged(tools: Tools) -> None:
         ("<think>house 5 burns, rest?</think> house 3, work, signal work", (3, 1, 1)),
         ("I live at house 0. I go to house 4, work", (4, 1, 1)),
         ("The rest are safe. House 2, work.", (2, 1, 1)),
+        ("No fires near me: I go to house 3 and work", (3, 1, 1)),
+        ("house 3, working, signal resting", (3, 1, 0)),
+        ("Should I work or rest? House 3, work, signal work", (3, 1, 1)),
+        ("house 3, not work, signal rest", None),
+        ("house 3, no work, signal rest", None),
+        ("house 3, cannot work, signal rest", None),
+        ("I won\u2019t work at house 3", None),
+        ("house 3, work/rest, signal work/rest", None),
+        ("house 3, work or rest, signal work or rest", None),
+        ("house 3, work, signal work/rest", None),
+        ("house 3, work/rest, signal work", None),
         ("house 3, do not work", None),
         ("I won't work at house 3", None),
         ("house 3, workshop", None),
@@ -176,6 +247,23 @@ async def test_unread_answers_rest_at_home_and_are_tagged(tools: Tools) -> None:
 )
 def test_answers_are_read(said: str, expected: tuple[int, ...] | None) -> None:
     assert TEXT.action(said, TASK.scenario) == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("announce work", 1),
+        ("I announce resting.", 0),
+        ("rest? No: I announce work", 1),
+        ("work, or rest: I announce rest", 0),
+        ("I won't work, I announce rest", None),
+        ("I do not announce work", None),
+        ("announce work, or rest", None),
+        ("nothing", None),
+    ],
+)
+def test_announcements_are_read(said: str, expected: int | None) -> None:
+    assert TEXT.announced(said) == expected
 
 
 @given(st.text(max_size=60))
@@ -212,9 +300,17 @@ def test_two_phases_announce_first_and_are_bound_by_nothing() -> None:
     ("options", "named"),
     [
         ({"scenario": "defualt"}, "did you mean 'default'"),
-        ({"scenario": "none.json"}, "none.json"),
+        ({"scenario": "none.json"}, r"none.json can't be read \(No such file.*\): give a .json"),
         ({"rules": {"num_house": 3}}, "did you mean 'num_houses'"),
-        ({"rules": {"agent_home_positions": [0, 1]}}, "2 homes, 4 agents"),
+        (
+            {"rules": {"agent_home_positions": [0, 1]}},
+            "default: agent_home_positions has 2 homes for 4 agents: give",
+        ),
+        ({"rules": {"agent_home_positions": [0, 1, 2, 10]}}, "has house 10: give .* 0 to 9"),
+        (
+            {"rules": {"extinguish_mode": "continuous"}},
+            "suppression_per_worker is 0, .* no fire can be put out: give",
+        ),
         ({"agents": 11}, "agents"),
         ({"rules": {"team_penalty_house_burns": -1}}, "team_penalty_house_burns"),
         ({"rules": {"reward_rest": float("inf")}}, "reward_rest"),
@@ -232,7 +328,7 @@ def test_a_scenario_of_ones_own(tmp_path: Path) -> None:
     own = task(scenario=str(file))
     assert len(task(scenario=str(file), agents=3).agents) == 3
     file.with_name("list.json").write_text("[1, 2]")
-    with pytest.raises(ConfigError, match="no JSON object"):
+    with pytest.raises(ConfigError, match=r"holds \[1, 2\]: give"):
         task(scenario=str(file.with_name("list.json")))
     assert own.scenario.owned(0) == (0, 2)
     assert own.problems("dev")[0].prompt == "Small."

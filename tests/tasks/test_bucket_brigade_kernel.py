@@ -14,9 +14,9 @@ from orchestry.task.registry import load_task
 
 pytest.importorskip("numba")
 load_task("bucket_brigade")
-GAME, KERNEL, SCENARIOS = (
+GAME, KERNEL, SCENARIOS, ARRAYS = (
     import_module(f"orchestry_tasks.bucket_brigade.{name}")
-    for name in ("game", "kernel", "scenario")
+    for name in ("game", "kernel", "scenario", "arrays")
 )
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
@@ -33,6 +33,12 @@ def drawn(source: np.random.Generator, scenario: Any) -> tuple[Any, Any]:
     acts = [source.integers(0, size, (GAMES, scenario.num_agents)) for size in sizes]
     luck = source.random((GAMES, GAME.DRAWS * scenario.num_houses))
     return np.stack(acts, -1).astype(np.int8), luck
+
+
+def told(scenario: Any, ring: Any) -> Any:
+    """What all agents see, by the rules, (N, D)."""
+    agents = range(scenario.num_agents)
+    return np.stack([ARRAYS.observation(scenario, ring, agent, False) for agent in agents])
 
 
 @settings(max_examples=60, deadline=None)
@@ -64,12 +70,13 @@ def test_compiled_games_are_equal_night_by_night(
             assert seen.ended[game] == after.done
             assert seen.cut[game] == (not after.done and after.night >= MAX)
             over = seen.ended[game] or seen.cut[game]
+            if over:
+                assert (seen.final[game] == told(scenario, after)).all()
             rings[game] = after = GAME.begin(scenario, again[game]) if over else after
             assert tuple(on.houses[game]) == after.houses
             assert tuple(on.progress[game]) == after.progress
             assert [tuple(act) for act in on.acts[game]] == [*map(tuple, after.last)]
-            houses = scenario.num_houses
-            assert tuple(seen.observations[game, 0, :houses]) == after.houses
+            assert (seen.observations[game] == told(scenario, after)).all()
 
 
 def test_two_phases_announce_then_play() -> None:

@@ -55,6 +55,8 @@ class Vllm:
     key: str | None = None
     spoil: Callable[[dict[str, Any]], None] = lambda answer: None
     """Changes an answer of /v1/completions before it is sent."""
+    says: Callable[[str], str] | None = None
+    """From the prompt's text, what is answered in place of what the weights draw."""
     drop: int = 0
     """Requests to come whose connection is closed without an answer."""
     url: str = ""
@@ -148,10 +150,19 @@ class Vllm:
             seeds=(body["seed"],),
             top_k=body["top_k"] or None,
         )
-        [[drawn]] = Sampler(base, worn).draw([prompt], 1)
+        drawn = self._said(prompt, base) or Sampler(base, worn).draw([prompt], 1)[0][0]
         answer = self._written(prompt, drawn, base, worn)
         self.spoil(answer)
         return answer
+
+    def _said(self, prompt: Prompt, base: Base) -> Drawn | None:
+        if self.says is None:
+            return None
+        asked = base.tokenizer.decode(list(prompt.prompt_ids))
+        assert isinstance(asked, str)
+        text = self.says(asked)
+        ids = (*base.tokenizer(text)["input_ids"], *base.eos_ids)
+        return Drawn(ids, (), text, "end")
 
     def _written(self, prompt: Prompt, drawn: Drawn, base: Base, worn: Adapters) -> dict[str, Any]:
         reasons: dict[str, tuple[str, str | None]] = {
