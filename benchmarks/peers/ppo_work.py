@@ -46,20 +46,26 @@ class Work:
 
 
 def compete(learn: Callable[[Work], tuple[Callable[[], int], Callable[[], Script]]]) -> None:
-    """Prepares, then learns while the clock runs, then plays games with what was learned; prints
+    """Prepares, then learns while the clock runs, and plays the same games before and after; prints
     one line of JSON. `learn` returns what takes the steps and says how many, and what gives the
-    policy afterwards."""
+    policy of that moment."""
     parser = argparse.ArgumentParser()
     parser.add_argument("work")
     work = Work(**json.loads(parser.parse_args().work))
     steps, policy = learn(work)
+    untrained = _returns(work, policy())
     wall, began = time.perf_counter(), time.process_time()
     taken = steps()
     spent, wall = time.process_time() - began, time.perf_counter() - wall
+    figures = {"steps": taken, "cpu_s": spent, "wall_s": wall}
+    print(json.dumps({**figures, "untrained": untrained, "returns": _returns(work, policy())}))
+
+
+def _returns(work: Work, policy: Script) -> list[float]:
+    """A team's, game by game."""
     games = work.vectors(GAMES, "measured")
-    returns = play_games(games, (Player(policy(), tuple(range(AGENTS))),))
-    team = [statistics.fmean(one) for one in returns]
-    print(json.dumps({"steps": taken, "cpu_s": spent, "wall_s": wall, "returns": team}))
+    played = play_games(games, (Player(policy, tuple(range(AGENTS))),))
+    return [statistics.fmean(one) for one in played]
 
 
 def plain(work: Work) -> str:

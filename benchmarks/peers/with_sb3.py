@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, MultiDiscrete
 from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from benchmarks.peers.ppo_work import AGENTS, Work, compete
@@ -63,6 +64,23 @@ class Games(VecEnv):
         return [False] * self.num_envs
 
 
+class Falling(BaseCallback):
+    """Lowers learning rate and entropy weight as ours (`ppo.anneal`): by the steps taken before a
+    batch. Its own schedule counts the batch in, and may end below 0; it has none for entropy."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self.work = work
+
+    def _on_rollout_start(self) -> None:
+        left = max(0.0, 1 - self.model.num_timesteps / (self.work.steps * AGENTS))
+        self.model.ent_coef = self.work.entropy * left
+        self.model.lr_schedule = lambda _: self.work.learning_rate * left
+
+    def _on_step(self) -> bool:
+        return True
+
+
 class Learned:
     """Its policy as a Script."""
 
@@ -88,14 +106,14 @@ def learn(work: Work) -> tuple[Callable[[], int], Callable[[], Script]]:
     model = PPO(
         "MlpPolicy",
         norm,
-        learning_rate=lambda left: work.learning_rate * left,
+        learning_rate=work.learning_rate,
         n_steps=work.horizon,
         batch_size=work.minibatch,
         n_epochs=work.passes,
         gamma=work.discount,
         gae_lambda=work.trace,
         clip_range=work.clip,
-        ent_coef=work.entropy,
+        ent_coef=work.entropy,  # it falls, as the learning rate does
         vf_coef=0.25,  # ours is halved
         max_grad_norm=work.norm,
         policy_kwargs={"net_arch": {"pi": [64, 64], "vf": [64, 64]}},
@@ -104,7 +122,7 @@ def learn(work: Work) -> tuple[Callable[[], int], Callable[[], Script]]:
     )
 
     def steps() -> int:
-        model.learn(work.steps * AGENTS)
+        model.learn(work.steps * AGENTS, Falling(work))
         return int(model.num_timesteps) // AGENTS
 
     return steps, lambda: Learned(model, norm)

@@ -361,9 +361,11 @@ def _show(host: Host, state: Mapping[str, Any]) -> None:
     cost = "no price in remote.yaml" if price is None else f"${price:.2f} so far"
     typer.echo(f"{host.name}: set up {duration(since)} ago, {cost}")
     for gpu in state["gpus"]:
-        used, total = (float(gpu[f"memory.{key}"]) / 1024 for key in ("used", "total"))
+        used, total = (_gib(gpu[f"memory.{key}"]) for key in ("used", "total"))
         busy = gpu["utilization.gpu"]
-        typer.echo(f"GPU {gpu['name']}: {busy} % busy, {used:.1f} of {total:.1f} GiB")
+        typer.echo(f"GPU {gpu['name']}: {busy} % busy, {used} of {total} GiB")
+    if state["gpus_fault"]:
+        typer.echo(fitted(f"! nvidia-smi: {state['gpus_fault']}", hang=2))
     for one in state["runs"]:
         cost = "" if one["usd"] is None else f", ${one['usd']:.2f}"
         typer.echo(f"\n{one['run']} {_state(one)}{cost}")
@@ -372,6 +374,14 @@ def _show(host: Host, state: Mapping[str, Any]) -> None:
             typer.echo(f"  learned: {_learned(learned)}, {ago} ago")
         if one["last"]:
             typer.echo(fitted(f"  log: {one['last']}", hang=4))
+
+
+def _gib(mib: str) -> str:
+    """Of nvidia-smi's MiB; as it is where a GPU has no memory of its own: [N/A]."""
+    try:
+        return f"{float(mib) / 1024:.1f}"
+    except ValueError:
+        return mib
 
 
 def _learned(learned: Mapping[str, Any]) -> str:

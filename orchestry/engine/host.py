@@ -28,8 +28,10 @@ from typing import Any
 RUNS = Path("runs")
 SOON_S = 4.0
 """A run that ends within this time could not begin: the order waits for it, and says why."""
+GPUS_S = 20.0
+"""How long nvidia-smi may take."""
 LONGEST = 300
-"""Characters of a log's last line."""
+"""Characters of a log's last line, or of nvidia-smi's fault."""
 Report = dict[str, Any]
 
 
@@ -134,13 +136,20 @@ def _running(run: Path) -> bool:
 
 
 def _note(run: Path, event: Mapping[str, float]) -> None:
-    with (run / "remote" / "sessions.jsonl").open("a") as file:
-        file.write(json.dumps(event) + "\n")
+    """Appends a line, also behind one that a full disk cut off."""
+    path = run / "remote" / "sessions.jsonl"
+    whole = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
+    with path.open("a") as file:
+        file.write(("" if whole else "\n") + json.dumps(event) + "\n")
 
 
 def _sessions(run: Path) -> list[dict[str, Any]]:
-    path = run / "remote" / "sessions.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """What was noted, without lines that were cut off."""
+    path, found = run / "remote" / "sessions.jsonl", list[dict[str, Any]]()
+    for line in path.read_text().splitlines() if path.exists() else []:
+        with suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found
 
 
 # --- looking --------------------------------------------------------------------------------------
@@ -148,11 +157,14 @@ def _sessions(run: Path) -> list[dict[str, Any]]:
 
 def status(names: list[str]) -> dict[str, Any]:
     """The named runs, or all; what the machine's GPUs do; and since when it is set up."""
-    all_names = sorted(path.parents[1].name for path in RUNS.glob("*/remote/sessions.jsonl"))
+    begun = (path.parents[1] for path in RUNS.glob("*/remote/sessions.jsonl"))
+    all_names = sorted(run.name for run in begun if _sessions(run))
+    gpus, fault = _gpus()
     return {
         "now": time.time(),
         "setup": json.loads(Path("setup.json").read_text()),
-        "gpus": _gpus(),
+        "gpus": gpus,
+        "gpus_fault": fault,
         "runs": [report(RUNS / name) for name in names or all_names],
     }
 
@@ -210,15 +222,38 @@ def _learned(run: Path) -> dict[str, Any] | None:
     return None
 
 
-def _gpus() -> list[dict[str, str]]:
-    """What nvidia-smi says of each GPU; [] without it."""
+def _gpus() -> tuple[list[dict[str, str]], str]:
+    """What nvidia-smi says of each GPU, and what it says instead; neither without it."""
     keys = ("name", "utilization.gpu", "memory.used", "memory.total")
     if shutil.which("nvidia-smi") is None:
-        return []
+        return [], ""
     query = ["nvidia-smi", f"--query-gpu={','.join(keys)}", "--format=csv,noheader,nounits"]
-    done = subprocess.run(query, capture_output=True, text=True, timeout=20)
-    rows = [line.split(", ") for line in done.stdout.splitlines()]
-    return [dict(zip(keys, row, strict=True)) for row in rows if len(row) == len(keys)]
+    try:
+        rows = [line.split(", ") for line in _said(query).splitlines()]
+    except (OSError, subprocess.SubprocessError) as error:
+        return [], str(error)
+    odd = " ".join(", ".join(row) for row in rows if len(row) != len(keys))
+    gpus = [dict(zip(keys, row, strict=True)) for row in rows if len(row) == len(keys)]
+    return gpus, odd.strip()[:LONGEST]
+
+
+def _said(command: list[str]) -> str:
+    """What a command prints. A hung driver keeps it even from being killed, and `subprocess.run`
+    would wait for its end."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        command, stdout=pipe, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+    )
+    try:
+        return process.communicate(timeout=GPUS_S)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+        raise subprocess.SubprocessError(f"no answer within {GPUS_S:g} s") from None
+    finally:
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 # --- copying and showing --------------------------------------------------------------------------

@@ -110,10 +110,11 @@ class Tournament:
     def play(self, budget_usd: float | None) -> Results:
         """Plays everything. `budget_usd` caps all games by text together. Raises ConfigError before
         anything is played."""
+        self._refuse_others()
         ground = arena(self.config, self.watch.note)
         numbers, teams = self._checked(ground)
         self.folder.mkdir(parents=True, exist_ok=True)
-        found = Results([one.label for one in self.entries], self._game())
+        found = Results(self._labels(), self._game())
         for one in numbers:
             self.watch.note(f"{one.label} beside the others")
             found.cells += [self._cell(ground, one, other) for other in numbers]
@@ -124,6 +125,33 @@ class Tournament:
             self._by_text(found, ground, teams, budget_usd)
         write_atomic(self.folder / FILE, f"{json.dumps(asdict(found), indent=1)}\n".encode())
         return found
+
+    def _refuse_others(self) -> None:
+        """Raises ConfigError if the folder holds a run, or a tournament in another game or with
+        players that would be lost. More players may come, and best responses learn for longer."""
+        if is_run(self.folder) or (self.folder / "config.yaml").exists():
+            raise ConfigError(f"{self.folder} holds a run: choose another --run-dir")
+        if not (file := self.folder / FILE).exists():
+            return
+        try:
+            kept = json.loads(file.read_bytes())
+            before, lost = dict(kept["game"]), {*kept["labels"]} - {*self._labels()}
+        except (ValueError, LookupError, TypeError):
+            raise ConfigError(f"{file} is no tournament's: choose another --run-dir") from None
+        there = f"{self.folder} holds a tournament with"
+        now = json.loads(json.dumps(self._game()))
+        for key in ("task", "options", "seed"):
+            if before.get(key) != now[key]:
+                raise ConfigError(
+                    f"{there} {key} {before.get(key)}, not {now[key]}: choose another --run-dir"
+                )
+        if lost:
+            raise ConfigError(
+                f"{there} {', '.join(sorted(lost))} too: name them, or choose another --run-dir"
+            )
+
+    def _labels(self) -> list[str]:
+        return [one.label for one in self.entries]
 
     def _checked(self, ground: Arena) -> tuple[list[Entry], Teams]:
         """The players by numbers, and by text; that each can play is seen before anything is."""

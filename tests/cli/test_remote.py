@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 import orchestry
+from orchestry.cli.remote import _show
 from orchestry.core.config import resolve, validate
 from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.resolve import merge, read_config_file
@@ -550,16 +551,87 @@ def test_a_report_has_the_last_checkpoint_and_all_hours(
     assert found["learned"] == want
 
 
-def test_gpus_are_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Gives the machine an nvidia-smi: a script of these lines. It has none before."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+
+    def give(lines: str) -> None:
+        (programs / "nvidia-smi").write_text(f"#!/bin/sh\n{lines}\n")
+        (programs / "nvidia-smi").chmod(0o755)
+
+    return give
+
+
+def test_gpus_are_read_from_nvidia_smi(smi: Callable[[str], None]) -> None:
     """Of a script that prints a line of the form that nvidia-smi prints."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert there._gpus() == []
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 87, 12595, 81559'\n")
-    program.chmod(0o755)
-    (gpu,) = there._gpus()
+    assert there._gpus() == ([], "")
+    smi("echo 'NVIDIA H100 80GB HBM3, 87, 12595, 81559'")
+    (gpu,), fault = there._gpus()
     assert gpu["name"] == "NVIDIA H100 80GB HBM3"
-    assert (gpu["utilization.gpu"], gpu["memory.total"]) == ("87", "81559")
+    assert (gpu["utilization.gpu"], gpu["memory.total"], fault) == ("87", "81559", "")
+
+
+@pytest.mark.parametrize(
+    ("script", "gpus", "said"),
+    [
+        ("exec /bin/sleep 60", [], "! nvidia-smi: no answer within 0.5 s"),
+        ("echo 'Failed to initialize NVML'; exit 9", [], "! nvidia-smi: Failed to initialize NVML"),
+        ("echo 'NVIDIA GB10, 5, [N/A], [N/A]'", ["NVIDIA GB10"], "5 % busy, [N/A] of [N/A] GiB"),
+    ],
+)
+def test_runs_are_shown_whatever_nvidia_smi_says(
+    smi: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    script: str,
+    gpus: list[str],
+    said: str,
+) -> None:
+    """Also where its driver hangs, and of a GPU that has no memory of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(there, "GPUS_S", 0.5)
+    Path("setup.json").write_text('{"since": 0}')
+    smi(script)
+    there._note(_claimed("r"), {"started": 1.0, "group": 1})
+    state = there.status([])
+    assert [gpu["name"] for gpu in state["gpus"]] == gpus
+    for one in state["runs"]:
+        one["usd"] = None
+    _show(connect("gpu"), state)
+    shown = capsys.readouterr().out
+    assert said in shown
+    assert "r was killed" in shown
+
+
+def _claimed(name: str) -> Path:
+    there.claim(name)
+    run = there.RUNS / name
+    (run / "remote" / "log").touch()
+    return run
+
+
+def test_a_note_that_a_full_disk_cut_off_is_left_out(
+    smi: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hides no other run, and what comes behind it is read."""
+    monkeypatch.chdir(tmp_path)
+    Path("setup.json").write_text('{"since": 0}')
+    whole, torn, empty = (_claimed(name) for name in ("whole", "torn", "empty"))
+    for run in (whole, torn):
+        there._note(run, {"started": 1.0, "group": 1})
+    with (torn / "remote" / "sessions.jsonl").open("a") as file:
+        file.write('{"ended": 9')
+    (empty / "remote" / "sessions.jsonl").touch()
+    assert [run["run"] for run in there.status([])["runs"]] == ["torn", "whole"]
+    assert there.report(torn)["code"] is None
+    there._note(torn, {"started": 20.0, "group": 1})
+    there._note(torn, {"ended": 30.0, "code": 0})
+    assert there.report(torn)["code"] == 0
+    assert there.report(torn)["started"] == 20.0
 
 
 def test_the_page_explains_every_setting_of_a_host() -> None:

@@ -62,6 +62,34 @@ def test_each_plays_beside_each_in_the_same_games(tmp_path: Path) -> None:
     assert again.cells == found.cells
 
 
+@pytest.mark.parametrize(
+    ("names", "more", "said"),
+    [
+        (("guard", "liar"), {}, "with hero too"),
+        (("guard", "hero"), {"options": {"scenario": "easy"}}, "options .*'hard'.* not .*'easy'"),
+        (("guard", "hero"), {"seed": 3}, "seed 0, not 3"),
+    ],
+)
+def test_another_tournament_is_not_overwritten(
+    tmp_path: Path, names: tuple[str, ...], more: dict[str, Any], said: str
+) -> None:
+    _played(tmp_path, "guard", "hero", deals=4)
+    kept = (tmp_path / FILE).read_bytes()
+    with pytest.raises(ConfigError, match=f"{said}.*another --run-dir"):
+        _played(tmp_path, *names, deals=4, **more)
+    assert (tmp_path / FILE).read_bytes() == kept
+    assert len(_played(tmp_path, "liar", "guard", "hero", deals=4).cells) == 9
+
+
+@pytest.mark.parametrize("file", ["journal.jsonl", "config.yaml", FILE])
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, file: str) -> None:
+    """Of a run, of a recipe, which has no journal, or a file that no tournament wrote."""
+    (tmp_path / file).write_text("[1]\n")
+    with pytest.raises(ConfigError, match="another --run-dir"):
+        _played(tmp_path, "guard", deals=4)
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
 def test_a_player_beside_itself_is_the_whole_team(tmp_path: Path) -> None:
     found = _played(tmp_path, "always_rest", deals=8)
     (cell,) = found.cells
