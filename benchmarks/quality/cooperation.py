@@ -40,8 +40,9 @@ from orchestry.core.config import validate
 from orchestry.core.files import write_atomic
 from orchestry.core.seeds import derive
 from orchestry.core.types import Problem
-from orchestry.engine.distil import CHECKPOINT, How, distil
+from orchestry.engine.distil import CHECKPOINT, distil
 from orchestry.engine.evaluate import play_measurement
+from orchestry.engine.examples import How
 from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
 from orchestry.store.checkpoints import checkpoint, chosen_update
@@ -129,7 +130,8 @@ class Bench:
         place = self.place(f"warm-{seed}")
         if not place.exists():
             config = self.config(seed, self.bank(GOLDS)) | {"learn": dict(ADAPTERS)}
-            distil(into=place, gold=True, config=config, note=Notes(place.name).note, **WARM_UP)
+            how: How = {**WARM_UP, "gold": True}
+            distil(into=place, config=config, note=Notes(place.name).note, **how)
         return place / CHECKPOINT
 
     def measure(self, team: str, seed: int, bank: str, baseline: str | None = None) -> Run:
