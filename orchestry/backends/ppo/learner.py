@@ -38,6 +38,8 @@ class Played:
 
     returns: list[float]
     """The team's mean return of each."""
+    own: list[float]
+    """The learning seats' mean return of each."""
     lengths: list[int]
 
 
@@ -115,7 +117,7 @@ class Learner:
 
     def _play(self) -> tuple[_Batch, Played]:
         games, horizon = self.games, self.settings.horizon
-        played, steps, cut = Played([], []), list[tuple[Tensor, ...]](), dict[int, Tensor]()
+        played, steps, cut = Played([], [], []), list[tuple[Tensor, ...]](), dict[int, Tensor]()
         for t in range(horizon):
             seen_BSD = self._seen(games.observations, learn=True)
             actions_BSH, logprobs_BS = self.team.act(seen_BSD, self._random)
@@ -174,7 +176,9 @@ class Learner:
     def _count(self, over_B: NDArray[Any], played: Played) -> None:
         self._return_BN += self.games.rewards
         self._length_B += 1
-        played.returns += self._return_BN[over_B].mean(1).tolist()
+        returns_BN = self._return_BN[over_B]
+        played.returns += returns_BN.mean(1).tolist()
+        played.own += returns_BN[:, [*self.seats.learning]].mean(1).tolist()
         played.lengths += self._length_B[over_B].tolist()
         self._return_BN[over_B] = 0.0
         self._length_B[over_B] = 0
@@ -217,7 +221,8 @@ class Learner:
         """Columns (P, M, ...) in a new order, in even parts."""
         count = columns[0].shape[1]
         order = torch.randperm(count, generator=self._random, device=self.device)
-        parts = max(1, round(count / self.settings.minibatch))
+        # At least two rows in each: one has no deviation to normalise its advantage by.
+        parts = max(1, min(round(count / self.settings.minibatch), count // 2))
         # Each shuffled as a whole: to take rows part by part costs a call for each. `index_select`
         # copies whole rows, five times as fast as `one[:, order]`.
         mixed = (one.index_select(1, order) for one in columns)
