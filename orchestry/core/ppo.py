@@ -14,10 +14,10 @@ from orchestry.core.errors import ConfigError
 from orchestry.core.resolve import Mark, leaves
 from orchestry.core.types import Frozen
 
-READS = ("backend", "task", "task_path", "options", "seed", "agents.ROLE.plays", "agents.ROLE.role")
-READS += ("ppo", "trackers")
+_GAME = ("task", "task_path", "options", "seed", "agents.ROLE.plays")
+READS = (*_GAME, "backend", "agents.ROLE.role", "ppo", "trackers")
 """The config keys and sections that backend ppo reads."""
-MEASURES = ("task", "task_path", "options", "seed", "agents.ROLE.plays", "ppo.threads")
+MEASURES = (*_GAME, "ppo.threads")
 """Those that decide how its policies are evaluated."""
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 _COUNT = re.compile(

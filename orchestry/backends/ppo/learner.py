@@ -1,4 +1,8 @@
-"""PPO over many games at once: play a batch, estimate advantages, learn from it in minibatches."""
+"""PPO over many games at once: play a batch, estimate advantages, learn from it in minibatches.
+
+Details are numbered as in Huang et al., The 37 Implementation Details of Proximal Policy
+Optimization (ICLR blog track, 2022).
+"""
 
 from __future__ import annotations
 
@@ -104,7 +108,8 @@ class Learner:
 
     def iterate(self, whole: int | None = None) -> tuple[dict[str, float], Played]:
         """Plays a batch and learns from it. `whole`: the run's steps, over which the learning rate
-        and the weight of the entropy fall."""
+        and the weight of the entropy fall (of the rate: Huang et al., detail 4; Andrychowicz et
+        al., arXiv 2006.05990, section 3.7)."""
         left = max(0.0, 1 - self.steps / whole) if whole else 1.0
         self._left = left if self.settings.anneal else 1.0
         with torch.no_grad():
@@ -116,6 +121,8 @@ class Learner:
         return figures, played
 
     def _play(self) -> tuple[_Batch, Played]:
+        """A batch. What follows a game that was cut off is the value of its last observation, not 0
+        (partial-episode bootstrapping: Pardo et al., arXiv 1712.00378)."""
         games, horizon = self.games, self.settings.horizon
         played, steps, cut = Played([], [], []), list[tuple[Tensor, ...]](), dict[int, Tensor]()
         for t in range(horizon):
@@ -218,7 +225,8 @@ class Learner:
         return {**joined(figures), "explained_variance": explained}
 
     def _minibatches(self, columns: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-        """Columns (P, M, ...) in a new order, in even parts."""
+        """Columns (P, M, ...) in a new order, in even parts (Huang et al., detail 6; Andrychowicz
+        et al., section 3.5)."""
         count = columns[0].shape[1]
         order = torch.randperm(count, generator=self._random, device=self.device)
         # At least two rows in each: one has no deviation to normalise its advantage by.
