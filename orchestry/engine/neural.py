@@ -228,10 +228,10 @@ class _Work:
                     f"{'; the last checkpoint is from before' if kept else ''}"
                 )
             row = {f"learn/{name}": value for name, value in figures.items()}
-            before_told, told = told, time.monotonic()
-            row["train/steps_per_sec"] = (learner.steps - before) / (told - before_told)
             if _crossed(before, learner.steps, self.settings.evaluate_every):
                 row["evaluation/reward"] = self._evaluated(learner)
+            since, told = told, time.monotonic()
+            row["train/steps_per_sec"] = (learner.steps - before) / (told - since)
             self._add(learner.steps, row, played)
             last = learner.steps >= whole or self.reason != "done"
             if last or _crossed(before, learner.steps, self.settings.checkpoint_every):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -61,6 +62,14 @@ def test_a_run_leaves_rows_checkpoints_and_a_summary(tmp_path: Path) -> None:
     assert run.summary.learning["train/total_episodes"] > 50
     kept = sorted(path.name for path in (run.folder / "checkpoints").iterdir())
     assert len(kept) == 2  # ppo.keep
+
+
+def test_the_speed_is_that_since_the_row_before(tmp_path: Path) -> None:
+    run = train(_config(evaluate_every=1000, evaluate_games=1000), tmp_path / "run")
+    rows = progress(run.folder)
+    for before, row in itertools.pairwise(rows):  # one of them has an evaluation too
+        took = row["at"] - before["at"]
+        assert 128 / row["train/steps_per_sec"] == pytest.approx(took, rel=0.2, abs=0.03)
 
 
 @pytest.mark.parametrize(
