@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, harmonic_mean
 from typing import Any
 
 from benchmarks import page
@@ -80,7 +80,7 @@ def known(steps: int) -> dict[tuple[str, int], Line]:
 def play(scenario: str, seed: int, steps: int, folder: Path) -> Line:
     """Learns, or goes on; then measures, and keeps the result."""
     place = folder / f"{scenario}-{seed}-{settings(scenario, steps)}"
-    run = to_its_end(config(scenario, seed, steps), place)
+    to_its_end(config(scenario, seed, steps), place)
     own: str | None = module("experts").UPSTREAMS.get(scenario)
     kinds = (*COMMON, *ARCHETYPES, *([own] if own else []))
     returns = measure(place, {}, GAMES, print, scripts=kinds)
@@ -89,7 +89,7 @@ def play(scenario: str, seed: int, steps: int, folder: Path) -> Line:
         "scenario": scenario,
         "seed": seed,
         "settings": settings(scenario, steps),
-        "steps_per_sec": round(run.summary.learning["train/steps_per_sec"]),
+        "steps_per_sec": round(harmonic_mean(row["train/steps_per_sec"] for row in rows)),
         "returns": {team: round(_mean(games), 2) for team, games in returns.items()},
         "nights": round(rows[-1]["episode/length"], 1),
         "by_agent": [round(fmean(own), 2) for own in zip(*returns[LEARNED], strict=True)],

@@ -79,6 +79,27 @@ def show_recipe(config: RunConfig, *, as_json: bool) -> None:
     console().print(f"\ndollars: expected {expected:.4f}, {most}. Weights answer free of charge.")
 
 
+def show_steps(config: RunConfig, *, as_json: bool) -> None:
+    """Prints what a run of backend ppo would play, and makes all checks that cost nothing."""
+    from orchestry.engine.arena import arena
+
+    notes = Notes(console(stderr=True))
+    arena(config, notes)
+    notes.close()
+    batch = config.ppo.games * config.ppo.horizon
+    batches = -(-config.ppo.steps // batch)
+    if as_json:
+        free = dict.fromkeys(("calls", "input_tokens", "output_tokens"), 0)
+        usd = dict.fromkeys(("p5", "expected", "p95", "max"), 0.0)
+        typer.echo(
+            json.dumps({**free, "cost_usd": usd, "steps": batches * batch, "batches": batches})
+        )
+        return
+    each = "batch" if batches == 1 else "batches"
+    typer.echo(f"{config.task}: {batches * batch:,} steps, in {batches:,} {each} of {batch:,}")
+    typer.echo("Nothing is paid: backend ppo asks no model.")
+
+
 def plain(found: Estimate) -> dict[str, Any]:
     """As JSON takes it; sums of shares without the noise in their last digits."""
     data = found.model_dump(mode="json")

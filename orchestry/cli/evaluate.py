@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -121,12 +121,15 @@ def _command(
     from orchestry.store.run import load_run
 
     if load_run(run).neural:
-        if update or samples or split != "test" or budget is not None:
-            raise ConfigError(
-                f"{run} is a run of backend ppo, whose last policy plays new games: --split, "
-                "--update, --samples and --budget have no meaning there (--episodes: how many)"
-            )
-        return _games(run, sets or [], against or [], episodes or GAMES, trust, as_json)
+        other = {"--split": split != "test", "--no-compare": not compare, "--show-best": show_best}
+        given = {"--update": update, "--samples": samples, "--budget": budget}
+        given["--patience"] = patience
+        other |= {name: value is not None for name, value in given.items()}
+        changes = _changes(run, [name for name, there in other.items() if there], sets or [])
+        if task_path:
+            changes["task_path"] = [str(path) for path in task_path]
+        many = GAMES if episodes is None else episodes
+        return _games(run, changes, against or [], many, trust, verbose, as_json)
     if sets or against:
         raise ConfigError("--set and --against are for runs of backend ppo")
     began = None
@@ -147,21 +150,43 @@ def _command(
 # --- games as arrays ------------------------------------------------------------------------------
 
 
+def _changes(run: Path, other: Sequence[str], sets: Sequence[str]) -> dict[str, Any]:
+    """What --set changes, nested like the config. Raises ConfigError for what does not decide how
+    policies are evaluated, and for `other` options."""
+    from orchestry.core.ppo import MEASURES, unread
+    from orchestry.core.resolve import by_role, leaves, settings_of
+
+    changes: dict[str, Any] = by_role(settings_of(sets))
+    if odd := [*other, *unread((key for key, _ in leaves(changes)), MEASURES)]:
+        raise ConfigError(
+            f"{run} is a run of backend ppo, whose last policy plays new games: "
+            f"{', '.join(odd)} would have no effect: leave that out (--episodes says how many "
+            f"games, --set which: {', '.join(MEASURES)})"
+        )
+    return changes
+
+
 def _games(
-    run: Path, sets: Sequence[str], against: Sequence[str], games: int, trust: bool, as_json: bool
+    run: Path,
+    changes: Mapping[str, Any],
+    against: Sequence[str],
+    games: int,
+    trust: bool,
+    verbose: bool,
+    as_json: bool,
 ) -> int:
     """Plays the policies of a run of backend ppo; returns the exit code."""
     from rich.table import Table
 
     from orchestry.cli.screen import console
     from orchestry.cli.watch import watching
-    from orchestry.core.resolve import settings_of
     from orchestry.engine.neural import measure
     from orchestry.report.stats import interval
 
-    with watching(verbose=False) as observer:
-        changes, note = settings_of(sets), observer.note
-        found = measure(run, changes, games, note, scripts=against, trust=trusting(trust))
+    if games < 2:
+        raise ConfigError(f"--episodes {games}: an interval needs at least 2 games")
+    with watching(verbose=verbose) as observer:
+        found = measure(run, changes, games, observer.note, scripts=against, trust=trusting(trust))
     means = {
         team: [interval([sum(one) / len(one) for one in returns])]
         + [interval(own) for own in zip(*returns, strict=True)]

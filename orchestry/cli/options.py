@@ -323,6 +323,9 @@ _FLAGS = {
     "allow_unsafe_code": "allow_unsafe_code",
 }
 """Flag to config key."""
+_NAMES = {key: f"--{flag.replace('_', '-')}" for flag, key in _FLAGS.items()}
+_NAMES |= {"ppo.device": "--cpu"}
+"""Config key to flag."""
 
 
 def trusting(flag: bool | None) -> Trust:
@@ -336,22 +339,38 @@ def config_from(**flags: Unpack[RunFlags]) -> RunConfig:
     """Merges defaults < configs/<backend>.yaml < --config < --set < flags. Raises ConfigError, also
     if --config names other people's code or servers that are not confirmed."""
     from orchestry.core.config import resolve
+    from orchestry.core.ppo import check_settings
 
     file, sets, given = flags.get("file"), flags.get("sets") or [], _given(flags)
     chosen = [_preset(file)] if file else []
     backend = resolve(chosen, sets, given).backend
-    for key, named in (("ppo.steps", "--steps"), ("ppo.device", "--cpu")):
-        if key in given and backend != "ppo":
-            raise ConfigError(
-                f"{named} is for --backend ppo, and this is backend {backend}: leave it out "
-                "(--episodes says how long the others play)"
-            )
     config = resolve([*_backend_file(backend), *chosen], sets, given)
+    check_read(backend, flags)
+    if backend == "ppo":
+        check_settings(config)
     if file and chosen == [file] and not file.resolve().is_relative_to(Path("configs").resolve()):
         from orchestry.engine.trust import check_trust
 
         check_trust(config, file, trusting(flags.get("trust")), settings(flags))
     return config
+
+
+def check_read(backend: str, flags: RunFlags, show_best: bool = False) -> None:
+    """Raises ConfigError for what the command line gives, whatever its value, and the backend does
+    not read."""
+    from orchestry.core.ppo import reads, refuse_unread
+    from orchestry.core.resolve import by_role, leaves, settings_of
+
+    named = {key: key for key, _ in leaves(by_role(settings_of(flags.get("sets") or [])))}
+    named |= {key: _NAMES.get(key, key) for key in _given(flags)}
+    odd = [name for key, name in named.items() if not reads(backend, key)]
+    if backend == "ppo":
+        refuse_unread([*odd, *(["--show-best"] if show_best else [])])
+    elif odd:
+        raise ConfigError(
+            f"only backend ppo reads {', '.join(odd)}, and this is backend {backend}: leave that "
+            "out (--episodes says how long the others play)"
+        )
 
 
 def settings(flags: RunFlags) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from orchestry.cli.options import (
     TaskPath,
     Trusted,
     Verbose,
+    check_read,
     config_from,
     flag,
     option,
@@ -56,15 +57,18 @@ def _run(
     server stayed away, 130 interrupted.
     """
     config = config_from(**flags)
+    check_read(config.backend, flags, show_best)
     run_dir = run_dir if run_name is None else named(run_name, run_dir)
     if dry_run:
-        from orchestry.cli.dry_run import show, show_recipe
+        from orchestry.cli.dry_run import show, show_recipe, show_steps
 
         if config.recipe.steps:
             show_recipe(config, as_json=as_json)
             return 0
-
-        show(config, run_dir, as_json=as_json)
+        if config.backend == "ppo":
+            show_steps(config, as_json=as_json)
+        else:
+            show(config, run_dir, as_json=as_json)
         return 0
     from orchestry.cli.show import finish_recipe, finish_run
     from orchestry.cli.watch import watching
@@ -131,14 +135,15 @@ def _resume(
     from orchestry.cli.watch import watching
     from orchestry.engine.run import resume
     from orchestry.store.recipes import recipe_in
+    from orchestry.store.run import load_run
 
-    changes = settings(
-        RunFlags(
-            sets=sets, budget=budget, patience=patience, episodes=episodes, task_path=task_path
-        )
+    flags = RunFlags(
+        sets=sets, budget=budget, patience=patience, episodes=episodes, task_path=task_path
     )
+    if not recipe_in(run) and load_run(run).neural:
+        check_read("ppo", flags, show_best)
     with watching(verbose=verbose) as observer:
-        resumed = resume(run, changes, observer, trust=trusting(trust), accept=accept)
+        resumed = resume(run, settings(flags), observer, trust=trusting(trust), accept=accept)
     if recipe_in(run):
         return finish_recipe(resumed, as_json=as_json)
     return finish_run(resumed, show_best=show_best, as_json=as_json)

@@ -237,7 +237,7 @@ class Run(store.Run):
 
     def _best(self) -> list[tuple[str, str]]:
         """A link to the best answer: in the report's page if there is one, else in its file."""
-        if (best := self.best) is None:
+        if self.neural or (best := self.best) is None:
             return []
         page = self.folder / "report" / "index.html"
         place = page if page.is_file() else self.folder / "episodes.jsonl"

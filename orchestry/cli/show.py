@@ -112,7 +112,8 @@ def stepped(summary: Summary) -> list[tuple[str, str]]:
         ("steps per second", f"{last.get('train/steps_per_sec', 0):,.0f}"),
     ]
     if (mean := last.get("train/avg_reward_100ep")) is not None:
-        shown.insert(1, ("return", f"{mean:.2f} (the team's mean, over the last 100 games)"))
+        games = counted(min(100, int(last["train/total_episodes"])), "game")
+        shown.insert(1, ("return", f"{mean:.2f} (the team's mean, over the last {games})"))
     for name in ("entropy", "kl", "clip_fraction", "explained_variance"):
         if (value := last.get(f"learn/{name}")) is not None:
             shown.append((name.replace("_", " "), f"{value:.3f}"))

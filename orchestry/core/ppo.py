@@ -2,30 +2,69 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from orchestry.core.resolve import Mark
+from orchestry.core.errors import ConfigError
+from orchestry.core.resolve import Mark, leaves
 from orchestry.core.types import Frozen
 
-_UNITS = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+_GAME = ("task", "task_path", "options", "seed", "agents.ROLE.plays")
+READS = (*_GAME, "backend", "agents.ROLE.role", "ppo", "trackers")
+"""The config keys and sections that backend ppo reads."""
+MEASURES = (*_GAME, "ppo.threads")
+"""Those that decide how its policies are evaluated."""
+_UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+_COUNT = re.compile(
+    r"(\d{1,15}|\d{1,3}(?:,\d{3}){1,4}|\d{1,3}(?:_\d{3}){1,4})"
+    r"((?:\.\d{1,15})?(?:e\+?\d\d?)?) ?([kmg]?)",
+    re.ASCII,
+)
+"""A number, with separators between groups of three digits; and one unit."""
+
+
+def unread(keys: Iterable[str], read: Sequence[str] = READS) -> list[str]:
+    """The dotted keys and sections among these that backend ppo does not read."""
+    known = [f"{name.replace('ROLE', '*')}.*" for name in read]
+    return [key for key in keys if not any(fnmatchcase(f"{key}.", name) for name in known)]
+
+
+def reads(backend: str, key: str) -> bool:
+    """Whether backend ppo reads a key; of another backend, whether it is none of `ppo.*`."""
+    return not unread([key]) if backend == "ppo" else key.partition(".")[0] != "ppo"
+
+
+def refuse_unread(options: Sequence[str]) -> None:
+    """Raises ConfigError if there are any."""
+    if options:
+        raise ConfigError(
+            f"backend ppo asks no model, and does not read {', '.join(options)}: leave that out "
+            "(ppo.steps says how long it learns, the other keys ppo.* how; see docs/ppo.md)"
+        )
+
+
+def check_settings(config: BaseModel) -> None:
+    """Raises ConfigError for settings of a run that backend ppo does not read; defaults are
+    none."""
+    given = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    refuse_unread(unread(key for key, _ in leaves(given)))
 
 
 def count(value: Any) -> Any:
-    """`10M`, `500k`, `1.5M` or `1_000_000`, as a number."""
+    """`10M`, `500k`, `1.5M`, `1e6` or `1_000_000`, as a number."""
     if not isinstance(value, str):
         return value
-    text = value.strip().lower().replace("_", "").replace(",", "")
-    unit = _UNITS.get(text[-1:], 1)
-    try:
-        number = float(text.rstrip("kmg")) * unit
-        whole = int(number)
-    except (ValueError, OverflowError):
-        raise ValueError(f"found '{value}': write a number such as 500k or 10M") from None
-    if whole != number:
-        raise ValueError(f"found '{value}', which is no whole number")
-    return whole
+    if found := _COUNT.fullmatch(value.strip().lower()):
+        digits, rest, unit = found.groups()
+        number = Fraction(re.sub("[,_]", "", digits) + rest) * _UNITS[unit]
+        if number.denominator == 1:
+            return number.numerator
+    raise ValueError("write a whole number such as 500k, 1.5M or 10M")
 
 
 Count = Annotated[int, BeforeValidator(count)]
@@ -62,7 +101,7 @@ class PpoConfig(Frozen):
     """Weight of the critic's squared error, halved."""
     norm: float = Field(0.5, gt=0)
     """The longest gradient of a policy; longer ones are shortened."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = (64, 64)
     """Widths of the hidden layers, of policy and critic."""
     normalise: bool = True
     """Observations less their mean, by their standard deviation, both of all so far."""

@@ -10,6 +10,7 @@ from orchestry.core.config import RENAMED, RunConfig
 from orchestry.core.digests import text_digest, with_whole
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import to_json
+from orchestry.core.ppo import reads
 from orchestry.core.resolve import Mark, leaves, marked, marks
 from orchestry.engine.plan import Plan
 from orchestry.store.journal import Event, Opened
@@ -30,19 +31,25 @@ def names_base(backend: str, key: str) -> bool:
 
 
 def check_changes(changes: Mapping[str, Any], backend: str = "api") -> None:
-    """Raises ConfigError for changes (nested like the config) of any other key. Backend local's
-    base may have moved."""
+    """Raises ConfigError for changes (nested like the config) of any other key, and of one that
+    the backend does not read. Backend local's base may have moved."""
     for key, _ in leaves(changes):
-        if Mark.RESUMABLE not in marks(RunConfig, key) and not names_base(backend, key):
-            raise ConfigError(
-                f"{key} can't be changed on a resume, since what was played and learned "
-                f"depends on it: begin another run with it (learn.from or behaviors.from take "
-                f"over what was learned); a resume takes {_resumable()}"
+        if not reads(backend, key):
+            why = f"{key} has no effect in backend {backend}: leave it out"
+        elif Mark.RESUMABLE not in marks(RunConfig, key) and not names_base(backend, key):
+            taken = " (learn.from or behaviors.from take over what was learned)"
+            why = (
+                f"{key} can't be changed on a resume, since what was played and learned depends on "
+                f"it: begin another run with it{'' if backend == 'ppo' else taken}"
             )
+        else:
+            continue
+        raise ConfigError(f"{why}; a resume takes {_resumable(backend)}")
 
 
-def _resumable() -> str:
-    return ", ".join(sorted(marked(RunConfig, Mark.RESUMABLE)))
+def _resumable(backend: str) -> str:
+    found = sorted(marked(RunConfig, Mark.RESUMABLE))
+    return ", ".join(key for key in found if reads(backend, key))
 
 
 def config_digests(config: RunConfig) -> dict[str, str]:

@@ -24,7 +24,7 @@ from orchestry.core.concurrency import heeding
 from orchestry.core.config import RunConfig
 from orchestry.core.digests import file_digest
 from orchestry.core.errors import ConfigError, LearnError
-from orchestry.core.ppo import PpoConfig
+from orchestry.core.ppo import PpoConfig, check_settings
 from orchestry.core.seeds import derive
 from orchestry.engine.arena import Arena, arena
 from orchestry.engine.changes import config_digests, grounded
@@ -60,6 +60,7 @@ _NOTE_S = 10.0
 
 def begin(config: RunConfig, folder: Path, watch: Observer) -> Run:
     """Plays a new run into a folder; see `engine.run.train`."""
+    check_settings(config)
     return _played(arena(config, watch.note), folder, watch, accept=False)
 
 
@@ -215,20 +216,22 @@ class _Work:
     async def play(self) -> None:
         """Plays what is missing of the run's steps."""
         learner = self._learner()
-        whole, began, first = self.settings.steps, time.monotonic(), learner.steps
-        saved = first
+        whole, saved, told = self.settings.steps, learner.steps, time.monotonic()
         while learner.steps < whole and self.reason == "done":
             before = learner.steps
             figures, played = learner.iterate(whole)
             if lost := [name for name, value in figures.items() if not isfinite(value)]:
+                kept = last_checkpoint(self.store.events)
                 raise LearnError(
                     f"step {learner.steps}: {', '.join(lost)} are no longer finite: begin again "
-                    "with a lower ppo.learning_rate; the last checkpoint is from before"
+                    "with a lower ppo.learning_rate"
+                    f"{'; the last checkpoint is from before' if kept else ''}"
                 )
             row = {f"learn/{name}": value for name, value in figures.items()}
-            row["train/steps_per_sec"] = (learner.steps - first) / (time.monotonic() - began)
             if _crossed(before, learner.steps, self.settings.evaluate_every):
                 row["evaluation/reward"] = self._evaluated(learner)
+            since, told = told, time.monotonic()
+            row["train/steps_per_sec"] = (learner.steps - before) / (told - since)
             self._add(learner.steps, row, played)
             last = learner.steps >= whole or self.reason != "done"
             if last or _crossed(before, learner.steps, self.settings.checkpoint_every):
@@ -265,6 +268,8 @@ class _Work:
         if played.returns:
             row["episode/reward"] = statistics.fmean(played.returns)
             row["episode/length"] = statistics.fmean(played.lengths)
+            if self.arena.learners != self.arena.roles:
+                row["episode/own_reward"] = statistics.fmean(played.own)
         if self._recent:
             row["train/avg_reward_100ep"] = statistics.fmean(self._recent)
         row["train/total_episodes"] = games + len(played.returns)

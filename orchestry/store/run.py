@@ -247,7 +247,9 @@ class Run:
 
     @property
     def best(self) -> EpisodeRecord | None:
-        """The episode with the highest reward; the first, if tied."""
+        """The episode with the highest reward; the first, if tied. Raises ConfigError for a run of
+        backend ppo, which has none."""
+        check_texts(self)
         return max(self.episodes, key=lambda e: (e.reward, -e.episode), default=None)
 
 

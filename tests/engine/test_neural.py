@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError, LearnError, StoreError
@@ -58,6 +62,14 @@ def test_a_run_leaves_rows_checkpoints_and_a_summary(tmp_path: Path) -> None:
     assert run.summary.learning["train/total_episodes"] > 50
     kept = sorted(path.name for path in (run.folder / "checkpoints").iterdir())
     assert len(kept) == 2  # ppo.keep
+
+
+def test_the_speed_is_that_since_the_row_before(tmp_path: Path) -> None:
+    run = train(_config(evaluate_every=1000, evaluate_games=1000), tmp_path / "run")
+    rows = progress(run.folder)
+    for before, row in itertools.pairwise(rows):  # one of them has an evaluation too
+        took = row["at"] - before["at"]
+        assert 128 / row["train/steps_per_sec"] == pytest.approx(took, rel=0.2, abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +136,9 @@ def test_opponents_play_their_seats_and_do_not_learn(tmp_path: Path) -> None:
     found = measure(run.folder, {}, 20, print)
     assert len(found["learned"]) == 20
     assert len(found["learned"][0]) == 4
+    rows = [row for row in progress(run.folder) if "episode/reward" in row]
+    assert all(row["episode/own_reward"] != row["episode/reward"] for row in rows)
+    assert not [row for row in progress(first) if "episode/own_reward" in row]
 
 
 @pytest.mark.slow
@@ -163,6 +178,10 @@ def test_measured_teams_play_the_same_first_evenings(tmp_path: Path) -> None:
         ({"ppo": {"steps": "10X"}}, "10M"),
         ({"ppo": {"device": "cuda"}}, "not available"),
         ({"ppo": {"games": 1, "horizon": 1}}, "at least 2 steps"),
+        ({"ppo": {"hidden": [64, 0]}}, r"ppo\.hidden\.1' is 0: give a number >= 1"),
+        ({"ppo": {"hidden": [-3]}}, r"ppo\.hidden\.0' is -3: give a number >= 1"),
+        ({"episodes": 5, "judge": {"enabled": True}}, r"not read episodes, judge\.enabled"),
+        ({"agents": {"agent_1": {"goal": "x"}}}, r"not read agents\.agent_1\.goal"),
     ],
 )
 def test_what_cannot_be_played_is_refused_and_leaves_nothing(
@@ -183,13 +202,30 @@ def test_a_checkpoint_that_was_changed_is_refused(tmp_path: Path) -> None:
         resume(run.folder, {"ppo": {"steps": 3000}})
 
 
+def _steps(said: object) -> int:
+    return validate({"ppo": {"steps": said}}).ppo.steps
+
+
 def test_steps_are_written_with_units() -> None:
     ways = {"500k": 500_000, "10M": 10_000_000, "1.5m": 1_500_000, "1_000": 1000, 7: 7}
+    ways |= {"1.001M": 1_001_000, "1,500k": 1_500_000, "1e6": 1_000_000, "2 g": 2_000_000_000}
     for said, number in ways.items():
-        assert validate({"ppo": {"steps": said}}).ppo.steps == number
-    for wrong in ("10X", "1.5", "", "-3", "nan"):
-        with pytest.raises(ConfigError):
-            validate({"ppo": {"steps": wrong}})
+        assert _steps(said) == number
+    wrong = ("10X", "1.5", "", "-3", "nan", "1,5M", "1,0000", "1,000_000", "1kk", "5gm", "1.0001k")
+    for said in wrong:
+        with pytest.raises(ConfigError, match=r"whole number such as 500k, 1\.5M or 10M"):
+            _steps(said)
+
+
+@given(st.integers(1, 10**14), st.sampled_from([("", 0), ("k", 3), ("M", 6), ("g", 9)]))
+def test_every_way_of_writing_steps_is_the_same_number(steps: int, unit: tuple[str, int]) -> None:
+    name, zeros = unit
+    whole, part = divmod(steps, 10**zeros)
+    assert _steps(f"{whole}.{part:0{zeros}}{name}" if zeros else f"{whole}") == steps
+    assert _steps(f"{steps:,}") == _steps(f"{steps:_}") == steps
+    for broken in (f"{steps}{name or 'k'}k", f"{steps:,},1", f"{steps}.5", f"-{steps}{name}"):
+        with pytest.raises(ConfigError, match="whole number"):
+            _steps(broken)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -207,6 +243,7 @@ def test_tensorboard_shows_the_names_that_the_docs_name(tmp_path: Path) -> None:
     wanted = ("episode/reward", "episode/length", "train/avg_reward_100ep")
     for name in (*wanted, "train/steps_per_sec", "train/total_episodes"):
         assert tags[name] == 1536
+    assert "episode/own_reward" not in tags
 
 
 def _said(*words: str) -> tuple[int, str]:
@@ -255,9 +292,28 @@ def test_a_policy_loads_in_three_lines(tmp_path: Path) -> None:
     actions = policy.act(np.zeros((5, 3, 42), np.float32), np.ones(5, np.bool_))
     assert actions.shape == (5, 3, 3)
     assert (actions == actions[:1]).all()
+    double = np.random.RandomState(0).random_sample((5, 3, 42))
+    single = double.astype(np.float32)
+    begun = np.ones(5, np.bool_)
+    assert (policy.act(double, begun) == policy.act(single, begun)).all()  # type: ignore[arg-type]
+    for wrong in (single[..., 1:], single[0]):
+        shapes = rf"shape {re.escape(str(wrong.shape))}, expected \(games, seats, 42\)"
+        with pytest.raises(ConfigError, match=shapes):
+            policy.act(wrong, begun)
+
+
+def test_a_policy_per_agent_plays_just_its_seats(tmp_path: Path) -> None:
+    import numpy as np
+
+    import orchestry
+
+    train(_config({"agent_2": "guard"}, policies="own"), tmp_path / "run")
+    policy = orchestry.load_run(tmp_path / "run").policy()
+    with pytest.raises(ConfigError, match=r"shape \(5, 4, 42\), expected \(games, 3, 42\)"):
+        policy.act(np.zeros((5, 4, 42), np.float32), np.ones(5, np.bool_))
 
 
 def test_numbers_that_are_no_longer_finite_end_the_run(tmp_path: Path) -> None:
-    with pytest.raises(LearnError, match=r"lower ppo\.learning_rate"):
+    with pytest.raises(LearnError, match=r"lower ppo\.learning_rate$"):
         train(_config(learning_rate=1e30, steps=20_000), tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints").exists()

@@ -172,6 +172,21 @@ def test_the_example_of_a_task_is_checked_and_played(
     assert json.loads((run / "summary.json").read_text())["episodes"] == 2
 
 
+@pytest.mark.slow
+def test_the_example_of_a_policy_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    text = (ROOT / "docs" / "ppo.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"<!-- example: policy -->\n```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    ppo = {"games": 16, "horizon": 8, "steps": 128, "minibatch": 128, "device": "cpu"}
+    config = {"backend": "ppo", "task": "bucket_brigade", "ppo": ppo}
+    orchestry.train(config, "runs/baseline_v1")
+    found: dict[str, Any] = {}
+    exec(example, found)
+    assert found["actions"].shape == (100, 4, 3)
+    assert found["games"].ended.any()
+
+
 def _parse(args: list[str]) -> Any:
     """What the command line makes of the words; raises what it would refuse them with."""
     context: Any = group.make_context("orchestry", args, resilient_parsing=True)

@@ -93,7 +93,9 @@ class Policy:
         return cls(team, places, seed, likeliest)
 
     def act(self, observations: NDArray[np.float32], begun: NDArray[np.bool_]) -> NDArray[np.int8]:
-        """See `Script`: (B, S, D) to (B, S, H). A policy remembers nothing."""
+        """See `Script`: (B, S, D) to (B, S, H). A policy remembers nothing. Raises ConfigError for
+        observations of another shape."""
+        observations = self._checked(observations)
         if self._team.policies == 1:
             return act_alone(self._team, observations, self._random)
         games, _, observed = observations.shape
@@ -103,6 +105,16 @@ class Policy:
             seen = self._team.normalised(torch.from_numpy(whole))
             actions = self._team.act(seen, self._random)[0]
         return actions[:, [*self._places]].to(torch.int8).numpy()
+
+    def _checked(self, observations: NDArray[Any]) -> NDArray[np.float32]:
+        found = np.ascontiguousarray(observations, np.float32)
+        seats, numbers = len(self._places), self._team.actor.widths[0]  # 0: any number of seats
+        if found.ndim != 3 or found.shape[2] != numbers or seats not in (0, found.shape[1]):
+            raise ConfigError(
+                f"found observations of shape {found.shape}, expected (games, {seats or 'seats'}, "
+                f"{numbers}): give those of games like the ones that the policy learned in"
+            )
+        return found
 
     def state(self) -> Mapping[str, Any]:
         """See `Script`."""

@@ -1,4 +1,8 @@
-"""PPO over many games at once: play a batch, estimate advantages, learn from it in minibatches."""
+"""PPO over many games at once: play a batch, estimate advantages, learn from it in minibatches.
+
+Details are numbered as in Huang et al., The 37 Implementation Details of Proximal Policy
+Optimization (ICLR blog track, 2022).
+"""
 
 from __future__ import annotations
 
@@ -38,6 +42,8 @@ class Played:
 
     returns: list[float]
     """The team's mean return of each."""
+    own: list[float]
+    """The learning seats' mean return of each."""
     lengths: list[int]
 
 
@@ -102,7 +108,8 @@ class Learner:
 
     def iterate(self, whole: int | None = None) -> tuple[dict[str, float], Played]:
         """Plays a batch and learns from it. `whole`: the run's steps, over which the learning rate
-        and the weight of the entropy fall."""
+        and the weight of the entropy fall (of the rate: Huang et al., detail 4; Andrychowicz et
+        al., arXiv 2006.05990, section 3.7)."""
         left = max(0.0, 1 - self.steps / whole) if whole else 1.0
         self._left = left if self.settings.anneal else 1.0
         with torch.no_grad():
@@ -114,8 +121,10 @@ class Learner:
         return figures, played
 
     def _play(self) -> tuple[_Batch, Played]:
+        """A batch. What follows a game that was cut off is the value of its last observation, not 0
+        (partial-episode bootstrapping: Pardo et al., arXiv 1712.00378)."""
         games, horizon = self.games, self.settings.horizon
-        played, steps, cut = Played([], []), list[tuple[Tensor, ...]](), dict[int, Tensor]()
+        played, steps, cut = Played([], [], []), list[tuple[Tensor, ...]](), dict[int, Tensor]()
         for t in range(horizon):
             seen_BSD = self._seen(games.observations, learn=True)
             actions_BSH, logprobs_BS = self.team.act(seen_BSD, self._random)
@@ -174,7 +183,9 @@ class Learner:
     def _count(self, over_B: NDArray[Any], played: Played) -> None:
         self._return_BN += self.games.rewards
         self._length_B += 1
-        played.returns += self._return_BN[over_B].mean(1).tolist()
+        returns_BN = self._return_BN[over_B]
+        played.returns += returns_BN.mean(1).tolist()
+        played.own += returns_BN[:, [*self.seats.learning]].mean(1).tolist()
         played.lengths += self._length_B[over_B].tolist()
         self._return_BN[over_B] = 0.0
         self._length_B[over_B] = 0
@@ -214,10 +225,12 @@ class Learner:
         return {**joined(figures), "explained_variance": explained}
 
     def _minibatches(self, columns: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-        """Columns (P, M, ...) in a new order, in even parts."""
+        """Columns (P, M, ...) in a new order, in even parts (Huang et al., detail 6; Andrychowicz
+        et al., section 3.5)."""
         count = columns[0].shape[1]
         order = torch.randperm(count, generator=self._random, device=self.device)
-        parts = max(1, round(count / self.settings.minibatch))
+        # At least two rows in each: one has no deviation to normalise its advantage by.
+        parts = max(1, min(round(count / self.settings.minibatch), count // 2))
         # Each shuffled as a whole: to take rows part by part costs a call for each. `index_select`
         # copies whole rows, five times as fast as `one[:, order]`.
         mixed = (one.index_select(1, order) for one in columns)

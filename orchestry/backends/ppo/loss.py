@@ -23,9 +23,10 @@ class Weights:
     clip: float = 0.2
     value: float = 0.5
     entropy: float = 0.01
+    """Of the bonus (Schulman et al., equation 9; Huang et al., detail 10)."""
     value_clip: float | None = None
-    """How far a value may move from the drawing policy's; None: any distance. Andrychowicz et al.
-    found no gain in it."""
+    """How far a value may move from the drawing policy's; None: any distance (Huang et al., detail
+    9). It did harm in the study of Andrychowicz et al., arXiv 2006.05990, section 3.4."""
 
 
 def logprobs(logits_PMA: Tensor, sizes: Sequence[int]) -> list[Tensor]:
@@ -34,7 +35,8 @@ def logprobs(logits_PMA: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 
 
 def of_actions(logprobs_H: Sequence[Tensor], actions_PMH: Tensor) -> Tensor:
-    """Of the joint of all choices, (P, M), nats."""
+    """Of the joint of all choices, (P, M), nats: a choice is drawn without regard to the others
+    (Huang et al., the detail of MultiDiscrete action spaces)."""
     own = [
         each.gather(-1, actions_PMH[..., h, None]).squeeze(-1) for h, each in enumerate(logprobs_H)
     ]

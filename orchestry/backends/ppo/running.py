@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 LIMIT = 10.0
-"""Normalised numbers are cut here (Huang et al., detail 6 for Mujoco; Engstrom et al., arXiv
+"""Normalised numbers are cut here (Huang et al., details 6 and 7 for Mujoco; Engstrom et al., arXiv
 2005.12729)."""
 _SMALL = 1e-8
 

@@ -25,7 +25,7 @@ from orchestry.backends.ppo.policy import Team
 from orchestry.backends.ppo.running import Moments, RewardScale
 from orchestry.core.ppo import PpoConfig
 from orchestry.task.registry import load_task
-from orchestry.task.vector import VectorTask
+from orchestry.task.vector import Player, VectorTask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -209,6 +209,43 @@ def test_policies_of_their_own_get_their_own_gradients() -> None:
     moved = (one.team.flat_PW - before).abs().sum(1)
     assert (moved > 0).all()
     assert len({round(float(move), 9) for move in moved}) == 4
+
+
+@pytest.mark.parametrize("rows", [2, 3, 15, 64])
+@pytest.mark.parametrize("minibatch", [2, 3, 100])
+def test_a_minibatch_has_at_least_two_rows(rows: int, minibatch: int) -> None:
+    learner = _learner(policies="own", games=rows, horizon=1, minibatch=minibatch)
+    parts = [len(part[0]) for (part,) in learner._minibatches([torch.zeros(4, rows, 1)])]
+    assert sum(parts) == rows
+    assert min(parts) >= 2
+    figures, _ = learner.iterate()  # a warning of torch's would be an error
+    assert learner.team.flat_PW.isfinite().all()
+    assert figures["clip_fraction"] < 1
+
+
+def test_returns_are_those_of_the_team_and_of_the_seats_that_learn() -> None:
+    task = _task("hard")
+    games, seats = task.vectors(16, 3), (0, 2)
+    others = (Player(task.script("free_rider", (1, 3), 16, 5), (1, 3)),)
+    settings = PpoConfig(games=16, horizon=40, minibatch=128)
+    learner = Learner(games, settings, Seats(seats, others), 1)
+    step, steps = games.step, list[tuple[Any, Any]]()
+
+    def recorded(actions: Any) -> None:
+        step(actions)
+        steps.append((games.rewards.copy(), games.ended | games.cut))
+
+    games.step = recorded  # type: ignore[method-assign]
+    _, played = learner.iterate()
+    returns, team, own = np.zeros((16, 4)), list[float](), list[float]()
+    for rewards, over in steps:
+        returns += rewards
+        team += returns[over].mean(1).tolist()
+        own += returns[over][:, seats].mean(1).tolist()
+        returns[over] = 0
+    assert len(own) > 16
+    assert (played.returns, played.own) == (team, own)
+    assert team != own
 
 
 def test_a_central_critic_sees_all_and_tells_seats_apart() -> None:
