@@ -79,6 +79,7 @@ LISTS = {
         "judge.provider.team",
         "behaviors.provider.team",
         "agents.NAME.provider.team",
+        "agents.NAME.plays",
     ),
     Mark.MEASURED: MEASURED,
     Mark.OPERATIONAL: (
