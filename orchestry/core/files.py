@@ -306,8 +306,8 @@ def json_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def salvage(path: Path, parse: Callable[[bytes], T | None]) -> tuple[list[T], str]:
-    """The lines of a JSON-lines file that `parse` can read, and which one is damaged, '' if none is.
-    A last line that a kill cut off is left out. No file: no lines."""
+    """The lines of a JSON-lines file that `parse` can read, and which one is damaged; '' if none
+    is. A last line that a kill cut off is left out. No file: no lines."""
     found, damaged = list[T](), ""
     lines = [*json_lines(path.read_bytes())] if path.exists() else []
     for place, (number, line) in enumerate(lines, start=1):
