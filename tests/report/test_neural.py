@@ -386,10 +386,10 @@ def test_the_page_shows_curves_and_hides_the_episodes(
     folders: dict[str, Path], searched: Run, tmp_path: Path
 ) -> None:
     names = ("seed-1", "riders", "none", "cut")
-    first = tmp_path / "seed-0"
-    shutil.copytree(folders["seed-0"], first)
-    keep(first, evaluation("easy", "last", 900))
-    shown = read_experiments([first, *(folders[name] for name in names), searched.folder])
+    measured = tmp_path / "seed-0"
+    shutil.copytree(folders["seed-0"], measured)
+    keep(measured, evaluation("easy", "last", 900))
+    shown = read_experiments([measured, *(folders[name] for name in names), searched.folder])
     path = page.write_page(shown, tmp_path / "page")
     with browser(tmp_path / "profile") as tab:
         tab.open(path.as_uri())

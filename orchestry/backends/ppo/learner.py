@@ -273,7 +273,8 @@ class Learner:
         self.team.restore(state["team"])
         self._adam.restore(state["adam"])
         self._scale.restore(state["scale"])
-        if same := state["random"].shape == self._random.get_state().shape:
+        same = len(state["random"]) == len(self._random.get_state())
+        if same:
             self._random.set_state(state["random"])
         else:  # a CPU's generator has 5,056 bytes, a GPU's 16
             self._random.manual_seed(derive(self._seed, self.steps))
