@@ -80,10 +80,10 @@ def known(steps: int) -> dict[tuple[str, int], Line]:
 def play(scenario: str, seed: int, steps: int, folder: Path) -> Line:
     """Learns, or goes on; then measures, and keeps the result."""
     place = folder / f"{scenario}-{seed}-{settings(scenario, steps)}"
-    to_its_end(config(scenario, seed, steps), place)
+    run = to_its_end(config(scenario, seed, steps), place)
     own: str | None = module("experts").UPSTREAMS.get(scenario)
     kinds = (*COMMON, *ARCHETYPES, *([own] if own else []))
-    returns = measure(place, {}, GAMES, print, scripts=kinds)
+    returns = measure(run, {}, GAMES, print, scripts=kinds)
     rows = [row for row in progress(place) if "episode/reward" in row]
     line = {
         "scenario": scenario,

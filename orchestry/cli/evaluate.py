@@ -4,8 +4,10 @@ the table of measurements that `orchestry baselines` uses too."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,12 +29,14 @@ from orchestry.cli.options import (
 )
 from orchestry.core.choices import Split
 from orchestry.core.errors import ConfigError
+from orchestry.core.resolve import by_role, leaves, merge, settings_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from orchestry.report.measures import Measures
     from orchestry.report.stats import Interval
+    from orchestry.store.games import Evaluation, Mean
     from orchestry.store.run import Run
 
 GAMES = 1000
@@ -114,13 +118,16 @@ def _command(
     learned. With `--samples` they get their own folder. A second call continues where the first
     stopped. A team that learned is compared with the untrained team (update 0), on the same
     problems and seeds, within the same `--budget`.
+
+    Policies of backend ppo play new games. Each evaluation is a line of
+    `RUN/evaluations/games.jsonl`, and `orchestry report` shows it.
     """
     from orchestry.cli.show import finish_run
     from orchestry.cli.watch import watching
     from orchestry.engine.evaluate import How, compared, evaluate
     from orchestry.store.run import load_run
 
-    if load_run(run).neural:
+    if (learned := load_run(run)).neural:
         other = {"--split": split != "test", "--no-compare": not compare, "--show-best": show_best}
         given = {"--update": update, "--samples": samples, "--budget": budget}
         given["--patience"] = patience
@@ -129,7 +136,7 @@ def _command(
         if task_path:
             changes["task_path"] = [str(path) for path in task_path]
         many = GAMES if episodes is None else episodes
-        return _games(run, changes, against or [], many, trust, verbose, as_json)
+        return _games(learned, changes, against or [], many, trust, verbose, as_json)
     if sets or against:
         raise ConfigError("--set and --against are for runs of backend ppo")
     began = None
@@ -154,7 +161,6 @@ def _changes(run: Path, other: Sequence[str], sets: Sequence[str]) -> dict[str, 
     """What --set changes, nested like the config. Raises ConfigError for what does not decide how
     policies are evaluated, and for `other` options."""
     from orchestry.core.ppo import MEASURES, unread
-    from orchestry.core.resolve import by_role, leaves, settings_of
 
     changes: dict[str, Any] = by_role(settings_of(sets))
     if odd := [*other, *unread((key for key, _ in leaves(changes)), MEASURES)]:
@@ -167,7 +173,7 @@ def _changes(run: Path, other: Sequence[str], sets: Sequence[str]) -> dict[str, 
 
 
 def _games(
-    run: Path,
+    run: Run,
     changes: Mapping[str, Any],
     against: Sequence[str],
     games: int,
@@ -176,39 +182,79 @@ def _games(
     as_json: bool,
 ) -> int:
     """Plays the policies of a run of backend ppo; returns the exit code."""
-    from rich.table import Table
-
-    from orchestry.cli.screen import console
     from orchestry.cli.watch import watching
     from orchestry.engine.neural import measure
-    from orchestry.report.stats import interval
+    from orchestry.store.games import keep
 
     if games < 2:
         raise ConfigError(f"--episodes {games}: an interval needs at least 2 games")
     with watching(verbose=verbose) as observer:
-        found = measure(run, changes, games, observer.note, scripts=against, trust=trusting(trust))
-    means = {
-        team: [interval([sum(one) / len(one) for one in returns])]
-        + [interval(own) for own in zip(*returns, strict=True)]
-        for team, returns in found.items()
-    }
+        note = observer.note
+        returns = measure(run, changes, games, note, scripts=against, trust=trusting(trust))
+        found = _evaluation(run, changes, games, returns)
+        try:
+            keep(run.folder, found)
+        except OSError as error:
+            note(f"{error.filename} can't be written ({error.strerror}): no report will show this")
     if as_json:
-        plain = {
-            team: {"return": rows[0].plain(), "by_agent": [one.plain() for one in rows[1:]]}
-            for team, rows in means.items()
-        }
-        typer.echo(json.dumps({"run_dir": str(run), "games": games, "teams": plain}))
-        return 0
+        typer.echo(json.dumps({"run_dir": str(run.folder), **found.model_dump(mode="json")}))
+    else:
+        _show_games(found)
+    return 0
+
+
+def _evaluation(
+    run: Run, changes: Mapping[str, Any], games: int, returns: Mapping[str, list[list[float]]]
+) -> Evaluation:
+    """What was played, and each team's means with their intervals."""
+    from orchestry.engine.games import last_checkpoint
+    from orchestry.store.games import Evaluation, Team
+
+    config, last = merge(run.config, changes), last_checkpoint(run.events)
+    assert last is not None  # it has played
+    others = {name: value for name, value in changes.items() if name != "options"}
+    teams = {
+        team: Team(
+            returns=_mean([fmean(one) for one in found]),
+            by_agent=tuple(_mean(own) for own in zip(*found, strict=True)),
+        )
+        for team, found in returns.items()
+    }
+    return Evaluation(
+        at=time.time(),
+        options=config.get("options") or {},
+        changes=dict(leaves(others)),
+        games=games,
+        seed=config["seed"],
+        checkpoint=last.state["digest"],
+        steps=last.state["steps"],
+        teams=teams,
+    )
+
+
+def _mean(figures: Sequence[float]) -> Mean:
+    from orchestry.report.stats import interval
+    from orchestry.store.games import Mean
+
+    return Mean(**interval(figures).plain())
+
+
+def _show_games(found: Evaluation) -> None:
+    from rich.table import Table
+
+    from orchestry.cli.screen import console
+    from orchestry.report.neural import played
+
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    agents = len(next(iter(means.values()))) - 1
+    agents = len(next(iter(found.teams.values())).by_agent)
     for head in ("team", "return", "95 %", *(f"agent {n}" for n in range(agents))):
         table.add_column(head, justify="left" if head == "team" else "right", no_wrap=True)
-    for team, (whole, *own) in means.items():
+    for team, own in found.teams.items():
+        whole = own.returns
         ends = f"{whole.low:.1f} to {whole.high:.1f}"
-        table.add_row(team, f"{whole.mean:.1f}", ends, *(f"{one.mean:.1f}" for one in own))
+        table.add_row(team, f"{whole.mean:.1f}", ends, *(f"{one.mean:.1f}" for one in own.by_agent))
     console().print(table)
-    console().print(f"return: the mean over agents, {games:,} games", style="dim")
-    return 0
+    console().print(f"{played(found)}; return: the mean over agents", style="dim")
 
 
 # --- side by side ---------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from pydantic import (
 
 from orchestry.core.choices import BackendName, Proposal, ProviderName
 from orchestry.core.errors import ConfigError
-from orchestry.core.files import is_run
+from orchestry.core.files import is_player
 from orchestry.core.learning import LearnConfig
 from orchestry.core.ppo import PpoConfig
 from orchestry.core.recipes import RecipeConfig
@@ -130,7 +130,7 @@ def _players(value: Any) -> Any:
     if not isinstance(names, list | tuple):
         return value
     return tuple(
-        str(Path(name).resolve()) if isinstance(name, str) and is_run(Path(name)) else name
+        str(Path(name).resolve()) if isinstance(name, str) and is_player(Path(name)) else name
         for name in names
     )
 
@@ -147,11 +147,11 @@ class AgentConfig(Frozen):
     """None: that of `sampling`."""
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     """None: that of `sampling`."""
-    plays: Annotated[tuple[str, ...], BeforeValidator(_players)] = ()
+    plays: Annotated[tuple[str, ...], BeforeValidator(_players), Mark.MOVABLE] = ()
     """Who plays this agent by numbers; no model is asked and nothing is learned. A scripted player
-    of the task's, such as `guard`, or the folder of a run of backend ppo. Of several, each game has
-    one. `self` in backend ppo: earlier versions of the policy that learns. The task must have games
-    that can be played as arrays."""
+    of the task's, such as `guard`; the folder of a run of backend ppo; or a file in its folder
+    `checkpoints`. Of several, each game has one. `self` in backend ppo: earlier versions of the
+    policy that learns. The task must have games that can be played as arrays."""
     frozen: bool = False
     """Backend local: keep this agent as it is, while the others learn beside it. Its answers come
     from its adapter (of `learn.from`, else the base alone) or, paid, from its `provider`."""

@@ -20,13 +20,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import yaml
 from filelock import FileLock
 
 from orchestry.core.errors import ConfigError, Interrupted, OrchestryError, StoreError
 
+T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
 _CHUNK = 1 << 20
@@ -304,6 +305,19 @@ def json_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
+def salvage(path: Path, parse: Callable[[bytes], T | None]) -> tuple[list[T], str]:
+    """The lines of a JSON-lines file that `parse` can read, and which one is damaged; '' if none
+    is. A last line that a kill cut off is left out. No file: no lines."""
+    found, damaged = list[T](), ""
+    lines = [*json_lines(path.read_bytes())] if path.exists() else []
+    for place, (number, line) in enumerate(lines, start=1):
+        if (one := parse(line)) is not None:
+            found.append(one)
+        elif place < len(lines) and not damaged:
+            damaged = f"{path} line {number} is damaged: delete it, or restore it from a copy"
+    return found, damaged
+
+
 def read_yaml(path: Path, most: int | None = None) -> dict[str, Any]:
     """The mapping in a YAML file of at most `most` bytes; {} for an empty file.
 
@@ -351,6 +365,11 @@ def _count(value: Any, seen: int) -> int:
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run."""
     return (folder / "journal.jsonl").is_file()
+
+
+def is_player(path: Path) -> bool:
+    """Whether a path is a run's folder, or the file of one of its checkpoints."""
+    return is_run(path) or (path.suffix == ".pt" and path.is_file() and is_run(path.parent.parent))
 
 
 def is_name(text: str) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestry.backends.local.model import device_of
 from orchestry.core.config import AgentConfig, RunConfig
 from orchestry.core.errors import ConfigError, unknown
 from orchestry.core.seeds import derive
-from orchestry.engine.games import check_needs, policy_of
-from orchestry.store.run import Run, load_run
+from orchestry.engine.games import check_needs, load_player, policy_of
+from orchestry.store.run import Run
 from orchestry.store.trackers import check_trackers
 from orchestry.task.base import BaseTask
 from orchestry.task.registry import load_task
@@ -61,7 +62,8 @@ class Arena:
         found = list[Player]()
         for names, seats in by_names.items():
             for own, games, name in _shared_out(names, seats, np.arange(count)):
-                seed = derive(self.config.seed, *path, name, *own)
+                # its last name: where its run lies may change
+                seed = derive(self.config.seed, *path, Path(name).name, *own)
                 script = (
                     itself(own, len(games), seed)
                     if name == SELF
@@ -71,10 +73,11 @@ class Arena:
         return tuple(found)
 
     def player(self, name: str, seats: tuple[int, ...], games: int, seed: int) -> Script:
-        """A scripted player, or the policy of a run's folder, in these seats of so many games."""
-        if folder := run_named(name):
+        """A scripted player, or the policy of a run or of its checkpoint, in these seats of so many
+        games."""
+        if place := run_named(name):
             roles = [self.roles[seat] for seat in seats]
-            run = self.runs.get(name) or self.runs.setdefault(name, load_run(folder))
+            run = self.runs.get(name) or self.runs.setdefault(name, load_player(place))
             return policy_of(run, self.games(1, "shape"), roles, seed)
         return _vectors(self.task).script(name, seats, games, seed)
 

@@ -30,13 +30,20 @@ def names_base(backend: str, key: str) -> bool:
     return backend == "local" and there and name == "model"
 
 
+def names_players(key: str) -> bool:
+    """Whether a key names who plays an agent: scripted players, and runs that may move."""
+    return key.startswith("agents.") and key.endswith(".plays")
+
+
 def check_changes(changes: Mapping[str, Any], backend: str = "api") -> None:
     """Raises ConfigError for changes (nested like the config) of any other key, and of one that
-    the backend does not read. Backend local's base may have moved."""
+    the backend does not read. Backend local's base, and runs that play, may have moved: digests
+    tell whether they are the same."""
     for key, _ in leaves(changes):
+        moves = names_base(backend, key) or names_players(key)
         if not reads(backend, key):
             why = f"{key} has no effect in backend {backend}: leave it out"
-        elif Mark.RESUMABLE not in marks(RunConfig, key) and not names_base(backend, key):
+        elif Mark.RESUMABLE not in marks(RunConfig, key) and not moves:
             taken = " (learn.from or behaviors.from take over what was learned)"
             why = (
                 f"{key} can't be changed on a resume, since what was played and learned depends on "
@@ -60,7 +67,11 @@ def config_digests(config: RunConfig) -> dict[str, str]:
     for key, value in leaves(raw):
         moves = names_base(config.backend, key) and Path(value).is_absolute()
         moves |= _ONCE_DEFAULT.get(key) == value
-        if not marks(RunConfig, key) & {Mark.RESUMABLE, Mark.MOVABLE} and not moves:
+        moves |= bool(marks(RunConfig, key) & {Mark.RESUMABLE, Mark.MOVABLE})
+        if names_players(key):
+            kinds = ["a run" if len(Path(name).parts) > 1 else name for name in value]
+            sections.setdefault("agents", {})[key] = kinds
+        elif not moves:
             before = {new: old for old, new in RENAMED.get(key, {}).items()}
             sections.setdefault(key.partition(".")[0], {})[key] = before.get(str(value), value)
     whole = with_whole("config", ".", {name: to_json(found) for name, found in sections.items()})

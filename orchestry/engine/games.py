@@ -33,6 +33,20 @@ def checkpoint_of(folder: Path, event: Learned) -> Path:
     return path
 
 
+def load_player(path: Path) -> Run:
+    """The run at a path. Of a checkpoint's file: its run, with the journal up to that checkpoint.
+    Raises as `load_run`, and ConfigError where the journal doesn't know the file."""
+    if not path.is_file():
+        return load_run(path)
+    run = load_run(path.parent.parent)
+    name = f"{path.parent.name}/{path.name}"
+    known = [isinstance(e, Learned) and e.state.get("checkpoint") == name for e in run.events]
+    if not any(known):
+        raise ConfigError(f"{path} is no checkpoint that {run.folder} wrote: choose another file")
+    run.events = run.events[: len(known) - known[::-1].index(True)]
+    return run
+
+
 def policy_of(
     run: Run, games: Vectors, roles: Sequence[str], seed: int = 0, likeliest: bool = False
 ) -> Script:
@@ -57,11 +71,11 @@ def check_needs(what: str) -> None:
         raise ConfigError(f"{what} needs {', '.join(missing)}: {install('ppo')}")
 
 
-def seat_policy(folder: Path, task: VectorTask, role: str, seed: int) -> Script:
-    """The last policy of a run of backend ppo, for one seat of a game by text. Raises as
+def seat_policy(path: Path, task: VectorTask, role: str, seed: int) -> Script:
+    """What a run of backend ppo, or its checkpoint, plays in one seat of a game by text. Raises as
     `policy_of`."""
-    check_needs(f"agents.{role}.plays={folder}")
-    return policy_of(load_run(folder), task.vectors(1, 0), [role], seed)
+    check_needs(f"agents.{role}.plays={path}")
+    return policy_of(load_player(path), task.vectors(1, 0), [role], seed)
 
 
 def policy_from(
@@ -103,11 +117,12 @@ def play_games(games: Vectors, players: Sequence[Player]) -> list[list[float]]:
 
 
 def players_digests(config: RunConfig) -> Mapping[str, str]:
-    """Of the policies of other runs that play: they may have learned more since."""
+    """Of the policies of other runs that play, by role and place among its players: their runs may
+    have moved, or learned more since."""
     found = {}
     for role, agent in config.agents.items():
-        for name in agent.plays:
-            folder = run_named(name)
-            if folder and (last := last_checkpoint(load_run(folder).events)):
-                found[f"agents.{role}.plays {name}"] = str(last.state["digest"])
+        for place, name in enumerate(agent.plays):
+            path = run_named(name)
+            if path and (last := last_checkpoint(load_player(path).events)):
+                found[f"agents.{role}.plays.{place}"] = str(last.state["digest"])
     return found

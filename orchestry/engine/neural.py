@@ -27,7 +27,7 @@ from orchestry.core.errors import ConfigError, LearnError
 from orchestry.core.ppo import PpoConfig, check_settings
 from orchestry.core.seeds import derive
 from orchestry.engine.arena import Arena, arena
-from orchestry.engine.changes import config_digests, grounded
+from orchestry.engine.changes import changed, config_digests, grounded, worded
 from orchestry.engine.games import (
     NEEDS,
     checkpoint_of,
@@ -70,7 +70,7 @@ def go_on(config: RunConfig, folder: Path, watch: Observer, accept: bool) -> Run
 
 
 def measure(
-    folder: Path,
+    run: Run,
     changes: Mapping[str, Any],
     games: int,
     note: Callable[[str], None],
@@ -86,8 +86,12 @@ def measure(
     `changes` are nested like the config, such as another scenario in `options`. Raises ConfigError
     as `arena`, and where games have another shape than those that were learned in.
     """
-    run = load_run(folder)
-    found = arena(of_run(existing(folder), changes, trust, note), note)
+    found = arena(of_run(run.folder, changes, trust, note), note)
+    if others := changed(run.events, players_digests(found.config)):
+        note(
+            f"the run learned beside other contents of {worded(others)}: a file in an opponent's "
+            "folder `checkpoints` stays as it is"
+        )
     roles, seed = found.learners, found.config.seed
     start = {**_untrained(found), "roles": roles}
 
@@ -256,7 +260,11 @@ class _Work:
             str(device_of(settings.device)),
         )
         if (last := last_checkpoint(self.store.events)) is not None:
-            learner.restore(read(checkpoint_of(self.store.folder, last)))
+            if not learner.restore(read(checkpoint_of(self.store.folder, last))):
+                self.note(
+                    f"the checkpoint was written on another kind of device than {learner.device}: "
+                    "random numbers begin anew, so the weights will not be the same bit for bit"
+                )
             self._recent.extend(last.state["recent"])
         return learner
 

@@ -16,6 +16,7 @@ from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, LockedError, unknown
 from orchestry.core.files import is_name, to_yaml
 from orchestry.core.resolve import Mark, marks, merge, read_config_file
+from orchestry.engine.changes import names_players
 from orchestry.engine.host import Report
 from orchestry.engine.remote import Each, Host
 from orchestry.task.registry import bundled, find_tasks, load_task
@@ -95,7 +96,7 @@ def stage(config: RunConfig, place: Path, sent: str, keys: Mapping[str, str]) ->
     def moved(key: str, value: Any) -> Any:
         if isinstance(value, Mapping):
             return {name: moved(f"{key}.{name}".lstrip("."), own) for name, own in value.items()}
-        if _is_player(key) and isinstance(value, list):
+        if names_players(key) and isinstance(value, list):
             return [moved(key, one) for one in value]
         path = _file_at(key, value, task.options)
         if path is None:
@@ -138,11 +139,6 @@ def _like(shape: Mapping[str, Any], full: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _is_player(key: str) -> bool:
-    """Whether the key names runs or scripted players: `agents.ROLE.plays`."""
-    return key.startswith("agents.") and key.endswith(".plays")
-
-
 def _file_at(key: str, value: Any, options: Any) -> Path | None:
     """The file or folder here that a config key names; None for what is no path of a file here.
 
@@ -154,7 +150,7 @@ def _file_at(key: str, value: Any, options: Any) -> Path | None:
     if not isinstance(value, str):
         return None
     path = Path(value).expanduser()
-    if _is_player(key):
+    if names_players(key):
         return run_named(value)
     is_path = Mark.MOVABLE in marks(RunConfig, key) or key.endswith("fake.script")
     if section == "options":  # a bank may be a name or a file

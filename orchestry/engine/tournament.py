@@ -29,7 +29,7 @@ from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare, resume, train
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, of_run
-from orchestry.store.run import Run, load_run, read_config
+from orchestry.store.run import Run, existing, load_run, read_config
 from orchestry.task.vector import Player, run_named
 
 FILE = "tournament.json"
@@ -335,7 +335,7 @@ def entries(names: Sequence[str], trust: Trust, watch: Observer) -> list[Entry]:
         if folder is None:
             found.append(Entry(name, name))
             continue
-        folder = folder.resolve()
+        folder = existing(folder).resolve()  # no checkpoint's file
         config = of_run(folder, {}, trust, watch.note)
         team = None if config.backend == "ppo" else config
         found.append(Entry(str(folder), folder.name, folder, team))

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from orchestry.core.config import BudgetConfig, ProviderConfig, RunConfig, validate
 from orchestry.core.errors import ConfigError
+from orchestry.core.files import is_player
 from orchestry.core.resolve import Mark, leaves, marks, merge
 from orchestry.models import anthropic, openai
 from orchestry.models.prices import FREE, undercuts
@@ -67,9 +68,29 @@ def of_run(
         note(f"{', '.join(map(str, sorted(gone)))} is gone: --task-path says where its tasks are")
         kept = tuple(path for path in config.task_path if path not in gone)
         config = config.model_copy(update={"task_path": kept})
+    config = _with_players(config, place, note)
     config = _where_today(config, today, environ, note)
     check_trust(config, place, trust, today, environ)
     return config
+
+
+def _with_players(config: RunConfig, place: Path, note: Callable[[str], None]) -> RunConfig:
+    """The config with the opponents where they are now: a run that came back from a host has them
+    in its own folder (`remote_runs.stage`)."""
+
+    def found(name: str) -> str:
+        _, sent, rest = name.rpartition("/remote/sent/")
+        here = (place / "remote" / "sent" / rest).resolve()
+        if not sent or is_player(Path(name)) or not is_player(here):
+            return name
+        note(f"{name} is gone: {here} plays")
+        return str(here)
+
+    agents = dict(config.agents)
+    for role, own in config.agents.items():
+        if (plays := tuple(map(found, own.plays))) != own.plays:
+            agents[role] = own.model_copy(update={"plays": plays})
+    return config.model_copy(update={"agents": agents})
 
 
 def _where_today(

@@ -71,7 +71,9 @@ def results(
 
 def _of_policies(learners: Sequence[Experiment]) -> dict[str, str]:
     """Sections on runs of backend ppo."""
+    played = neural.measured(learners)
     return {
+        **({"Evaluation in new games": played} if played else {}),
         "Last figures": neural.ends(learners),
         "Checkpoints": neural.checkpoints(learners),
     }

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from orchestry.core.config import RunConfig
 from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.report.curves import QUARTER, Curve
-from orchestry.report.runs import Arm, Experiment, Salvaged
+from orchestry.report.runs import Arm, Experiment, Salvaged, in_words
 from orchestry.report.text import counted, duration, inline, short, table
+from orchestry.store.games import Evaluation, Mean
 from orchestry.store.journal import Learned
 from orchestry.store.progress import Row
 from orchestry.store.summary import end_of, seconds
@@ -131,10 +132,14 @@ def headline(experiment: Experiment) -> Iterator[str]:
             f"Evaluations on games of their own: {short(tests[first])} at step {first:,}, "
             f"{short(tests[end])} at step {end:,}."
         )
-    yield (
-        "Nothing was measured beside other teams, so no gain is claimed: orchestry evaluate "
-        f"{run.folder} plays new games, the untrained team too."
-    )
+    if not run.measured:
+        yield (
+            "Nothing was measured beside other teams, so no gain is claimed: orchestry evaluate "
+            f"{run.folder} plays new games, the untrained team too."
+        )
+    for one in lasts(run):
+        teams = (f"{team} {ends_of(own.returns)}" for team, own in one.teams.items())
+        yield f"Evaluated after step {one.steps:,}, {played(one)}: {', '.join(teams)}."
 
 
 def over_seeds(arm: Arm) -> Iterator[str]:
@@ -157,8 +162,32 @@ def over_seeds(arm: Arm) -> Iterator[str]:
 def game(run: Salvaged) -> str:
     """The task's options that are given, such as its scenario: returns of different games can't be
     compared."""
-    options = run.config.get("options") or {}
-    return ", ".join(f"{name} {value}" for name, value in sorted(options.items()))
+    return _game(run.config.get("options") or {})
+
+
+def _game(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(leaves(options)))
+
+
+def played(one: Evaluation) -> str:
+    """What an evaluation's teams played, and how often."""
+    return f"{_setting(one)}, {counted(one.games, 'game')}"
+
+
+def _setting(one: Evaluation) -> str:
+    others = (in_words(key, value) for key, value in one.changes.items())
+    return ", ".join((_game(one.options) or "the task's own game", *others))
+
+
+def lasts(run: Salvaged) -> list[Evaluation]:
+    """The last evaluation per game and checkpoint, by game and steps."""
+    found = {(_setting(one), one.checkpoint): one for one in run.measured}
+    return sorted(found.values(), key=lambda one: (_setting(one), one.steps))
+
+
+def ends_of(own: Mean) -> str:
+    """A mean with its interval."""
+    return f"{short(own.mean)} ({short(own.low)} to {short(own.high)})"
 
 
 def by_game(arms: Sequence[Arm]) -> dict[str, list[Arm]]:
@@ -181,10 +210,17 @@ def _team(run: Salvaged) -> str:
 def _opponents(run: Salvaged) -> str:
     found = {role: own.get("plays") for role, own in run.config.get("agents", {}).items()}
     return ", ".join(
-        f"{role} is {' or '.join(Path(name).name for name in names)}"
-        for role, names in found.items()
-        if names
+        f"{role} is {' or '.join(map(_player, names))}" for role, names in found.items() if names
     )
+
+
+def _player(name: str) -> str:
+    """A run by its folder's name; a checkpoint after that of its run.
+
+    >>> _player("guard"), _player("/runs/first"), _player("/runs/first/checkpoints/000003.pt")
+    ('guard', 'first', 'first 000003.pt')
+    """
+    return Path(name.replace("/checkpoints/", " ")).name
 
 
 def _steps(run: Salvaged) -> str:
@@ -296,6 +332,21 @@ def _quarters(rows: Sequence[Row], name: str) -> tuple[float, ...]:
 def _who(arm: Arm, arms: Sequence[Arm]) -> str:
     seeds = f", {len(arm.learners)} seeds" if len(arm.learners) > 1 else ""
     return f"{inline(arm.label)}{seeds}: " if len(arms) > 1 else ""
+
+
+def measured(experiments: Sequence[Experiment]) -> str:
+    """What each team earned in new games, by game; '' where nothing was measured."""
+    rows = [
+        [
+            *(inline(each.label), inline(_setting(one)), f"{one.steps:,}", inline(team)),
+            *(ends_of(own.returns), f"{one.games:,}"),
+        ]
+        for each in experiments
+        for one in lasts(each.run)
+        for team, own in one.teams.items()
+    ]
+    heads = ["", "game", "at step", "team", "return (95 % interval)", "games"]
+    return table(heads, rows) if rows else ""
 
 
 _ENDS: Mapping[str, str] = {

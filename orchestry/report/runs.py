@@ -17,6 +17,7 @@ from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.report.measures import Measures, measured
 from orchestry.store import journal
 from orchestry.store.checkpoints import DISTILLED
+from orchestry.store.games import Evaluation, kept
 from orchestry.store.journal import Event, Learned, Opened
 from orchestry.store.measurements import BASELINES, EVALUATIONS, FORMS, Measurement
 from orchestry.store.progress import Row, readable
@@ -126,6 +127,15 @@ class Salvaged(Run):
         """The figures of each batch of backend ppo, oldest first; of another backend none."""
         return self._progress[0]
 
+    @property
+    def measured(self) -> list[Evaluation]:
+        """Evaluations in new games, oldest first."""
+        return self._evaluations[0]
+
+    @cached_property
+    def _evaluations(self) -> tuple[list[Evaluation], str]:
+        return kept(self.folder)
+
     @cached_property
     def _progress(self) -> tuple[list[Row], str]:
         return readable(self.folder)
@@ -140,8 +150,8 @@ class Salvaged(Run):
     @cached_property
     def missing(self) -> tuple[str, ...]:
         """What is missing and a reader must know, one sentence per item."""
-        damaged = self._progress[1]
-        lost = [f"damaged lines are left out: {damaged}"] if damaged else []
+        faults = filter(None, (self._progress[1], self._evaluations[1]))
+        lost = [f"damaged lines are left out: {damaged}" for damaged in faults]
         return (*self._journal[1], *self._records[1], *lost, *self._unfinished())
 
     @cached_property
@@ -260,7 +270,7 @@ def _settings(configs: Sequence[_Config]) -> list[str]:
     """The settings in which each differs from the others; '' if none differs."""
     flat = [_telling(config) for config in configs]
     keys = _fewest(flat)
-    return [", ".join(_said(key, one[key]) for key in keys if key in one) for one in flat]
+    return [", ".join(in_words(key, one[key]) for key in keys if key in one) for one in flat]
 
 
 def unique(found: Sequence[str]) -> list[str]:
@@ -299,10 +309,10 @@ def _differing(flat: Sequence[_Config]) -> list[str]:
     return sorted(found, key=lambda key: (key not in _PLAIN, key in _LAST, key == "episodes"))
 
 
-def _said(key: str, value: Any) -> str:
+def in_words(key: str, value: Any) -> str:
     """A setting in words.
 
-    >>> _said("agents.agent_3.plays", ["guard", "/home/me/runs/first"])
+    >>> in_words("agents.agent_3.plays", ["guard", "/home/me/runs/first"])
     'agent 3 plays guard or first'
     """
     values = value if isinstance(value, list) else [value]

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 
 from orchestry.core.errors import StoreError
-from orchestry.core.files import json_lines
+from orchestry.core.files import salvage
 
 PROGRESS = "progress.jsonl"
 Row = dict[str, float]
@@ -25,14 +25,7 @@ def progress(folder: Path) -> list[Row]:
 
 def readable(folder: Path) -> tuple[list[Row], str]:
     """The rows that can be read, and which line is damaged; '' if none is."""
-    path, rows, damaged = folder / PROGRESS, list[Row](), ""
-    lines = [*json_lines(path.read_bytes())] if path.exists() else []
-    for place, (number, line) in enumerate(lines, start=1):
-        if (row := _row(line)) is not None:
-            rows.append(row)
-        elif place < len(lines) and not damaged:
-            damaged = f"{path} line {number} is damaged: delete it, or restore it from a copy"
-    return rows, damaged
+    return salvage(folder / PROGRESS, _row)
 
 
 def _row(line: bytes) -> Row | None:

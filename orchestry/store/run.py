@@ -284,7 +284,7 @@ def existing(folder: Path) -> Path:
                 f"{folder} has no config.yaml: restore it from a copy; if the run was cut off "
                 f"before its first call, begin it again with `orchestry run --run-dir {folder}`"
             )
-        what = "holds no run" if folder.is_dir() else "does not exist"
+        what = "holds no run" if folder.exists() else "does not exist"
         raise ConfigError(f"{folder} {what}: give the directory that `orchestry run` printed")
     refuse_links(folder)
     return folder

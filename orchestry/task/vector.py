@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from orchestry.core.errors import ConfigError
-from orchestry.core.files import is_run
+from orchestry.core.files import is_player
 
 if TYPE_CHECKING:
     import numpy as np
@@ -130,10 +130,13 @@ def play_seats(
 
 
 def run_named(name: str) -> Path | None:
-    """The run's folder that plays; None for a scripted player. Raises ConfigError for a path at
-    which nothing lies."""
-    if is_run(folder := Path(name)):
-        return folder
-    if len(folder.parts) > 1:
-        raise ConfigError(f"{name}: no run lies there: give the folder of a run of backend ppo")
+    """The run's folder, or the file of its checkpoint, that plays; None for a scripted player.
+    Raises ConfigError for a path at which nothing lies."""
+    if is_player(path := Path(name)):
+        return path
+    if len(path.parts) > 1:
+        raise ConfigError(
+            f"{name}: no run lies there: give the folder of a run of backend ppo, or a file in its "
+            "folder `checkpoints`; `--set agents.ROLE.plays=PATH` says where an opponent is now"
+        )
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import orchestry
 from orchestry.core.errors import ConfigError
 from orchestry.engine.run import resume
+from orchestry.store.games import FILE, kept
 from orchestry.store.progress import progress
 from tests.cli.support import CommandLine
 
@@ -71,6 +73,42 @@ def test_so_does_python(run: Path) -> None:
     for ask in (found.baselines, lambda: found.ask("hello"), lambda: found.best):
         with pytest.raises(ConfigError, match="backend ppo, whose policies play games as numbers"):
             ask()
+
+
+def test_evaluations_name_their_game_and_are_kept(
+    cli: CommandLine, run: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(run, folder)
+    play = ("evaluate", folder, "--episodes", "20")
+    assert "the task's own game, 20 games" in " ".join(cli(*play).out.split())
+    other = (*play, "--set", "options.scenario=rest_trap", "--set", "agents.agent_3.plays=guard")
+    said = " ".join(cli(*other).out.split())
+    assert "scenario rest_trap, agent 3 plays guard, 20 games" in said
+    with (folder / "evaluations" / FILE).open("ab") as file:
+        file.write(b'{"at": 17')  # a kill
+    done = cli(*other, "--against", "hero", "--json")
+    assert done.code == 0, done
+    (first, second, third), damaged = kept(folder)
+    assert "games.jsonl line 3 is damaged" in damaged
+    assert json.loads(done.out) == {"run_dir": str(folder), **third.model_dump(mode="json")}
+    assert (first.options, second.options) == ({}, {"scenario": "rest_trap"})
+    assert (first.changes, second.changes) == ({}, {"agents.agent_3.plays": "guard"})
+    assert {*third.teams} - {*second.teams} == {"hero"}
+    assert third.teams["learned"] == second.teams["learned"]
+    assert (first.steps, first.games, first.seed) == (512, 20, 0)
+
+
+def test_an_evaluation_that_can_not_be_kept_is_shown_with_a_note(
+    cli: CommandLine, run: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(run, folder)
+    (folder / "evaluations").write_text("a file in its way")
+    done = cli("evaluate", folder, "--episodes", "20")
+    assert done.code == 0
+    assert "no report will show this" in done.err
+    assert "likeliest" in done.out
 
 
 def test_it_is_reported(cli: CommandLine, run: Path) -> None:

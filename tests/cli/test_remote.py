@@ -381,10 +381,12 @@ def test_what_a_config_names_is_sent_and_named_anew(cli: CommandLine, tmp_path: 
         "recipe": {"stages": {"distil": {"learn": {"from": "lib.yaml"}}}},
         "agents": {
             "summary": {"provider": {"name": "local", "team": "runs/r"}},
-            "critic": {"plays": ["guard", "runs/r"]},
+            "critic": {"plays": ["guard", "runs/r", "runs/r/checkpoints/000003.pt"]},
         },
     }
     Path("runs/r/stages").mkdir()
+    Path("runs/r/checkpoints").mkdir()
+    Path("runs/r/checkpoints/000003.pt").touch()
     place = tmp_path / "staged"
     place.mkdir()
     stage(validate(raw), place, "runs/x/remote/sent", {})
@@ -396,7 +398,10 @@ def test_what_a_config_names_is_sent_and_named_anew(cli: CommandLine, tmp_path: 
     assert sent["options"]["path"] == at["posts.jsonl"]
     assert sent["provider"]["fake"]["script"] == at["said.jsonl"]
     assert sent["agents"]["summary"]["provider"]["team"] == at["r"]
-    assert sent["agents"]["critic"]["plays"] == ["guard", at["r"]]
+    assert sent["agents"]["critic"]["plays"] == [
+        *("guard", at["r"]),
+        f"{at['r']}/checkpoints/000003.pt",
+    ]
     assert sent["learn"]["from"] == f"{at['r']}/stages"  # with the run that explains it
     assert names["r"].resolve() == Path("runs/r").resolve()
 

@@ -79,6 +79,7 @@ LISTS = {
         "judge.provider.team",
         "behaviors.provider.team",
         "agents.NAME.provider.team",
+        "agents.NAME.plays",
     ),
     Mark.MEASURED: MEASURED,
     Mark.OPERATIONAL: (
@@ -100,7 +101,10 @@ reports leave out where and in what pieces the weights were computed."""
 def test_each_mark_says_what_its_list_said(mark: Mark) -> None:
     assert len(KEYS) > 120
     for key in KEYS:
-        listed = any(key == one or key.startswith(f"{one}.") for one in LISTS[mark])
+        named = key.replace("agents.writer.", "agents.NAME.").replace("agents.a.b.", "agents.NAME.")
+        listed = any(
+            own == one or own.startswith(f"{one}.") for own in (key, named) for one in LISTS[mark]
+        )
         assert (mark in marks(RunConfig, key)) == listed, key
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.engine.neural import measure
 from orchestry.engine.run import resume, train
+from orchestry.engine.session import Silent
 from orchestry.store.journal import Learned
 from orchestry.store.progress import progress
 from orchestry.store.run import load_run
@@ -133,7 +135,7 @@ def test_opponents_play_their_seats_and_do_not_learn(tmp_path: Path) -> None:
     state = _last(run.folder)
     assert state["roles"] == ["agent_0", "agent_2"]
     assert len(state["team"]["weights"]) == 2
-    found = measure(run.folder, {}, 20, print)
+    found = measure(run, {}, 20, print)
     assert len(found["learned"]) == 20
     assert len(found["learned"][0]) == 4
     rows = [row for row in progress(run.folder) if "episode/reward" in row]
@@ -147,24 +149,24 @@ def test_nights_of_two_phases_are_learned_measured_and_told_apart(tmp_path: Path
     two = {"scenario": "hard", "rules": rules}
     run = train({**_config({"agent_1": "liar"}), "options": two}, tmp_path / "run")
     assert min(row.get("episode/length", 99) for row in progress(run.folder)) >= 32  # 16 nights
-    found = measure(run.folder, {}, 30, print, scripts=("guard",))
+    found = measure(run, {}, 30, print, scripts=("guard",))
     plain = train(_config({"agent_1": "liar"}), tmp_path / "plain").folder
-    assert measure(plain, {}, 30, print, scripts=("guard",))["guard"] == found["guard"]
+    assert measure(load_run(plain), {}, 30, print, scripts=("guard",))["guard"] == found["guard"]
     with pytest.raises(ConfigError, match="of the same size"):
-        measure(plain, {"options": {"rules": rules}}, 30, print)
+        measure(load_run(plain), {"options": {"rules": rules}}, 30, print)
 
 
 def test_measured_teams_play_the_same_first_evenings(tmp_path: Path) -> None:
     run = train(_config(), tmp_path / "run")
-    found = measure(run.folder, {}, 30, print, scripts=("always_rest", "random"))
+    found = measure(run, {}, 30, print, scripts=("always_rest", "random"))
     assert found.keys() == {"learned", "likeliest", "untrained", "always_rest", "random"}
     assert found["likeliest"] != found["learned"]
-    again = measure(run.folder, {}, 30, print, scripts=("always_rest", "random"))
+    again = measure(run, {}, 30, print, scripts=("always_rest", "random"))
     assert found == again
-    easy = measure(run.folder, {"options": {"scenario": "easy"}}, 30, print)
+    easy = measure(run, {"options": {"scenario": "easy"}}, 30, print)
     assert easy["learned"] != found["learned"]
     with pytest.raises(ConfigError, match="of the same size"):
-        measure(run.folder, {"options": {"agents": 6}}, 30, print)
+        measure(run, {"options": {"agents": 6}}, 30, print)
 
 
 @pytest.mark.parametrize(
@@ -197,13 +199,115 @@ def test_a_checkpoint_that_was_changed_is_refused(tmp_path: Path) -> None:
     for file in (run.folder / "checkpoints").iterdir():
         file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(StoreError, match="was changed"):
-        measure(run.folder, {}, 4, print)
+        measure(run, {}, 4, print)
     with pytest.raises(StoreError, match="was changed"):
         resume(run.folder, {"ppo": {"steps": 3000}})
 
 
 def _steps(said: object) -> int:
     return validate({"ppo": {"steps": said}}).ppo.steps
+
+
+class _Notes(Silent):
+    """Keeps what the user is told."""
+
+    def __init__(self) -> None:
+        self.said = list[str]()
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+def _came_back(tmp_path: Path) -> tuple[Path, Path]:
+    """A run beside a learned opponent as a host played it, and as `remote sync` copied it from
+    there: here is neither the host's folder nor the opponent's run."""
+    there, sent = tmp_path / "host" / "runs" / "run", tmp_path / "host/runs/run/remote/sent"
+    train(_config(), sent / "0-first")
+    plays = {"agent_1": [str(sent / "0-first"), "guard"], "agent_3": str(sent / "0-first")}
+    train(_config(plays), there)
+    here = tmp_path / "runs" / "run"
+    shutil.copytree(there, here)
+    return there, here
+
+
+def test_a_copy_from_a_host_is_evaluated_and_resumed_with_its_opponents(tmp_path: Path) -> None:
+    there, here = _came_back(tmp_path)
+    measured, notes = measure(load_run(there), {}, 20, print), _Notes()
+    whole = resume(there, {"ppo": {"steps": 3000}}).folder
+    whole.parent.rename(tmp_path / "elsewhere")
+    assert measure(load_run(here), {}, 20, notes.note) == measured
+    assert any(f"{here}/remote/sent/0-first plays" in said for said in notes.said)
+    resume(here, {"ppo": {"steps": 3000}})
+    assert _rows(here) == _rows(tmp_path / "elsewhere" / "run")
+    here.rename(tmp_path / "again")  # config.yaml has the copy's path now
+    assert len(measure(load_run(tmp_path / "again"), {}, 4, print)["learned"]) == 4
+
+
+def test_an_opponent_that_moved_is_named_anew_and_another_one_is_refused(tmp_path: Path) -> None:
+    first = train(_config(), tmp_path / "first").folder
+    other = train({**_config(), "seed": 1}, tmp_path / "other").folder
+    run = train(_config({"agent_3": str(first)}), tmp_path / "run").folder
+    first.rename(tmp_path / "moved")
+    with pytest.raises(ConfigError, match=r"first: no run lies there.*says where an opponent"):
+        resume(run, {"ppo": {"steps": 3000}})
+    for name, fault in ((str(other), "agents.agent_3.plays.0"), ("guard", "agents")):
+        changes = {"agents": {"agent_3": {"plays": name}}, "ppo": {"steps": 3000}}
+        with pytest.raises(ConfigError, match=f"other contents of {fault}"):
+            resume(run, changes)
+    changes = {"agents": {"agent_3": {"plays": str(tmp_path / "moved")}}, "ppo": {"steps": 3000}}
+    assert resume(run, changes).summary.learning["steps"] == 3072
+
+
+def test_an_opponent_that_learned_on_is_told_and_its_checkpoint_stays(tmp_path: Path) -> None:
+    first = train(_config(keep=4), tmp_path / "first").folder
+    file = max((first / "checkpoints").iterdir())
+    frozen = train(_config({"agent_3": str(file)}), tmp_path / "frozen")
+    newest = train(_config({"agent_3": str(first)}), tmp_path / "newest")
+    before = measure(frozen, {}, 20, print)
+    resume(first, {"ppo": {"steps": 1700}})
+    assert file.exists()
+    notes = _Notes()
+    assert measure(frozen, {}, 20, notes.note) == before
+    assert not notes.said
+    measure(newest, {}, 20, notes.note)
+    (said,) = notes.said
+    assert "other contents of agents.agent_3.plays.0" in said
+    with pytest.raises(ConfigError, match=r"other contents of agents\.agent_3\.plays\.0"):
+        resume(newest.folder, {"ppo": {"steps": 3000}})
+    resume(frozen.folder, {"ppo": {"steps": 3000}})
+
+
+def test_a_file_that_the_run_did_not_write_is_no_player(tmp_path: Path) -> None:
+    first = train(_config(), tmp_path / "first").folder
+    stray = first / "checkpoints" / "000099.pt"
+    shutil.copy(max((first / "checkpoints").iterdir()), stray)
+    with pytest.raises(ConfigError, match=r"000099\.pt is no checkpoint that .*first wrote"):
+        train(_config({"agent_3": str(stray)}), tmp_path / "run")
+
+
+def test_a_run_goes_on_on_another_kind_of_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's generator has a state of 16 bytes; no GPU is needed to write one."""
+    import torch
+
+    from orchestry.backends.ppo.learner import Learner
+
+    state = Learner.state
+    foreign = torch.arange(16, dtype=torch.uint8)
+    with monkeypatch.context() as patched:
+        patched.setattr(Learner, "state", lambda own: {**state(own), "random": foreign})
+        run = train(_config(), tmp_path / "run").folder
+    shutil.copytree(run, tmp_path / "twin")
+    notes = _Notes()
+    resume(run, {"ppo": {"steps": 3000}}, notes)
+    assert any("another kind of device than cpu" in said for said in notes.said)
+    assert len(_last(run)["random"]) > 16
+    resume(tmp_path / "twin", {"ppo": {"steps": 3000}})
+    assert _rows(run) == _rows(tmp_path / "twin")
+    notes.said.clear()
+    resume(run, {"ppo": {"steps": 3300}}, notes)
+    assert not any("device" in said for said in notes.said)
 
 
 def test_steps_are_written_with_units() -> None:

@@ -28,6 +28,7 @@ from orchestry.report.headline import headline, summary
 from orchestry.report.runs import Arm, Salvaged, arms, read_experiments
 from orchestry.report.style import look
 from orchestry.report.text import short
+from orchestry.store.games import FILE, Evaluation, Mean, Team, keep
 from orchestry.store.progress import PROGRESS, Row, progress
 from orchestry.store.run import Run
 from tests.report.browser import CHROMIUM, browser
@@ -206,6 +207,62 @@ def test_a_run_in_which_no_game_ended_says_so(folders: dict[str, Path], tmp_path
     assert "- Missing: no game has ended." in report.files[0].read_text()
 
 
+def evaluation(scenario: str, checkpoint: str, learned: float, games: int = 1000) -> Evaluation:
+    def team(mean: float) -> Team:
+        own = Mean(mean=mean, low=mean - 10, high=mean + 10)
+        return Team(returns=own, by_agent=(own,) * 4)
+
+    return Evaluation(
+        at=0.0,
+        options={"scenario": scenario},
+        changes={},
+        games=games,
+        seed=0,
+        checkpoint=checkpoint,
+        steps=6016 if checkpoint == "last" else 3000,
+        teams={"learned": team(learned), "untrained": team(100)},
+    )
+
+
+def test_evaluations_are_a_table_by_scenario_and_checkpoint(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(folders["seed-0"], folder)
+    assert "Nothing was measured" in results(read_experiments([folder]), [], "orchestry report")
+    for one in (
+        evaluation("hard", "last", 500, games=20),
+        evaluation("easy", "last", 900),
+        evaluation("hard", "early", 300),
+        evaluation("hard", "last", 510),
+    ):
+        keep(folder, one)
+    with (folder / "evaluations" / FILE).open("ab") as file:
+        file.write(b'{"at": 17')  # a kill, or another process that is writing
+    found = read_experiments([folder])
+    assert found[0].missing == ()
+    text = results(found, [], "orchestry report run")
+    section = text.partition("## Evaluation in new games\n\n")[2].partition("\n\n")[0]
+    assert section.splitlines()[2:] == [
+        "| run | scenario easy | 6,016 | learned | 900.0 (890.0 to 910.0) | 1,000 |",
+        "| run | scenario easy | 6,016 | untrained | 100.0 (90.00 to 110.0) | 1,000 |",
+        "| run | scenario hard | 3,000 | learned | 300.0 (290.0 to 310.0) | 1,000 |",
+        "| run | scenario hard | 3,000 | untrained | 100.0 (90.00 to 110.0) | 1,000 |",
+        "| run | scenario hard | 6,016 | learned | 510.0 (500.0 to 520.0) | 1,000 |",
+        "| run | scenario hard | 6,016 | untrained | 100.0 (90.00 to 110.0) | 1,000 |",
+    ]
+    assert "Nothing was measured" not in text
+    said = "Evaluated after step 6,016, scenario easy, 1,000 games: learned 900.0 (890.0 to 910.0)"
+    assert said in " ".join(headline(found[0]))
+    shown = Page(page.write_page(found, tmp_path / "page")).index["runs"][0]["steps"]["measured"]
+    assert [(one["game"], one["steps"]) for one in shown] == [
+        ("scenario easy, 1,000 games", 6016),
+        ("scenario hard, 1,000 games", 3000),
+        ("scenario hard, 1,000 games", 6016),
+    ]
+    assert shown[2]["teams"][0] == {"team": "learned", "mean": 510, "low": 500, "high": 520}
+
+
 def test_an_interrupted_run_says_how_far_it_came(folders: dict[str, Path]) -> None:
     (one,) = read_experiments([folders["cut"]])
     steps = int(progress(folders["cut"])[-1]["steps"])
@@ -328,8 +385,11 @@ def test_reading_needs_no_row_of_another_backend(searched: Run) -> None:
 def test_the_page_shows_curves_and_hides_the_episodes(
     folders: dict[str, Path], searched: Run, tmp_path: Path
 ) -> None:
-    names = ("seed-0", "seed-1", "riders", "none", "cut")
-    shown = read_experiments([*(folders[name] for name in names), searched.folder])
+    names = ("seed-1", "riders", "none", "cut")
+    measured = tmp_path / "seed-0"
+    shutil.copytree(folders["seed-0"], measured)
+    keep(measured, evaluation("easy", "last", 900))
+    shown = read_experiments([measured, *(folders[name] for name in names), searched.folder])
     path = page.write_page(shown, tmp_path / "page")
     with browser(tmp_path / "profile") as tab:
         tab.open(path.as_uri())
@@ -339,6 +399,7 @@ def test_the_page_shows_curves_and_hides_the_episodes(
         assert tab.eval("document.querySelectorAll('#run .small').length") == len(neural.FIGURES)
         assert tab.eval("document.querySelectorAll('#compare .chart').length") == 2  # games
         assert tab.eval("document.querySelectorAll('#compare .band').length") == 1
+        assert "scenario easy, 1,000 games" in tab.eval(said)
         assert tab.eval("getComputedStyle($('browser')).display") == "none"
         tab.eval("document.querySelector('#run .chart').focus()")
         tab.press("Home")

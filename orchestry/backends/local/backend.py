@@ -135,9 +135,10 @@ class LocalBackend(Backend):
             tree = max(trees(task, problems, k, most), key=lambda one: one.nodes)
             self._dev_share = k * tree.stages / tree.nodes
         if cold and self.every is not None:
+            how = "learn.top_k=1" if greedy else "temperature 0"
             raise ConfigError(
-                f"{', '.join(cold)} would answer at {'learn.top_k=1' if greedy else 'temperature 0'}"
-                ", and learns only from answers that differ: set it higher, or learn.enabled=false"
+                f"{', '.join(cold)} would answer at {how}, and learns only from answers that "
+                "differ: set it higher, or learn.enabled=false"
             )
 
     def _check_judge(self) -> None:

@@ -91,7 +91,8 @@ class Learner:
         self._grad_PW = torch.zeros_like(self.team.flat_PW)
         self._grads = self.team.views(self._grad_PW)
         self._adam, self._left = Adam(self.team.flat_PW), 1.0
-        self._random = torch.Generator(self.device).manual_seed(derive(seed, "actions"))
+        self._seed = derive(seed, "actions")
+        self._random = torch.Generator(self.device).manual_seed(self._seed)
         self._pools = [one.script for one in seats.others if isinstance(one.script, Pool)]
         for pool in self._pools:
             pool.grow(0, self.team)
@@ -278,19 +279,25 @@ class Learner:
             "lengths": torch.from_numpy(self._length_B.copy()),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a `state`, as if nothing had been between."""
+    def restore(self, state: Mapping[str, Any]) -> bool:
+        """Goes on from a `state`, as if nothing had been between. False: it is of another kind of
+        device, whose random numbers can't be continued here, so they begin anew."""
         self.steps = state["steps"]
         self.team.restore(state["team"])
         self._adam.restore(state["adam"])
         self._scale.restore(state["scale"])
-        self._random.set_state(state["random"])
+        same = len(state["random"]) == len(self._random.get_state())
+        if same:
+            self._random.set_state(state["random"])
+        else:  # a CPU's generator has 5,056 bytes, a GPU's 16
+            self._random.manual_seed(derive(self._seed, self.steps))
         self.games.restore({k: v.numpy() for k, v in state["games"].items()})
         for other, own in zip(self.seats.others, state["others"], strict=True):
             other.script.restore(own)
         self._begun = state["begun"].numpy().copy()
         self._return_BN = state["returns"].numpy().copy()
         self._length_B = state["lengths"].numpy().copy()
+        return same
 
 
 class Adam:

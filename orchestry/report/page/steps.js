@@ -11,6 +11,7 @@ function policies(run) {
       ['ended', ENDINGS[steps.ended] ?? steps.ended]].filter(([, value]) => value)
       .map(([name, value]) => el('span', {}, el('b', {}, name), ' ', shown(value)))),
     returns(steps),
+    measured(steps.measured),
     checkpoints(steps.checkpoints),
   ];
 }
@@ -51,6 +52,16 @@ function returns(steps) {
     smalls.length ? [el('h3', {}, 'How learning went'),
       el('div', { class: 'smalls' }, smalls.map((one) => one.node)),
       el('p', { class: 'fine' }, `A point is the mean over ${steps.over}.`)] : null];
+}
+
+/** Evaluations in new games: a row per team. */
+function measured(found) {
+  if (!found.length) return null;
+  const heads = [{ name: 'game' }, { name: 'team' },
+    ...['step', 'return', '95 %'].map((name) => ({ name, number: true }))];
+  return [el('h3', {}, 'Evaluation in new games'), table(heads, found.flatMap((one) =>
+    one.teams.map(({ team, mean, low, high }) => [shown(one.game), shown(team), count(one.steps),
+      figure(mean), `${figure(low)} to ${figure(high)}`])))];
 }
 
 function checkpoints(found) {

@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestry.report import neural
 from orchestry.report.runs import Arm, Salvaged, by_task
+from orchestry.store.games import Evaluation
 
 Pairs = list[tuple[int, float]]
 """Steps, and a figure there."""
@@ -35,6 +36,10 @@ def steps(run: Salvaged) -> dict[str, Any] | None:
         "evaluations": _pairs(tests, neural.thinned([*tests])),
         "figures": [{"name": name, "points": points} for name, points in lines.items() if points],
         "facts": [[name, said] for name, said in neural.setup(run).items() if name not in _TOLD],
+        "measured": [
+            {"game": neural.played(one), "steps": one.steps, "teams": _teams(one)}
+            for one in neural.lasts(run)
+        ],
         "checkpoints": [
             {"name": event.state["checkpoint"], "steps": event.state["steps"], "kept": kept}
             for event, kept in neural.saved(run)
@@ -70,6 +75,13 @@ def _curve(arm: Arm) -> dict[str, Any] | None:
         if tests
         else [],
     }
+
+
+def _teams(one: Evaluation) -> list[dict[str, Any]]:
+    return [
+        {"team": team, **{name: _short(value) for name, value in own.returns}}
+        for team, own in one.teams.items()
+    ]
 
 
 def _pairs(line: Mapping[int, float], at: Iterable[int]) -> Pairs:
