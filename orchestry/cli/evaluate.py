@@ -129,12 +129,9 @@ def _command(
 
     if (learned := load_run(run)).neural:
         other = {"--split": split != "test", "--no-compare": not compare, "--show-best": show_best}
-        given = {"--update": update, "--samples": samples, "--budget": budget}
-        given["--patience"] = patience
-        other |= {name: value is not None for name, value in given.items()}
-        changes = _changes(run, [name for name, there in other.items() if there], sets or [])
-        if task_path:
-            changes["task_path"] = [str(path) for path in task_path]
+        given = {"update": update, "samples": samples, "budget": budget, "patience": patience}
+        other |= {f"--{name}": value is not None for name, value in given.items()}
+        changes = _changes(run, [name for name in other if other[name]], sets, task_path)
         many = GAMES if episodes is None else episodes
         return _games(learned, changes, against or [], many, trust, verbose, as_json)
     if sets or against:
@@ -157,19 +154,21 @@ def _command(
 # --- games as arrays ------------------------------------------------------------------------------
 
 
-def _changes(run: Path, other: Sequence[str], sets: Sequence[str]) -> dict[str, Any]:
-    """What --set changes, nested like the config. Raises ConfigError for what does not decide how
-    policies are evaluated, and for `other` options."""
+def _changes(
+    run: Path, other: Sequence[str], sets: Sequence[str] | None, task_path: Sequence[Path] | None
+) -> dict[str, Any]:
+    """What --set and --task-path change, nested like the config. Raises ConfigError for what does
+    not decide how policies are evaluated, and for `other` options."""
     from orchestry.core.ppo import MEASURES, unread
 
-    changes: dict[str, Any] = by_role(settings_of(sets))
+    changes: dict[str, Any] = by_role(settings_of(sets or []))
     if odd := [*other, *unread((key for key, _ in leaves(changes)), MEASURES)]:
         raise ConfigError(
             f"{run} is a run of backend ppo, whose last policy plays new games: "
             f"{', '.join(odd)} would have no effect: leave that out (--episodes says how many "
             f"games, --set which: {', '.join(MEASURES)})"
         )
-    return changes
+    return {**changes, **({"task_path": [str(path) for path in task_path]} if task_path else {})}
 
 
 def _games(

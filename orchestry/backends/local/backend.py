@@ -30,7 +30,7 @@ from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.model import require_installed, slow_half
 from orchestry.backends.local.ratings import hear, late_ones, notes
 from orchestry.backends.local.settings import as_chains, model_of, refuse, trees
-from orchestry.backends.local.weights import ADAPTER, FULL, START, Team, Weights, team_of
+from orchestry.backends.local.weights import ADAPTER, FULL, START, Weights, team_of
 from orchestry.backends.prompted import KEPT, check_size, for_roles, keep, shown, with_source
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, LearnError, StoreError
@@ -179,7 +179,7 @@ class LocalBackend(Backend):
             return
         if any(source.glob(f"*/{file}")):
             if not full:
-                self._check_sizes(team_of(source))
+                team_of(source).check_sizes(self.config.learn)
             return
         near = [*source.glob(f"checkpoints/*/*/{file}"), *source.glob(f"*/*/{file}")]
         near += source.glob(file)
@@ -191,22 +191,6 @@ class LocalBackend(Backend):
             f"learn.from: {source} {what}: give a checkpoint, with a folder per agent, such as "
             f"{max(near).parent.parent if near else 'RUN/checkpoints/000020'}"
         )
-
-    def _check_sizes(self, team: Team) -> None:
-        """Raises ConfigError for adapters to start from that are of other sizes."""
-        learn = self.config.learn
-        wrong = {
-            key: found
-            for key, found in team.sizes.items()
-            if key in ("rank", "alpha", "rslora") and found != getattr(learn, key)
-        }
-        if wrong:
-            asked = ", ".join(f"learn.{key}={getattr(learn, key)}" for key in wrong)
-            fix = " ".join(f"--set learn.{key}={found}" for key, found in wrong.items())
-            raise ConfigError(
-                f"the adapters in {team.folder} have other sizes than {asked}: {fix.lower()}, or "
-                "start from other adapters"
-            )
 
     def _library(self, task: BaseTask[Any]) -> Library:
         """The behaviours in the prompts, of `behaviors.from`. Raises ConfigError for those of

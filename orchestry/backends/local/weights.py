@@ -114,6 +114,19 @@ class Team:
             found["targets"] = sorted({str(name).rpartition(".")[2] for name in names})
         return {**found, "rslora": bool(first.get("use_rslora"))}
 
+    def check_sizes(self, learn: LearnConfig) -> None:
+        """Raises ConfigError if a run with these settings can't begin with the adapters."""
+        names = [
+            key for key in ("rank", "alpha", "rslora") if self.sizes[key] != getattr(learn, key)
+        ]
+        if names:
+            asked = ", ".join(f"learn.{key}={getattr(learn, key)}" for key in names)
+            fix = " ".join(f"--set learn.{key}={self.sizes[key]}" for key in names)
+            raise ConfigError(
+                f"the adapters in {self.folder} have other sizes than {asked}: {fix.lower()}, or "
+                "start from other adapters"
+            )
+
     def lacks(self, roles: Sequence[str]) -> list[str]:
         """The agents that have no adapter here."""
         return [] if self.shared else [role for role in roles if role not in self.adapters]
