@@ -49,7 +49,7 @@ def test_a_line_separator_inside_a_string_ends_no_line(tmp_path: Path) -> None:
     [
         (b'{"id": "a", "prompt": "x"', r"line 1 is not a problem \(Expecting ',' delimiter"),
         (b'{"id": "a"}', r"line 1 is not a problem \(prompt: Field required\): write a JSON"),
-        (b'{"id": 3, "prompt": "x"}', r"\(id: Input should be a valid string\)"),
+        (b'{"id": 3, "prompt": "x"}', r"\(id: Input should be a valid string, found 3\)"),
         (b'{"id": "a", "prompt": "x", "spilt": "dev"}', r"\(spilt: Extra inputs"),
         (b"[1]", r"line 1 is not a problem \(Input should be"),
         (b'\n{"id": "\xe4"}\n', r"line 2 is not UTF-8: save the file as UTF-8"),

@@ -71,7 +71,7 @@ def test_a_run_records_what_its_answers_were_like(
         assert not {"kl", "clipped"} & state.keys()
     kept = {name: states[-1][name] for name in LEARNING if name in states[-1]}
     assert finished.summary.learning == kept
-    assert len(kept) == 4
+    assert len(kept) == 5
 
 
 def _assert_answers(state: dict[str, Any], answers: Sequence[Completion]) -> None:
