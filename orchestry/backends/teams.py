@@ -80,14 +80,14 @@ def _without(section: str, keys: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if key not in _LEFT[section]}
 
 
-def check_critics(backend: ApiBackend) -> None:
-    """Raises ConfigError if the weights that answer, or what stands in for them, would have to
-    judge or to write behaviours."""
-    behaviors = backend.config.behaviors
+def check_critics(asked: RunConfig, backend: ApiBackend) -> None:
+    """Raises ConfigError if a config asks the weights that answer, or what stands in for them, to
+    judge or to write behaviours. What it leaves open, weights do not do."""
+    behaviors = asked.behaviors
     writes = behaviors.enabled and set(behaviors.propose or ()) - {"examples"}
     for applies, provider, fix in (
         (
-            backend.config.judge.enabled,
+            asked.judge.enabled,
             backend.bench.provider,
             "can't judge: name another provider in judge.provider.name, or set judge.enabled=false",
         ),
@@ -116,7 +116,7 @@ class TrainedBackend(ApiBackend):
         folder: Path | None,
     ) -> None:
         super().__init__(config, task, environ, need_key, folder)
-        check_critics(self)
+        check_critics(config, self)
 
     def _opened(
         self,

@@ -435,10 +435,10 @@ def foreseen(config: RunConfig, stages: Stages, need_key: bool = True) -> dict[S
         here = stage.step != "magrpo" and weights_answer(stages, stage) and not own
         if here:
             plain["provider"] = {"name": "fake"}
-        plan = prepare(validate(plain), need_key=need_key)
+        plan = prepare(asked := validate(plain), need_key=need_key)
         if here:
             assert isinstance(plan.backend, ApiBackend), "the stage has backend api"
-            check_critics(plan.backend)
+            check_critics(asked, plan.backend)
         found[stage] = plan.config
         if stage.step == "magrpo" and found[stage].learn.method == "full":
             _check_alone(stages, stage)

@@ -108,8 +108,8 @@ def killed_run(folder: Path, seed: int, *sets: str) -> int:
     for item in sets:
         args += ["--set", item]
     process = subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    journal = folder / "journal.jsonl"
-    while not journal.exists() and process.poll() is None:
+    begun = folder / "config.yaml"  # the journal is there a moment before
+    while not begun.exists() and process.poll() is None:
         time.sleep(0.005)
     time.sleep(random.Random(seed).uniform(0, 0.5))
     process.send_signal(signal.SIGKILL)

@@ -300,6 +300,14 @@ def test_a_stage_that_has_not_begun_takes_other_settings(
     assert resume(run, other).folder.name == "2-distil"
 
 
+def test_weights_learn_behaviours_that_no_one_writes(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    config = recipe("search+distil+prompts", model, tasks)
+    _, prompts = foreseen(config, stages_of(tmp_path, config.recipe.steps)).values()
+    assert prompts.behaviors.enabled
+
+
 def test_a_tree_of_samples_is_handed_to_gradients(model: str, tasks: Path, tmp_path: Path) -> None:
     tree = ("search.branch=tree", "search.max_nodes=9")
     config = recipe("search+magrpo", model, tasks, *tree)
