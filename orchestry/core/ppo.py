@@ -17,7 +17,7 @@ from orchestry.core.types import Frozen
 _GAME = ("task", "task_path", "options", "seed", "agents.ROLE.plays")
 READS = (*_GAME, "backend", "agents.ROLE.role", "ppo", "trackers")
 """The config keys and sections that backend ppo reads."""
-MEASURES = (*_GAME, "ppo.threads")
+MEASURES = (*_GAME, "ppo.threads", "ppo.device")
 """Those that decide how its policies are evaluated."""
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 _COUNT = re.compile(

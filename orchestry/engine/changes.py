@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,12 @@ def names_base(backend: str, key: str) -> bool:
 def names_players(key: str) -> bool:
     """Whether a key names who plays an agent: scripted players, and runs that may move."""
     return key.startswith("agents.") and key.endswith(".plays")
+
+
+def players(names: Sequence[str]) -> list[str]:
+    """Who plays an agent, by kind: scripted players by name, and any run, whose content has a
+    digest of its own."""
+    return ["a run" if len(Path(name).parts) > 1 else name for name in names]
 
 
 def check_changes(changes: Mapping[str, Any], backend: str = "api") -> None:
@@ -69,8 +75,7 @@ def config_digests(config: RunConfig) -> dict[str, str]:
         moves |= _ONCE_DEFAULT.get(key) == value
         moves |= bool(marks(RunConfig, key) & {Mark.RESUMABLE, Mark.MOVABLE})
         if names_players(key):
-            kinds = ["a run" if len(Path(name).parts) > 1 else name for name in value]
-            sections.setdefault("agents", {})[key] = kinds
+            sections.setdefault("agents", {})[key] = players(value)
         elif not moves:
             before = {new: old for old, new in RENAMED.get(key, {}).items()}
             sections.setdefault(key.partition(".")[0], {})[key] = before.get(str(value), value)

@@ -12,7 +12,7 @@ from orchestry.core.config import MAX_EPISODES, RunConfig, validate
 from orchestry.core.errors import ConfigError, unknown
 from orchestry.core.resolve import Mark, leaves, marks, merge
 from orchestry.core.types import Split
-from orchestry.engine.changes import changed, names_base, worded
+from orchestry.engine.changes import changed, names_base, names_players, players, worded
 from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare, run_plan
 from orchestry.engine.session import Observer, Silent
@@ -274,9 +274,11 @@ def differing(one: RunConfig, other: RunConfig) -> Iterator[tuple[str, Any, Any]
 
 def _measured(config: RunConfig) -> dict[str, Any]:
     """Drops places that don't matter: server addresses, and folders whose content is known."""
-    return {
+    every = [*leaves(config.model_dump(mode="json", by_alias=True))]
+    seats = {key: players(value or ()) for key, value in every if names_players(key)}
+    return seats | {
         key: value
-        for key, value in leaves(config.model_dump(mode="json", by_alias=True))
+        for key, value in every
         if Mark.MEASURED in (said := marks(RunConfig, key))
         and not said & {Mark.RESUMABLE, Mark.MOVABLE}
         and not (names_base(config.backend, key) and Path(value or "").is_absolute())

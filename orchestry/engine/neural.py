@@ -45,7 +45,7 @@ from orchestry.store.progress import PROGRESS, Row, progress
 from orchestry.store.run import Run, Store, existing, load_run
 from orchestry.store.summary import books, summarise_journal
 from orchestry.store.trackers import Tracker, TrackerRow, show_rows
-from orchestry.task.setup import task_digests
+from orchestry.task.setup import option_digests, task_digests
 from orchestry.task.vector import Player, Script
 
 if TYPE_CHECKING:
@@ -87,7 +87,10 @@ def measure(
     as `arena`, and where games have another shape than those that were learned in.
     """
     found = arena(of_run(run.folder, changes, trust, note), note)
-    if others := changed(run.events, players_digests(found.config)):
+    here = {f"agents.{role}." for role in changes.get("agents", {})}  # whom this call names itself
+    before = players_digests(found.config)
+    known = {key: own for key, own in before.items() if not key.startswith((*here,))}
+    if others := changed(run.events, known):
         note(
             f"the run learned beside other contents of {worded(others)}: a file in an opponent's "
             "folder `checkpoints` stays as it is"
@@ -148,6 +151,7 @@ async def _play(found: Arena, folder: Path, watch: Observer, accept: bool) -> No
     config, start = found.config, time.monotonic()
     with Store(folder, shortened=accept) as store, _threads(torch, config.ppo.threads):
         digests = {**config_digests(config), **task_digests(found.task), **players_digests(config)}
+        digests |= option_digests(found.task, config.options)
         changes = grounded(digests, store, accept)
         store.write("config.yaml", config.to_yaml())
         record_ground(store, {**ground(NEEDS), "device": str(device_of(config.ppo.device))})

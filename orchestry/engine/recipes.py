@@ -28,7 +28,7 @@ from orchestry.core.files import to_json, to_yaml, write_atomic
 from orchestry.core.resolve import leaves, merge
 from orchestry.core.seeds import derive
 from orchestry.engine import examples
-from orchestry.engine.changes import check_changes
+from orchestry.engine.changes import check_changes, names_players
 from orchestry.engine.distil import distil
 from orchestry.engine.evaluate import evaluate, held_out_config
 from orchestry.engine.examples import How
@@ -118,10 +118,8 @@ def _settled(config: RunConfig, stages: Stages) -> RunConfig:
 
 def _from_anywhere(config: RunConfig, plans: list[RunConfig]) -> RunConfig:
     """The config with full paths, for a resume from another folder."""
-    team, full = _first(config), dict[str, Any]()
-    for plan in plans[:1]:
-        keys = [key for key in ("task_path", "options") if getattr(plan, key)]
-        full |= {key: plan.plain()[key] for key in keys}
+    team, paths = _first(config), [str(path) for one in plans[:1] for path in one.task_path]
+    full: dict[str, Any] = {"task_path": paths} if paths else {}
     if team.weights is not None:
         full["learn"] = {"from": str(team.weights)}
     if team.library is not None:
@@ -163,11 +161,13 @@ def _check_fixed(changes: Mapping[str, Any], stages: Stages) -> None:
     open_to |= {one.step for one in stages} - {one.step for one in stages if one.begun}
     for key, _ in leaves(changes):
         first, *rest = key.split(".")
-        if first in _FIXED and not (rest[:1] == ["stages"] and rest[1:2] and rest[1] in open_to):
+        if first == "recipe" and rest[:1] == ["stages"] and rest[1:2] and rest[1] in open_to:
+            continue
+        if first in _FIXED or names_players(key):
             raise ConfigError(
                 f"{key} can't be changed on the resume of a recipe, whose finished stages depend "
-                "on it: begin another recipe, or change recipe.stages.N of a stage that has not "
-                "begun"
+                "on it: begin another recipe, or give a stage that has not begun settings of its "
+                "own (recipe.stages.N)"
             )
 
 

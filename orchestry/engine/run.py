@@ -102,7 +102,7 @@ def resume(
     if (place / DISTILLED).exists():
         raise ConfigError(
             f"{place} is a distilled team, and no episodes were played in it: begin a run with its "
-            f"weights, `orchestry run --backend local --task {before.get('task')} --set "
+            f"weights, `orchestry run --config {place}/config.yaml --set learn.enabled=true --set "
             f"learn.from={place}/checkpoints/000001`"
         )
     check_changes(changes or {}, str(before.get("backend")))

@@ -18,6 +18,7 @@ from typing import Any
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import is_run, write_atomic
+from orchestry.core.ppo import check_settings
 from orchestry.core.resolve import merge
 from orchestry.core.seeds import derive
 from orchestry.engine.arena import Arena, arena
@@ -111,6 +112,7 @@ class Tournament:
         """Plays everything. `budget_usd` caps all games by text together. Raises ConfigError before
         anything is played."""
         self._refuse_others()
+        check_settings(self.config)
         ground = arena(self.config, self.watch.note)
         numbers, teams = self._checked(ground)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -229,7 +231,9 @@ class Tournament:
             raise ConfigError(
                 f"{place} learned in another game or with other settings: choose another --run-dir"
             )
-        return resume(place, {"ppo": {"steps": config.ppo.steps}}, self.watch)
+        agents = {role: {"plays": [*own.plays]} for role, own in config.agents.items() if own.plays}
+        now = {"ppo": {"steps": config.ppo.steps}, "agents": agents}
+        return resume(place, now, self.watch)  # which tells another run of that name by its content
 
     # --- language models --------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from orchestry.core.config import RunConfig
+from orchestry.core.files import to_json
 from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.report.curves import QUARTER, Curve
 from orchestry.report.runs import Arm, Experiment, Salvaged, in_words
@@ -181,7 +182,8 @@ def _setting(one: Evaluation) -> str:
 
 def lasts(run: Salvaged) -> list[Evaluation]:
     """The last evaluation per game and checkpoint, by game and steps."""
-    found = {(_setting(one), one.checkpoint): one for one in run.measured}
+    asked = (to_json({"": [one.options, one.changes]}) for one in run.measured)
+    found = {(key, one.checkpoint): one for key, one in zip(asked, run.measured, strict=True)}
     return sorted(found.values(), key=lambda one: (_setting(one), one.steps))
 
 

@@ -326,7 +326,9 @@ def in_words(key: str, value: Any) -> str:
 
 def _short(value: Any) -> str:
     large = isinstance(value, int) and value >= 10_000
-    return f"{value:,}" if large else str(value).rpartition("/")[2][:24]  # for a path, its name
+    text, kept, file = str(value).partition("/checkpoints/")
+    name = text.rpartition("/")[2][:24]  # for a path, its name
+    return f"{value:,}" if large else f"{name} {file}" if kept else name
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,8 @@ def set_up(
     task = load_task(config.task, config.task_path, config.weights, config.options, warn=note)
     if fault := rubric_fault(task):
         raise TaskError(f"task {task.name}: its {fault}")
-    files = option_files(task.options, config.options)
-    config = _with_shelf(_with_files(config, files), task)
-    digests = {**task_digests(task), **_file_digests(files)}
+    config = _with_shelf(config, task)
+    digests = {**task_digests(task), **option_digests(task, config.options)}
     _give_agents(task, config)
     config, task = arranged(config, seated(config, task, policy))
     task = thoughtful(config, task)
@@ -81,21 +81,22 @@ def task_digests(task: BaseTask[Any]) -> dict[str, str]:
 
 
 def option_files(options: Any, given: Mapping[str, Any]) -> dict[str, Path]:
-    """The user's own files and folders that a task's options name: the option, and the full path.
-    An option that may be a name or a file, such as a bank, is a file if it has a suffix and is
-    there."""
-    found = {name: Path(str(value)).expanduser() for name, value in given.items() if value}
-    return {
-        name: path.absolute()
-        for name, path in found.items()
-        if isinstance(getattr(options, name, None), Path) or (path.suffix and path.is_file())
-    }
+    """The user's own files and folders that a task's options name, by option. One that may be a
+    name or a file, such as a bank, is a file if it has a suffix and is there."""
+    found = dict[str, Path]()
+    for name, value in given.items():
+        path = Path(value) if isinstance(value, str) and value else None
+        known = isinstance(getattr(options, name, None), Path)
+        with suppress(OSError, RuntimeError, ValueError):  # a text that can be no path
+            if path and (known or (path.suffix and path.expanduser().is_file())):
+                found[name] = path.expanduser()
+    return found
 
 
-def _file_digests(files: Mapping[str, Path]) -> dict[str, str]:
-    """Of each that is there, as `options.NAME`; the others the task refuses."""
+def option_digests(task: BaseTask[Any], given: Mapping[str, Any]) -> dict[str, str]:
+    """Of each of these that is there, as `options.NAME`; others the task itself refuses."""
     found = dict[str, str]()
-    for name, path in files.items():
+    for name, path in option_files(task.options, given).items():
         if path.is_dir():
             found[f"options.{name}"] = folder_digest(path, _files(path))
         elif path.is_file():
@@ -110,14 +111,6 @@ def _files(folder: Path) -> Iterator[Path]:
         hidden = any(part.startswith((".", "__pycache__")) for part in parts)
         if path.is_file() and not hidden and path.suffix != ".md":
             yield path
-
-
-def _with_files(config: RunConfig, files: Mapping[str, Path]) -> RunConfig:
-    """The config with full paths in its options: a resume may come from another folder."""
-    if not files:
-        return config
-    full = {name: str(path) for name, path in files.items()}
-    return config.model_copy(update={"options": {**config.options, **full}})
 
 
 def _with_shelf(config: RunConfig, task: BaseTask[Any]) -> RunConfig:

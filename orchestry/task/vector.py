@@ -137,6 +137,6 @@ def run_named(name: str) -> Path | None:
     if len(path.parts) > 1:
         raise ConfigError(
             f"{name}: no run lies there: give the folder of a run of backend ppo, or a file in its "
-            "folder `checkpoints`; `--set agents.ROLE.plays=PATH` says where an opponent is now"
+            "folder `checkpoints` (where a run's opponent moved, a resume takes agents.ROLE.plays)"
         )
     return None

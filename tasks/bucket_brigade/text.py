@@ -21,8 +21,8 @@ _LINE = re.compile(
 )
 """What is asked for: a house and a mode, at most one word between them, and no denial."""
 _MODE = re.compile(rf"\b{_WORD}", re.IGNORECASE)
-_SIGNAL = re.compile(rf"signal\w*\W{{0,8}}(?:(?:is|to|as)\W{{1,8}})?{_WORD}", re.IGNORECASE)
-_EITHER = re.compile(rf"\b{_WORD}\s*(?:[/|]|,?\s*or\b)\s*{_WORD}", re.IGNORECASE)
+_SIGNAL = re.compile(rf"signal\w{{0,8}}\W{{0,8}}(?:(?:is|to|as)\W{{1,8}})?{_WORD}", re.IGNORECASE)
+_EITHER = re.compile(rf"\b{_WORD}\s*(?:[/|]|(?:,\s*)?or\b)\s*{_WORD}", re.IGNORECASE)
 """A choice that is left open; it says nothing."""
 _NOT = re.compile(rf"\b{_DENIAL}|n['\u2019]t\b", re.IGNORECASE)
 

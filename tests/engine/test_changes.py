@@ -24,6 +24,7 @@ from orchestry.engine.session import Silent
 from orchestry.store.journal import Opened
 from orchestry.store.run import Run
 from orchestry.task.registry import load_task
+from orchestry.task.setup import option_files
 from tests.engine.test_run import TASKS, config
 
 
@@ -171,18 +172,21 @@ def test_whatever_a_resume_does_not_take_is_found_in_an_edited_config(
         check_changes(changes)
 
 
-def test_a_file_of_problems_is_found_from_anywhere_and_its_changes_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "here").mkdir()
-    bank, run = tmp_path / "here" / "mine.jsonl", tmp_path / "run"
+def test_a_file_of_problems_whose_content_changed_is_named(tmp_path: Path) -> None:
+    bank, run = tmp_path / "mine.jsonl", tmp_path / "run"
     problems = load_task("tldr").problems("train")[:3]
     bank.write_text("".join(f"{one.model_dump_json()}\n" for one in problems))
-    monkeypatch.chdir(tmp_path / "here")
-    asked = {"task": "tldr", "task_path": [], "options": {"path": "mine.jsonl"}, "episodes": 1}
+    asked = {"task": "tldr", "task_path": [], "options": {"path": str(bank)}, "episodes": 1}
     orchestry.train(validate(merge(config().plain(), asked)), run)
-    monkeypatch.chdir(tmp_path)
     assert resume(run, {"episodes": 2}).summary.episodes == 2
     bank.write_text(bank.read_text().partition("\n")[0] + "\n")
     with pytest.raises(ConfigError, match=r"other contents of options\.path"):
         resume(run, {"episodes": 3})
+
+
+def test_only_what_may_be_a_path_is_looked_for(tmp_path: Path) -> None:
+    bank = tmp_path / "mine.jsonl"
+    bank.write_text("")
+    given = {"bank": str(bank), "long": "x." * 400, "home": "~nobody-here/x.json", "n": 0.5}
+    rules = {"rules": {"a.b": 1.0}, "name": "own", "gone": str(tmp_path / "gone.jsonl")}
+    assert option_files(object(), given | rules) == {"bank": bank}

@@ -248,7 +248,7 @@ def test_an_opponent_that_moved_is_named_anew_and_another_one_is_refused(tmp_pat
     other = train({**_config(), "seed": 1}, tmp_path / "other").folder
     run = train(_config({"agent_3": str(first)}), tmp_path / "run").folder
     first.rename(tmp_path / "moved")
-    with pytest.raises(ConfigError, match=r"first: no run lies there.*says where an opponent"):
+    with pytest.raises(ConfigError, match=r"first: no run lies there.*a resume takes agents"):
         resume(run, {"ppo": {"steps": 3000}})
     for name, fault in ((str(other), "agents.agent_3.plays.0"), ("guard", "agents")):
         changes = {"agents": {"agent_3": {"plays": name}}, "ppo": {"steps": 3000}}

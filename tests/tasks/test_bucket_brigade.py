@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from orchestry import Tools
 from orchestry.core.errors import ConfigError
-from orchestry.core.types import SPLITS
+from orchestry.core.types import MAX_CHARS, SPLITS
 from orchestry.task.check import check_task
 from orchestry.task.registry import load_task
 
@@ -264,6 +264,15 @@ def test_answers_are_read(said: str, expected: tuple[int, ...] | None) -> None:
 )
 def test_announcements_are_read(said: str, expected: int | None) -> None:
     assert TEXT.announced(said) == expected
+
+
+@pytest.mark.parametrize("part", ["work" + " " * 99, "signal", "work or ", "house 3 ", "rest,"])
+def test_a_longest_answer_is_read_at_once(part: str) -> None:
+    """A pattern that goes back over what it read would take minutes."""
+    said = (part * MAX_CHARS)[:MAX_CHARS]
+    assert TEXT.action(said, SCENARIOS.scenario("default", {})) is None
+    TEXT.announced(said)
+    assert TEXT.action("work" + " " * MAX_CHARS, SCENARIOS.scenario("default", {})) is None
 
 
 @given(st.text(max_size=60))
