@@ -110,7 +110,7 @@ class Learner:
     def iterate(self, whole: int | None = None) -> tuple[dict[str, float], Played]:
         """Plays a batch and learns from it. `whole`: the run's steps, over which the learning rate
         and the weight of the entropy fall (of the rate: Huang et al., detail 4; Andrychowicz et
-        al., arXiv 2006.05990, section 3.7)."""
+        al., arXiv 2006.05990)."""
         left = max(0.0, 1 - self.steps / whole) if whole else 1.0
         self._left = left if self.settings.anneal else 1.0
         with torch.no_grad():
@@ -227,7 +227,7 @@ class Learner:
 
     def _minibatches(self, columns: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
         """Columns (P, M, ...) in a new order, in even parts (Huang et al., detail 6; Andrychowicz
-        et al., section 3.5)."""
+        et al.)."""
         count = columns[0].shape[1]
         order = torch.randperm(count, generator=self._random, device=self.device)
         # At least two rows in each: one has no deviation to normalise its advantage by.

@@ -26,7 +26,7 @@ class Weights:
     """Of the bonus (Schulman et al., equation 9; Huang et al., detail 10)."""
     value_clip: float | None = None
     """How far a value may move from the drawing policy's; None: any distance (Huang et al., detail
-    9). It did harm in the study of Andrychowicz et al., arXiv 2006.05990, section 3.4."""
+    9). Andrychowicz et al., arXiv 2006.05990, found no gain in it."""
 
 
 def logprobs(logits_PMA: Tensor, sizes: Sequence[int]) -> list[Tensor]:

@@ -21,7 +21,7 @@ _POLICY_GAIN, _CRITIC_GAIN = 0.01, 1.0
 class Team:
     """The policies of S seats, and their critics. P is 1 where all seats share one, else S. Policy
     and critic have no layer in common (Huang et al., detail 13; Andrychowicz et al., arXiv
-    2006.05990, section 3.2).
+    2006.05990).
 
     Shapes: B games, S seats, D numbers of an observation, H choices, A logits of all choices.
     """
