@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from orchestry.core.config import RunConfig
 from orchestry.core.files import to_json
 from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.report.curves import QUARTER, Curve
-from orchestry.report.runs import Arm, Experiment, Salvaged, in_words
+from orchestry.report.runs import Arm, Experiment, Salvaged, in_words, place_name
 from orchestry.report.text import counted, duration, inline, short, table
 from orchestry.store.games import Evaluation, Mean
 from orchestry.store.journal import Learned
@@ -212,17 +211,8 @@ def _team(run: Salvaged) -> str:
 def _opponents(run: Salvaged) -> str:
     found = {role: own.get("plays") for role, own in run.config.get("agents", {}).items()}
     return ", ".join(
-        f"{role} is {' or '.join(map(_player, names))}" for role, names in found.items() if names
+        f"{role} is {' or '.join(map(place_name, names))}" for role, names in found.items() if names
     )
-
-
-def _player(name: str) -> str:
-    """A run by its folder's name; a checkpoint after that of its run.
-
-    >>> _player("guard"), _player("/runs/first"), _player("/runs/first/checkpoints/000003.pt")
-    ('guard', 'first', 'first 000003.pt')
-    """
-    return Path(name.replace("/checkpoints/", " ")).name
 
 
 def _steps(run: Salvaged) -> str:

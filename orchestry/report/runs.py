@@ -326,9 +326,16 @@ def in_words(key: str, value: Any) -> str:
 
 def _short(value: Any) -> str:
     large = isinstance(value, int) and value >= 10_000
-    text, kept, file = str(value).partition("/checkpoints/")
-    name = text.rpartition("/")[2][:24]  # for a path, its name
-    return f"{value:,}" if large else f"{name} {file}" if kept else name
+    return f"{value:,}" if large else place_name(str(value))[:40]
+
+
+def place_name(text: str) -> str:
+    """Of a path its name; of a checkpoint's after that of its run.
+
+    >>> place_name("guard"), place_name("/runs/first"), place_name("/runs/a/checkpoints/000003.pt")
+    ('guard', 'first', 'a 000003.pt')
+    """
+    return text.replace("/checkpoints/", " ").rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
