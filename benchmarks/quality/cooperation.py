@@ -40,12 +40,12 @@ from orchestry.core.config import validate
 from orchestry.core.files import write_atomic
 from orchestry.core.seeds import derive
 from orchestry.core.types import Problem
-from orchestry.engine.distil import CHECKPOINT, distil
+from orchestry.engine.distil import distil
 from orchestry.engine.evaluate import play_measurement
 from orchestry.engine.examples import How
 from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
-from orchestry.store.checkpoints import checkpoint, chosen_update
+from orchestry.store.checkpoints import CHECKPOINT, checkpoint, chosen_update
 from orchestry.store.run import Run
 from orchestry.task.arrangements import ALONE
 from orchestry.task.registry import load_task

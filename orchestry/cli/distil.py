@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -184,6 +183,8 @@ def _plain(found: Distilled) -> dict[str, Any]:
 
 
 def _told(found: Distilled) -> str:
+    from orchestry.store.checkpoints import goes_on
+
     lines = list[str]()
     for role in found.agents:
         losses = found.held_out[role]
@@ -193,7 +194,6 @@ def _told(found: Distilled) -> str:
         [
             *lines,
             f"  {found.run}: `orchestry evaluate {found.run}` measures the team, and",
-            f"  `orchestry run --config {shlex.quote(str(found.run / 'config.yaml'))} --set "
-            f"learn.enabled=true --set learn.from={shlex.quote(str(found.folder))}` trains it on",
+            f"  `{goes_on(found.run)}` trains it on",
         ]
     )

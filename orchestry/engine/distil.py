@@ -27,15 +27,13 @@ from orchestry.engine.preferences import Preference
 from orchestry.engine.run import new_run_folder, prepare
 from orchestry.engine.trust import Trust, remember
 from orchestry.engine.winners import Lesson
-from orchestry.store.checkpoints import DISTILLED, file_digests
+from orchestry.store.checkpoints import CHECKPOINT, DISTILLED, file_digests
 from orchestry.store.journal import Learned, Opened, Stopped
 from orchestry.store.run import Run, Store
 
 if TYPE_CHECKING:
     from orchestry.backends.local.trainer import Trainer
     from orchestry.backends.local.tuning import Pair, Target, Tuned
-
-CHECKPOINT = "checkpoints/000001"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +48,6 @@ class Distilled:
     held_out: Mapping[str, tuple[float, float] | None]
     """By agent: loss of what is held out (of answers: nats per token) before and after; None:
     nothing was."""
-    task: str
-    base: str
-    """Its name, as `provider.model` takes it."""
 
     @property
     def folder(self) -> Path:
@@ -216,8 +211,6 @@ def _learned(
         agents=found.roles,
         examples=examples,
         held_out={role: tuned.held_out(role) for role in found.roles},
-        task=plan.config.task,
-        base=plan.backend.provider.model,
     )
 
 

@@ -33,7 +33,7 @@ from orchestry.engine.session import Observer, Session, Silent, Work
 from orchestry.engine.trust import Trust, of_run, remember
 from orchestry.rollout.rollout import task_rater
 from orchestry.sandbox import open_sandbox
-from orchestry.store.checkpoints import DISTILLED
+from orchestry.store.checkpoints import DISTILLED, goes_on
 from orchestry.store.journal import Opened, Stopped
 from orchestry.store.recipes import recipe_in
 from orchestry.store.run import Run, Store, existing, load_run, read_config
@@ -102,8 +102,7 @@ def resume(
     if (place / DISTILLED).exists():
         raise ConfigError(
             f"{place} is a distilled team, and no episodes were played in it: begin a run with its "
-            f"weights, `orchestry run --config {place}/config.yaml --set learn.enabled=true --set "
-            f"learn.from={place}/checkpoints/000001`"
+            f"weights, `{goes_on(place)}`"
         )
     check_changes(changes or {}, str(before.get("backend")))
     config = of_run(place, changes, trust, watch.note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,16 @@ OPTIMIZER = "optimizer.pt"
 """The part of a checkpoint that only a resume needs."""
 DISTILLED = "distil.json"
 """In a folder of `orchestry distil`: what was read, and how it was learned."""
+
+
+CHECKPOINT = "checkpoints/000001"
+"""Its weights."""
+
+
+def goes_on(distilled: Path) -> str:
+    """The command that trains a distilled team on."""
+    config, weights = (shlex.quote(str(distilled / name)) for name in ("config.yaml", CHECKPOINT))
+    return f"orchestry run --config {config} --set learn.enabled=true --set learn.from={weights}"
 
 
 def best_evaluation(events: Iterable[Event]) -> Evaluated | None:
