@@ -57,7 +57,7 @@ def _run(
     server stayed away, 130 interrupted.
     """
     config = config_from(**flags)
-    check_read(config.backend, flags, show_best)
+    check_read(config.backend, RunFlags(), show_best)
     run_dir = run_dir if run_name is None else named(run_name, run_dir)
     if dry_run:
         from orchestry.cli.dry_run import show, show_recipe, show_steps

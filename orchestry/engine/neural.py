@@ -87,10 +87,9 @@ def measure(
     as `arena`, and where games have another shape than those that were learned in.
     """
     found = arena(of_run(run.folder, changes, trust, note), note)
-    here = {f"agents.{role}." for role in changes.get("agents", {})}  # whom this call names itself
-    before = players_digests(found.config)
-    known = {key: own for key, own in before.items() if not key.startswith((*here,))}
-    if others := changed(run.events, known):
+    named = tuple(f"agents.{role}." for role in changes.get("agents", {}))  # by this call itself
+    digests = players_digests(found.config).items()
+    if others := changed(run.events, {k: own for k, own in digests if not k.startswith(named)}):
         note(
             f"the run learned beside other contents of {worded(others)}: a file in an opponent's "
             "folder `checkpoints` stays as it is"

@@ -157,13 +157,11 @@ def resume_recipe(
 
 def _check_fixed(changes: Mapping[str, Any], stages: Stages) -> None:
     """Raises ConfigError for a change of what a finished or interrupted stage depends on."""
-    open_to = {str(one.number) for one in stages if not one.begun}
-    open_to |= {one.step for one in stages} - {one.step for one in stages if one.begun}
+    begun = {name for one in stages if one.begun for name in (str(one.number), one.step)}
+    known = {name for one in stages for name in (str(one.number), one.step)}
+    free = tuple(f"recipe.stages.{name}." for name in known - begun)
     for key, _ in leaves(changes):
-        first, *rest = key.split(".")
-        if first == "recipe" and rest[:1] == ["stages"] and rest[1:2] and rest[1] in open_to:
-            continue
-        if first in _FIXED or names_players(key):
+        if not key.startswith(free) and (key.partition(".")[0] in _FIXED or names_players(key)):
             raise ConfigError(
                 f"{key} can't be changed on the resume of a recipe, whose finished stages depend "
                 "on it: begin another recipe, or give a stage that has not begun settings of its "
@@ -408,23 +406,7 @@ def foreseen(config: RunConfig, stages: Stages, need_key: bool = True) -> dict[S
     found, team = dict[Stage, RunConfig](), _first(config)
     for stage in stages:
         if stage.step == "distil":
-            given, how = distilling(config, stage, team)
-            sources = _since_last(stages, stage)
-            if not how.get("gold") and not sources:
-                raise ConfigError(
-                    f"stage {stage.number} of the recipe, distil, has no stage to learn from: put "
-                    "search before it, or learn from gold answers (recipe.stages.distil.gold=true)"
-                )
-            taught = team.library is not None or any(one.step == "prompts" for one in sources)
-            if taught and _given(config, stage).get("drop_behaviors") is False:
-                raise ConfigError(
-                    f"stage {stage.number} of the recipe, distil, works learned behaviours into "
-                    "the weights, and later stages play without them: leave out drop_behaviors"
-                )
-            _check_frozen(config, stage)
-            plan = prepare(examples.foreseen(given, how, bool(sources)), need_key=False)
-            if how.get("gold"):
-                gold_answers(plan.task, plan.problems)
+            _check_distil(config, stages, stage, team)
             continue
         plain = plain_of(config, stage, team)
         if unfit := [key for key, value in _PLAYED.items() if plain.get(key, value) != value]:
@@ -443,6 +425,27 @@ def foreseen(config: RunConfig, stages: Stages, need_key: bool = True) -> dict[S
         if stage.step == "magrpo" and found[stage].learn.method == "full":
             _check_alone(stages, stage)
     return found
+
+
+def _check_distil(config: RunConfig, stages: Stages, stage: Stage, team: Team) -> None:
+    """Raises ConfigError for a distillation that would be refused whatever was played before."""
+    given, how = distilling(config, stage, team)
+    sources = _since_last(stages, stage)
+    if not how.get("gold") and not sources:
+        raise ConfigError(
+            f"stage {stage.number} of the recipe, distil, has no stage to learn from: put search "
+            "before it, or learn from gold answers (recipe.stages.distil.gold=true)"
+        )
+    taught = team.library is not None or any(one.step == "prompts" for one in sources)
+    if taught and _given(config, stage).get("drop_behaviors") is False:
+        raise ConfigError(
+            f"stage {stage.number} of the recipe, distil, works learned behaviours into the "
+            "weights, and later stages play without them: leave out drop_behaviors"
+        )
+    _check_frozen(config, stage)
+    plan = prepare(examples.foreseen(given, how, bool(sources)), need_key=False)
+    if how.get("gold"):
+        gold_answers(plan.task, plan.problems)
 
 
 def _check_frozen(config: RunConfig, stage: Stage) -> None:

@@ -86,11 +86,11 @@ def _with_players(config: RunConfig, place: Path, note: Callable[[str], None]) -
         note(f"{name} is gone: {here} plays")
         return str(here)
 
-    agents = dict(config.agents)
-    for role, own in config.agents.items():
-        if (plays := tuple(map(found, own.plays))) != own.plays:
-            agents[role] = own.model_copy(update={"plays": plays})
-    return config.model_copy(update={"agents": agents})
+    agents = {
+        role: own.model_copy(update={"plays": tuple(map(found, own.plays))}) if own.plays else own
+        for role, own in config.agents.items()
+    }
+    return config.model_copy(update={"agents": agents}) if agents else config
 
 
 def _where_today(
