@@ -18,6 +18,7 @@ ROLES = ("helper", "helper2", "helper3")
 class Options(generated.Bank):
     """The settings of code collaboration."""
 
+    needs: ClassVar[Sequence[str]] = ("entry_point", "signature")
     acting: Acting = "joint"
     """Both agents at once, neither seeing the other's code; or the helper first, shown to main."""
     helpers: int = Field(1, ge=1, le=3)

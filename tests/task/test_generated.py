@@ -244,8 +244,9 @@ def test_a_bank_is_named_or_a_file(tmp_path: Path) -> None:
     own.write_text("\n".join(lines), encoding="utf-8")
     other = tmp_path / "tldr.jsonl"
     other.write_text(load_task("tldr").problems("train")[0].model_dump_json() + "\n")
-    with pytest.raises(ConfigError, match=r"problem .* has no entry_point, signature, .*: give"):
-        load_task("code_review", options={"bank": str(other)}).problems("train")
+    for name in ("code_review", "code_collaboration"):
+        with pytest.raises(ConfigError, match=r"problem .* has no entry_point, signature.*: give"):
+            load_task(name, options={"bank": str(other)}).problems("train")
     with pytest.raises(ConfigError, match=r"size: .* equal to 10000, found 99999"):
         load_task("code_review", options={"bank": "generated", "size": 99999})
     for name in ("code_review", "code_collaboration"):
