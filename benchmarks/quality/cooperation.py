@@ -69,7 +69,7 @@ problems they make with the other families. Where it knew the gold, half of its 
 BASELINES = ("fixed", "concat", "sequential", "discussion")
 WARM_UP: How = {"epochs": 1, "learning_rate": 1e-3}
 """Of fine-tuning; chosen on families of train that were left out of it."""
-ADAPTERS: Mapping[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1}
+ADAPTERS: Mapping[str, Any] = {"device": "cpu", "dtype": "bfloat16", "threads": 1}
 LEARN: Mapping[str, Any] = {
     **ADAPTERS,
     "group_size": 4,
