@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from orchestry.task import datasets as datasets
     from orchestry.task import generated as generated
     from orchestry.task import prose as prose
+    from orchestry.task import tools as tools
     from orchestry.task import vector as vector
     from orchestry.task.base import BaseTask as BaseTask
     from orchestry.task.base import TeamTask as TeamTask
@@ -87,6 +88,7 @@ _MODULES = {
     "datasets": "task",
     "generated": "task",
     "prose": "task",
+    "tools": "task",
     "vector": "task",
 }
 __all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605

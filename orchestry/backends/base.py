@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestry.backends.tools import Toolbox, WithTools
 from orchestry.core.choices import PROPOSALS
 from orchestry.core.config import (
     AgentConfig,
@@ -32,6 +33,7 @@ from orchestry.core.types import (
     Provider,
     Rate,
     Request,
+    Tools,
     Tree,
 )
 from orchestry.judge.calibration import Calibration, calibration, judged_pairs
@@ -40,6 +42,7 @@ from orchestry.models.gateway import Gateway, open_gateway
 from orchestry.models.openai import is_vendor
 from orchestry.models.prices import PriceTable, price_table
 from orchestry.models.providers import open_provider
+from orchestry.models.recorded import RecordedProvider
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Schedule, schedule
 from orchestry.store import journal
@@ -101,6 +104,8 @@ class Backend(ABC):
     """Provider and gateway of one run; see the module."""
 
     gateway: Gateway
+    players: Policy
+    """Answers for the agents: the gateway, with their tools if they have some."""
     calibration = Calibration()
     """The correction of the judge's numbers by people's ratings."""
     in_step = False
@@ -228,9 +233,15 @@ class Backend(ABC):
 
     @asynccontextmanager
     async def open(
-        self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
+        self,
+        store: Store,
+        task: BaseTask[Any],
+        rate: Rate,
+        tools: Tools,
+        on_warn: Callable[[str], None],
     ) -> AsyncIterator[None]:
-        """Opens the providers, and the gateway with the journal's paid answers."""
+        """Opens the providers, the gateway with the journal's paid answers, and the agents'
+        tools."""
         others = [asked for asked in self._in_use() if asked.provider is not self.provider]
         async with AsyncExitStack() as stack:
             self.gateway = await stack.enter_async_context(
@@ -250,10 +261,24 @@ class Backend(ABC):
             self._author: Policy = self.gateway.beside(self.author.provider, self.author.prices)
             for role, asked in self._own.items():
                 self.gateway.route(role, asked.provider, asked.prices)
+            self._toolbox = self._tools(store, task, tools)
+            self.players = self._with_tools(self.gateway)
             self._agents, self._judging = task.agents, for_task(self.config.judge, task)
             self.calibration = _calibration(store)
             self._calibrations = _calibrations(store)
             yield
+
+    def _tools(self, store: Store, task: BaseTask[Any], tools: Tools) -> Toolbox | None:
+        """The agents' tools; None if they have none. Those of a recorded run are not called."""
+        if not any(spec.tools for spec in task.agents):
+            return None
+        recorded = self.provider.used if isinstance(self.provider, RecordedProvider) else ()
+        events = [*recorded, *store.events]
+        return Toolbox(task.agents, tools.sandbox, store.journal, events)
+
+    def _with_tools(self, policy: Policy, *, in_step: bool = False) -> Policy:
+        """The policy, and the agents' tools if they have some."""
+        return WithTools(policy, self._toolbox, in_step) if self._toolbox else policy
 
     def cap(self, usd: float | None) -> None:
         """Sets another cap; only before `open`."""
@@ -298,6 +323,7 @@ class Backend(ABC):
             stop=usual.stop,
             examples=own.examples,
             frozen=own.frozen,
+            tools=tuple(one.spec for one in spec.tools),
         )
 
     def digests(self) -> dict[str, str]:

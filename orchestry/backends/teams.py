@@ -18,7 +18,7 @@ from orchestry.backends.prompted import KEPT
 from orchestry.core.config import ProviderConfig, RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.resolve import merge
-from orchestry.core.types import Provider, Rate
+from orchestry.core.types import Provider, Rate, Tools
 from orchestry.store import journal
 from orchestry.store.run import Run, Store
 from orchestry.task.base import BaseTask
@@ -158,11 +158,16 @@ class TrainedBackend(ApiBackend):
 
     @asynccontextmanager
     async def open(
-        self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
+        self,
+        store: Store,
+        task: BaseTask[Any],
+        rate: Rate,
+        tools: Tools,
+        on_warn: Callable[[str], None],
     ) -> AsyncIterator[None]:
         """See Backend."""
         self.provider.warn = on_warn
-        async with super().open(store, task, rate, on_warn):
+        async with super().open(store, task, rate, tools, on_warn):
             yield
 
     def kept_config(self, store: Store) -> RunConfig:

@@ -164,6 +164,8 @@ class AgentConfig(Frozen):
     chain: tuple[str, ...] = Field((), max_length=8)
     """Calls before each action, in order: `plan`, `draft`, `doubts`, or an instruction of your own.
     Each sees what the earlier ones of the same move said; only the last call is the action."""
+    max_calls: int | None = Field(None, ge=1)
+    """Most calls of its tools in one turn; then it must answer. None: the task's own."""
     system_prompt: str | None = None
     """None: the task's own, followed by `goal` if that is given."""
     examples: tuple[Example, ...] = Field((), max_length=20)
@@ -194,9 +196,9 @@ class AgentConfig(Frozen):
         return self
 
     @property
-    def said(self) -> dict[str, str]:
+    def said(self) -> dict[str, Any]:
         """The AgentSpec fields that this agent overrides."""
-        return self.model_dump(include={"goal", "system_prompt"}, exclude_none=True)
+        return self.model_dump(include={"goal", "system_prompt", "max_calls"}, exclude_none=True)
 
 
 class SearchConfig(Frozen):

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from orchestry.core.choices import SPLITS as SPLITS
 from orchestry.core.choices import Split as Split
 from orchestry.core.seeds import derive
+from orchestry.core.tools import Tool, ToolCall, ToolSpec, tool
+from orchestry.core.values import Frozen as Frozen
 
 Source = Literal["leaf", "judge", "task"]
 """The source of a node's value: the leaves below it, the central judge, or the task's score."""
@@ -24,12 +26,6 @@ episodes, a trial of behaviours, a dev problem."""
 MAX_CHARS = 200_000
 """Longer answers are cut, about 50,000 tokens of English text."""
 StateT = TypeVar("StateT")
-
-
-class Frozen(BaseModel):
-    """A value: immutable, and strict about unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Problem(Frozen):
@@ -44,19 +40,42 @@ class Problem(Frozen):
         return hash(self.id)
 
 
+def _empty(found: Any) -> bool:
+    """Fields that came later are left out where they say nothing: keys stay as they were."""
+    return not found
+
+
+def _as_tools(given: Any) -> tuple[Tool, ...]:
+    found = tuple(tool(one) for one in given)
+    names = [one.spec.name for one in found]
+    if doubled := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"two tools have the name '{doubled}': name one of them otherwise")
+    return found
+
+
 class AgentSpec(Frozen):
     """One member of the team."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     role: str
     goal: str = ""
     system_prompt: str = ""
+    tools: Annotated[tuple[Tool, ...], BeforeValidator(_as_tools)] = Field((), exclude=True)
+    """What it may call before it answers: typed functions, or what `tool` made of them."""
+    max_calls: int = Field(8, ge=1)
+    """Calls in one turn; then it must answer."""
 
 
 class Message(Frozen):
     """One message of a chat."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    calls: tuple[ToolCall, ...] = Field((), exclude_if=_empty)
+    """The tools that an assistant's message calls."""
+    call: str = Field("", exclude_if=_empty)
+    """The id of the call whose result a tool's message is."""
 
 
 class Example(Frozen):
@@ -89,6 +108,8 @@ class Member:
     """Shown as earlier turns of the chat, before each observation."""
     frozen: bool = False
     """Whether its weights stay as they are while others learn."""
+    tools: tuple[ToolSpec, ...] = ()
+    """What it may call."""
 
 
 class Request(Frozen):
@@ -110,6 +131,12 @@ class Request(Frozen):
     response_schema: Mapping[str, Any] | None = None
     """JSON schema of a structured answer: objects (all properties required, no others allowed),
     arrays, strings, enums. Providers enforce it; readers check it again."""
+    tools: tuple[ToolSpec, ...] = Field((), exclude_if=_empty)
+    """What the agent may call instead of answering."""
+    must_answer: bool = Field(False, exclude_if=_empty)
+    """Whether it may call nothing more, though earlier messages have calls."""
+    problem: Problem | None = Field(None, exclude=True)
+    """For the tools that are called; no model sees it, and no cache key or file includes it."""
     rank: int = Field(0, exclude=True)
     """The episode's number: lower ones are served first when money or slots are short. It is not
     part of the request, so no cache key or file includes it."""
@@ -140,6 +167,26 @@ class Completion(Frozen):
     failed: str = ""
     """Why the call failed for good; the sample is then dropped. '': it did not."""
     tokens: Tokens | None = None
+    calls: tuple[ToolCall, ...] = Field((), exclude_if=_empty)
+    """The tools that it calls instead of answering."""
+    steps: tuple[Step, ...] = Field((), exclude_if=_empty)
+    """Of an agent's move with tools: what came before this answer. Then the counts and dollars here
+    are those of the whole move."""
+
+
+class Step(Frozen):
+    """One round of a move with tools: what the agent said, and the results of its calls."""
+
+    said: Completion
+    results: tuple[str, ...]
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """As later calls of the model see it."""
+        calls = self.said.calls
+        said = Message(role="assistant", content=self.said.text, calls=calls)
+        results = zip(calls, self.results, strict=True)
+        return said, *(Message(role="tool", content=text, call=one.id) for one, text in results)
 
 
 class Turn(Frozen):

@@ -279,6 +279,11 @@ def _lessons(
     setup: Setup, runs: Sequence[Run], settings: Settings, note: Callable[[str], None]
 ) -> Sequence[Lesson | Preference]:
     """Everything that the settings choose, each once."""
+    if able := [spec.role for spec in setup.task.agents if spec.tools]:
+        raise ConfigError(
+            f"agents with tools ({', '.join(able)}) can't be taught by examples yet: an example is "
+            "one answer, without the calls before it"
+        )
     team = _team(setup)
 
     def shown(one: Lesson) -> Lesson:

@@ -17,9 +17,12 @@ from typing import Any
 from orchestry.backends.api.backend import ApiBackend, Dev
 from orchestry.backends.api.learner import Learner
 from orchestry.backends.base import Backend
+from orchestry.backends.tools import WithTools
 from orchestry.core.seeds import derive
 from orchestry.core.thoughts import kind_of
+from orchestry.core.tools import ToolCall
 from orchestry.core.types import (
+    AgentSpec,
     Completion,
     Part,
     Policy,
@@ -61,6 +64,10 @@ ALWAYS_TIE = 1 / 3
 """Share of the agents whose moves never change the score, such as a reviewer's."""
 MALFORMED = 0.03
 """Share of the answers by a schema that can't be read."""
+OFTEN = 0.7
+"""Log odds that an answer of an agent with tools calls one: two of three."""
+RESULT_BYTES = (math.log(50), math.log(5000))
+"""Log of the least and greatest size of a tool's result, drawn evenly between."""
 _FENCE = "```python\n{}\n```"
 """Form of an answer: tasks may show the next agent only its code."""
 _TEXT = filler(1 << 13, random.Random(0))
@@ -101,10 +108,12 @@ class Standin:
         row = self.bill[request.agent, request.purpose, provider.name, request.model]
         tokens, drawn = min(bound, _tokens(request)), list[Completion]()
         for index in range(n):
+            calls = self._calls(request)
             text, output = self._answer(request)
             said = Completion(
                 text=text,
                 model=request.model,
+                calls=calls,
                 input_tokens=tokens,
                 cache_write_tokens=tokens if shared and not index else 0,
                 cached_tokens=tokens if shared and index else 0,
@@ -115,6 +124,15 @@ class Standin:
             drawn.append(said)
         self.dearest = max(self.dearest, worst)
         return drawn
+
+    def _calls(self, request: Request) -> tuple[ToolCall, ...]:
+        """The call of a tool, if the answer is one; a talkative model calls more often."""
+        if not request.tools or request.must_answer:
+            return ()
+        often = 1 / (1 + math.exp(-OFTEN - self._level))
+        if self.rng.random() >= often:
+            return ()
+        return (ToolCall(id="call", name=request.tools[0].name, arguments="{}"),)
 
     def _answer(self, request: Request) -> tuple[str, int]:
         """An answer, and the tokens that it is billed."""
@@ -150,11 +168,24 @@ class Standin:
         return self._talks[key]
 
 
+class DrawnResults:
+    """Stands in for a team's tools: calls nothing, and gives filler of a drawn size."""
+
+    def __init__(self, agents: Sequence[AgentSpec], seed: int) -> None:
+        self.agents = {spec.role: spec for spec in agents}
+        self._rng = random.Random(derive(seed, "results"))
+
+    async def results(self, request: Request, calls: int, said: Completion) -> tuple[str, ...]:
+        """See Toolbox."""
+        sizes = [math.exp(self._rng.uniform(*RESULT_BYTES)) for _ in said.calls]
+        return tuple(_text(round(size), self._rng) for size in sizes)
+
+
 def _tokens(request: Request) -> int:
     """Tokens of a prompt, by a rule of thumb."""
     sent = sum(len(message.content.encode()) for message in request.messages)
-    if request.response_schema is not None:
-        sent += len(json.dumps(request.response_schema))
+    schemas = [request.response_schema, *(one.model_dump() for one in request.tools)]
+    sent += sum(len(json.dumps(one)) for one in schemas if one is not None)
     return max(1, round(sent / BYTES_PER_TOKEN))
 
 
@@ -239,6 +270,9 @@ def rollout_of(plan: Plan, policy: Policy, rate: Rate, episode: int, **judge: An
     changes of the judge's settings."""
     critic = plan.judge(policy, **judge) if plan.backend.judges else None
     team, way = plan.backend.team(plan.task), plan.schedule(plan.problem(episode))
+    agents = plan.task.agents
+    if any(spec.tools for spec in agents):
+        policy = WithTools(policy, DrawnResults(agents, plan.config.seed))
     return Rollout(plan.task, team, policy, rate, way, critic)
 
 

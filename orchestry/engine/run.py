@@ -225,7 +225,7 @@ async def drive(work: Work, ground: Mapping[str, Any] | None = None) -> Orchestr
         work.tools = Tools(sandbox)
         rater = task_rater(plan.task, work.tools)
         rate = Verdicts(rater, store.journal, store.events, work.faults)
-        async with plan.backend.open(store, plan.task, rate, work.note):
+        async with plan.backend.open(store, plan.task, rate, work.tools, work.note):
             store.journal.append(_opened(plan, ground or {}))
             work.begin(sandbox.level)
             with heeding(work.interrupt):

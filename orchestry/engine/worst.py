@@ -86,7 +86,10 @@ def _free(plan: Plan) -> bool:
 
 
 def _fixed_turns(task: BaseTask[Any]) -> bool:
-    """Whether the agents speak in order whatever they say, and each sees all of it."""
+    """Whether the agents speak in order whatever they say, each sees all of it, and none calls
+    tools."""
+    if any(spec.tools for spec in task.agents):
+        return False
     same = [getattr(type(task), name) is getattr(TeamTask, name, None) for name in TURNS]
     return isinstance(task, TeamTask) and all(same)
 

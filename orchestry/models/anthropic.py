@@ -8,19 +8,21 @@ request, such as a judge's, has no angle: its samples repeat one question.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestry.core.errors import ProviderError
-from orchestry.core.types import Completion, Request
+from orchestry.core.tools import ToolCall
+from orchestry.core.types import Completion, Message, Request
 from orchestry.models.http import (
     SdkProvider,
     billed_count,
-    bytes_bound,
     explain_failure,
     malformed,
     post,
+    request_bound,
     schema_bound,
     text_in,
     whole,
@@ -47,6 +49,7 @@ _STOPS = {
     "model_context_window_exceeded": "length",
     "stop_sequence": "stop",
     "refusal": "refusal",
+    "tool_use": "calls",
 }
 # Published minimum of tokens before the breakpoint; where sources disagree, the larger. Models
 # not named here get the largest known minimum.
@@ -92,8 +95,7 @@ class AnthropicProvider(SdkProvider):
 
     def input_bound(self, request: Request) -> int:
         """The bytes of everything that is sent."""
-        texts = [m.content for m in request.messages]
-        return bytes_bound(*texts, _angle(request)) + schema_bound(_schema(request))
+        return request_bound(request, _angle(request)) + schema_bound(_schema(request))
 
     def leads(self, request: Request) -> bool:
         """Whether the prompt is certainly long enough for the model's prompt cache."""
@@ -101,16 +103,19 @@ class AnthropicProvider(SdkProvider):
 
     def _body(self, request: Request, *, cached: bool) -> dict[str, Any]:
         system = "\n\n".join(m.content for m in request.messages if m.role == "system")
-        messages: list[dict[str, Any]] = [
-            {"role": m.role, "content": [_text(m.content)]}
-            for m in request.messages
-            if m.role != "system"
-        ]
-        if cached and messages:
-            messages[-1]["content"][-1] |= _MARK
-        if angle := _angle(request):
-            _append(messages, angle)
+        messages = _messages(request, cached=cached)
         body = {"model": request.model, "max_tokens": request.max_tokens, "messages": messages}
+        if request.tools:
+            body["tools"] = [
+                {
+                    "name": one.name,
+                    "description": one.description,
+                    "input_schema": dict(one.parameters),
+                }
+                for one in request.tools
+            ]
+        if request.must_answer:
+            body["tool_choice"] = {"type": "none"}
         if system:
             # Its own mark costs nothing, and other states of the agent can read it.
             marked = cached and _cacheable(request.model, system)
@@ -153,18 +158,20 @@ class AnthropicProvider(SdkProvider):
         read = whole(usage.get("cache_read_input_tokens")) or 0
         written = whole(usage.get("cache_creation_input_tokens")) or 0
         fresh, bound = whole(usage.get("input_tokens")), self.input_bound(request)
-        text = "".join(text_in(b.get("text")) for b in blocks if _is_text(b))
+        text = "".join(text_in(b.get("text")) for b in blocks if _is(b, "text"))
+        calls = tuple(_call(block) for block in blocks if _is(block, "tool_use"))
         stop = str(answer.get("stop_reason") or "end")
         return Completion(
             text=text,
             model=request.model,
             input_tokens=bound if fresh is None else fresh + read + written or bound,
             output_tokens=billed_count(
-                usage.get("output_tokens"), request.max_tokens, some=bool(text)
+                usage.get("output_tokens"), request.max_tokens, some=bool(text or calls)
             ),
             cached_tokens=read,
             cache_write_tokens=written,
             stop=_STOPS.get(stop, stop),
+            calls=calls,
         )
 
 
@@ -173,6 +180,7 @@ class _Assembly:
 
     def __init__(self) -> None:
         self._text: list[str] = []
+        self._calls: dict[int, dict[str, Any]] = {}
         self._usage: dict[str, Any] = {}
         self._stop: str | None = None
         self.whole = False
@@ -182,6 +190,12 @@ class _Assembly:
             self._count(event.message.usage)
         elif event.type == "content_block_delta" and event.delta.type == "text_delta":
             self._text.append(event.delta.text)
+        elif event.type == "content_block_start" and event.content_block.type == "tool_use":
+            begun = event.content_block
+            self._calls[event.index] = {"id": begun.id, "name": begun.name, "input": ""}
+        elif event.type == "content_block_delta" and event.delta.type == "input_json_delta":
+            if event.index in self._calls:
+                self._calls[event.index]["input"] += event.delta.partial_json
         elif event.type == "message_delta":
             self._stop = event.delta.stop_reason
             self._count(event.usage)
@@ -195,8 +209,9 @@ class _Assembly:
     @property
     def message(self) -> dict[str, Any]:
         """The answer in the form of an unstreamed one."""
-        text = [{"type": "text", "text": "".join(self._text)}]
-        return {"content": text, "usage": self._usage, "stop_reason": self._stop}
+        calls = [{"type": "tool_use", **call} for call in self._calls.values()]
+        content = [_text("".join(self._text)), *calls]
+        return {"content": content, "usage": self._usage, "stop_reason": self._stop}
 
 
 def _angle(request: Request) -> str:
@@ -226,14 +241,56 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _append(messages: list[dict[str, Any]], text: str) -> None:
-    """Adds a user block after all others, so that everything before it stays shared."""
-    block = _text(text)
-    if messages and messages[-1]["role"] == "user":
+def _messages(request: Request, *, cached: bool) -> list[dict[str, Any]]:
+    """The chat. The angle stands after everything that samples share and before the sample's own
+    calls, so that each call's prompt begins with the one before it."""
+    shared = [m for m in request.messages if m.role != "system"]
+    began = next((i for i, m in enumerate(shared) if m.calls), len(shared))
+    found: list[dict[str, Any]] = [
+        {"role": m.role, "content": [_text(m.content)]} for m in shared[:began]
+    ]
+    if cached and found:
+        found[-1]["content"][-1] |= _MARK
+    if angle := _angle(request):
+        _append(found, "user", _text(angle))
+    for message in shared[began:]:
+        if message.role == "tool":
+            _append(found, "user", _result(message))
+        else:
+            found.append({"role": message.role, "content": _said(message)})
+    return found
+
+
+def _append(messages: list[dict[str, Any]], role: str, block: dict[str, Any]) -> None:
+    """Adds a block to the last message, if that has the role."""
+    if messages and messages[-1]["role"] == role:
         messages[-1]["content"].append(block)
     else:
-        messages.append({"role": "user", "content": [block]})
+        messages.append({"role": role, "content": [block]})
 
 
-def _is_text(block: object) -> bool:
-    return isinstance(block, dict) and block.get("type") == "text"
+def _said(message: Message) -> list[dict[str, Any]]:
+    """An assistant's text, which may not be empty, and its calls."""
+    calls = [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": call.given}
+        for call in message.calls
+    ]
+    return [*([_text(message.content)] if message.content.strip() or not calls else []), *calls]
+
+
+def _result(message: Message) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": message.call, "content": message.content}
+
+
+def _call(block: Mapping[str, Any]) -> ToolCall:
+    """A call, whose arguments are an object, or pieces of its text if it was streamed."""
+    given = block.get("input")
+    return ToolCall(
+        id=text_in(block.get("id")),
+        name=text_in(block.get("name")),
+        arguments=text_in(given) if isinstance(given, str) else json.dumps(given),
+    )
+
+
+def _is(block: object, kind: str) -> bool:
+    return isinstance(block, dict) and block.get("type") == kind

@@ -17,10 +17,11 @@ from typing import Any
 
 from orchestry.core.errors import Interrupted, ProviderError, unknown
 from orchestry.core.files import Progress, progress_bar
+from orchestry.core.hermes import plain, read_calls
 from orchestry.core.machine import cores
 from orchestry.core.types import Completion, Request
 from orchestry.models.gguf import Gguf
-from orchestry.models.http import Endpoint, bytes_bound, schema_bound
+from orchestry.models.http import Endpoint, request_bound, schema_bound
 from orchestry.models.openai import OpenAIProvider
 from orchestry.models.weights import MODEL, SHA256, fetch_weights, weights_bar
 
@@ -96,12 +97,17 @@ class EmbeddedProvider:
             )
         assert self._inner is not None, "enter the provider before asking it"
         async with self._slots:
-            return await self._inner.complete(request, shared=shared, started=started)
+            asked = _in_text(request)
+            said = await self._inner.complete(asked, shared=shared, started=started)
+        if not request.tools:
+            return said
+        text, calls = read_calls(said.text)
+        return said.model_copy(update={"text": text, "calls": calls})
 
     def input_bound(self, request: Request) -> int:
         """The bytes of everything that is sent, at most the context; a longer prompt is refused."""
-        sent = bytes_bound(*(m.content for m in request.messages))
-        return min(CONTEXT, sent + schema_bound(request.response_schema))
+        sent = request_bound(_in_text(request)) + schema_bound(request.response_schema)
+        return min(CONTEXT, sent)
 
     def leads(self, request: Request) -> bool:
         """Always False: nothing is billed, and all samples of a prompt are decoded together."""
@@ -121,6 +127,15 @@ class EmbeddedProvider:
 
     def _stop(self) -> None:
         self._server = None  # its destructor joins the threads
+
+
+def _in_text(request: Request) -> Request:
+    """With tools in the prompt's text: the template of the default model knows none, and the server
+    then leaves them out without a word."""
+    if not request.tools:
+        return request
+    said = tuple(plain(request.messages, request.tools))
+    return request.model_copy(update={"messages": said, "tools": (), "must_answer": False})
 
 
 def _load(cancelled: threading.Event, key: str, own: Gguf | None) -> Any:

@@ -4,10 +4,11 @@ For tests of tasks and schedules, and for load tests. Hashes of the seed and the
 everything, so a run repeats in whatever order its calls arrive. Answer lengths are lognormal, with
 the median at a fixed share of `max_tokens`, and cut there.
 
-If a request has a JSON schema, the answer is a random instance of it. Supported: objects with all
-properties required, arrays, strings, integers, numbers, booleans, null, enum, const, anyOf, and
-references to `$defs`. Not supported: patterns, formats, multiples, exclusive bounds and optional
-properties.
+If a request has a JSON schema, the answer is a random instance of it. An agent with tools calls one
+in half of its answers, unless there is a script; the arguments are an instance of the tool's
+schema. Supported: objects, all of whose properties are given, arrays, strings, integers, numbers,
+booleans, null, enum, const, anyOf, and references to `$defs`. Not supported: patterns, formats,
+multiples and exclusive bounds.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from orchestry.core.config import FakeConfig
 from orchestry.core.errors import ConfigError, ProviderError
 from orchestry.core.files import json_lines
+from orchestry.core.tools import ToolCall
 from orchestry.core.types import Completion, Frozen, Request
 from orchestry.models.request_key import request_digest
 
@@ -34,6 +36,8 @@ MEDIAN_SHARE = 0.35
 """Median length of an answer, as a share of max_tokens."""
 SIGMA = 0.6
 """Standard deviation of the log of the length."""
+CALLS_SHARE = 0.5
+"""Share of the answers that call a tool, of an agent that has some and may."""
 WORDS = ("the", "and", "but", "for", "run", "set", "map", "key", "sum", "let", "try", "end")
 _RETRY_AFTER_S = 0.05
 _BYTES_PER_TOKEN = 4
@@ -124,6 +128,8 @@ class FakeProvider:
         self._fail(digest)
         if started is not None:
             started()
+        if self._script is None and _may_call(request) and rng.random() < CALLS_SHARE:
+            return self._calling(request, rng)
         text, tokens = self._answer(request, rng)
         stop: Literal["end", "length"] = "end" if tokens < request.max_tokens else "length"
         return Completion(
@@ -137,8 +143,9 @@ class FakeProvider:
     def input_bound(self, request: Request) -> int:
         """Exactly what is billed: one token per four bytes begun, schema included."""
         size = sum(len(m.content.encode("utf-8")) for m in request.messages)
-        if request.response_schema is not None:
-            size += len(json.dumps(request.response_schema))
+        size += sum(len(call.arguments.encode()) for m in request.messages for call in m.calls)
+        schemas = [request.response_schema, *(one.model_dump() for one in request.tools)]
+        size += sum(len(json.dumps(one)) for one in schemas if one is not None)
         return math.ceil(size / _BYTES_PER_TOKEN)
 
     def leads(self, request: Request) -> bool:
@@ -164,6 +171,20 @@ class FakeProvider:
             transient=True,
             billed=billed,
             retry_after=None if billed else _RETRY_AFTER_S,
+        )
+
+    def _calling(self, request: Request, rng: random.Random) -> Completion:
+        """A call of one of the tools, with arguments that its schema allows."""
+        spec = rng.choice(request.tools)
+        given = json.dumps(instance(spec.parameters, rng))
+        call = ToolCall(id=f"call_{rng.getrandbits(32):08x}", name=spec.name, arguments=given)
+        return Completion(
+            text="",
+            model=request.model,
+            input_tokens=self.input_bound(request),
+            output_tokens=min(math.ceil(len(given) / _BYTES_PER_TOKEN), request.max_tokens),
+            stop="calls",
+            calls=(call,),
         )
 
     def _answer(self, request: Request, rng: random.Random) -> tuple[str, int]:
@@ -193,6 +214,10 @@ class FakeProvider:
             mu, sigma = math.log(self._config.output_tokens) - SIGMA**2 / 2, SIGMA
         tokens = clip_tokens(rng.lognormvariate(mu, sigma), request.max_tokens)
         return filler(tokens, rng), tokens
+
+
+def _may_call(request: Request) -> bool:
+    return bool(request.tools) and not request.must_answer
 
 
 def _structured(schema: Mapping[str, Any], max_tokens: int, rng: random.Random) -> tuple[str, int]:

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from orchestry.core.distribution import install
 from orchestry.core.errors import PromptTooLong, ProviderError
 from orchestry.core.secrets import bare_address, without_keys
-from orchestry.core.types import utf8
+from orchestry.core.types import Request, utf8
 
 CONNECT_S = 10.0
 """Seconds to wait for a connection; waiting is not billed."""
@@ -118,6 +118,16 @@ def bytes_bound(*texts: str) -> int:
     A byte-level tokenizer never makes more tokens than there are bytes.
     """
     return sum(len(text.encode("utf-8")) + 16 for text in texts) + 64
+
+
+def request_bound(request: Request, *others: str) -> int:
+    """An upper bound on the tokens of a request's messages and tools, and of other texts."""
+    texts = [message.content for message in request.messages]
+    for call in (call for message in request.messages for call in message.calls):
+        texts += [call.id, call.name, call.arguments]
+    texts += [message.call for message in request.messages if message.call]
+    schemas = (one.model_dump() for one in request.tools)
+    return bytes_bound(*texts, *others) + sum(map(schema_bound, schemas))
 
 
 async def post(client: Any, path: str, body: Mapping[str, Any], endpoint: Endpoint) -> Any:

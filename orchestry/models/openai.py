@@ -6,18 +6,20 @@ So a server that honours seeds repeats its answers, and k samples stay k differe
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestry.core.types import Completion, Request
+from orchestry.core.tools import ToolCall
+from orchestry.core.types import Completion, Message, Request
 from orchestry.models.http import (
     Endpoint,
     SdkProvider,
     billed_count,
-    bytes_bound,
     malformed,
     post,
+    request_bound,
     schema_bound,
     text_in,
     whole,
@@ -30,7 +32,7 @@ _TEMPERATURE = 0.8
 """Default temperature; not sent to the vendor's own server, whose newer models allow only their
 own."""
 
-_STOPS = {"stop": "end", "length": "length", "content_filter": "refusal"}
+_STOPS = {"stop": "end", "length": "length", "content_filter": "refusal", "tool_calls": "calls"}
 
 
 class OpenAIProvider(SdkProvider):
@@ -54,8 +56,7 @@ class OpenAIProvider(SdkProvider):
 
     def input_bound(self, request: Request) -> int:
         """The bytes of everything that is sent."""
-        texts = (m.content for m in request.messages)
-        return bytes_bound(*texts) + schema_bound(self._schema(request))
+        return request_bound(request) + schema_bound(self._schema(request))
 
     def leads(self, request: Request) -> bool:
         """Always False: writing the prompt cache is free, so waiting saves nothing."""
@@ -64,7 +65,7 @@ class OpenAIProvider(SdkProvider):
     def _body(self, request: Request) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": request.model,
-            "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+            "messages": [_message(m) for m in request.messages],
             "seed": int(request_digest(request)[:7], 16),
             # The vendor's newer models refuse max_tokens; most other servers know only that.
             ("max_completion_tokens" if self._is_vendor else "max_tokens"): request.max_tokens,
@@ -78,6 +79,10 @@ class OpenAIProvider(SdkProvider):
         if (schema := self._schema(request)) is not None:
             named = {"name": "answer", "strict": True, "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": named}
+        if request.tools:
+            body["tools"] = [one.function for one in request.tools]
+        if request.must_answer:
+            body["tool_choice"] = "none"
         return body
 
     def _schema(self, request: Request) -> dict[str, Any] | None:
@@ -94,6 +99,7 @@ class OpenAIProvider(SdkProvider):
             raise malformed(self._endpoint, f"no choice in it: {answer}")
         usage = _dict(answer.get("usage"))
         text, bound = text_in(message.get("content")), self.input_bound(request)
+        calls = _calls(message)
         cached = whole(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
         stop = str(choice.get("finish_reason") or "end")
         return Completion(
@@ -101,11 +107,43 @@ class OpenAIProvider(SdkProvider):
             model=request.model,
             input_tokens=billed_count(usage.get("prompt_tokens"), bound, some=True),
             output_tokens=billed_count(
-                usage.get("completion_tokens"), request.max_tokens, some=bool(text)
+                usage.get("completion_tokens"), request.max_tokens, some=bool(text or calls)
             ),
             cached_tokens=cached or 0,
             stop=_STOPS.get(stop, stop),
+            calls=calls,
         )
+
+
+def _message(message: Message) -> dict[str, Any]:
+    """A message as this API takes it."""
+    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.calls:
+        found["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.given)},
+            }
+            for call in message.calls
+        ]
+    if message.role == "tool":
+        found["tool_call_id"] = message.call
+    return found
+
+
+def _calls(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
+    """The tools that an answer calls; some servers give calls no id."""
+    found = message.get("tool_calls")
+    asked = [_dict(one) for one in found] if isinstance(found, list) else []
+    return tuple(
+        ToolCall(
+            id=text_in(one.get("id")) or f"call_{place}",
+            name=text_in(_dict(one.get("function")).get("name")),
+            arguments=text_in(_dict(one.get("function")).get("arguments")),
+        )
+        for place, one in enumerate(asked)
+    )
 
 
 def is_vendor(url: str) -> bool:

@@ -34,10 +34,14 @@ class RecordedProvider:
                 "in provider.recording"
             )
         self._answers: dict[str, Completion] = {}
+        self.used = list[journal.Used]()
+        """What the agents' tools answered."""
         opened: journal.Opened | None = None
         for event in journal.read(self.path):
             if isinstance(event, journal.Opened):
                 opened = opened or event
+            elif isinstance(event, journal.Used):
+                self.used.append(event)
             elif isinstance(event, journal.Answered):
                 answer = event.completion.model_copy(update={"usd": 0.0})
                 key = digest_of_key(event.key)

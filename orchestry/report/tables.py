@@ -294,7 +294,7 @@ def fault_counts(run: Run) -> dict[str, str]:
     answers = [e for e in events if isinstance(e, Answered) and e.source != "failed"]
     drawn = [event.completion for event in answers if event.source != "refused"]
     acts = [event.completion for event in answers if event.purpose == "act"]
-    empty = sum(not completion.text.strip() for completion in drawn)
+    empty = sum(not (one.text.strip() or one.calls) for one in drawn)
     return {
         "answers cut off at the length limit": _of(_stops(answers)["length"], len(answers)),
         "the agents' own among them": _of(sum(c.stop == "length" for c in acts), len(acts)),

@@ -368,6 +368,8 @@ class Rollout(Generic[StateT]):
             max_tokens=member.max_tokens,
             temperature=member.temperature,
             stop=member.stop,
+            tools=member.tools,
+            problem=node.problem,
             seed=derive(self.seeds.get(agent, node.seed), node.id, agent)
             if play_seed is None
             else derive(play_seed, len(node.turns), agent),

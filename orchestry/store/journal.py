@@ -100,6 +100,20 @@ class Counted(Frozen):
     usd: float
 
 
+class Used(Frozen):
+    """An agent called a tool. Of a tool with effects there is an event before the call too."""
+
+    kind: Literal["used"] = "used"
+    key: str
+    """Digest of the request whose answer has the call, and the call's place in it."""
+    agent: str
+    tool: str
+    result: str | None
+    """What the agent was told; None before the call."""
+    at: float
+    seconds: float = 0.0
+
+
 class Scored(Frozen):
     """A state was scored. A resume takes this score and does not evaluate again."""
 
@@ -181,6 +195,7 @@ Event = Annotated[
     | Released
     | Lost
     | Counted
+    | Used
     | Scored
     | Learned
     | Evaluated

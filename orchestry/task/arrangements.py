@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from orchestry.core.config import AgentConfig, Arrangement, RunConfig
 from orchestry.core.errors import ConfigError, reason
+from orchestry.core.tools import Tool
 from orchestry.core.types import AgentSpec, Problem, Score, Split, Tools
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import Play, evaluated
@@ -185,7 +186,7 @@ class Discussion(Wrapped):
 class Fixed(Wrapped):
     """One agent acts once; its answer is divided among the roles by headings.
 
-    It gets the prompts of all agents, and their token limits together.
+    It gets the prompts and tools of all agents, and their limits of tokens and calls together.
     """
 
     def __init__(self, task: BaseTask[Any], prompts: Sequence[str]) -> None:
@@ -194,7 +195,13 @@ class Fixed(Wrapped):
         team = _roles(task.agents)
         parts = (f"{heading(who)}\n{text}" for who, text in zip(team, prompts, strict=True))
         prompt = SYSTEM.format(roles=", ".join(team), parts="\n\n".join(parts))
-        vars(self).update(agents=(AgentSpec(role=ALONE, system_prompt=prompt),), team=team)
+        alone = AgentSpec(
+            role=ALONE,
+            system_prompt=prompt,
+            tools=_tools(task.agents),
+            max_calls=sum(spec.max_calls for spec in task.agents if spec.tools) or 1,
+        )
+        vars(self).update(agents=(alone,), team=team)
 
     team: tuple[str, ...]
 
@@ -222,6 +229,18 @@ class Fixed(Wrapped):
         if not state.answers or headings(self.team).search(state.by(ALONE)):
             return score
         return score.model_copy(update={"tags": (*score.tags, NO_PARTS)})
+
+
+def _tools(agents: Sequence[AgentSpec]) -> tuple[Tool, ...]:
+    """The tools of all agents, each once. Raises ConfigError for two that share a name."""
+    found = dict[str, Tool]()
+    for one in (one for spec in agents for one in spec.tools):
+        if found.setdefault(one.spec.name, one).function is not one.function:
+            raise ConfigError(
+                f"baseline fixed gives one agent the tools of all, and two differ under the name "
+                f"'{one.spec.name}': name one of them otherwise"
+            )
+    return tuple(found.values())
 
 
 def heading(role: str) -> str:

@@ -30,7 +30,7 @@ from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import write_atomic
 from orchestry.core.seeds import derive
-from orchestry.core.types import Member, Policy, Problem, Provider, Rate, Variant
+from orchestry.core.types import Member, Policy, Problem, Provider, Rate, Tools, Variant
 from orchestry.models.providers import open_provider, resolve_name
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Chains, Schedule
@@ -116,13 +116,18 @@ class ApiBackend(Backend):
 
     @asynccontextmanager
     async def open(
-        self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
+        self,
+        store: Store,
+        task: BaseTask[Any],
+        rate: Rate,
+        tools: Tools,
+        on_warn: Callable[[str], None],
     ) -> AsyncIterator[None]:
         """See Backend."""
-        async with super().open(store, task, rate, on_warn):
+        async with super().open(store, task, rate, tools, on_warn):
             if self.config.behaviors.enabled:
                 learned = [event for event in store.events if isinstance(event, journal.Learned)]
-                later = Ranked(self.gateway, self.config.episodes)  # than all episodes' calls
+                later = Ranked(self.players, self.config.episodes)  # than all episodes' calls
                 self.learner = self.new_learner(
                     task, Dev(self, task, later, rate), self._author, learned
                 )
@@ -164,7 +169,7 @@ class ApiBackend(Backend):
         return Rollout(
             task=task,
             team=self.team(task, library),
-            policy=Ranked(self.gateway, episode),
+            policy=Ranked(self.players, episode),
             rate=rate,
             schedule=schedule,
             judge=self._judge(episode),

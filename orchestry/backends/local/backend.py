@@ -35,7 +35,7 @@ from orchestry.backends.prompted import KEPT, check_size, for_roles, keep, shown
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
-from orchestry.core.types import Member, Problem, Rate, Tree
+from orchestry.core.types import Member, Problem, Rate, Tools, Tree
 from orchestry.judge.calibration import Calibration, calibration, judged_pairs
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Chains, Schedule, branching
@@ -293,7 +293,12 @@ class LocalBackend(Backend):
 
     @asynccontextmanager
     async def open(
-        self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
+        self,
+        store: Store,
+        task: BaseTask[Any],
+        rate: Rate,
+        tools: Tools,
+        on_warn: Callable[[str], None],
     ) -> AsyncIterator[None]:
         """Loads the weights, and the adapters of the last update.
 
@@ -303,7 +308,7 @@ class LocalBackend(Backend):
         learned = [event for event in store.events if isinstance(event, Learned)]
         self._samples, self._store = [one.state["samples"] for one in learned], store
         self._state = learned[-1].state if learned else {}
-        async with super().open(store, task, rate, on_warn):
+        async with super().open(store, task, rate, tools, on_warn):
             last = self._last(learned)
             self._trainer = await asyncio.to_thread(self._load, task, last, on_warn)
             try:
@@ -322,6 +327,7 @@ class LocalBackend(Backend):
         self.provider.deterministic &= base.device.type == "cpu"  # a GPU's sums have no fixed order
         self._drawing = Drawing(self._trainer, self.gateway, self._own)
         self._lockstep = Lockstep(self._drawing.draw)
+        self.players = self._with_tools(self._lockstep, in_step=True)
         self._dev.go_on(event for event in store.events if isinstance(event, Evaluated))
         self._dev_rollout = self._unjudged(task, rate)
         if self.every is not None:
@@ -432,7 +438,7 @@ class LocalBackend(Backend):
         how: dict[str, Any] = {
             "task": task,
             "team": self.team(task),
-            "policy": self._lockstep,
+            "policy": self.players,
             "rate": rate,
             "schedule": schedule,
             "judge": self._judge(episode),
@@ -574,7 +580,7 @@ class LocalBackend(Backend):
         return InStep(
             task=task,
             team=self.team(task),
-            policy=self._lockstep,
+            policy=self.players,
             rate=rate,
             schedule=Chains(self.config.learn.samples, self.config.search.joint),
             purpose="dev",

@@ -35,7 +35,7 @@ from typing import Any, Literal
 from orchestry.backends.local.credit import Counterfactuals
 from orchestry.backends.local.magrpo import Baseline, action_returns, gae, group_advantages, returns
 from orchestry.core.errors import LearnError
-from orchestry.core.types import Group, NodeId, Tokens, Trajectory, Tree, Turn
+from orchestry.core.types import Completion, Group, NodeId, Tokens, Trajectory, Tree, Turn
 from orchestry.rollout.schedule import Joint
 
 _Rewards = Literal["differences", "final", "turns"]
@@ -61,6 +61,8 @@ class Sample:
     """Samples of one group share a history, so their prompt is computed once."""
     served: tuple[float, ...] = ()
     """Those of the server that drew it, if there is one."""
+    later: bool = False
+    """Whether it is a later answer of the same move, after calls of tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Batch:
     @property
     def skipped(self) -> int:
         """Actions with advantage exactly zero, which need no forward pass."""
-        return sum(self.actions.values()) - len(self.samples)
+        return sum(self.actions.values()) - sum(not one.later for one in self.samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +103,18 @@ class Action:
     stage: int
     state: NodeId
     """The next state; under `cross` the first of several."""
-    tokens: Tokens
+    answers: tuple[Tokens, ...]
+    """One, or with tools all of the move: each has the calls and results before it in its prompt.
+    The log-probability of the move is their sum, so each has the move's advantage."""
     return_: float
     share: float
     """Of its stage in its problem: one over the samples of its state, times the same of each state
     before."""
+
+    @property
+    def history(self) -> tuple[int, ...]:
+        """The prompt of the move."""
+        return self.answers[0].prompt_ids
 
 
 def gather(
@@ -175,9 +184,9 @@ def _batch(found: Sequence[tuple[Action, float]], skip: bool) -> Batch:
     for action, advantage in found:
         if skip and advantage == 0.0:
             continue
-        history = (action.agent, action.tokens.prompt_ids)
-        group = numbers.setdefault(history, len(numbers))
-        samples.append(_sample(action, advantage, group))
+        for place, tokens in enumerate(action.answers):
+            group = numbers.setdefault((action.agent, tokens.prompt_ids), len(numbers))
+            samples.append(_sample(action.agent, tokens, advantage, group, later=place > 0))
     actions = Counter(action.agent for action, _ in found)
     return Batch(samples=tuple(samples), actions=dict(actions))
 
@@ -192,16 +201,16 @@ def _by_share(found: Sequence[tuple[Action, float]]) -> list[tuple[Action, float
     return [(a, advantage * a.share * times[a.agent]) for a, advantage in found]
 
 
-def _sample(action: Action, advantage: float, group: int) -> Sample:
-    tokens = action.tokens
+def _sample(agent: str, tokens: Tokens, advantage: float, group: int, *, later: bool) -> Sample:
     return Sample(
-        action.agent,
+        agent,
         tokens.prompt_ids,
         tokens.ids,
         tokens.logprobs,
         advantage,
         group,
         tokens.served,
+        later,
     )
 
 
@@ -220,7 +229,7 @@ def _compared(
     for index, action in enumerate(drawn):
         key: dict[Grouping, tuple[Any, ...]] = {
             "turn": (action.agent, action.stage),
-            "history": (action.agent, action.stage, action.tokens.prompt_ids),
+            "history": (action.agent, action.stage, action.history),
             "agent": (action.agent,),
         }
         groups[key[grouping]].append(index)
@@ -332,7 +341,7 @@ def _actions(
         moves = list(_moves(group, children, returns_J, joint, place))
         own = share[group.parent] * len(group.agents) / len(moves)
         found += [
-            Action(turn.agent, stage, state, _tokens(turn, place), return_, own)
+            Action(turn.agent, stage, state, _answers(turn, place), return_, own)
             for turn, state, return_ in moves
             if turn.agent not in frozen
             if turn.completion.stop != "too_long"  # which no policy drew
@@ -369,16 +378,22 @@ def _moves(
         yield from zip(drawn, firsts, returns_G, strict=True)
 
 
-def _tokens(turn: Turn, place: str) -> Tokens:
-    tokens = turn.completion.tokens
+def _answers(turn: Turn, place: str) -> tuple[Tokens, ...]:
+    """The tokens of all that the agent drew in a move."""
+    said = [*(step.said for step in turn.completion.steps), turn.completion]
+    return tuple(_tokens(one, turn.agent, place) for one in said)
+
+
+def _tokens(said: Completion, agent: str, place: str) -> Tokens:
+    tokens = said.tokens
     if tokens is None or not tokens.ids:
         raise LearnError(
-            f"the answer of {turn.agent} in {place} has no tokens: gradients need a policy that "
+            f"the answer of {agent} in {place} has no tokens: gradients need a policy that "
             "records what it draws (backend local)"
         )
     if len(tokens.ids) != len(tokens.logprobs):
         raise LearnError(
-            f"the answer of {turn.agent} in {place} has {len(tokens.ids)} tokens but "
+            f"the answer of {agent} in {place} has {len(tokens.ids)} tokens but "
             f"{len(tokens.logprobs)} log-probabilities: the policy must record one per token"
         )
     return tokens

@@ -47,6 +47,7 @@ def _answers(trees: Iterable[Tree[Any]]) -> Iterator[tuple[str, Completion]]:
                 for turn in node.trajectory.turns[-len(group.agents) :]:
                     if turn.completion.tokens is not None and id(turn) not in seen:
                         seen.add(id(turn))
+                        yield from ((turn.agent, step.said) for step in turn.completion.steps)
                         yield turn.agent, turn.completion
 
 

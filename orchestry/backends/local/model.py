@@ -26,7 +26,9 @@ from orchestry.core.digests import folder_digest, text_digest
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, reason
 from orchestry.core.files import Progress, cache, new_folder
+from orchestry.core.hermes import plain
 from orchestry.core.machine import Launch, lacks_bfloat16, launched
+from orchestry.core.tools import ToolSpec
 from orchestry.core.types import Message
 from orchestry.models import weights as models
 
@@ -81,8 +83,12 @@ class Base:
         ids = more if isinstance(more, list) else [more]
         return frozenset(i for i in (self.tokenizer.eos_token_id, *ids) if isinstance(i, int))
 
-    def render(self, messages: Sequence[Message], max_tokens: int = 0) -> tuple[int, ...]:
+    def render(
+        self, messages: Sequence[Message], max_tokens: int = 0, tools: Sequence[ToolSpec] = ()
+    ) -> tuple[int, ...]:
         """Token ids of a chat by the model's template, up to where its answer begins.
+
+        Tools, calls and results stand in it as the template has them; else as in core/hermes.
 
         Thinking is off if the template supports that. A control token's name in a message is broken
         up, so that no agent can forge the end of a turn. Raises PromptTooLong if the prompt plus
@@ -91,9 +97,11 @@ class Base:
         """
         from jinja2 import TemplateError
 
+        known = self._knows_tools
         try:
             ids: Any = self.tokenizer.apply_chat_template(
-                [{"role": m.role, "content": self._without_controls(m.content)} for m in messages],
+                [self._plain(one) for one in (messages if known else plain(messages, tools))],
+                tools=[one.function for one in tools] if tools and known else None,
                 add_generation_prompt=True,
                 return_dict=False,
                 enable_thinking=False,
@@ -123,6 +131,22 @@ class Base:
         ids: Any = self.tokenizer.apply_chat_template(chat, return_dict=False)
         ends = [i for i in ids if i in self.eos_ids]
         return int(ends[-1] if ends else cast(Any, self.tokenizer).eos_token_id)
+
+    @property
+    def _knows_tools(self) -> bool:
+        """Whether the chat template has tools, and calls in the form that is read here."""
+        template = str(self.tokenizer.chat_template)
+        return "<tool_call>" in template and "<function=" not in template
+
+    def _plain(self, message: Message) -> dict[str, Any]:
+        """A message as chat templates take it."""
+        content = self._without_controls(message.content)
+        found: dict[str, Any] = {"role": message.role, "content": content}
+        if message.calls:
+            calls = [{"name": one.name, "arguments": one.given} for one in message.calls]
+            text = self._without_controls(json.dumps(calls, ensure_ascii=False))
+            found["tool_calls"] = [{"type": "function", "function": o} for o in json.loads(text)]
+        return found
 
     def _without_controls(self, text: str) -> str:
         for name in self.tokenizer.all_special_tokens:

@@ -46,6 +46,7 @@ from orchestry.core.errors import (
     reason,
 )
 from orchestry.core.files import sync
+from orchestry.core.hermes import read_calls
 from orchestry.core.learning import LearnConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Member, Request, Tokens
@@ -400,10 +401,10 @@ class Crew:
         with explained([self]):
             drawn = iter(answer([prompt for prompt in prompts if prompt], n))
         return [
-            [self._completion(prompt, sample) for sample in next(drawn)]
+            [self._completion(request, prompt, sample) for sample in next(drawn)]
             if prompt
             else [Completion(text="", model=self.base.name, stop="too_long")] * n
-            for prompt in prompts
+            for request, prompt in zip(requests, prompts, strict=True)
         ]
 
     def _prompts(self, requests: Sequence[Request], n: int) -> list[Prompt | None]:
@@ -427,7 +428,7 @@ class Crew:
         usual = self._temperatures[request.agent]
         return Prompt(
             agent_index=self.roles.index(request.agent),
-            prompt_ids=self.base.render(request.messages, request.max_tokens),
+            prompt_ids=self.base.render(request.messages, request.max_tokens, request.tools),
             max_tokens=request.max_tokens,
             temperature=usual if request.temperature is None else request.temperature,
             top_p=self._settings.top_p,
@@ -436,9 +437,11 @@ class Crew:
             seeds=tuple(derive(request.seed, index) for index in range(n)),
         )
 
-    def _completion(self, prompt: Prompt, drawn: Drawn) -> Completion:
+    def _completion(self, request: Request, prompt: Prompt, drawn: Drawn) -> Completion:
+        text, calls = read_calls(drawn.text) if request.tools else (drawn.text, ())
         return Completion(
-            text=drawn.text,
+            text=text,
+            calls=calls,
             model=self.base.name,
             input_tokens=len(prompt.prompt_ids),
             output_tokens=len(drawn.ids),

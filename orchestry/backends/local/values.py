@@ -55,9 +55,12 @@ def _seen(tree: Tree[Any], group: Group) -> tuple[int, ...]:
     turns, acting = tree.siblings(group)[0].trajectory.turns, len(group.agents)
     found = list[int]()
     for place, turn in enumerate(turns):
-        if (tokens := turn.completion.tokens) is not None:  # None: its prompt was too long
+        before = place < len(turns) - acting
+        first = turn.completion.steps[0].said if turn.completion.steps else turn.completion
+        said = turn.completion if before else first  # a later prompt has the agent's own calls
+        if (tokens := said.tokens) is not None:  # None: its prompt was too long
             found += tokens.prompt_ids
-            found += tokens.ids if place < len(turns) - acting else ()
+            found += tokens.ids if before else ()
     return tuple(found)
 
 

@@ -81,7 +81,9 @@ def _tree(record: EpisodeRecord, lines: LineTable, left: int) -> tuple[str, int]
     for node in plain["nodes"]:
         for turn in node["turns"]:
             # Token ids and log-probabilities are not shown.
-            turn["completion"].pop("tokens", None)
+            said = turn["completion"]
+            for one in (said, *(step["said"] for step in said.get("steps", ()))):
+                one.pop("tokens", None)
             if kind := kind_of(turn["messages"][-1]["content"] if turn["messages"] else ""):
                 turn["kind"] = kind
     tree = embedded(numbered(plain, lines))

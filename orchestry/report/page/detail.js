@@ -151,9 +151,22 @@ function turnBlock(turn) {
       el('p', { class: 'role' }, message.role),
       el('pre', { class: 'text seen', dir: 'auto', tabindex: 0 }, shown(textOf(message.content)))])),
     { class: 'saw' }),
+    (completion.steps ?? []).map(stepBlock),
     answer.trim() ? el('pre', { class: 'text', dir: 'auto', tabindex: 0 }, shown(answer))
       : el('p', { class: 'text empty' }, 'an empty answer'),
     el('p', { class: 'fine' }, `${count(completion.output_tokens ?? 0)} tokens${stop}` +
       (completion.usd ? `, ${dollars(completion.usd)}` : '')),
+  ];
+}
+
+/** What an agent said before its answer, and the results of the tools that it called. */
+function stepBlock(step) {
+  const said = textOf(step.said.text);
+  return [
+    said.trim() ? el('pre', { class: 'text', dir: 'auto', tabindex: 0 }, shown(said)) : null,
+    step.said.calls.map((call, place) => folded(
+      el('span', {}, 'called ', el('code', {}, shown(`${call.name} ${call.arguments}`))),
+      () => el('pre', { class: 'text seen', dir: 'auto', tabindex: 0 },
+        shown(step.results[place]) || 'an empty result'), { class: 'saw' })),
   ];
 }

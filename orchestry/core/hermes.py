@@ -1,0 +1,85 @@
+"""Tools in a chat's own text, as open models of many families learned them from NousResearch's
+Hermes 2 Pro: for chat templates, and servers of such models, that know no tools.
+
+Tools stand in the system prompt as JSON, calls in the answer as JSON in <tool_call>, results in the
+next message in <tool_response>.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from orchestry.core.tools import ToolCall, ToolSpec
+from orchestry.core.types import Message
+
+_TOLD = """\
+# Tools
+
+You may call one or more of these functions before you answer:
+<tools>
+{tools}
+</tools>
+
+For each call, write its name and arguments as a JSON object in <tool_call></tool_call>:
+<tool_call>
+{{"name": <function-name>, "arguments": <arguments-as-JSON-object>}}
+</tool_call>"""
+_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+
+
+def plain(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Message]:
+    """The chat without any tool in its structure."""
+    found = _turns(messages)
+    if not tools:
+        return found
+    told = _TOLD.format(
+        tools="\n".join(json.dumps(one.function, ensure_ascii=False) for one in tools)
+    )
+    if found and found[0].role == "system":
+        return [Message(role="system", content=f"{found[0].content}\n\n{told}"), *found[1:]]
+    return [Message(role="system", content=told), *found]
+
+
+def read_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
+    """An answer's text without its calls, and the calls. One that is no JSON object of a name and
+    arguments has an empty name, so that its result says what is wrong."""
+    calls = tuple(_read(found, place) for place, found in enumerate(_CALL.findall(text)))
+    return (_CALL.sub("", text).strip() if calls else text), calls
+
+
+def _turns(messages: Sequence[Message]) -> list[Message]:
+    """Messages as text; results that follow each other are one message of the user."""
+    found = list[Message]()
+    for place, message in enumerate(messages):
+        if message.role != "tool":
+            found.append(_said(message))
+            continue
+        text = f"<tool_response>\n{message.content}\n</tool_response>"
+        if messages[place - 1].role == "tool":
+            text = f"{found.pop().content}\n{text}"
+        found.append(Message(role="user", content=text))
+    return found
+
+
+def _said(message: Message) -> Message:
+    """An assistant's calls as it wrote them."""
+    if not message.calls:
+        return message
+    said = [f'{{"name": {json.dumps(o.name)}, "arguments": {o.arguments}}}' for o in message.calls]
+    calls = [f"<tool_call>\n{one}\n</tool_call>" for one in said]
+    return Message(role=message.role, content="\n".join([message.content, *calls]).strip())
+
+
+def _read(text: str, place: int) -> ToolCall:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    named = isinstance(found, dict) and isinstance(found.get("name"), str)
+    if not named:
+        return ToolCall(id=f"call_{place}", name="", arguments=text.strip())
+    given = found.get("arguments", {})
+    arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    return ToolCall(id=f"call_{place}", name=found["name"], arguments=arguments)

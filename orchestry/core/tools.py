@@ -1,0 +1,215 @@
+"""Tools that agents may call: typed Python functions, and how models see them.
+
+A tool's arguments come from a model and its result goes to one, so nothing that goes wrong in a
+call is an error of the run: the result says what was wrong, and the model can try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NotRequired, get_type_hints
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+from typing_extensions import TypedDict
+
+from orchestry.core.errors import ConfigError, reason
+from orchestry.core.values import Frozen
+
+if TYPE_CHECKING:
+    from orchestry.core.types import Problem, Sandbox
+
+RESULT_CHARS = 20_000
+"""Longer results are cut, so that one call can't fill a model's context."""
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
+"""What both vendors take."""
+
+
+class ToolSpec(Frozen):
+    """A tool as models see it."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any]
+    """JSON schema of its arguments, an object."""
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def function(self) -> dict[str, Any]:
+        """In OpenAI's form, which chat templates take too."""
+        return {"type": "function", "function": self.model_dump()}
+
+
+class ToolCall(Frozen):
+    """A call that a model asks for."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON text as the model wrote it, so it may be anything."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arguments as an object, which a model must be shown; {} where it wrote no object."""
+        try:
+            found = json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """Where a tool is called. A function with a parameter of this type is given it; no model sees
+    that parameter."""
+
+    agent: str
+    """The role that calls."""
+    problem: Problem
+    sandbox: Sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that agents may call; build it with `tool`."""
+
+    function: Callable[..., Any]
+    spec: ToolSpec
+    effects: bool
+    """Whether a call changes anything outside: then no call is ever made twice, even if the process
+    was killed in the middle of it."""
+    timeout_s: float
+    _arguments: TypeAdapter[dict[str, Any]] = field(repr=False)
+    _context: str | None = field(repr=False)
+    """The parameter that takes the ToolContext."""
+
+    async def use(self, arguments: str, context: ToolContext) -> str:
+        """The result of one call as text. A text that begins with `error:` says what went wrong."""
+        try:
+            given = self._arguments.validate_json(arguments.strip() or "{}")
+        except ValidationError as error:
+            return _cut(f"error: wrong arguments of {self.spec.name}: {reason(error)}")
+        if self._context is not None:
+            given[self._context] = context
+        try:
+            async with asyncio.timeout(self.timeout_s) as limit:
+                return _cut(await self._called(given))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return f"error: {self.spec.name} took more than {self.timeout_s:g} s"
+
+    async def _called(self, given: Mapping[str, Any]) -> str:
+        """Plain functions have a thread of their own, which a timeout leaves behind."""
+        if not inspect.iscoroutinefunction(self.function):
+            return await asyncio.to_thread(_shown, self.function, given)
+        try:
+            return _text(await self.function(**given))
+        except (Exception, SystemExit) as error:
+            return _raised(error)
+
+
+def tool(
+    function: Callable[..., Any] | Tool,
+    *,
+    name: str | None = None,
+    effects: bool = True,
+    timeout_s: float = 60.0,
+) -> Tool:
+    """A function as a tool: name, signature and docstring are what models see.
+
+    Each parameter needs a type that pydantic can read from JSON. `effects=False` promises that a
+    call changes nothing, so that it may be made again after a kill. Raises ConfigError for a
+    function that can't be called by name with JSON values.
+    """
+    if isinstance(function, Tool):
+        return function
+    name = name or str(getattr(function, "__name__", ""))
+    if not callable(function) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{function!r} can't be a tool under the name '{name}': give a function, with a name "
+            "of at most 64 letters, digits, _ and -"
+        )
+    types, context = _parameters(function, name)
+    try:
+        arguments = TypeAdapter[dict[str, Any]](_dict_of(name, types))
+        schema = arguments.json_schema()
+    except (PydanticUserError, TypeError) as error:
+        raise ConfigError(
+            f"the parameters of tool {name} have no JSON schema ({reason(error)}): give them types "
+            "such as str, int, list[str] or a pydantic model"
+        ) from None
+    for part in (schema, *schema["properties"].values()):
+        part.pop("title", None)  # the name again, for which a model would be billed
+    spec = ToolSpec(name=name, description=inspect.getdoc(function) or "", parameters=schema)
+    return Tool(function, spec, effects, timeout_s, arguments, context)
+
+
+def _parameters(function: Callable[..., Any], name: str) -> tuple[dict[str, Any], str | None]:
+    """The types of what a model gives, and the parameter that takes the context."""
+    types, context = dict[str, Any](), None
+    try:
+        hints = get_type_hints(function, include_extras=True)
+        found = inspect.signature(function).parameters.values()
+    except (NameError, TypeError, ValueError) as error:
+        raise ConfigError(f"the signature of tool {name} can't be read: {reason(error)}") from None
+    for one in found:
+        if hints.get(one.name) is ToolContext:
+            context = one.name
+        elif one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY):
+            raise ConfigError(
+                f"parameter {one.name} of tool {name} can't be given by name, as models give each "
+                "argument"
+            )
+        elif one.name not in hints:
+            raise ConfigError(
+                f"parameter {one.name} of tool {name} has no type: write one, such as "
+                f"{one.name}: str"
+            )
+        else:
+            known = one.default is not one.empty
+            types[one.name] = NotRequired[hints[one.name]] if known else hints[one.name]
+    return types, context
+
+
+def _dict_of(name: str, types: Mapping[str, Any]) -> Any:
+    """A dictionary's type: unlike a model's fields, its keys may have any name."""
+    make: Any = TypedDict  # type checkers know literal keys alone
+    found = make(name, dict(types))
+    found.__pydantic_config__ = ConfigDict(extra="forbid")
+    return found
+
+
+def _shown(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
+    try:
+        return _text(function(**given))
+    except (Exception, SystemExit) as error:
+        return _raised(error)
+
+
+def _text(found: Any) -> str:
+    """A result as a model reads it: text as it is, else JSON, else Python's own form."""
+    if isinstance(found, str):
+        return found
+    try:
+        return to_json(found).decode()
+    except PydanticSerializationError:
+        return repr(found)
+
+
+def _raised(error: BaseException) -> str:
+    said = str(error)
+    return f"error: {type(error).__name__}: {said}" if said else f"error: {type(error).__name__}"
+
+
+def _cut(text: str) -> str:
+    if len(text) <= RESULT_CHARS:
+        return text
+    return f"{text[:RESULT_CHARS]}\n({len(text) - RESULT_CHARS:,} characters more are left out)"
