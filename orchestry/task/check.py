@@ -48,6 +48,7 @@ CHECKED = {
     "no leak": "no agent is shown the gold answer",
     "graded": "graded answers can be played, and none scores more than the first",
     "rubric": "the judge's rubric is a text of a readable length, or left out",
+    "tools": "every tool of an agent has a docstring, by which a model knows what it does",
 }
 
 HOSTILE = (
@@ -138,6 +139,9 @@ async def check_task(
     case = _Case(task)
     if fault := rubric_fault(task):
         case.fail("rubric", fault)
+    for spec in task.agents:
+        for silent in (one.spec.name for one in spec.tools if not one.spec.description.strip()):
+            case.fail("tools", f"'{silent}' of '{spec.role}' has none")
     splits = _check_problems(case)
     sampled = [p for split in splits.values() for p in _spread(split, problems_per_split)]
     deck = _deal(seeds[0])

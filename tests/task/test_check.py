@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestry import tools
 from orchestry.core.types import AgentSpec, Call, Limits, Problem, Score, Split, Tools
 from orchestry.sandbox import open_sandbox
 from orchestry.task.base import BaseTask, TeamTask, Transcript
@@ -100,6 +101,15 @@ async def test_graded_answers_come_best_first() -> None:
     found = await broken_rules(broken())
     assert [*found] == ["graded"]
     assert "scores 1, the first 0, on problem 'train-2'" in found["graded"]
+
+
+async def test_a_tool_without_a_docstring_is_named() -> None:
+    def silent() -> str:
+        return ""
+
+    coder = AgentSpec(role="coder", tools=(silent, tools.python))
+    broken = type("Broken", (Doubling,), {"agents": (AgentSpec(role="planner"), coder)})
+    assert await broken_rules(broken()) == {"tools": "'silent' of 'coder' has none"}
 
 
 def constant(total: float) -> Callable[..., Any]:
