@@ -323,7 +323,7 @@ class Backend(ABC):
             stop=usual.stop,
             examples=own.examples,
             frozen=own.frozen,
-            tools=tuple(one.spec for one in spec.tools),
+            tools=tuple(one.spec for one in spec.every_tool),
         )
 
     def digests(self) -> dict[str, str]:

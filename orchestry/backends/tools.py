@@ -92,7 +92,7 @@ class Toolbox:
 
     async def _made(self, key: str, request: Request, name: str, arguments: str) -> str:
         spec, began = self.agents[request.agent], self._clock()
-        known = {one.spec.name: one for one in spec.tools}
+        known = {one.spec.name: one for one in spec.every_tool}
         used = Used(key=key, agent=spec.role, tool=utf8(name), result=None, at=began)
         if (found := known.get(name)) is None:
             text = f"error: there is no tool '{name}', only {', '.join(known)}"

@@ -10,7 +10,8 @@ import asyncio
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NotRequired, get_type_hints
 
@@ -116,6 +117,15 @@ class Tool:
             return _raised(error)
 
 
+class ToolServer(ABC):
+    """Something that has tools, which are known once it is reached."""
+
+    @property
+    @abstractmethod
+    def tools(self) -> tuple[Tool, ...]:
+        """Its tools. Raises ConfigError if it can't be reached."""
+
+
 def tool(
     function: Callable[..., Any] | Tool,
     *,
@@ -150,6 +160,23 @@ def tool(
         part.pop("title", None)  # the name again, for which a model would be billed
     spec = ToolSpec(name=name, description=inspect.getdoc(function) or "", parameters=schema)
     return Tool(function, spec, effects, timeout_s, arguments, context)
+
+
+def as_tools(given: Any) -> tuple[Tool | ToolServer, ...]:
+    """Functions as tools; tools and servers as they are."""
+    return tuple(one if isinstance(one, ToolServer) else tool(one) for one in given)
+
+
+def named_once(role: str, given: Sequence[Tool | ToolServer]) -> tuple[Tool, ...]:
+    """An agent's tools, those of servers too. Raises ConfigError if two have one name."""
+    found = dict[str, Tool]()
+    for one in given:
+        for each in one.tools if isinstance(one, ToolServer) else (one,):
+            if found.setdefault(each.spec.name, each) is not each:
+                raise ConfigError(
+                    f"agent {role} has two tools '{each.spec.name}': give one of them another name"
+                )
+    return tuple(found.values())
 
 
 def _parameters(function: Callable[..., Any], name: str) -> tuple[dict[str, Any], str | None]:

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from orchestry.core.choices import SPLITS as SPLITS
 from orchestry.core.choices import Split as Split
 from orchestry.core.seeds import derive
-from orchestry.core.tools import Tool, ToolCall, ToolSpec, tool
+from orchestry.core.tools import Tool, ToolCall, ToolServer, ToolSpec, as_tools, named_once
 from orchestry.core.values import Frozen as Frozen
 
 Source = Literal["leaf", "judge", "task"]
@@ -45,14 +45,6 @@ def _empty(found: Any) -> bool:
     return not found
 
 
-def _as_tools(given: Any) -> tuple[Tool, ...]:
-    found = tuple(tool(one) for one in given)
-    names = [one.spec.name for one in found]
-    if doubled := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"two tools have the name '{doubled}': name one of them otherwise")
-    return found
-
-
 class AgentSpec(Frozen):
     """One member of the team."""
 
@@ -61,10 +53,18 @@ class AgentSpec(Frozen):
     role: str
     goal: str = ""
     system_prompt: str = ""
-    tools: Annotated[tuple[Tool, ...], BeforeValidator(_as_tools)] = Field((), exclude=True)
-    """What it may call before it answers: typed functions, or what `tool` made of them."""
+    tools: Annotated[tuple[Tool | ToolServer, ...], BeforeValidator(as_tools)] = Field(
+        (), exclude=True
+    )
+    """What it may call before it answers: typed functions, what `tool` made of them, servers."""
     max_calls: int = Field(8, ge=1)
     """Calls in one turn; then it must answer."""
+
+    @property
+    def every_tool(self) -> tuple[Tool, ...]:
+        """All tools, those of servers too, which are reached for that. Raises ConfigError if one
+        can't be, or if two tools have one name."""
+        return named_once(self.role, self.tools)
 
 
 class Message(Frozen):

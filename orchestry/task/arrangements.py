@@ -234,7 +234,7 @@ class Fixed(Wrapped):
 def _tools(agents: Sequence[AgentSpec]) -> tuple[Tool, ...]:
     """The tools of all agents, each once. Raises ConfigError for two that share a name."""
     found = dict[str, Tool]()
-    for one in (one for spec in agents for one in spec.tools):
+    for one in (one for spec in agents for one in spec.every_tool):
         if found.setdefault(one.spec.name, one).function is not one.function:
             raise ConfigError(
                 f"baseline fixed gives one agent the tools of all, and two differ under the name "

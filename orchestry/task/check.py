@@ -140,7 +140,9 @@ async def check_task(
     if fault := rubric_fault(task):
         case.fail("rubric", fault)
     for spec in task.agents:
-        for silent in (one.spec.name for one in spec.tools if not one.spec.description.strip()):
+        for silent in (
+            one.spec.name for one in spec.every_tool if not one.spec.description.strip()
+        ):
             case.fail("tools", f"'{silent}' of '{spec.role}' has none")
     splits = _check_problems(case)
     sampled = [p for split in splits.values() for p in _spread(split, problems_per_split)]

@@ -6,6 +6,7 @@ from orchestry.core.tools import Tool as Tool
 from orchestry.core.tools import ToolContext as ToolContext
 from orchestry.core.tools import tool as tool
 from orchestry.core.types import Call
+from orchestry.task.mcp import mcp as mcp
 
 
 async def _python(code: str, here: ToolContext) -> str:

@@ -171,11 +171,12 @@ def test_a_function_that_can_be_no_tool_is_refused(function: Any, said: str) -> 
 
 def test_an_agent_takes_functions_and_tools() -> None:
     spec = AgentSpec(role="solver", tools=(add, tool(told, effects=False)))
-    assert all(isinstance(one, Tool) for one in spec.tools)
-    assert [one.effects for one in spec.tools] == [True, False]
+    assert all(isinstance(one, Tool) for one in spec.every_tool)
+    assert [one.effects for one in spec.every_tool] == [True, False]
     assert "tools" not in spec.model_dump()
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two tools have the name 'add'"):
-        AgentSpec(role="solver", tools=(add, add))
+    spec = AgentSpec(role="solver", tools=(add, tool(told, name="add")))
+    with pytest.raises(ConfigError, match="agent solver has two tools 'add'"):
+        _ = spec.every_tool

@@ -194,7 +194,7 @@ async def moved(tmp_path: Path, *answers: Completion, most: int = 8) -> tuple[Co
         model="m",
         messages=(Message(role="user", content="add"),),
         max_tokens=10,
-        tools=tuple(one.spec for one in spec.tools),
+        tools=tuple(one.spec for one in spec.every_tool),
         problem=Problem(id="one", prompt="add"),
     )
     (((answer,),)) = await WithTools(policy, toolbox).sample([request], 1)

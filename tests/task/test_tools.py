@@ -59,7 +59,7 @@ def test_the_example_of_the_page_plays(tmp_path: Path) -> None:
     ]
     assert set(calls) == {"price", "python"}
     (clerk, _) = load_task("shop", [tmp_path]).agents
-    assert [one.spec.name for one in clerk.tools] == ["price", "python"]
+    assert [one.spec.name for one in clerk.every_tool] == ["price", "python"]
 
 
 def double(first: int) -> int:
@@ -75,7 +75,7 @@ def add(first: int) -> int:
 def test_baseline_fixed_has_the_tools_of_all() -> None:
     (alone,) = Fixed(_duo((add,), (add, tools.python)), ["a", "b"]).agents
     assert alone.role == ALONE
-    assert [one.spec.name for one in alone.tools] == ["add", "python"]
+    assert [one.spec.name for one in alone.every_tool] == ["add", "python"]
     assert alone.max_calls == 16
 
 

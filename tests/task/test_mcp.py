@@ -1,0 +1,111 @@
+"""Tools of real MCP servers: a program that is started, and one over HTTP."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestry import AgentSpec, tools
+from orchestry.core.errors import ConfigError
+from orchestry.task.mcp import McpServer
+
+SERVER = Path(__file__).with_name("mcp_server.py")
+COMMAND = f"{sys.executable} {SERVER}"
+HERE: Any = None
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[McpServer]:
+    monkeypatch.setenv("MCP_SECRET", "sesame")
+    monkeypatch.setenv("OTHER", "hidden")
+    made = tools.mcp(COMMAND, env=["MCP_SECRET", "MISSING"])
+    yield made
+    made._drop()
+
+
+async def use(server: McpServer, name: str, arguments: str = "{}") -> str:
+    found = {one.spec.name: one for one in server.tools}
+    return await found[name].use(arguments, HERE)
+
+
+def test_nothing_is_started_before_its_tools_are_needed(tmp_path: Path) -> None:
+    mark = tmp_path / "started"
+    made = tools.mcp(f"{COMMAND} --started {mark}")
+    spec = AgentSpec(role="clerk", tools=(made, tools.python))
+    assert spec.tools
+    assert not mark.exists()
+    try:
+        names = [one.spec.name for one in spec.every_tool]
+    finally:
+        made._drop()
+    assert mark.exists()
+    assert names == ["add", "who_am_i", "die", "python"]
+
+
+async def test_its_tools_are_called(server: McpServer) -> None:
+    add = server.tools[0].spec
+    assert add.description == "Adds two numbers."
+    assert add.parameters["properties"]["first"]["type"] == "integer"
+    assert await use(server, "add", '{"first": 1}') == "3"
+    assert await use(server, "add", '{"first": -1}') == "error: Error executing tool add"
+    assert (await use(server, "add", '{"first": "x"}')).startswith("error: ")
+    assert (await use(server, "add", "[]")).startswith("error: wrong arguments of add: ")
+
+
+async def test_one_process_serves_all_and_sees_only_what_it_is_given(server: McpServer) -> None:
+    first, second = await use(server, "who_am_i"), await use(server, "who_am_i")
+    assert first == second
+    assert first.split()[1:] == ["sesame", "none"]
+
+
+async def test_a_server_that_dies_is_started_again(server: McpServer) -> None:
+    first = (await use(server, "who_am_i")).split()[0]
+    assert (await use(server, "die")).startswith("error: ")
+    assert (await use(server, "who_am_i")).split()[0] != first
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (f"{COMMAND} --broken", "and said 'it lacks a key': check the command or address by hand"),
+        ("no-such-program", "the MCP server 'no-such-program' can't be used ("),
+        ("http://127.0.0.1:1/mcp", "the MCP server 'http://127.0.0.1:1/mcp' can't be used ("),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_named(command: str, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        _ = tools.mcp(command).tools
+    assert said in str(raised.value)
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """A server over HTTP, once it accepts connections."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = free.getsockname()
+    with subprocess.Popen([sys.executable, str(SERVER), str(place[1])]) as process:
+        for _ in range(300):
+            with socket.socket() as tried:
+                if tried.connect_ex(place) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{place[1]}/mcp"
+        process.terminate()
+
+
+async def test_a_server_over_http_is_called(address: str) -> None:
+    made = tools.mcp(address)
+    try:
+        assert await use(made, "add", '{"first": 5}') == "7"
+    finally:
+        made._drop()
