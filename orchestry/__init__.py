@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from orchestry.core import errors as errors
     from orchestry.core.config import RunConfig as RunConfig
     from orchestry.core.errors import ConfigError as ConfigError
-    from orchestry.core.errors import OrchestryError as OrchestryError
     from orchestry.core.types import AgentSpec as AgentSpec
     from orchestry.core.types import Call as Call
     from orchestry.core.types import Frozen as Frozen
@@ -64,7 +63,6 @@ _HOME = {
     "unparse_code": "task.code",
     "RunConfig": "core.config",
     "ConfigError": "core.errors",
-    "OrchestryError": "core.errors",
     "Run": "cli.runs",
     "evaluate": "cli.notebook",
     "train": "cli.notebook",

@@ -165,5 +165,5 @@ def test_a_policy_that_has_learned_more_is_told(learned: Path, tmp_path: Path) -
     ],
 )
 def test_what_cannot_play_is_told(task: str, plays: dict[str, str], said: str) -> None:
-    with pytest.raises(orchestry.OrchestryError, match=said):
+    with pytest.raises(orchestry.errors.OrchestryError, match=said):
         _set_up(task, **plays)
