@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestry.backends.tools import Toolbox, WithTools
+from orchestry.backends.tools import Toolbox, WithTools, toolbox
 from orchestry.core.choices import PROPOSALS
 from orchestry.core.config import (
     AgentConfig,
@@ -42,7 +42,6 @@ from orchestry.models.gateway import Gateway, open_gateway
 from orchestry.models.openai import is_vendor
 from orchestry.models.prices import PriceTable, price_table
 from orchestry.models.providers import open_provider
-from orchestry.models.recorded import RecordedProvider
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Schedule, schedule
 from orchestry.store import journal
@@ -108,6 +107,7 @@ class Backend(ABC):
     """Answers for the agents: the gateway, with their tools if they have some."""
     calibration = Calibration()
     """The correction of the judge's numbers by people's ratings."""
+    _toolbox: Toolbox | None = None
     in_step = False
     """Whether episodes wait for each other's answers, so that all must run together."""
 
@@ -261,20 +261,18 @@ class Backend(ABC):
             self._author: Policy = self.gateway.beside(self.author.provider, self.author.prices)
             for role, asked in self._own.items():
                 self.gateway.route(role, asked.provider, asked.prices)
-            self._toolbox = self._tools(store, task, tools)
+            providers = [one.provider for one in self._in_use()]
+            self._toolbox = toolbox(task.agents, providers, tools.sandbox, store, self.gateway)
             self.players = self._with_tools(self.gateway)
             self._agents, self._judging = task.agents, for_task(self.config.judge, task)
             self.calibration = _calibration(store)
             self._calibrations = _calibrations(store)
             yield
 
-    def _tools(self, store: Store, task: BaseTask[Any], tools: Tools) -> Toolbox | None:
-        """The agents' tools; None if they have none. Those of a recorded run are not called."""
-        if not any(spec.tools for spec in task.agents):
-            return None
-        recorded = self.provider.used if isinstance(self.provider, RecordedProvider) else ()
-        events = [*recorded, *store.events]
-        return Toolbox(task.agents, tools.sandbox, store.journal, events)
+    @property
+    def must_finish(self) -> int:
+        """Calls in flight that a stop waits for: those that cost money, and those of tools."""
+        return self.gateway.paid_in_flight + (self._toolbox.in_flight if self._toolbox else 0)
 
     def _with_tools(self, policy: Policy, *, in_step: bool = False) -> Policy:
         """The policy, and the agents' tools if they have some."""

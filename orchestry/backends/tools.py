@@ -9,30 +9,38 @@ so.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestry.core.concurrency import together
+from orchestry.core.digests import text_digest
+from orchestry.core.secrets import Redactor
 from orchestry.core.seeds import derive
-from orchestry.core.tools import Tool, ToolContext
+from orchestry.core.tools import ToolCall, ToolContext
 from orchestry.core.types import (
     AgentSpec,
     Completion,
     Policy,
+    Provider,
     Request,
     Sandbox,
     Step,
     sample_of,
     utf8,
 )
+from orchestry.models.gateway import Gateway
+from orchestry.models.recorded import RecordedProvider
 from orchestry.models.request_key import request_digest
 from orchestry.store.journal import Event, Journal, Used
+from orchestry.store.run import Store
 
 CUT_OFF = "error: the process was stopped during this call; it may have had effects"
 _COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "usd")
-TOO_MANY = "error: no calls are left in this turn: answer now"
+LAST = "(No calls are left in this turn: answer now.)"
+TOO_MANY = "error: no calls were left in this turn"
 
 
 class Results(Protocol):
@@ -58,58 +66,91 @@ class Toolbox:
         sandbox: Sandbox,
         journal: Journal,
         events: Iterable[Event],
+        recorded: Iterable[Used] = (),
+        check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`events`: those of earlier processes, or of a recorded run."""
+        """`events`: those of earlier processes; `recorded`: calls of runs that are played again,
+        which are not made; `check` raises once no new call may begin."""
         self.agents = {spec.role: spec for spec in agents}
         self._sandbox, self._journal, self._clock = sandbox, journal, clock
+        self._check, self._redactor = check, Redactor(os.environ)
+        self._recorded = {event.key: event for event in recorded if event.result is not None}
         self._known = dict[str, str]()
         self._flying = dict[str, asyncio.Task[str]]()
         for event in events:
             if isinstance(event, Used):
                 self._known[event.key] = CUT_OFF if event.result is None else event.result
 
+    @property
+    def in_flight(self) -> int:
+        """Calls that are being made."""
+        return sum(not task.done() for task in self._flying.values())
+
     async def results(self, request: Request, calls: int, said: Completion) -> tuple[str, ...]:
         """See Results: all calls are made at once."""
         digest, most = request_digest(request), self.agents[request.agent].max_calls
         return tuple(
             await together(
-                self._result(f"{digest}.{place}", request, place, said)
+                self._result(_key(digest, place, call), request, call)
                 if calls + place < most
                 else _refused()
-                for place in range(len(said.calls))
+                for place, call in enumerate(said.calls)
             )
         )
 
-    async def _result(self, key: str, request: Request, place: int, said: Completion) -> str:
+    async def _result(self, key: str, request: Request, call: ToolCall) -> str:
         """From the journal; else the call is made, once, for all who wait for it."""
         if key in self._known:
             return self._known[key]
         if key not in self._flying:
-            made = self._made(key, request, said.calls[place].name, said.calls[place].arguments)
-            self._flying[key] = asyncio.create_task(made)
+            self._check()
+            self._flying[key] = asyncio.create_task(self._made(key, request, call))
         return await asyncio.shield(self._flying[key])
 
-    async def _made(self, key: str, request: Request, name: str, arguments: str) -> str:
-        spec, began = self.agents[request.agent], self._clock()
-        known = {one.spec.name: one for one in spec.every_tool}
-        used = Used(key=key, agent=spec.role, tool=utf8(name), result=None, at=began)
-        if (found := known.get(name)) is None:
-            text = f"error: there is no tool '{name}', only {', '.join(known)}"
+    async def _made(self, key: str, request: Request, call: ToolCall) -> str:
+        began = self._clock()
+        used = Used(key=key, agent=request.agent, tool=call.name, result=None, at=began)
+        if (known := self._recorded.get(key)) is None:
+            text = await self._called(used, request, call)
+            result, now = self._redactor.text(utf8(text), len(text)), self._clock()
+            used = used.model_copy(update={"result": result, "at": now, "seconds": now - began})
         else:
-            if found.effects:
-                self._journal.append(used)
-            text = await self._called(found, request, arguments)
-        result, now = utf8(text), self._clock()
-        ended = {"result": result, "at": now, "seconds": now - began}
-        self._journal.append(used.model_copy(update=ended))
+            used, result = known, known.result or ""
+        self._journal.append(used)
         self._known[key] = result
         return result
 
-    async def _called(self, found: Tool, request: Request, arguments: str) -> str:
+    async def _called(self, used: Used, request: Request, call: ToolCall) -> str:
+        """Makes the call; of a tool with effects, its beginning is in the journal first."""
         assert request.problem is not None, "an agent's request has one"
+        known = {one.spec.name: one for one in self.agents[request.agent].every_tool}
+        if (found := known.get(call.name)) is None:
+            return f"error: there is no tool '{call.name}', only {', '.join(known)}"
+        if found.effects:
+            self._journal.append(used)
         context = ToolContext(request.agent, request.problem, self._sandbox)
-        return await found.use(arguments, context)
+        return await found.use(call.arguments, context)
+
+
+def toolbox(
+    agents: Sequence[AgentSpec],
+    providers: Sequence[Provider],
+    sandbox: Sandbox,
+    store: Store,
+    gateway: Gateway,
+) -> Toolbox | None:
+    """The tools of a run's agents; None if they have none. Where a provider plays a recorded run
+    again, its tools are not called."""
+    if not any(spec.tools for spec in agents):
+        return None
+    used = [event for one in providers if isinstance(one, RecordedProvider) for event in one.used]
+    return Toolbox(agents, sandbox, store.journal, store.events, used, gateway.check_door)
+
+
+def _key(digest: str, place: int, call: ToolCall) -> str:
+    """Weights that are drawn from again may say something else to the same request."""
+    return f"{digest}.{place}-{text_digest(f'{call.name} {call.arguments}')[:12]}"
 
 
 async def _refused() -> str:
@@ -140,7 +181,9 @@ class _Move:
 
     def next(self, most: int) -> Request:
         """The request that shows all steps so far; `most` calls may be made."""
-        shown = (message for step in self.steps for message in step.messages)
+        shown = [message for step in self.steps for message in step.messages]
+        if self.made >= most:  # no vendor says so to the model, and weights have only the text
+            shown[-1] = shown[-1].model_copy(update={"content": f"{shown[-1].content}\n\n{LAST}"})
         changes = {
             "messages": (*self.request.messages, *shown),
             "seed": derive(self.request.seed, "step", len(self.steps)),
@@ -153,9 +196,9 @@ class _Move:
         """The last answer, with what the whole move cost."""
         if not self.steps or self.answer.failed:
             return self.answer
-        said = [*(step.said for step in self.steps), self.answer]
-        counts = {name: sum(getattr(one, name) for one in said) for name in _COUNTS}
-        return self.answer.model_copy(update={**counts, "steps": tuple(self.steps)})
+        whole = self.answer.model_copy(update={"steps": tuple(self.steps)})
+        counts = {name: sum(getattr(one, name) for one in whole.answers) for name in _COUNTS}
+        return whole.model_copy(update=counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,7 +319,7 @@ def work_panel(shown: Shown, title: str) -> Panel:
     for node in path:
         for turn in node.turns:
             head = Text(turn.agent, style="bold cyan").append(f"  {node.id}", style="dim")
-            text = plain(turn.completion.text)
+            text = plain(turn.completion.told)
             rows += [Text(), head, Text(text) if text else Text("(empty)", style="dim")]
     return Panel(Group(*rows), title=Text(f"{title}: episode {shown.record.episode}, {_id(shown)}"))
 

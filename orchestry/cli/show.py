@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestry.cli.screen import console, facts, fitted, print_framed
-from orchestry.core.types import Completion
 from orchestry.report.headline import updated
 from orchestry.report.recipes import brought, stages_said
 from orchestry.report.text import counted, plain
@@ -235,22 +234,12 @@ def _move(record: EpisodeRecord, node: NodeRecord) -> Group:
         f"advantage {group.advantages[place]:+.3f}"
     )
     siblings = " ".join(f"{advantage:+.2f}" for advantage in group.advantages)
-    texts = [text for turn in node.turns for text in _texts(turn.completion)]
+    texts = [Text(plain(turn.completion.told).strip() or "(empty)") for turn in node.turns]
     return Group(
         Text(head, style="bold cyan"),
         Text(f"advantages of its group: {siblings}", style="dim"),
         *texts,
     )
-
-
-def _texts(answer: Completion) -> list[Text]:
-    """An answer, after the calls that led to it."""
-    calls = [
-        Text(plain(f"{call.name} {call.arguments}: {result}"), style="dim")
-        for step in answer.steps
-        for call, result in zip(step.said.calls, step.results, strict=True)
-    ]
-    return [*calls, Text(plain(answer.text).strip() or "(empty)")]
 
 
 def _credit(credit: CreditRecord) -> str:

@@ -12,15 +12,17 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NotRequired, get_type_hints
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import TypedDict
 
-from orchestry.core.errors import ConfigError, reason
-from orchestry.core.values import Frozen
+from orchestry.core.errors import ConfigError, SandboxError, reason
+from orchestry.core.values import Frozen, utf8
 
 if TYPE_CHECKING:
     from orchestry.core.types import Problem, Sandbox
@@ -61,9 +63,16 @@ class ToolCall(Frozen):
         """The arguments as an object, which a model must be shown; {} where it wrote no object."""
         try:
             found = json.loads(self.arguments)
+            text = json.dumps(found, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return json.loads(utf8(text)) if isinstance(found, dict) else {}
+
+    @property
+    def clean(self) -> ToolCall:
+        """As valid Unicode, so that every file can store it."""
+        fields = {name: utf8(value) for name, value in self}
+        return self if fields == dict(self) else ToolCall(**fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +101,34 @@ class Tool:
     """The parameter that takes the ToolContext."""
 
     async def use(self, arguments: str, context: ToolContext) -> str:
-        """The result of one call as text. A text that begins with `error:` says what went wrong."""
+        """The result of one call as text. A text that begins with `error:` says what went wrong.
+
+        Raises SandboxError if the sandbox itself fails, which is no fault of the call.
+        """
         try:
             given = self._arguments.validate_json(arguments.strip() or "{}")
-        except ValidationError as error:
+        except Exception as error:  # a validator of the user's may raise anything
             return _cut(f"error: wrong arguments of {self.spec.name}: {reason(error)}")
         if self._context is not None:
             given[self._context] = context
         try:
             async with asyncio.timeout(self.timeout_s) as limit:
-                return _cut(await self._called(given))
-        except TimeoutError:
-            if not limit.expired():
+                return _cut(_text(await self._called(given)))
+        except SandboxError:
+            raise
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, KeyboardInterrupt) or (task and task.cancelling()):
                 raise
-            return f"error: {self.spec.name} took more than {self.timeout_s:g} s"
+            if limit.expired():
+                return f"error: {self.spec.name} took more than {self.timeout_s:g} s"
+            return _cut(_raised(error))
 
-    async def _called(self, given: Mapping[str, Any]) -> str:
-        """Plain functions have a thread of their own, which a timeout leaves behind."""
-        if not inspect.iscoroutinefunction(self.function):
-            return await asyncio.to_thread(_shown, self.function, given)
-        try:
-            return _text(await self.function(**given))
-        except (Exception, SystemExit) as error:
-            return _raised(error)
+    async def _called(self, given: Mapping[str, Any]) -> Any:
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(**given)
+        found = await _in_thread(self.function, given)
+        return await found if inspect.isawaitable(found) else found
 
 
 class ToolServer(ABC):
@@ -214,11 +228,33 @@ def _dict_of(name: str, types: Mapping[str, Any]) -> Any:
     return found
 
 
-def _shown(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
-    try:
-        return _text(function(**given))
-    except (Exception, SystemExit) as error:
-        return _raised(error)
+async def _in_thread(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """What a plain function returns, called in a thread of its own. One that hangs is left behind:
+    neither other calls nor the end of the process wait for it."""
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+    found = list[Any]()
+
+    def work() -> None:
+        try:
+            found.extend((function(**given), None))
+        except BaseException as error:  # asyncio takes no StopIteration, so it goes by hand
+            found.extend((None, error))
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(done.set)
+
+    Thread(target=work, daemon=True).start()
+    await done.wait()
+    result, error = found
+    if isinstance(error, SandboxError):
+        raise error
+    if error is not None:
+        raise _Raised(_raised(error))
+    return result
+
+
+class _Raised(Exception):
+    """What a function raised, as text."""
 
 
 def _text(found: Any) -> str:
@@ -232,6 +268,8 @@ def _text(found: Any) -> str:
 
 
 def _raised(error: BaseException) -> str:
+    if isinstance(error, _Raised):
+        return str(error)
     said = str(error)
     return f"error: {type(error).__name__}: {said}" if said else f"error: {type(error).__name__}"
 

@@ -14,9 +14,15 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from orchestry.core.choices import SPLITS as SPLITS
 from orchestry.core.choices import Split as Split
+from orchestry.core.sandboxed import Call as Call
+from orchestry.core.sandboxed import CallResult as CallResult
+from orchestry.core.sandboxed import Limits as Limits
+from orchestry.core.sandboxed import Sandbox as Sandbox
+from orchestry.core.sandboxed import Verdict as Verdict
 from orchestry.core.seeds import derive
 from orchestry.core.tools import Tool, ToolCall, ToolServer, ToolSpec, as_tools, named_once
 from orchestry.core.values import Frozen as Frozen
+from orchestry.core.values import utf8 as utf8
 
 Source = Literal["leaf", "judge", "task"]
 """The source of a node's value: the leaves below it, the central judge, or the task's score."""
@@ -173,6 +179,16 @@ class Completion(Frozen):
     """Of an agent's move with tools: what came before this answer. Then the counts and dollars here
     are those of the whole move."""
 
+    @property
+    def answers(self) -> tuple[Completion, ...]:
+        """All that the model said in the move, itself last."""
+        return (*(step.said for step in self.steps), self)
+
+    @property
+    def told(self) -> str:
+        """The text, after the calls that led to it and their results, for whoever judges them."""
+        return "\n".join((*(step.told for step in self.steps), self.text))
+
 
 class Step(Frozen):
     """One round of a move with tools: what the agent said, and the results of its calls."""
@@ -187,6 +203,13 @@ class Step(Frozen):
         said = Message(role="assistant", content=self.said.text, calls=calls)
         results = zip(calls, self.results, strict=True)
         return said, *(Message(role="tool", content=text, call=one.id) for one, text in results)
+
+    @property
+    def told(self) -> str:
+        """As text, a line per call."""
+        pairs = zip(self.said.calls, self.results, strict=True)
+        calls = [f"[called {one.name} {one.arguments}: {text}]" for one, text in pairs]
+        return "\n".join([self.said.text, *calls] if self.said.text.strip() else calls)
 
 
 class Turn(Frozen):
@@ -447,65 +470,6 @@ class Tree(Generic[StateT]):
 
 # --- protocols between layers -------------------------------------------------------
 
-Verdict = Literal["value", "error", "timeout", "memory", "output"]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a candidate's function. Arguments are JSON values; tuples and sets survive."""
-
-    args: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CallResult:
-    """The result of one sandboxed call: its value, or why there is none."""
-
-    verdict: Verdict
-    value: Any = None
-    why: str = ""
-    trace: str = ""
-    """The candidate's own frames of what it raised, one per line."""
-
-
-class Limits(Frozen):
-    """Limits of one run of a candidate, for all its calls together."""
-
-    wall_s: float = Field(6.0, ge=0.1, le=3600.0, allow_inf_nan=False)
-    """Wall-clock seconds. More than `cpu_s`, so that a busy machine fails no right answer."""
-    cpu_s: float = Field(2.0, ge=0.1, le=3600.0, allow_inf_nan=False)
-    """CPU seconds. One call may use half of them, so that time is left for the others."""
-    memory_mb: int = Field(256, ge=64, le=1 << 20)
-    """MiB of address space, in addition to what the interpreter itself maps."""
-    output_kb: int = Field(256, ge=1, le=1 << 16)
-    """KiB that all calls of a run return and raise together; in `check`, per call."""
-    processes: int = Field(16, ge=1, le=4096)
-    """Threads, including the first. Confined code may never start other processes."""
-    recursion: int = Field(1000, ge=50, le=1_000_000)
-    """Nested calls in the candidate, as `sys.setrecursionlimit` counts them."""
-
-
-class Sandbox(Protocol):
-    """Runs code that a language model wrote. Results are compared by the caller, never in the
-    child."""
-
-    async def run(
-        self, code: str, entry_point: str, calls: Sequence[Call], limits: Limits | None = None
-    ) -> list[CallResult]:
-        """One result per call, in order."""
-        ...
-
-    async def check(
-        self, code: str, entry_point: str, test: str, limits: Limits | None = None
-    ) -> CallResult:
-        """Runs `check(candidate)` of `test`, as in HumanEval.
-
-        The test has its own process. Its `candidate` calls the code's `entry_point` in another
-        process, so the code never sees the asserts. The value is (asserts that held, all asserts);
-        `why` names the first that failed.
-        """
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Tools:
@@ -581,17 +545,10 @@ def sample_of(request: Request, number: int) -> Request:
 def clean(completion: Completion, max_chars: int = MAX_CHARS) -> Completion:
     """The answer as valid Unicode of limited length, so that every file can store it."""
     read = {name: getattr(completion, name) for name in ("text", "model", "stop")}
-    fixed = {name: good for name, raw in read.items() if (good := utf8(raw)) != raw}
+    fixed: dict[str, Any] = {n: good for n, raw in read.items() if (good := utf8(raw)) != raw}
+    calls = tuple(one.clean for one in completion.calls)
+    fixed |= {} if calls == completion.calls else {"calls": calls}
     text = fixed.get("text", completion.text)
     if len(text) > max_chars:
         fixed |= {"text": text[:max_chars], "stop": "cut"}
     return completion.model_copy(update=fixed) if fixed else completion
-
-
-def utf8(text: str) -> str:
-    """Lone surrogates, which JSON allows and UTF-8 does not, become U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text

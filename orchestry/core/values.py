@@ -1,4 +1,4 @@
-"""The base of all values that cross disk or network."""
+"""What all values share that cross disk or network: their base, and valid text."""
 
 from __future__ import annotations
 
@@ -9,3 +9,12 @@ class Frozen(BaseModel):
     """A value: immutable, and strict about unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def utf8(text: str) -> str:
+    """Lone surrogates, which JSON allows and UTF-8 does not, become U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

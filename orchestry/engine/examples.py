@@ -31,6 +31,7 @@ from orchestry.engine.winners import (
     winners,
 )
 from orchestry.store.run import Run, load_run
+from orchestry.task.base import BaseTask
 from orchestry.task.setup import Setup, set_up
 
 RATES = {"sft": 1e-3, "dpo": 1e-4}
@@ -279,11 +280,7 @@ def _lessons(
     setup: Setup, runs: Sequence[Run], settings: Settings, note: Callable[[str], None]
 ) -> Sequence[Lesson | Preference]:
     """Everything that the settings choose, each once."""
-    if able := [spec.role for spec in setup.task.agents if spec.tools]:
-        raise ConfigError(
-            f"agents with tools ({', '.join(able)}) can't be taught by examples yet: an example is "
-            "one answer, without the calls before it"
-        )
+    refuse_tools(setup.task)
     team = _team(setup)
 
     def shown(one: Lesson) -> Lesson:
@@ -295,6 +292,15 @@ def _lessons(
     found = gold_lessons(setup, team, note) if settings.gold else []
     found += winners(runs, choice) if runs else []
     return each_once(map(shown, found))
+
+
+def refuse_tools(task: BaseTask[Any]) -> None:
+    """Raises ConfigError for agents that call tools."""
+    if able := [spec.role for spec in task.agents if spec.tools]:
+        raise ConfigError(
+            f"agents with tools ({', '.join(able)}) can't be taught by examples: an example is one "
+            "answer, without the calls before it"
+        )
 
 
 def _team(setup: Setup) -> dict[str, Member]:

@@ -92,11 +92,13 @@ class Plan:
 
     @property
     def calls(self) -> int:
-        """The most calls that playing an episode makes, counted on the first problem."""
+        """The most calls that playing an episode makes, counted on the first problem; an agent with
+        tools may be asked again after each of its calls."""
         problem = self.problems[0]
         breadth = self.schedule(problem).breadth
         acting = len(self.task.to_act(self.task.reset(problem, 0)))
-        return breadth * acting * count_stages(self.task, problem)
+        loop = max(1 + spec.max_calls if spec.tools else 1 for spec in self.task.agents)
+        return breadth * acting * count_stages(self.task, problem) * loop
 
     @property
     def judged_episodes(self) -> int:

@@ -123,6 +123,7 @@ def _python(found: Prompts) -> str:
             "max_tokens": member.max_tokens,
             "temperature": member.temperature,
             "stop": list(member.stop),
+            **({"tools": [one.function for one in member.tools]} if member.tools else {}),
             **_said(member),
         }
         for role, member in found.team.items()

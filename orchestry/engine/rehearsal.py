@@ -270,15 +270,20 @@ def rollout_of(plan: Plan, policy: Policy, rate: Rate, episode: int, **judge: An
     changes of the judge's settings."""
     critic = plan.judge(policy, **judge) if plan.backend.judges else None
     team, way = plan.backend.team(plan.task), plan.schedule(plan.problem(episode))
+    return Rollout(plan.task, team, _with_tools(plan, policy), rate, way, critic)
+
+
+def _with_tools(plan: Plan, policy: Policy) -> Policy:
+    """The policy, for agents who may call tools; none is called."""
     agents = plan.task.agents
-    if any(spec.tools for spec in agents):
-        policy = WithTools(policy, DrawnResults(agents, plan.config.seed))
-    return Rollout(plan.task, team, policy, rate, way, critic)
+    if not any(spec.tools for spec in agents):
+        return policy
+    return WithTools(policy, DrawnResults(agents, plan.config.seed))
 
 
 def _learner(plan: Plan, policy: Policy, rate: Rate, times: float) -> Learner:
     """The run's own, for one part in `times` of an update's episodes."""
     backend = plan.backend
     assert isinstance(backend, ApiBackend), "no other learns behaviours"
-    arena = Dev(backend, plan.task, policy, rate)
+    arena = Dev(backend, plan.task, _with_tools(plan, policy), rate)
     return backend.new_learner(plan.task, arena, policy, times=times)

@@ -117,13 +117,14 @@ class Work(ABC):
             self.plan.backend.gateway.close_door(str(told))
 
     def interrupt(self) -> None:
-        """First time: paid calls in flight may finish. Second time: they are cancelled."""
+        """First time: paid calls in flight, and calls of tools, may finish. Second time: they are
+        cancelled."""
         if self._asked_to_stop:
             self._give_up()
             return
         self._asked_to_stop = True
-        paid = self.plan.backend.gateway.paid_in_flight
-        wait = f"{paid} paid calls in flight may finish; press Ctrl-C again to give them up"
+        paid = self.plan.backend.must_finish
+        wait = f"{paid} calls in flight may finish; press Ctrl-C again to give them up"
         self.note(f"stopping: {wait}" if paid else "stopping")
         self.fail(Interrupted(f"interrupted: {self._goes_on} continues it"))
         if not paid and not self.plan.backend.in_step:  # its threads stop by themselves

@@ -127,7 +127,7 @@ def scene(
         parts.append(f"What good work is here:\n{config.rubric}")
     parts.append(_shown("problem", parent.problem.prompt, config, code))
     parts += [
-        _shown(f"turn {number} by {turn.agent}", turn.completion.text, config, code)
+        _shown(f"turn {number} by {turn.agent}", turn.completion.told, config, code)
         for number, turn in enumerate(parent.turns, start=1)
     ]
     return "\n\n".join(parts)
@@ -154,7 +154,7 @@ def _candidate(
 ) -> str:
     moves: Sequence[Turn] = child.turns[known:]
     parts = [
-        _shown(f"candidate {name}, by {turn.agent}", turn.completion.text, config, code)
+        _shown(f"candidate {name}, by {turn.agent}", turn.completion.told, config, code)
         for turn in moves
     ]
     if child.score and child.score.feedback:

@@ -258,6 +258,8 @@ def _messages(request: Request, *, cached: bool) -> list[dict[str, Any]]:
             _append(found, "user", _result(message))
         else:
             found.append({"role": message.role, "content": _said(message)})
+    if cached and len(shared) > began:
+        found[-1]["content"][-1] |= _MARK
     return found
 
 

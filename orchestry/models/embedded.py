@@ -17,10 +17,10 @@ from typing import Any
 
 from orchestry.core.errors import Interrupted, ProviderError, unknown
 from orchestry.core.files import Progress, progress_bar
-from orchestry.core.hermes import plain, read_calls
 from orchestry.core.machine import cores
 from orchestry.core.types import Completion, Request
 from orchestry.models.gguf import Gguf
+from orchestry.models.hermes import plain, read_calls
 from orchestry.models.http import Endpoint, request_bound, schema_bound
 from orchestry.models.openai import OpenAIProvider
 from orchestry.models.weights import MODEL, SHA256, fetch_weights, weights_bar

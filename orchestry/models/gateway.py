@@ -281,6 +281,7 @@ class Gateway:
         """One attempt, with a call slot and a reservation; only one at a time if the server is
         away."""
         bound = self._provider.input_bound(request)
+        shared |= bool(request.tools)  # the prompt after its calls begins with this one
         worst = self._prices.worst(request.model, bound, request.max_tokens, shared)
         call = await self.ledger.reserve(key, worst, request.rank, self._places, self._door.check)
         sent = False

@@ -119,17 +119,16 @@ def _message(message: Message) -> dict[str, Any]:
     """A message as this API takes it."""
     found: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.calls:
-        found["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.given)},
-            }
-            for call in message.calls
-        ]
+        found["tool_calls"] = [_called(call) for call in message.calls]
     if message.role == "tool":
         found["tool_call_id"] = message.call
     return found
+
+
+def _called(call: ToolCall) -> dict[str, Any]:
+    arguments = json.dumps(call.given, ensure_ascii=False)
+    function = {"name": call.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _calls(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:

@@ -76,7 +76,9 @@ class Replays:
             seeds.append(derive(node.seed, "replay", number))
         ends = await self.rollout.go_on(starts, seeds, calls)
         self.calls += sum(
-            len(end.turns) - len(start.turns) for start, end in zip(starts, ends, strict=True)
+            len(turn.completion.answers)
+            for start, end in zip(starts, ends, strict=True)
+            for turn in end.turns[len(start.turns) :]
         )
         whole = [
             (state, end)

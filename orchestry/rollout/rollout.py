@@ -15,6 +15,7 @@ from typing import Any, Generic
 from orchestry.core.concurrency import together
 from orchestry.core.errors import TaskFault
 from orchestry.core.seeds import derive
+from orchestry.core.thoughts import kind_of
 from orchestry.core.types import (
     ROOT,
     Completion,
@@ -129,8 +130,9 @@ class Rollout(Generic[StateT]):
 
         States on the path are scored only if the task tells its agents the score; final states are
         not scored. Samples depend on the play's seed, the earlier turns and the observation, so
-        plays with one seed use common random numbers. At most `calls` calls are made; a play that
-        does not fit, or one with a failed call, is returned unfinished.
+        plays with one seed use common random numbers. At most `calls` moves are made, each of one
+        call if no tools are used; a play that does not fit, or one with a failed call, is returned
+        unfinished.
         """
         plays, alive = list(starts), list(range(len(starts)))
         for _ in range(MAX_STAGES):
@@ -368,7 +370,7 @@ class Rollout(Generic[StateT]):
             max_tokens=member.max_tokens,
             temperature=member.temperature,
             stop=member.stop,
-            tools=member.tools,
+            tools=() if kind_of(observation) else member.tools,
             problem=node.problem,
             seed=derive(self.seeds.get(agent, node.seed), node.id, agent)
             if play_seed is None

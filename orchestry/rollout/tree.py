@@ -140,7 +140,7 @@ def episode_record(
         best=str(best.id),
         reward=best.total,
         mean_leaf_reward=rewards.get(root.id, 0.0),
-        calls=sum(1 + len(answer.steps) for answer in tree.answers),
+        calls=sum(len(answer.answers) for answer in tree.answers),
         usd=sum(answer.usd for answer in tree.answers),
         input_tokens=sum(answer.input_tokens for answer in tree.answers),
         output_tokens=sum(answer.output_tokens for answer in tree.answers),

@@ -136,6 +136,12 @@ def _give_agents(task: BaseTask[Any], config: RunConfig) -> None:
         alone = config.baseline == "fixed" and role == ALONE  # resolved by an earlier process
         if role not in known and not alone:
             raise ConfigError(unknown(f"agent of task {task.name}", role, [*known]) + hint)
+    for role, own in config.agents.items():
+        if own.max_calls is not None and role in known and not known[role].tools:
+            raise ConfigError(
+                f"agents.{role}.max_calls limits calls of tools, and {role} of task {task.name} "
+                "has none: leave it out"
+            )
     team = tuple(
         spec.model_copy(update=config.agents[role].said) if role in config.agents else spec
         for role, spec in known.items()

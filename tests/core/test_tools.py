@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
-from orchestry.core.errors import ConfigError
-from orchestry.core.tools import RESULT_CHARS, Tool, ToolContext, tool
-from orchestry.core.types import AgentSpec, Problem
+from orchestry.core.errors import ConfigError, SandboxError
+from orchestry.core.tools import RESULT_CHARS, Tool, ToolCall, ToolContext, tool
+from orchestry.core.types import AgentSpec, Completion, Problem, clean
 
 HERE: Any = ToolContext("solver", Problem(id="one", prompt="add"), None)  # type: ignore[arg-type]
 
@@ -180,3 +183,97 @@ def test_two_tools_of_one_name_are_refused() -> None:
     spec = AgentSpec(role="solver", tools=(add, tool(told, name="add")))
     with pytest.raises(ConfigError, match="agent solver has two tools 'add'"):
         _ = spec.every_tool
+
+
+async def test_an_awaitable_of_a_plain_function_is_awaited() -> None:
+    async def inner() -> str:
+        await asyncio.sleep(0)
+        return "found"
+
+    assert await use(lambda: inner(), name="outer") == "found"
+
+
+async def test_a_tool_whose_own_work_was_cancelled_is_a_result() -> None:
+    async def cancelled() -> None:
+        task = asyncio.create_task(asyncio.sleep(10))
+        task.cancel()
+        await task
+
+    assert await use(cancelled) == "error: CancelledError"
+
+
+async def test_a_stop_of_the_run_passes_through() -> None:
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    call = asyncio.create_task(use(forever))
+    await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_a_validator_that_raises_anything_is_a_result() -> None:
+    def odd(text: Annotated[str, AfterValidator(lambda value: {}[value])]) -> str:
+        return text
+
+    said = await use(odd, '{"text": "a"}')
+    assert said.startswith("error: wrong arguments of odd: ")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_sandbox_that_fails_stops_the_run(waits: bool) -> None:
+    def now() -> None:
+        raise SandboxError("it is gone")
+
+    async def later() -> None:
+        raise SandboxError("it is gone")
+
+    with pytest.raises(SandboxError):
+        await use(later if waits else now)
+
+
+async def test_many_slow_calls_wait_for_no_thread() -> None:
+    def nap() -> str:
+        time.sleep(0.3)
+        return "rested"
+
+    found = await asyncio.gather(*(use(nap, timeout_s=5.0) for _ in range(64)))
+    assert found == ["rested"] * 64
+
+
+@pytest.mark.slow
+def test_a_tool_that_hangs_keeps_no_process() -> None:
+    program = (
+        "import asyncio, threading\n"
+        "from orchestry.core.tools import tool\n"
+        "def hang() -> None:\n"
+        "    threading.Event().wait()\n"
+        "print(asyncio.run(tool(hang, timeout_s=0.1).use('{}', None)))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout == "error: hang took more than 0.1 s\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ('{"a": NaN}', {}),
+        ('{"a": 1e999}', {}),
+        ('{"a": "\\ud83d"}', {"a": "\ufffd"}),
+        ("[1]", {}),
+        ("{", {}),
+    ],
+)
+def test_arguments_can_be_shown_to_a_vendor_again(arguments: str, given: dict[str, Any]) -> None:
+    assert ToolCall(id="a", name="add", arguments=arguments).given == given
+
+
+def test_calls_are_stored_as_valid_unicode() -> None:
+    call = ToolCall(id="a", name="add\ud83d", arguments="\ud83d")
+    answer = clean(Completion(text="", model="m", calls=(call,)))
+    assert answer.calls == (ToolCall(id="a", name="add\ufffd", arguments="\ufffd"),)
+    assert answer.model_dump_json()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,16 +16,17 @@ from typing import Any
 import pytest
 
 import orchestry
-from orchestry.backends.tools import CUT_OFF, TOO_MANY, Toolbox, WithTools
+from orchestry.backends.tools import CUT_OFF, LAST, TOO_MANY, Toolbox, WithTools
 from orchestry.core.concurrency import together
 from orchestry.core.config import RunConfig, resolve
+from orchestry.core.errors import ConfigError, Interrupted
 from orchestry.core.tools import ToolCall
 from orchestry.core.types import AgentSpec, Completion, Message, Problem, Request
 from orchestry.engine.estimate import estimate
-from orchestry.engine.run import resume
+from orchestry.engine.run import prepare, resume
 from orchestry.report.document import trajectories
 from orchestry.report.runs import read_experiments
-from orchestry.store.journal import Answered, Journal, Used
+from orchestry.store.journal import Answered, Journal, Used, read
 from orchestry.store.run import Run, load_run
 from tests.engine.test_run import artefacts
 from tests.journals import write_journal
@@ -133,6 +136,20 @@ def test_a_replay_calls_no_tool(tmp_path: Path, noted: Path) -> None:
     assert again.rewards == run.rewards
 
 
+def test_a_replay_of_one_agent_or_of_a_replay_calls_no_tool(tmp_path: Path, noted: Path) -> None:
+    run = orchestry.train(config(), tmp_path / "run")
+    noted.unlink()
+    own = [f"agents.runner.provider.{key}" for key in ("name=recorded", f"recording={run.folder}")]
+    one = orchestry.train(config(*own), tmp_path / "one")
+    assert [step.results for step in steps(one)] == [step.results for step in steps(run)]
+    for source, name in ((run, "first"), (tmp_path / "first", "second")):
+        place = source if isinstance(source, Path) else source.folder
+        recorded = ("provider.name=recorded", f"provider.recording={place}")
+        again = orchestry.train(config(*recorded), tmp_path / name)
+        assert [step.results for step in steps(again)] == [step.results for step in steps(run)]
+    assert not noted.exists()
+
+
 def _said(run: Run, again: Run) -> list[tuple[Any, Completion]]:
     """A replay's answers are free."""
     return [(one, two.said) for one, two in zip(steps(run), steps(again), strict=True)]
@@ -156,7 +173,7 @@ def test_the_dry_run_counts_calls_of_tools(noted: Path) -> None:
 
 
 def test_the_report_shows_the_calls(tmp_path: Path) -> None:
-    orchestry.train(config(), tmp_path / "run")
+    orchestry.train(config("seed=2"), tmp_path / "run")
     (experiment,) = read_experiments([tmp_path / "run"])
     shown = trajectories(experiment)
     assert "**runner** calls " in shown
@@ -225,6 +242,9 @@ async def test_the_last_call_allowed_is_followed_by_an_answer(tmp_path: Path) ->
     call = ("add", '{"first": 1}')
     answer, policy = await moved(tmp_path, said("", call), said("", call, call), said("x"), most=2)
     assert [step.results for step in answer.steps] == [("3",), ("3", TOO_MANY)]
+    last = policy.asked[-1].messages[-1].content
+    assert last == f"{TOO_MANY}\n\n{LAST}", "weights are told by text alone"
+    assert LAST not in str(policy.asked[1].messages)
     assert [one.must_answer for one in policy.asked] == [False, False, True]
 
 
@@ -262,3 +282,117 @@ async def test_one_call_asked_for_twice_at_once_is_made_once(tmp_path: Path) -> 
     found = await together(toolbox.results(request, 0, asked) for _ in range(3))
     assert found == [("1 visits",)] * 3
     assert await toolbox.results(request, 0, asked) == ("1 visits",)
+
+
+def _visiting(
+    tmp_path: Path, function: Any, events: Sequence[Any] = (), **more: Any
+) -> tuple[Toolbox, Request]:
+    """The toolbox of one agent with one tool, and a request of it."""
+    spec = AgentSpec(role="solver", tools=(function,))
+    path = tmp_path / str(len(list(tmp_path.iterdir()))) / "journal.jsonl"
+    path.parent.mkdir()
+    toolbox = Toolbox([spec], None, Journal(path), events, **more)  # type: ignore[arg-type]
+    request = Request(
+        agent="solver",
+        model="m",
+        messages=(Message(role="user", content="go"),),
+        max_tokens=10,
+        problem=Problem(id="one", prompt="go"),
+    )
+    return toolbox, request
+
+
+async def test_a_result_is_that_of_its_own_call_alone(tmp_path: Path) -> None:
+    """Weights that are drawn from again may call something else in answer to the same request."""
+    toolbox, request = _visiting(tmp_path, add)
+    assert await toolbox.results(request, 0, said("", ("add", '{"first": 1}'))) == ("3",)
+    events = load_events(tmp_path)
+    again, _ = _visiting(tmp_path, add, events)
+    assert await again.results(request, 0, said("", ("add", '{"first": 2}'))) == ("4",)
+    assert await again.results(request, 0, said("", ("add", '{"first": 1}'))) == ("3",)
+    (unknown,) = await again.results(request, 0, said("", ("sub", '{"first": 1}')))
+    assert unknown.startswith("error: there is no tool 'sub'")
+
+
+def load_events(folder: Path) -> list[Any]:
+    """The events of the first journal in a folder."""
+    return list(read(folder / "0" / "journal.jsonl"))
+
+
+async def test_secrets_of_the_environment_are_redacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", "sesame-open-1234")
+
+    def fetch() -> str:
+        """Fails, and says with what."""
+        raise RuntimeError(f"401 for https://shop/?key={os.environ['SHOP_API_KEY']}")
+
+    toolbox, request = _visiting(tmp_path, fetch)
+    (told,) = await toolbox.results(request, 0, said("", ("fetch", "{}")))
+    assert told.startswith("error: RuntimeError: 401 for https://shop/?key=")
+    assert "sesame" not in told
+    assert "sesame" not in str(load_events(tmp_path))
+
+
+async def test_a_stopped_run_begins_no_call(tmp_path: Path) -> None:
+    def check() -> None:
+        raise Interrupted("stopped")
+
+    toolbox, request = _visiting(tmp_path, add, check=check)
+    with pytest.raises(Interrupted):
+        await toolbox.results(request, 0, said("", ("add", '{"first": 1}')))
+    assert not load_events(tmp_path)
+
+
+async def test_calls_in_flight_are_counted(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    async def wait() -> str:
+        """Waits."""
+        await go.wait()
+        return "done"
+
+    toolbox, request = _visiting(tmp_path, wait)
+    making = asyncio.create_task(toolbox.results(request, 0, said("", ("wait", "{}"))))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    assert toolbox.in_flight == 1
+    go.set()
+    assert await making == ("done",)
+    assert toolbox.in_flight == 0
+
+
+@pytest.mark.slow
+def test_a_first_interrupt_lets_calls_of_tools_finish(tmp_path: Path, noted: Path) -> None:
+    """SIGINT comes while a tool with effects is at work."""
+    slow = Path(f"{noted}.slow")
+    slow.touch()
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "orchestry", "run", "--run-dir", str(folder), "--trust"]
+    sets = [word for one in (*BASE, "search.concurrency=1") for word in ("--set", one)]
+    with subprocess.Popen(
+        [*command, *sets], env=dict(os.environ), stderr=subprocess.DEVNULL
+    ) as run:
+        deadline = time.monotonic() + 60
+        while "fetch" not in (noted.read_text() if noted.exists() else ""):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        run.send_signal(signal.SIGINT)
+    assert run.returncode == 130
+    slow.unlink()
+    assert CUT_OFF not in [result for step in steps(resume(folder)) for result in step.results]
+
+
+def test_a_limit_for_an_agent_without_tools_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"agents\.writer\.max_calls limits calls of tools"):
+        prepare(config("agents.writer.max_calls=3"))
+
+
+def test_a_distillation_of_a_team_with_tools_is_refused_before_anything_is_played(
+    tmp_path: Path,
+) -> None:
+    asked = resolve([], [*BASE[:2], "episodes=4", "recipe.steps=search+distil"], {})
+    with pytest.raises(ConfigError, match=r"agents with tools \(runner\) can't be taught"):
+        orchestry.train(asked, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

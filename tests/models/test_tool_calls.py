@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from typing import Any
 
 import pytest
 
-from orchestry.core.tools import ToolCall, ToolSpec
+from orchestry.core.config import FakeConfig
+from orchestry.core.tools import ToolCall, ToolSpec, tool
 from orchestry.core.types import Completion, Step
+from orchestry.models.fake import FakeProvider
 from orchestry.models.request_key import request_digest
 from tests.models.conftest import ANTHROPIC_ANSWER, OPENAI_ANSWER, at, request
 from tests.models.loopback import events, reply, serving
@@ -139,3 +142,28 @@ def test_requests_without_tools_have_the_digests_they_had() -> None:
     assert request_digest(request()) == "3119575a6f2983c81d25e64a35e1d2d7"
     assert request_digest(after()) != request_digest(request())
     assert request_digest(after(must_answer=True)) != request_digest(after())
+
+
+async def test_the_loop_reads_and_writes_claudes_cache() -> None:
+    long = request("word " * 5000, model="claude-sonnet-5", tools=(ADD,))
+    chat = (*long.messages, *STEP.messages)
+    async with serving(reply(ANTHROPIC_ANSWER)) as server, at("anthropic", server.url) as provider:
+        for messages in (long.messages, chat):
+            asked = long.model_copy(update={"messages": messages, "sample_index": 1})
+            await provider.complete(asked, shared=True)
+    sent = [body["messages"] for body in server.bodies]
+    marked = [[["cache_control" in b for b in m["content"]] for m in one] for one in sent]
+    assert marked[0] == [[True, False]]
+    assert marked[1] == [[True, False], [False, False], [False, True]]
+
+
+async def test_the_fake_model_calls_tools_of_any_type() -> None:
+    def book(day: date, notes: dict[str, int], more: tuple[int, ...] = ()) -> str:
+        """Books."""
+        return ""
+
+    provider = FakeProvider(FakeConfig(), 0)
+    asked = [request(tools=(tool(book).spec,), sample_index=n) for n in range(20)]
+    answers = [await provider.complete(one) for one in asked]
+    assert any(one.calls for one in answers)
+    assert any(one.text for one in answers)

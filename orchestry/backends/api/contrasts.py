@@ -120,7 +120,7 @@ def _contrast(agent: str, winner: _Leaf, loser: _Leaf) -> Contrast | None:
     for good, bad in moves:
         if good is None or bad is None:  # one of the trajectories ended earlier
             return None
-        if good[1].completion.text != bad[1].completion.text:
+        if good[1].completion.told != bad[1].completion.told:
             sides = _side(agent, winner, *good), _side(agent, loser, *bad)
             return Contrast(agent, winner.record.problem, *sides)
     return None
@@ -141,7 +141,7 @@ def _side(agent: str, leaf: _Leaf, node: NodeRecord, turn: Turn) -> Side:
         leaf=leaf.node.id,
         value=leaf.value,
         saw=next((m.content for m in reversed(turn.messages) if m.role == "user"), ""),
-        answered=turn.completion.text,
+        answered=turn.completion.told,
         feedback="\n".join(said),
         tags=leaf.node.score.tags,
         credit=credit,

@@ -121,7 +121,7 @@ def cost(
     answer: it is counted once, as it is paid once. What is said before one of the `moving` agents
     is the same in every play of the problem, and paid once in a run.
     """
-    paid, after = dict[int, float](), set(known)
+    paid, after = dict[int, tuple[int, float]](), set(known)
     for number, (problem, pair) in enumerate(zip(problems, pairs, strict=True)):
         for played in pair:
             shared = True
@@ -131,10 +131,11 @@ def cost(
                 at = f"dev {problem}" if shared else f"pair {number}"
                 key = derive(place, at, said)
                 if key not in known:
-                    paid[key] = turn.completion.usd
+                    paid[key] = len(turn.completion.answers), turn.completion.usd
                 if shared:
                     after.add(key)
-    return len(paid), sum(paid.values()), frozenset(after)
+    calls, usd = sum(one for one, _ in paid.values()), sum(one for _, one in paid.values())
+    return calls, usd, frozenset(after)
 
 
 def tried_gains(record: EpisodeRecord) -> dict[str, float]:

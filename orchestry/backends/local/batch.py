@@ -344,7 +344,7 @@ def _actions(
             Action(turn.agent, stage, state, _answers(turn, place), return_, own)
             for turn, state, return_ in moves
             if turn.agent not in frozen
-            if turn.completion.stop != "too_long"  # which no policy drew
+            if _drawn(turn)
         ]
     return found
 
@@ -378,10 +378,14 @@ def _moves(
         yield from zip(drawn, firsts, returns_G, strict=True)
 
 
+def _drawn(turn: Turn) -> list[Completion]:
+    """What the agent's policy drew in a move: no answer to a prompt that was too long."""
+    return [one for one in turn.completion.answers if one.stop != "too_long"]
+
+
 def _answers(turn: Turn, place: str) -> tuple[Tokens, ...]:
     """The tokens of all that the agent drew in a move."""
-    said = [*(step.said for step in turn.completion.steps), turn.completion]
-    return tuple(_tokens(one, turn.agent, place) for one in said)
+    return tuple(_tokens(one, turn.agent, place) for one in _drawn(turn))
 
 
 def _tokens(said: Completion, agent: str, place: str) -> Tokens:

@@ -45,10 +45,10 @@ def _answers(trees: Iterable[Tree[Any]]) -> Iterator[tuple[str, Completion]]:
         for group in tree.groups:
             for node in tree.siblings(group):
                 for turn in node.trajectory.turns[-len(group.agents) :]:
-                    if turn.completion.tokens is not None and id(turn) not in seen:
+                    if id(turn) not in seen:
                         seen.add(id(turn))
-                        yield from ((turn.agent, step.said) for step in turn.completion.steps)
-                        yield turn.agent, turn.completion
+                        drawn = (one for one in turn.completion.answers if one.tokens is not None)
+                        yield from ((turn.agent, one) for one in drawn)
 
 
 def _figures(answers: Sequence[Completion]) -> Figures:

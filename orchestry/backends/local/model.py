@@ -26,11 +26,11 @@ from orchestry.core.digests import folder_digest, text_digest
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, reason
 from orchestry.core.files import Progress, cache, new_folder
-from orchestry.core.hermes import plain
 from orchestry.core.machine import Launch, lacks_bfloat16, launched
 from orchestry.core.tools import ToolSpec
 from orchestry.core.types import Message
 from orchestry.models import weights as models
+from orchestry.models.hermes import broken, plain
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +88,7 @@ class Base:
     ) -> tuple[int, ...]:
         """Token ids of a chat by the model's template, up to where its answer begins.
 
-        Tools, calls and results stand in it as the template has them; else as in core/hermes.
+        Tools, calls and results stand in it as the template has them; else as in models/hermes.
 
         Thinking is off if the template supports that. A control token's name in a message is broken
         up, so that no agent can forge the end of a turn. Raises PromptTooLong if the prompt plus
@@ -140,7 +140,8 @@ class Base:
 
     def _plain(self, message: Message) -> dict[str, Any]:
         """A message as chat templates take it."""
-        content = self._without_controls(message.content)
+        said = broken(message.content) if message.role == "tool" else message.content
+        content = self._without_controls(said)
         found: dict[str, Any] = {"role": message.role, "content": content}
         if message.calls:
             calls = [{"name": one.name, "arguments": one.given} for one in message.calls]

@@ -46,10 +46,10 @@ from orchestry.core.errors import (
     reason,
 )
 from orchestry.core.files import sync
-from orchestry.core.hermes import read_calls
 from orchestry.core.learning import LearnConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Member, Request, Tokens
+from orchestry.models.hermes import read_calls
 from orchestry.store.checkpoints import OPTIMIZER
 
 BARE = -1
@@ -127,7 +127,7 @@ class Trainer:
         return Learnt(
             step=step,
             loss=loss,
-            samples=len(batch.samples),
+            samples=sum(not sample.later for sample in batch.samples),
             skipped=batch.skipped,
             tokens=sum(len(sample.ids) for sample in batch.samples),
             means=figures.means(),

@@ -56,8 +56,8 @@ def _seen(tree: Tree[Any], group: Group) -> tuple[int, ...]:
     found = list[int]()
     for place, turn in enumerate(turns):
         before = place < len(turns) - acting
-        first = turn.completion.steps[0].said if turn.completion.steps else turn.completion
-        said = turn.completion if before else first  # a later prompt has the agent's own calls
+        # A later prompt of a move has the agent's own calls.
+        said = turn.completion.answers[-1 if before else 0]
         if (tokens := said.tokens) is not None:  # None: its prompt was too long
             found += tokens.prompt_ids
             found += tokens.ids if before else ()

@@ -167,6 +167,6 @@ function stepBlock(step) {
     step.said.calls.map((call, place) => folded(
       el('span', {}, 'called ', el('code', {}, shown(`${call.name} ${call.arguments}`))),
       () => el('pre', { class: 'text seen', dir: 'auto', tabindex: 0 },
-        shown(step.results[place]) || 'an empty result'), { class: 'saw' })),
+        shown(step.results[place] || 'an empty result')), { class: 'saw' })),
   ];
 }

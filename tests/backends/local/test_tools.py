@@ -141,6 +141,19 @@ async def test_every_answer_of_a_move_has_the_moves_advantage() -> None:
     assert skipped.skipped == gather([bare]).skipped
 
 
+async def test_a_move_that_ends_at_the_context_is_learned_from_what_was_drawn() -> None:
+    """Else the calls that filled the prompt would never be found out."""
+
+    class Full(Calling):
+        def _answer(self, request: Request, index: int) -> Completion:
+            said = super()._answer(request, index)
+            return said.model_copy(update={"tokens": None, "text": "", "stop": "too_long"})
+
+    found = gather([await played(Full())], skip=False)
+    assert len(found.samples) == sum(found.actions.values()) > 0
+    assert not any(one.later for one in found.samples)
+
+
 async def test_a_critic_does_not_see_the_calls_of_the_move_it_judges() -> None:
     bare, whole = await played(Spelled()), await played(Calling())
     assert _seen(whole, whole.groups[0]) == _seen(bare, bare.groups[0])

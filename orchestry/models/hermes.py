@@ -26,6 +26,7 @@ For each call, write its name and arguments as a JSON object in <tool_call></too
 <tool_call>
 {{"name": <function-name>, "arguments": <arguments-as-JSON-object>}}
 </tool_call>"""
+_FRAMES = re.compile("</?tool_(?:call|response)>")
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
@@ -49,6 +50,11 @@ def read_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
     return (_CALL.sub("", text).strip() if calls else text), calls
 
 
+def broken(result: str) -> str:
+    """A result whose text can't end its own frame, or begin a call."""
+    return _FRAMES.sub(lambda found: f"< {found[0][1:]}", result)
+
+
 def _turns(messages: Sequence[Message]) -> list[Message]:
     """Messages as text; results that follow each other are one message of the user."""
     found = list[Message]()
@@ -56,7 +62,7 @@ def _turns(messages: Sequence[Message]) -> list[Message]:
         if message.role != "tool":
             found.append(_said(message))
             continue
-        text = f"<tool_response>\n{message.content}\n</tool_response>"
+        text = f"<tool_response>\n{broken(message.content)}\n</tool_response>"
         if messages[place - 1].role == "tool":
             text = f"{found.pop().content}\n{text}"
         found.append(Message(role="user", content=text))
@@ -79,7 +85,7 @@ def _read(text: str, place: int) -> ToolCall:
         found = None
     named = isinstance(found, dict) and isinstance(found.get("name"), str)
     if not named:
-        return ToolCall(id=f"call_{place}", name="", arguments=text.strip())
+        return ToolCall(id=f"call_{place}", name="", arguments=text.strip()).clean
     given = found.get("arguments", {})
     arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-    return ToolCall(id=f"call_{place}", name=found["name"], arguments=arguments)
+    return ToolCall(id=f"call_{place}", name=found["name"], arguments=arguments).clean
