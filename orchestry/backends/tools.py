@@ -19,7 +19,7 @@ from orchestry.core.concurrency import together
 from orchestry.core.digests import text_digest
 from orchestry.core.secrets import Redactor
 from orchestry.core.seeds import derive
-from orchestry.core.tools import ToolCall, ToolContext
+from orchestry.core.tools import TOO_MANY, ToolCall, ToolContext
 from orchestry.core.types import (
     AgentSpec,
     Completion,
@@ -40,7 +40,6 @@ from orchestry.store.run import Store
 CUT_OFF = "error: the process was stopped during this call; it may have had effects"
 _COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "usd")
 LAST = "(No calls are left in this turn: answer now.)"
-TOO_MANY = "error: no calls were left in this turn"
 
 
 class Results(Protocol):
@@ -51,9 +50,11 @@ class Results(Protocol):
         """By role."""
         ...
 
-    async def results(self, request: Request, calls: int, said: Completion) -> tuple[str, ...]:
-        """The results of the calls of an answer to the request, in order; `calls` were made in the
-        turn before."""
+    async def results(
+        self, request: Request, made: Sequence[ToolCall], said: Completion
+    ) -> tuple[str, ...]:
+        """The results of the calls of an answer to the request, in order; `made` are the calls
+        before it in the turn."""
         ...
 
 
@@ -87,32 +88,36 @@ class Toolbox:
         """Calls that are being made."""
         return sum(not task.done() for task in self._flying.values())
 
-    async def results(self, request: Request, calls: int, said: Completion) -> tuple[str, ...]:
+    async def results(
+        self, request: Request, made: Sequence[ToolCall], said: Completion
+    ) -> tuple[str, ...]:
         """See Results: all calls are made at once."""
-        digest, most = request_digest(request), self.agents[request.agent].max_calls
+        most, calls = self.agents[request.agent].max_calls, [*made, *said.calls]
+        asked = (
+            _Asked(request, tuple(calls[: len(made) + place]), call)
+            for place, call in enumerate(said.calls)
+        )
         return tuple(
             await together(
-                self._result(_key(digest, place, call), request, call)
-                if calls + place < most
-                else _refused()
-                for place, call in enumerate(said.calls)
+                self._result(one) if len(one.before) < most else _refused() for one in asked
             )
         )
 
-    async def _result(self, key: str, request: Request, call: ToolCall) -> str:
+    async def _result(self, asked: _Asked) -> str:
         """From the journal; else the call is made, once, for all who wait for it."""
+        key = asked.key
         if key in self._known:
             return self._known[key]
         if key not in self._flying:
             self._check()
-            self._flying[key] = asyncio.create_task(self._made(key, request, call))
+            self._flying[key] = asyncio.create_task(self._made(key, asked))
         return await asyncio.shield(self._flying[key])
 
-    async def _made(self, key: str, request: Request, call: ToolCall) -> str:
-        began = self._clock()
-        used = Used(key=key, agent=request.agent, tool=call.name, result=None, at=began)
+    async def _made(self, key: str, asked: _Asked) -> str:
+        agent, began = asked.request.agent, self._clock()
+        used = Used(key=key, agent=agent, tool=asked.call.name, result=None, at=began)
         if (known := self._recorded.get(key)) is None:
-            text = await self._called(used, request, call)
+            text = await self._called(used, asked)
             result, now = self._redactor.text(utf8(text), len(text)), self._clock()
             used = used.model_copy(update={"result": result, "at": now, "seconds": now - began})
         else:
@@ -121,16 +126,33 @@ class Toolbox:
         self._known[key] = result
         return result
 
-    async def _called(self, used: Used, request: Request, call: ToolCall) -> str:
+    async def _called(self, used: Used, asked: _Asked) -> str:
         """Makes the call; of a tool with effects, its beginning is in the journal first."""
-        assert request.problem is not None, "an agent's request has one"
-        known = {one.spec.name: one for one in self.agents[request.agent].every_tool}
-        if (found := known.get(call.name)) is None:
-            return f"error: there is no tool '{call.name}', only {', '.join(known)}"
+        known = {one.spec.name: one for one in self.agents[used.agent].every_tool}
+        if (found := known.get(used.tool)) is None:
+            return f"error: there is no tool '{used.tool}', only {', '.join(known)}"
         if found.effects:
             self._journal.append(used)
-        context = ToolContext(request.agent, request.problem, self._sandbox)
-        return await found.use(call.arguments, context)
+        request, problem = asked.request, asked.request.problem
+        assert problem is not None, "an agent's request has one"
+        here = ToolContext(used.agent, problem, self._sandbox, request.state, asked.before)
+        return await found.use(asked.call.arguments, here)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A call, the request whose answer has it, and the calls before it in the turn."""
+
+    request: Request
+    before: tuple[ToolCall, ...]
+    call: ToolCall
+
+    @property
+    def key(self) -> str:
+        """With the call itself: weights that are drawn from again may say something else to the
+        same request."""
+        said = text_digest(f"{self.call.name} {self.call.arguments}")[:12]
+        return f"{request_digest(self.request)}.{len(self.before)}-{said}"
 
 
 def toolbox(
@@ -146,11 +168,6 @@ def toolbox(
         return None
     used = [event for one in providers if isinstance(one, RecordedProvider) for event in one.used]
     return Toolbox(agents, sandbox, store.journal, store.events, used, gateway.check_door)
-
-
-def _key(digest: str, place: int, call: ToolCall) -> str:
-    """Weights that are drawn from again may say something else to the same request."""
-    return f"{digest}.{place}-{text_digest(f'{call.name} {call.arguments}')[:12]}"
 
 
 async def _refused() -> str:
@@ -175,19 +192,21 @@ class _Move:
         return bool(self.answer.calls) and not (self.asked.must_answer or self.answer.failed)
 
     @property
-    def made(self) -> int:
+    def made(self) -> list[ToolCall]:
         """Calls of tools so far."""
-        return sum(len(step.said.calls) for step in self.steps)
+        return [call for step in self.steps for call in step.said.calls]
 
     def next(self, most: int) -> Request:
         """The request that shows all steps so far; `most` calls may be made."""
         shown = [message for step in self.steps for message in step.messages]
-        if self.made >= most:  # no vendor says so to the model, and weights have only the text
+        if (
+            last := len(self.made) >= most
+        ):  # no vendor says so to the model, and weights have only the text
             shown[-1] = shown[-1].model_copy(update={"content": f"{shown[-1].content}\n\n{LAST}"})
         changes = {
             "messages": (*self.request.messages, *shown),
             "seed": derive(self.request.seed, "step", len(self.steps)),
-            "must_answer": self.made >= most,
+            "must_answer": last,
         }
         return self.request.model_copy(update=changes)
 

@@ -27,6 +27,8 @@ from orchestry.core.values import Frozen, utf8
 if TYPE_CHECKING:
     from orchestry.core.types import Problem, Sandbox
 
+TOO_MANY = "error: no calls were left in this turn"
+"""The result of a call that was not made."""
 RESULT_CHARS = 20_000
 """Longer results are cut, so that one call can't fill a model's context."""
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
@@ -84,6 +86,33 @@ class ToolContext:
     """The role that calls."""
     problem: Problem
     sandbox: Sandbox
+    state: Any = None
+    """The task's state in which the agent acts."""
+    made: tuple[ToolCall, ...] = ()
+    """The agent's calls before this one in the same turn, in order; calls of one answer too."""
+
+
+class Said(str):
+    """An agent's action: its text, with the calls that it made before it. A task whose state
+    depends on calls reads them in `step`."""
+
+    calls: tuple[ToolCall, ...]
+
+    def __new__(cls, text: str, calls: Sequence[ToolCall] = ()) -> Said:
+        made = super().__new__(cls, text)
+        made.calls = tuple(calls)
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) is True and self.calls == calls_of(other)
+
+    def __hash__(self) -> int:
+        return str.__hash__(self)
+
+
+def calls_of(text: object) -> tuple[ToolCall, ...]:
+    """The calls of an action; () for one that is plain text."""
+    return text.calls if isinstance(text, Said) else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,17 @@ from orchestry.core.sandboxed import Limits as Limits
 from orchestry.core.sandboxed import Sandbox as Sandbox
 from orchestry.core.sandboxed import Verdict as Verdict
 from orchestry.core.seeds import derive
-from orchestry.core.tools import Tool, ToolCall, ToolServer, ToolSpec, as_tools, named_once
+from orchestry.core.tools import (
+    TOO_MANY,
+    Said,
+    Tool,
+    ToolCall,
+    ToolServer,
+    ToolSpec,
+    as_tools,
+    calls_of,
+    named_once,
+)
 from orchestry.core.values import Frozen as Frozen
 from orchestry.core.values import utf8 as utf8
 
@@ -143,6 +153,8 @@ class Request(Frozen):
     """Whether it may call nothing more, though earlier messages have calls."""
     problem: Problem | None = Field(None, exclude=True)
     """For the tools that are called; no model sees it, and no cache key or file includes it."""
+    state: Any = Field(None, exclude=True)
+    """The task's state, also for them alone."""
     rank: int = Field(0, exclude=True)
     """The episode's number: lower ones are served first when money or slots are short. It is not
     part of the request, so no cache key or file includes it."""
@@ -185,6 +197,12 @@ class Completion(Frozen):
         return (*(step.said for step in self.steps), self)
 
     @property
+    def action(self) -> str:
+        """What the task is given: the text, with the calls that were made."""
+        made = [call for step in self.steps for call in step.made]
+        return Said(self.text, made) if made else self.text
+
+    @property
     def told(self) -> str:
         """The text, after the calls that led to it and their results, for whoever judges them."""
         return "\n".join((*(step.told for step in self.steps), self.text))
@@ -205,11 +223,25 @@ class Step(Frozen):
         return said, *(Message(role="tool", content=text, call=one.id) for one, text in results)
 
     @property
+    def made(self) -> list[ToolCall]:
+        """The calls that were not refused."""
+        pairs = zip(self.said.calls, self.results, strict=True)
+        return [call for call, result in pairs if result != TOO_MANY]
+
+    @property
     def told(self) -> str:
         """As text, a line per call."""
         pairs = zip(self.said.calls, self.results, strict=True)
         calls = [f"[called {one.name} {one.arguments}: {text}]" for one, text in pairs]
         return "\n".join([self.said.text, *calls] if self.said.text.strip() else calls)
+
+
+def completed(action: str, model: str) -> Completion:
+    """The answer whose `action` is given; the results of its calls are not known."""
+    if not (calls := calls_of(action)):
+        return Completion(text=action, model=model)
+    step = Step(said=Completion(text="", model=model, calls=calls), results=("",) * len(calls))
+    return Completion(text=str(action), model=model, steps=(step,))
 
 
 class Turn(Frozen):

@@ -251,6 +251,6 @@ def _delivered(plan: Plan, record: EpisodeRecord) -> str:
         for node in record.path(record.best):
             score = score.model_copy(update={"feedback": score.feedback[:TOLD_CHARS]})
             known = task.told(state, score) if score.parts else state
-            state = task.step(known, {turn.agent: turn.completion.text for turn in node.turns})
+            state = task.step(known, {turn.agent: turn.completion.action for turn in node.turns})
             score = node.score
         return task.delivered(state)

@@ -13,7 +13,16 @@ from typing import Any
 from orchestry.core.concurrency import together
 from orchestry.core.errors import ConfigError, TaskError
 from orchestry.core.seeds import derive, shuffled
-from orchestry.core.types import ROOT, Completion, Problem, Rate, Siblings, Split, Trajectory, Turn
+from orchestry.core.types import (
+    ROOT,
+    Problem,
+    Rate,
+    Siblings,
+    Split,
+    Trajectory,
+    Turn,
+    completed,
+)
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import Play, task_boundary
 
@@ -91,7 +100,7 @@ def play(
     play = Play(task, problem, way[0].state, lambda agent: _said(task, problem, answers, agent))
     for texts in play:
         turns = [
-            Turn(agent=agent, messages=(), completion=Completion(text=text, model="graded"))
+            Turn(agent=agent, messages=(), completion=completed(text, "graded"))
             for agent, text in texts.items()
         ]
         way.append(way[-1].extend(index, play.state, turns))
@@ -121,7 +130,7 @@ def _as_siblings(ways: Sequence[tuple[Way, float]]) -> GradedSet | None:
     for stage in range(1, shortest):
         moves: dict[tuple[str, ...], tuple[Way, float]] = {}
         for way, worth in ways:
-            texts = tuple(turn.completion.text for turn in way[stage].turns)
+            texts = tuple(turn.completion.action for turn in way[stage].turns)
             moves.setdefault(texts, (way, worth))
         if len({worth for _, worth in moves.values()}) > 1:
             parent = ways[0][0][stage - 1]

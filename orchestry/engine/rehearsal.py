@@ -175,7 +175,9 @@ class DrawnResults:
         self.agents = {spec.role: spec for spec in agents}
         self._rng = random.Random(derive(seed, "results"))
 
-    async def results(self, request: Request, calls: int, said: Completion) -> tuple[str, ...]:
+    async def results(
+        self, request: Request, made: Sequence[ToolCall], said: Completion
+    ) -> tuple[str, ...]:
         """See Toolbox."""
         sizes = [math.exp(self._rng.uniform(*RESULT_BYTES)) for _ in said.calls]
         return tuple(_text(round(size), self._rng) for size in sizes)

@@ -150,5 +150,5 @@ def state_key(node: Trajectory[Any]) -> str:
     path."""
     digest = blake2b(f"{node.problem.id}\n{node.seed}\n{node.id}".encode(), digest_size=16)
     for turn in node.turns:
-        digest.update(f"\x1e{turn.agent}\x1f{turn.completion.text}".encode())
+        digest.update(f"\x1e{turn.agent}\x1f{turn.completion.told}".encode())
     return digest.hexdigest()

@@ -127,7 +127,7 @@ class Replays:
                 one.state: one.score.total for one in siblings if one.score and not one.failed
             }
         known = self._scores_below[node.id]
-        said = [tuple(turn.completion.text for turn in turns) for turns in wanted]
+        said = [tuple(turn.completion.action for turn in turns) for turns in wanted]
         distinct = dict(zip(said, wanted, strict=True))
         made = {texts: self.rollout.child(node, 0, turns) for texts, turns in distinct.items()}
         states = {texts: child.fault or child.state for texts, child in made.items()}

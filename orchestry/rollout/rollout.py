@@ -42,6 +42,7 @@ from orchestry.core.types import (
 )
 from orchestry.rollout.schedule import Candidate, Chains, Schedule
 from orchestry.rollout.tree import apply, back_up
+from orchestry.task.arrangements import unwrapped
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import (
     MAX_STAGES,
@@ -183,7 +184,7 @@ class Rollout(Generic[StateT]):
     ) -> Trajectory[StateT]:
         """The trajectory after these turns, one per acting agent; `failed` if the task raises on
         them."""
-        actions = {turn.agent: turn.completion.text for turn in turns}
+        actions = {turn.agent: turn.completion.action for turn in turns}
         try:
             state = self._met(node)
             with task_boundary(self.task, "step", node.problem):
@@ -372,6 +373,7 @@ class Rollout(Generic[StateT]):
             stop=member.stop,
             tools=() if kind_of(observation) else member.tools,
             problem=node.problem,
+            state=unwrapped(state),
             seed=derive(self.seeds.get(agent, node.seed), node.id, agent)
             if play_seed is None
             else derive(play_seed, len(node.turns), agent),

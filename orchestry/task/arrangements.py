@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from orchestry.core.config import AgentConfig, Arrangement, RunConfig
 from orchestry.core.errors import ConfigError, reason
-from orchestry.core.tools import Tool
+from orchestry.core.tools import Said, Tool, calls_of
 from orchestry.core.types import AgentSpec, Problem, Score, Split, Tools
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import Play, evaluated
@@ -57,6 +57,13 @@ class Gathered:
     def shown(self, besides: str) -> str:
         """The other agents' answers, as shown to an agent."""
         return "\n\n".join(f"{who} wrote:\n{text}" for who, text in self.answers if who != besides)
+
+
+def unwrapped(state: Any) -> Any:
+    """The task's own state in a state of any arrangement."""
+    while isinstance(state, Gathered):
+        state = state.inner
+    return state
 
 
 class Wrapped(BaseTask[Gathered]):
@@ -258,7 +265,8 @@ def shared_out(answer: str, team: Sequence[str]) -> dict[str, str]:
     """Each agent's part: the text under its heading (the last one, if there are several).
 
     A heading is a line with only the role, besides #, *, : and white space. An answer without
-    headings goes to every role, because its part, such as a function, may be anywhere in it.
+    headings goes to every role, because its part, such as a function, may be anywhere in it. Calls
+    of tools are every role's.
     """
     pieces = headings(team).split(answer)
     if len(pieces) == 1:
@@ -267,7 +275,8 @@ def shared_out(answer: str, team: Sequence[str]) -> dict[str, str]:
     found = dict.fromkeys(team, "")
     for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
         found[by_name[name.lower()]] = text.strip("\n")
-    return found
+    calls = calls_of(answer)
+    return {role: Said(text, calls) for role, text in found.items()} if calls else found
 
 
 _WRAPPERS: dict[str, Callable[[BaseTask[Any]], Wrapped]] = {

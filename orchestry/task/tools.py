@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from orchestry.core.tools import Said as Said
 from orchestry.core.tools import Tool as Tool
+from orchestry.core.tools import ToolCall as ToolCall
 from orchestry.core.tools import ToolContext as ToolContext
+from orchestry.core.tools import calls_of as calls_of
 from orchestry.core.tools import tool as tool
 from orchestry.core.types import Call
 from orchestry.task.mcp import mcp as mcp

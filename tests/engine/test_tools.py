@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import orchestry
-from orchestry.backends.tools import CUT_OFF, LAST, TOO_MANY, Toolbox, WithTools
+from orchestry.backends.tools import CUT_OFF, LAST, Toolbox, WithTools
 from orchestry.core.concurrency import together
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError, Interrupted
-from orchestry.core.tools import ToolCall
+from orchestry.core.tools import TOO_MANY, ToolCall
 from orchestry.core.types import AgentSpec, Completion, Message, Problem, Request
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import prepare, resume
@@ -279,9 +279,9 @@ async def test_one_call_asked_for_twice_at_once_is_made_once(tmp_path: Path) -> 
         problem=Problem(id="one", prompt="go"),
     )
     asked = said("", ("visit", '{"place": "home"}'))
-    found = await together(toolbox.results(request, 0, asked) for _ in range(3))
+    found = await together(toolbox.results(request, (), asked) for _ in range(3))
     assert found == [("1 visits",)] * 3
-    assert await toolbox.results(request, 0, asked) == ("1 visits",)
+    assert await toolbox.results(request, (), asked) == ("1 visits",)
 
 
 def _visiting(
@@ -305,12 +305,12 @@ def _visiting(
 async def test_a_result_is_that_of_its_own_call_alone(tmp_path: Path) -> None:
     """Weights that are drawn from again may call something else in answer to the same request."""
     toolbox, request = _visiting(tmp_path, add)
-    assert await toolbox.results(request, 0, said("", ("add", '{"first": 1}'))) == ("3",)
+    assert await toolbox.results(request, (), said("", ("add", '{"first": 1}'))) == ("3",)
     events = load_events(tmp_path)
     again, _ = _visiting(tmp_path, add, events)
-    assert await again.results(request, 0, said("", ("add", '{"first": 2}'))) == ("4",)
-    assert await again.results(request, 0, said("", ("add", '{"first": 1}'))) == ("3",)
-    (unknown,) = await again.results(request, 0, said("", ("sub", '{"first": 1}')))
+    assert await again.results(request, (), said("", ("add", '{"first": 2}'))) == ("4",)
+    assert await again.results(request, (), said("", ("add", '{"first": 1}'))) == ("3",)
+    (unknown,) = await again.results(request, (), said("", ("sub", '{"first": 1}')))
     assert unknown.startswith("error: there is no tool 'sub'")
 
 
@@ -329,7 +329,7 @@ async def test_secrets_of_the_environment_are_redacted(
         raise RuntimeError(f"401 for https://shop/?key={os.environ['SHOP_API_KEY']}")
 
     toolbox, request = _visiting(tmp_path, fetch)
-    (told,) = await toolbox.results(request, 0, said("", ("fetch", "{}")))
+    (told,) = await toolbox.results(request, (), said("", ("fetch", "{}")))
     assert told.startswith("error: RuntimeError: 401 for https://shop/?key=")
     assert "sesame" not in told
     assert "sesame" not in str(load_events(tmp_path))
@@ -341,7 +341,7 @@ async def test_a_stopped_run_begins_no_call(tmp_path: Path) -> None:
 
     toolbox, request = _visiting(tmp_path, add, check=check)
     with pytest.raises(Interrupted):
-        await toolbox.results(request, 0, said("", ("add", '{"first": 1}')))
+        await toolbox.results(request, (), said("", ("add", '{"first": 1}')))
     assert not load_events(tmp_path)
 
 
@@ -354,7 +354,7 @@ async def test_calls_in_flight_are_counted(tmp_path: Path) -> None:
         return "done"
 
     toolbox, request = _visiting(tmp_path, wait)
-    making = asyncio.create_task(toolbox.results(request, 0, said("", ("wait", "{}"))))
+    making = asyncio.create_task(toolbox.results(request, (), said("", ("wait", "{}"))))
     await asyncio.sleep(0)
     await asyncio.sleep(0.01)
     assert toolbox.in_flight == 1

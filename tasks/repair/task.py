@@ -1,0 +1,186 @@
+"""Repair: a coder mends a broken module with tools, a reviewer checks the change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from orchestry import (
+    AgentSpec,
+    Call,
+    Problem,
+    Score,
+    Split,
+    TeamTask,
+    Tools,
+    Transcript,
+    compare,
+    read_problems,
+    shorten,
+    show_call,
+    show_value,
+    tools,
+)
+
+from .tree import EDIT, TESTS, Files, changed, diff, edit, edited, program, test_names
+
+BANK = Path(__file__).with_name("problems.jsonl")
+APPROVED = "LGTM"
+_SHOWN = 2
+_SAID_CHARS = 1200
+
+
+def read_file(path: str, here: tools.ToolContext) -> str:
+    """Returns a file's text."""
+    files = _now(here)
+    return files.get(path) or f"error: there is no file '{path}', only {', '.join(files)}"
+
+
+def edit_file(path: str, old: str, new: str, here: tools.ToolContext) -> str:
+    """Replaces a piece of a file. `old` must occur exactly once in it, with its white space."""
+    return edit(_now(here), path, old, new)[1]
+
+
+async def run_tests(here: tools.ToolContext) -> str:
+    """Runs tests.py: each test that passes, and what the others raised."""
+    files = _now(here)
+    try:
+        names = test_names(files)
+    except (SyntaxError, ValueError) as error:
+        return f"error: {TESTS} is no Python: {error}"
+    calls = [Call(("tests", name, [])) for name in names]
+    results = await here.sandbox.run(program(files), "run", calls)
+    lines = [
+        f"{name}: {'passed' if one.verdict == 'value' else f'failed: {one.why}'}"
+        for name, one in zip(names, results, strict=True)
+    ]
+    return "\n".join(lines) or f"{TESTS} has no tests"
+
+
+_READ = tools.tool(read_file, effects=False)
+_RUN = tools.tool(run_tests, effects=False)
+CODER = AgentSpec(
+    role="coder",
+    goal="Repair the module so that it does what its docstrings say.",
+    system_prompt="You repair Python modules. Read the files with read_file, find the bug, change "
+    "as little as you can with edit_file, and check with run_tests. Then say in one sentence what "
+    "was wrong. Tests that nobody sees decide, so repair the code and leave tests.py alone.",
+    tools=(_READ, tools.tool(edit_file, effects=False), _RUN),
+    max_calls=12,
+)
+REVIEWER = AgentSpec(
+    role="reviewer",
+    goal="Find what the coder's change leaves wrong.",
+    system_prompt="You review a change to a Python module. Read the files with read_file and check "
+    "them against their docstrings; run_tests runs the tests that everybody sees. If all is right, "
+    f"answer only {APPROVED}. Else say in a few sentences what is still wrong, and where.",
+    tools=(_READ, _RUN),
+    max_calls=6,
+)
+
+
+class Repair(TeamTask):
+    """The coder edits, the reviewer approves or objects, and the coder edits once more."""
+
+    name = "repair"
+    agents = (CODER, REVIEWER)
+    weights: ClassVar[Mapping[str, float]] = {"repaired": 0.8, "small": 0.2}
+    solved = "solved"
+    rubric = "The change removes the cause of the bug, and changes nothing else."
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return read_problems(BANK, split)
+
+    def to_act(self, state: Transcript) -> tuple[str, ...]:
+        turn = len(state.said)
+        approved = state.last("reviewer").strip().startswith(APPROVED)
+        return () if turn > 2 or approved else (("coder", "reviewer", "coder")[turn],)
+
+    def observe(self, state: Transcript, agent: str) -> str:
+        before, after = state.problem.data["files"], tree(state)
+        listed = ", ".join(f"{path} ({text.count(chr(10))} lines)" for path, text in before.items())
+        parts = [state.problem.prompt, f"Files: {listed}."]
+        if state.said:
+            parts.append(f"The coder's change:\n{diff(before, after) or '(none)'}")
+            parts.append(f"The coder wrote:\n{state.last('coder')[:_SAID_CHARS]}")
+        if review := state.last("reviewer"):
+            parts.append(f"The reviewer wrote:\n{review[:_SAID_CHARS]}")
+        return "\n\n".join(parts)
+
+    async def evaluate(self, state: Transcript, tools: Tools) -> Score:
+        before, after = state.problem.data["files"], tree(state)
+        passed, failures = await _hidden(state.problem, after, tools)
+        known, whole = state.problem.data["passed"], len(state.problem.data["tests"])
+        repaired = max(0.0, (passed - known) / (whole - known))
+        lines, fewest = changed(before, after), state.problem.data["changed"]
+        tags = {
+            "solved": passed == whole,
+            "worse": passed < known,
+            "edited": bool(lines),
+            "edited_tests": after[TESTS] != before[TESTS],
+        }
+        return self.score(
+            repaired=repaired,
+            small=repaired * min(1.0, fewest / lines) if lines else 0.0,
+            feedback=" ".join(
+                [f"{passed} of {whole} hidden tests pass, {known} before.", *failures[:_SHOWN]]
+            ),
+            tags=[tag for tag, holds in tags.items() if holds],
+        )
+
+    def delivered(self, state: Transcript) -> str:
+        return diff(state.problem.data["files"], tree(state))
+
+    def gold(self, problem: Problem) -> Mapping[str, str]:
+        return _delivered(problem.data["gold"])
+
+    def graded(self, problem: Problem) -> Sequence[Mapping[str, str]]:
+        """The repair, the repair with lines that it does not need, and none."""
+        edits = problem.data["gold"]
+        path, _, new = edits[0]
+        noisy = [*edits, [path, new, f"{new}\n\n# was broken\n# now repaired"]]
+        return [_delivered(edits), _delivered(noisy), _delivered([])]
+
+
+def tree(state: Transcript) -> Files:
+    """The files after all edits so far; only the coder's count."""
+    files: Files = state.problem.data["files"]
+    for text in state.by(CODER.role):
+        files = edited(files, tools.calls_of(text))
+    return files
+
+
+def _now(here: tools.ToolContext) -> Files:
+    """The files as the calling agent finds them; a reviewer edits none, whatever it calls."""
+    return edited(tree(here.state), () if here.agent == REVIEWER.role else here.made)
+
+
+async def _hidden(problem: Problem, files: Files, tools: Tools) -> tuple[int, list[str]]:
+    """How many tests that no agent sees pass, and what the others found. What is expected stays on
+    this side."""
+    tests: Sequence[Any] = problem.data["tests"]
+    calls = [Call((module, name, args)) for module, name, args, _ in tests]
+    results = await tools.sandbox.run(program(files), "run", calls)
+    failures = list[str]()
+    for (_, name, args, expected), result in zip(tests, results, strict=True):
+        if result.verdict == "value" and compare(expected, result.value):
+            continue
+        found = show_value(result.value) if result.verdict == "value" else shorten(result.why)
+        failures.append(f"{show_call(name, args)}: {found}, expected {show_value(expected)}.")
+    return len(tests) - len(failures), failures
+
+
+def _delivered(edits: Sequence[Sequence[str]]) -> Mapping[str, str]:
+    """What the team does and says for these edits."""
+    calls = [
+        tools.ToolCall(
+            id=f"edit_{place}",
+            name=EDIT,
+            arguments=json.dumps({"path": path, "old": old, "new": new}),
+        )
+        for place, (path, old, new) in enumerate(edits)
+    ]
+    done = tools.Said("The code now does what its docstrings say.", calls)
+    return {"coder": done, "reviewer": APPROVED}

@@ -1,0 +1,92 @@
+"""Files in memory: read, edited by exact replacement, and run as modules in the sandbox."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Mapping, Sequence
+
+from orchestry import tools
+
+Files = Mapping[str, str]
+"""Texts by path; a module lies at the top, as NAME.py."""
+EDIT = "edit_file"
+_ARGUMENTS = ("path", "old", "new")
+TESTS = "tests.py"
+MOST_CHARS = 20_000
+"""Of one file; an edit that would make it longer changes nothing."""
+
+_PROGRAM = """\
+import sys
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+
+FILES = {files!r}
+
+
+class Files(MetaPathFinder, Loader):
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name + ".py" in FILES else None
+
+    def exec_module(self, module):
+        path = module.__name__ + ".py"
+        exec(compile(FILES[path], path, "exec"), module.__dict__)
+
+
+sys.meta_path.insert(0, Files())
+
+
+def run(module, name, args):
+    return getattr(import_module(module), name)(*args)
+"""
+
+
+def program(files: Files) -> str:
+    """Code whose `run(module, name, args)` calls a function of the files."""
+    return _PROGRAM.format(files=dict(files))
+
+
+def edit(files: Files, path: str, old: str, new: str) -> tuple[Files, str]:
+    """The files after one replacement, and what became of it. `old` must occur exactly once."""
+    if path not in files:
+        return files, f"error: there is no file '{path}', only {', '.join(files)}"
+    count = files[path].count(old) if old else 0
+    if count != 1:
+        return files, f"error: the old text occurs {count} times in {path}, and must occur once"
+    text = files[path].replace(old, new)
+    if len(text) > MOST_CHARS:
+        return files, f"error: {path} would have more than {MOST_CHARS:,} characters"
+    line = files[path][: files[path].index(old)].count("\n") + 1
+    return {**files, path: text}, f"replaced at line {line} of {path}"
+
+
+def edited(files: Files, calls: Sequence[tools.ToolCall]) -> Files:
+    """The files after the edits among these calls; all others are left out."""
+    for call in calls:
+        given = call.given
+        texts = [text for name in _ARGUMENTS if isinstance(text := given.get(name), str)]
+        if call.name == EDIT and len(texts) == len(given) == len(_ARGUMENTS):
+            files, _ = edit(files, *texts)
+    return files
+
+
+def diff(before: Files, after: Files) -> str:
+    """The change as a unified diff; '' for none."""
+    found = list[str]()
+    for path, text in before.items():
+        lines = text.splitlines(), after[path].splitlines()
+        found += difflib.unified_diff(*lines, path, path, lineterm="", n=2)
+    return "\n".join(found)
+
+
+def changed(before: Files, after: Files) -> int:
+    """Lines that were taken out or put in."""
+    marked = diff(before, after).splitlines()
+    return sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in marked)
+
+
+def test_names(files: Files) -> list[str]:
+    """The test functions of tests.py, in order. Raises SyntaxError if it is no Python."""
+    found = (one for one in ast.parse(files[TESTS]).body if isinstance(one, ast.FunctionDef))
+    return [one.name for one in found if one.name.startswith("test")]

@@ -1,0 +1,242 @@
+"""The bank is sound, gold is worth 1, tricks are worth little, tools see the edits before them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import orchestry
+from orchestry import Problem, Score, Tools, Transcript, tools
+from orchestry.backends.tools import Toolbox, WithTools
+from orchestry.core.config import resolve
+from orchestry.core.types import SPLITS, Completion, Limits, Request
+from orchestry.rollout.rollout import Rollout, task_rater
+from orchestry.rollout.schedule import Chains
+from orchestry.sandbox import open_sandbox
+from orchestry.store.journal import Journal
+from orchestry.task.arrangements import ALONE, Concat, Fixed
+from orchestry.task.registry import load_task
+from tests.toys import team
+
+TASK: Any = load_task("repair")
+TREE = import_module(f"{type(TASK).__module__.rpartition('.')[0]}.tree")
+PROBLEMS = [problem for split in SPLITS for problem in TASK.problems(split)]
+BANK = Path(__file__).parents[2] / "tasks" / "repair" / "problems.jsonl"
+FIRST = TASK.problems("train")[0]
+PASSED = "test_1: passed\ntest_2: passed\ntest_3: passed"
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Tools]:
+    async with open_sandbox(Limits(wall_s=4.0)) as opened:
+        yield Tools(sandbox=opened)
+
+
+def call(*edit: str) -> tools.ToolCall:
+    given = json.dumps(dict(zip(("path", "old", "new"), edit, strict=True)))
+    return tools.ToolCall(id="", name="edit_file", arguments=given)
+
+
+def edits(*given: tuple[str, str, str]) -> tools.Said:
+    """What a coder says after these edits."""
+    return tools.Said("It is repaired. All tests pass.", [call(*one) for one in given])
+
+
+def after(problem: Problem, *said: str) -> Transcript:
+    """The state after these turns."""
+    state: Transcript = TASK.reset(problem, 0)
+    for text in said:
+        (agent,) = TASK.to_act(state)
+        state = TASK.step(state, {agent: text})
+    return state
+
+
+async def score(problem: Problem, sandbox: Tools, *said: str) -> Score:
+    found: Score = await TASK.evaluate(after(problem, *said), sandbox)
+    return found
+
+
+def test_the_bank_is_fixed() -> None:
+    assert hashlib.sha256(BANK.read_bytes()).hexdigest()[:16] == "4c87db971822517d"
+    assert len(PROBLEMS) == len({one.id for one in PROBLEMS}) == 88
+    assert len({(one.split, one.data["grade"]) for one in PROBLEMS}) == 12
+
+
+@pytest.mark.slow
+async def test_the_bank_is_written_by_its_command() -> None:
+    command = [sys.executable, "-m", "tools.repair_bank", "--check"]
+    process = await asyncio.create_subprocess_exec(*command, cwd=BANK.parents[2])
+    assert await process.wait() == 0
+
+
+@pytest.mark.slow
+async def test_gold_is_whole_and_what_was_broken_fails(sandbox: Tools) -> None:
+    for problem in PROBLEMS:
+        gold, none = TASK.gold(problem), await score(problem, sandbox)
+        whole = await score(problem, sandbox, gold["coder"], gold["reviewer"])
+        assert (whole.total, whole.tags) == (1.0, ("solved", "edited")), problem.id
+        assert none.total == 0.0, problem.id
+        known, tests = problem.data["passed"], problem.data["tests"]
+        assert f"{known} of {len(tests)} hidden tests pass, {known} before." in none.feedback
+        assert known <= 0.75 * len(tests)
+
+
+def test_no_hidden_test_is_shown() -> None:
+    for problem in PROBLEMS:
+        shown = problem.data["files"]["tests.py"]
+        calls = [orchestry.show_call(name, args) for _, name, args, _ in problem.data["tests"]]
+        assert not [one for one in calls if f"{one} ==" in shown], problem.id
+
+
+def tricks(problem: Problem) -> dict[str, tuple[str, float]]:
+    """Turns that repair nothing, and the most that each may earn."""
+    files: dict[str, str] = problem.data["files"]
+    work, seen = files["work.py"], files["tests.py"]
+    name = seen.split()[3]
+    start = work.index("\n", work.index('"""', work.index(f"def {name}")))
+    shown = (line.strip()[7:].partition(" == ") for line in seen.splitlines() if "assert" in line)
+    cases = [f"    if args == {_args(asked)}:\n        return {told}\n" for asked, _, told in shown]
+    equal = f"class A:\n    __eq__ = lambda *a: True\n\ndef {name}(*a):\n    return A()\n"
+    passes = f"from work import {name}\n\ndef test_1():\n    pass\n"
+    return {
+        "nothing": (edits(), 0.0),
+        "other tests": (edits(("tests.py", seen, passes)), 0.0),
+        "no tests": (edits(("tests.py", seen, "")), 0.0),
+        "no code": (edits(("work.py", work, "")), 0.0),
+        "no body": (edits(("work.py", work[start:], "\n    pass\n")), 0.25),
+        "left": (edits(("work.py", work, f"import os\nos._exit(0)\n{work}")), 0.0),
+        "always equal": (edits(("work.py", work, equal)), 0.0),
+        "answers": (
+            edits(("work.py", work, f"{work}\ndef {name}(*args):\n{''.join(cases)}")),
+            0.25,
+        ),
+    }
+
+
+def _args(shown: str) -> str:
+    """The arguments of a call as it is shown, as a tuple."""
+    return f"({shown.partition('(')[2].removesuffix(')')},)"
+
+
+@pytest.mark.slow
+async def test_tricks_earn_little(sandbox: Tools) -> None:
+    for problem in PROBLEMS[::4]:
+        for trick, (said, most) in tricks(problem).items():
+            found = await score(problem, sandbox, said, "LGTM")
+            assert found.total <= most, (problem.id, trick, found)
+
+
+def test_who_acts() -> None:
+    gold = TASK.gold(FIRST)["coder"]
+    assert TASK.to_act(after(FIRST)) == ("coder",)
+    assert TASK.to_act(after(FIRST, gold)) == ("reviewer",)
+    assert TASK.to_act(after(FIRST, gold, "LGTM.")) == ()
+    assert TASK.to_act(after(FIRST, gold, "The loop is wrong.")) == ("coder",)
+    assert TASK.to_act(after(FIRST, gold, "The loop is wrong.", "done")) == ()
+
+
+async def test_a_second_turn_goes_on_from_the_first(sandbox: Tools) -> None:
+    ((path, old, new),) = FIRST.data["gold"]
+    noisy = edits((path, old, f"{new}# noise\n"))
+    assert "# noise" in TASK.observe(after(FIRST, noisy), "reviewer")
+    said = noisy, "There is noise.", edits((path, "# noise\n", ""))
+    assert (await score(FIRST, sandbox, *said)).total == 1.0
+    assert (await score(FIRST, sandbox, noisy)).total < 1.0
+    assert TASK.delivered(after(FIRST, *said)).startswith("--- ")
+
+
+async def test_tools_work_on_the_files_as_edited(sandbox: Tools) -> None:
+    coder, reviewer = TASK.agents
+    read, edit, run = coder.every_tool
+    made = call(*FIRST.data["gold"][0])
+
+    def here(state: Transcript, agent: str, *calls: tools.ToolCall) -> tools.ToolContext:
+        return tools.ToolContext(agent, FIRST, sandbox.sandbox, state, calls)
+
+    start = here(after(FIRST), "coder")
+    assert await read.use('{"path": "work.py"}', start) == FIRST.data["files"]["work.py"]
+    assert (await read.use('{"path": "../x"}', start)).startswith("error: there is no file")
+    assert "failed: " in await run.use("{}", start)
+    assert (await edit.use(made.arguments, start)).startswith("replaced at line ")
+    assert await run.use("{}", here(after(FIRST), "coder", made)) == PASSED
+    again = await edit.use(made.arguments, here(after(FIRST), "coder", made))
+    assert "occurs 0 times" in again
+    assert await run.use("{}", here(after(FIRST, TASK.gold(FIRST)["coder"]), "reviewer")) == PASSED
+    assert "failed: " in await run.use("{}", here(after(FIRST), "reviewer", made)), (
+        "it edits nothing"
+    )
+    assert [one.spec.name for one in reviewer.every_tool] == ["read_file", "run_tests"]
+
+
+texts = st.sampled_from(["", "return", "return ", "x", "    ", "def ", "\n"])
+
+
+@given(path=st.sampled_from(["work.py", "tests.py", "x"]), old=texts, new=texts)
+def test_an_edit_replaces_one_piece_or_nothing(path: str, old: str, new: str) -> None:
+    files = FIRST.data["files"]
+    found, said = TREE.edit(files, path, old, new)
+    if said.startswith("error: "):
+        assert found == files
+    else:
+        assert files[path].count(old) == 1
+        assert found[path] == files[path].replace(old, new)
+        assert {**found, path: ""} == {**files, path: ""}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["{", "[]", "{}", '{"path": "work.py", "old": 1, "new": ""}', '{"path": "work.py"}'],
+)
+def test_calls_that_were_refused_edit_nothing(arguments: str) -> None:
+    refused = tools.ToolCall(id="", name="edit_file", arguments=arguments)
+    assert TREE.edited(FIRST.data["files"], [refused]) == FIRST.data["files"]
+
+
+class Coding:
+    """A model that edits as the gold does and runs the tests, and a reviewer that approves."""
+
+    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
+        return [[self._answer(request) for _ in range(n)] for request in requests]
+
+    def _answer(self, request: Request) -> Completion:
+        gold, done = TASK.gold(request.problem), sum(bool(m.calls) for m in request.messages)
+        if request.agent == "reviewer":
+            return Completion(text="LGTM", model="m")
+        run = tools.ToolCall(id="r", name="run_tests", arguments="{}")
+        calls = (*tools.calls_of(gold["coder"]), run)
+        if done < len(calls):
+            return Completion(text="", model="m", calls=(calls[done],))
+        parts = "## coder\ndone\n## reviewer\nLGTM" if request.agent == ALONE else "done"
+        return Completion(text=parts, model="m")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arranged", [None, Concat(TASK), Fixed(TASK, ["", ""])])
+async def test_a_model_that_repairs_earns_all_in_every_arrangement(
+    arranged: Any, tmp_path: Path, sandbox: Tools
+) -> None:
+    task = arranged or TASK
+    toolbox = Toolbox(task.agents, sandbox.sandbox, Journal(tmp_path / "journal.jsonl"), [])
+    policy, rate = WithTools(Coding(), toolbox), task_rater(task, sandbox)
+    rollout = Rollout(task, team(task), policy, rate, Chains(1))
+    (leaf,) = (await rollout.play(TASK.problems("test")[-1], 0)).leaves
+    assert leaf.total == 1.0
+    assert leaf.trajectory.turns[0].completion.steps[-1].results == (PASSED,)
+
+
+@pytest.mark.slow
+def test_a_run_of_the_fake_model(tmp_path: Path) -> None:
+    asked = resolve([], ["task=repair", "provider.name=fake", "episodes=2"], {})
+    run = orchestry.train(asked, tmp_path / "run")
+    turns = [turn for one in run.episodes for node in one.nodes for turn in node.turns]
+    assert any(turn.completion.steps for turn in turns)

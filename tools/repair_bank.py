@@ -1,0 +1,256 @@
+"""tasks/repair/problems.jsonl, from generated problems whose code gets a slip.
+
+    python -m tools.repair_bank [--check]
+
+Writes the file, or with `--check` says whether it is what its source gives. Each slip was run: some
+hidden tests fail with it, some tests that agents see fail, and nothing takes long.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import difflib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from orchestry import (
+    Call,
+    Limits,
+    Problem,
+    Split,
+    compare,
+    generated,
+    show_call,
+    show_value,
+    tools,
+)
+from orchestry.core.types import SPLITS, Sandbox
+from orchestry.sandbox import open_sandbox
+from orchestry.task.registry import load_task
+
+BANK = Path(__file__).resolve().parent.parent / "tasks" / "repair" / "problems.jsonl"
+PER_GRADE: Mapping[Split, int] = {"train": 12, "dev": 4, "test": 6}
+GRADES = (1, 2, 3, 4)
+SEEN = 3
+"""Tests that agents see; all others are hidden."""
+LEAST_FAILED = 0.25
+"""Share of the hidden tests that a slip makes fail, at least."""
+PART_TESTS = 6
+Files = dict[str, str]
+
+_home = type(load_task("repair")).__module__.rpartition(".")[0]
+TREE = import_module(f"{_home}.tree")
+_review = type(load_task("code_review")).__module__.rpartition(".")[0]
+FLAWS = import_module(f"{_review}.flaws")
+
+
+async def rendered() -> str:
+    """The file as its source gives it."""
+    async with open_sandbox(Limits(wall_s=3.0)) as sandbox:
+        records = [
+            record
+            for split in SPLITS
+            for grade in GRADES
+            for record in await _of(sandbox, split, grade)
+        ]
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+async def _of(sandbox: Sandbox, split: Split, grade: int) -> list[dict[str, Any]]:
+    """The problems of one grade; each of another family than those before it."""
+    found, families = list[dict[str, Any]](), set[str]()
+    for problem in generated.problems(split, size=400, helpers=1):
+        family = problem.data["gold_main"].partition("\n")[2]
+        if len(found) == PER_GRADE[split]:
+            break
+        if family in families or _hash(problem.id) % len(GRADES) != grade - 1:
+            continue
+        record = await _record(sandbox, problem, grade)
+        if record is not None:
+            families.add(family)
+            found.append(record)
+    return found
+
+
+def _hash(text: str) -> int:
+    """The same in every process."""
+    return sum(place * ord(letter) for place, letter in enumerate(text, start=1))
+
+
+def _layout(problem: Problem, grade: int) -> tuple[Files, list[str]]:
+    """The sound files, and in which of them slips are made. Grade 1 is one function, 2 a file of
+    two, 3 two files with a slip in the helper's, 4 a slip in each."""
+    data = problem.data
+    main = _documented(data["gold_main"], problem.prompt)
+    part = _documented(data["gold_aux"], data["aux_goal"])
+    if grade == 1:
+        whole = _documented(data["reference"], problem.prompt)
+        return {"work.py": whole}, ["work.py"]
+    if grade == 2:
+        return {"work.py": _laid_out(f"{part}{main}")}, ["work.py"]
+    files = {"parts.py": part, "work.py": _laid_out(f"from parts import aux\n{main}")}
+    return files, ["parts.py"] if grade == 3 else ["parts.py", "work.py"]
+
+
+def _documented(code: str, says: str) -> str:
+    """The function with a docstring, in the layout of its syntax tree."""
+    tree = ast.parse(code)
+    function = tree.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    function.body.insert(0, ast.Expr(ast.Constant(says)))
+    return ast.unparse(tree) + "\n"
+
+
+def _laid_out(code: str) -> str:
+    """As a slipped file is, so that nothing but the slip tells them apart."""
+    return ast.unparse(ast.parse(code)) + "\n"
+
+
+async def _record(sandbox: Sandbox, problem: Problem, grade: int) -> dict[str, Any] | None:
+    """The problem with slips; None if no slip is fit."""
+    sound, places = _layout(problem, grade)
+    tests = [["work", problem.data["entry_point"], *one] for one in problem.data["tests"]]
+    tests += _tests_of_part(problem, "work" if grade == 2 else "parts") if grade > 1 else []
+    for broken in _broken(sound, places, problem.id):
+        wrong = await _failing(sandbox, broken, tests)
+        calls = [place for place, one in enumerate(tests) if one[1] == problem.data["entry_point"]]
+        own = [place for place in wrong if place in calls]
+        if not own:
+            continue
+        seen = [own[0], *[place for place in calls if place != own[0]][: SEEN - 1]]
+        hidden = [one for place, one in enumerate(tests) if place not in seen]
+        failed = sum(place not in seen for place in wrong)
+        if failed < LEAST_FAILED * len(hidden):
+            continue
+        edits = _edits(broken, sound)
+        if edits is None:
+            continue
+        visible = [tests[place] for place in sorted(seen)]
+        files = {**broken, TREE.TESTS: _tests_file(visible)}
+        gold = TREE.edited(files, [_call(one) for one in edits])
+        assert {path: gold[path] for path in sound} == sound
+        return {
+            "id": f"{problem.id}_{grade}",
+            "prompt": await _prompt(sandbox, broken, tests[own[0]]),
+            "split": problem.split,
+            "data": {
+                "grade": grade,
+                "files": files,
+                "tests": hidden,
+                "passed": len(hidden) - failed,
+                "gold": edits,
+                "changed": TREE.changed(files, gold),
+            },
+        }
+    return None
+
+
+def _call(edit: Sequence[str]) -> Any:
+    given = dict(zip(("path", "old", "new"), edit, strict=True))
+    return tools.ToolCall(id="", name=TREE.EDIT, arguments=json.dumps(given))
+
+
+def _tests_of_part(problem: Problem, module: str) -> list[list[Any]]:
+    """What the helper's gold gives for items of the main function's tests."""
+    scope: dict[str, Any] = {}
+    exec(problem.data["gold_aux"], scope)  # our own text
+    found = dict[str, list[Any]]()
+    for args, _ in problem.data["tests"]:
+        for item in args[0] if isinstance(args[0], list) else [args[0]]:
+            with suppress(Exception):  # some parts know no answer for some items
+                found[repr(item)] = [module, "aux", [item], scope["aux"](item)]
+    return list(found.values())[:PART_TESTS]
+
+
+def _broken(sound: Files, places: Sequence[str], seed: str) -> Iterator[Files]:
+    """The files with one slip in each of the places."""
+    slips = {path: FLAWS.flaws(_bare(sound[path]), seed, 12) for path in places}
+    for turn in range(min(map(len, slips.values()))):
+        yield {
+            path: _with_docs(sound[path], slips[path][turn]) if path in slips else text
+            for path, text in sound.items()
+        }
+
+
+def _bare(code: str) -> str:
+    """Without docstrings, in which a slip would be none."""
+    tree = ast.parse(code)
+    for function in tree.body:
+        if isinstance(function, ast.FunctionDef):
+            function.body = function.body[1:]
+    return ast.unparse(tree)
+
+
+def _with_docs(sound: str, slipped: str) -> str:
+    """The slipped code with the sound one's docstrings."""
+    docs = [one.body[0] for one in ast.parse(sound).body if isinstance(one, ast.FunctionDef)]
+    tree = ast.parse(slipped)
+    functions = [one for one in tree.body if isinstance(one, ast.FunctionDef)]
+    for function, doc in zip(functions, docs, strict=True):
+        function.body.insert(0, doc)
+    return ast.unparse(tree) + "\n"
+
+
+async def _failing(sandbox: Sandbox, files: Files, tests: Sequence[Any]) -> list[int]:
+    """The places of the tests that fail."""
+    calls = [Call((module, name, args)) for module, name, args, _ in tests]
+    results = await sandbox.run(TREE.program(files), "run", calls)
+    if any(one.verdict not in ("value", "error") for one in results):
+        return []
+    return [
+        place
+        for place, (one, test) in enumerate(zip(results, tests, strict=True))
+        if one.verdict != "value" or not compare(test[3], one.value)
+    ]
+
+
+def _edits(broken: Files, sound: Files) -> list[list[str]] | None:
+    """The least pieces of whole lines that turn one into the other; None if a piece is not alone in
+    its file."""
+    found = list[list[str]]()
+    for path, text in broken.items():
+        old, new = text.splitlines(keepends=True), sound[path].splitlines(keepends=True)
+        for kind, a, b, c, d in difflib.SequenceMatcher(
+            None, old, new, autojunk=False
+        ).get_opcodes():
+            if kind == "equal":
+                continue
+            while text.count("".join(old[a:b])) != 1 and a > 0:
+                a, c = a - 1, c - 1
+            if text.count("".join(old[a:b])) != 1:
+                return None
+            found.append([path, "".join(old[a:b]), "".join(new[c:d])])
+    return found
+
+
+def _tests_file(tests: Sequence[Any]) -> str:
+    """The tests that agents see."""
+    name = tests[0][1]
+    shown = [
+        f"def test_{number}():\n    assert {show_call(name, args)} == {expected!r}\n"
+        for number, (_, _, args, expected) in enumerate(tests, start=1)
+    ]
+    return "\n\n".join([f"from work import {name}\n", *shown])
+
+
+async def _prompt(sandbox: Sandbox, files: Files, test: Any) -> str:
+    """The report of one failure, as a user would write it."""
+    module, name, args, expected = test
+    (found,) = await sandbox.run(TREE.program(files), "run", [Call((module, name, args))])
+    does = (
+        f"returns {show_value(found.value)}" if found.verdict == "value" else f"raises {found.why}"
+    )
+    return f"{show_call(name, args)} {does}, and should return {show_value(expected)}."
+
+
+if __name__ == "__main__":
+    text = asyncio.run(rendered())
+    if "--check" in sys.argv:
+        sys.exit(0 if BANK.read_text() == text else f"{BANK.name} is stale: write it again")
+    print(f"{BANK.write_text(text)} characters in {BANK.name}")
