@@ -12,6 +12,7 @@ import ast
 import asyncio
 import difflib
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -244,9 +245,16 @@ async def _prompt(sandbox: Sandbox, files: Files, test: Any) -> str:
     module, name, args, expected = test
     (found,) = await sandbox.run(TREE.program(files), "run", [Call((module, name, args))])
     does = (
-        f"returns {show_value(found.value)}" if found.verdict == "value" else f"raises {found.why}"
+        f"returns {show_value(found.value)}"
+        if found.verdict == "value"
+        else f"raises {_why(found.why)}"
     )
     return f"{show_call(name, args)} {does}, and should return {show_value(expected)}."
+
+
+def _why(raised: str) -> str:
+    """Without the line, which is of the code around the files."""
+    return re.sub(r" \(line \d+\)$", "", raised)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -50,10 +51,9 @@ async def run_tests(here: tools.ToolContext) -> str:
         names = test_names(files)
     except (SyntaxError, ValueError) as error:
         return f"error: {TESTS} is no Python: {error}"
-    calls = [Call(("tests", name, [])) for name in names]
-    results = await here.sandbox.run(program(files), "run", calls)
+    results = await here.sandbox.run(program(files), "tried", [Call((name,)) for name in names])
     lines = [
-        f"{name}: {'passed' if one.verdict == 'value' else f'failed: {one.why}'}"
+        f"{name}: {one.value if one.verdict == 'value' else f'failed: {one.why}'}"
         for name, one in zip(names, results, strict=True)
     ]
     return "\n".join(lines) or f"{TESTS} has no tests"
@@ -167,7 +167,8 @@ async def _hidden(problem: Problem, files: Files, tools: Tools) -> tuple[int, li
     for (_, name, args, expected), result in zip(tests, results, strict=True):
         if result.verdict == "value" and compare(expected, result.value):
             continue
-        found = show_value(result.value) if result.verdict == "value" else shorten(result.why)
+        why = shorten(re.sub(r" \(line \d+\)$", "", result.why))  # of `run`, not of a file
+        found = show_value(result.value) if result.verdict == "value" else why
         failures.append(f"{show_call(name, args)}: {found}, expected {show_value(expected)}.")
     return len(tests) - len(failures), failures
 

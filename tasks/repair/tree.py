@@ -18,6 +18,7 @@ MOST_CHARS = 20_000
 
 _PROGRAM = """\
 import sys
+import traceback
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -39,11 +40,29 @@ sys.meta_path.insert(0, Files())
 
 def run(module, name, args):
     return getattr(import_module(module), name)(*args)
+
+
+def tried(name):
+    try:
+        run("tests", name, ())
+    except Exception as error:
+        places = [shown(one) for one in traceback.extract_tb(error.__traceback__)]
+        said = traceback.format_exception_only(error)[-1].strip()
+        return "failed: " + "; ".join([said, *filter(None, places)])
+    return "passed"
+
+
+def shown(frame):
+    if frame.filename not in FILES:
+        return ""
+    line = FILES[frame.filename].splitlines()[frame.lineno - 1].strip()
+    return f"{{frame.filename}}, line {{frame.lineno}}: {{line}}"
 """
 
 
 def program(files: Files) -> str:
-    """Code whose `run(module, name, args)` calls a function of the files."""
+    """Code whose `run(module, name, args)` calls a function of the files, and whose `tried(name)`
+    says how one of its tests ended."""
     return _PROGRAM.format(files=dict(files))
 
 
