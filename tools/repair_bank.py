@@ -42,6 +42,8 @@ SEEN = 3
 """Tests that agents see; all others are hidden."""
 LEAST_FAILED = 0.25
 """Share of the hidden tests that a slip makes fail, at least."""
+MOST_LAZY = 0.6
+"""Share of the hidden tests that may pass where a function returns a constant, at most."""
 PART_TESTS = 6
 Files = dict[str, str]
 
@@ -116,40 +118,69 @@ def _laid_out(code: str) -> str:
 async def _record(sandbox: Sandbox, problem: Problem, grade: int) -> dict[str, Any] | None:
     """The problem with slips; None if no slip is fit."""
     sound, places = _layout(problem, grade)
-    tests = [["work", problem.data["entry_point"], *one] for one in problem.data["tests"]]
+    name = problem.data["entry_point"]
+    tests = [["work", name, *one] for one in problem.data["tests"]]
     tests += _tests_of_part(problem, "work" if grade == 2 else "parts") if grade > 1 else []
     for broken in _broken(sound, places, problem.id):
-        wrong = await _failing(sandbox, broken, tests)
-        calls = [place for place, one in enumerate(tests) if one[1] == problem.data["entry_point"]]
-        own = [place for place in wrong if place in calls]
-        if not own:
+        alone = [{**sound, path: broken[path]} for path in places] if len(places) > 1 else [broken]
+        wrong = [await _failing(sandbox, files, tests) for files in alone]
+        seen = _seen([[place for place in one if tests[place][1] == name] for one in wrong], tests)
+        if seen is None or (edits := _edits(broken, sound)) is None:
             continue
-        seen = [own[0], *[place for place in calls if place != own[0]][: SEEN - 1]]
         hidden = [one for place, one in enumerate(tests) if place not in seen]
-        failed = sum(place not in seen for place in wrong)
-        if failed < LEAST_FAILED * len(hidden):
-            continue
-        edits = _edits(broken, sound)
-        if edits is None:
+        least = min(len({*one} - seen) for one in wrong)
+        fails = await _failing(sandbox, broken, tests)
+        known = len(hidden) - len({*fails} - seen)
+        floor = max(known, await _lazy(sandbox, broken, hidden))
+        if (
+            least < LEAST_FAILED * len(hidden)
+            or not seen & {*fails}
+            or floor > MOST_LAZY * len(hidden)
+        ):
             continue
         visible = [tests[place] for place in sorted(seen)]
         files = {**broken, TREE.TESTS: _tests_file(visible)}
         gold = TREE.edited(files, [_call(one) for one in edits])
         assert {path: gold[path] for path in sound} == sound
+        shown = min(seen & {*fails})
         return {
             "id": f"{problem.id}_{grade}",
-            "prompt": await _prompt(sandbox, broken, tests[own[0]]),
+            "prompt": await _prompt(sandbox, broken, tests[shown]),
             "split": problem.split,
             "data": {
                 "grade": grade,
                 "files": files,
                 "tests": hidden,
-                "passed": len(hidden) - failed,
+                "passed": known,
+                "floor": floor,
                 "gold": edits,
                 "changed": TREE.changed(files, gold),
             },
         }
     return None
+
+
+def _seen(wrong: Sequence[Sequence[int]], tests: Sequence[Any]) -> set[int] | None:
+    """The tests that agents see: one that each slip makes fail, and others of the same function.
+    None if a slip makes none fail."""
+    if not all(wrong):
+        return None
+    found = {one[0] for one in wrong}
+    name = tests[wrong[0][0]][1]
+    others = [place for place, one in enumerate(tests) if one[1] == name and place not in found]
+    return found | {*others[: SEEN - len(found)]}
+
+
+async def _lazy(sandbox: Sandbox, files: Files, hidden: Sequence[Any]) -> int:
+    """The most hidden tests that pass if one function is replaced by a constant."""
+    most = 0
+    for module, name in dict.fromkeys((one[0], one[1]) for one in hidden):
+        values = [True, False, None, *(one[3] for one in hidden if one[1] == name)]
+        for value in dict.fromkeys(map(repr, values)):
+            path = f"{module}.py"
+            lazy = {**files, path: f"{files[path]}\n{name} = lambda *a: {value}\n"}
+            most = max(most, len(hidden) - len(await _failing(sandbox, lazy, hidden)))
+    return most
 
 
 def _call(edit: Sequence[str]) -> Any:

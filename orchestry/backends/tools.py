@@ -9,6 +9,7 @@ so.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -149,9 +150,10 @@ class _Asked:
 
     @property
     def key(self) -> str:
-        """With the call itself: weights that are drawn from again may say something else to the
-        same request."""
-        said = text_digest(f"{self.call.name} {self.call.arguments}")[:12]
+        """With all that the result may depend on: the calls themselves, since weights that are
+        drawn from again may say something else to the same request, and the way to the state."""
+        calls = [[one.name, one.arguments] for one in (*self.before, self.call)]
+        said = text_digest(f"{self.request.path} {json.dumps(calls)}")[:16]
         return f"{request_digest(self.request)}.{len(self.before)}-{said}"
 
 

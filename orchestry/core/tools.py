@@ -63,18 +63,23 @@ class ToolCall(Frozen):
     @property
     def given(self) -> dict[str, Any]:
         """The arguments as an object, which a model must be shown; {} where it wrote no object."""
-        try:
-            found = json.loads(self.arguments)
-            text = json.dumps(found, ensure_ascii=False, allow_nan=False)
-        except (ValueError, RecursionError):
-            return {}
-        return json.loads(utf8(text)) if isinstance(found, dict) else {}
+        return _object(self.arguments) or {}
 
     @property
     def clean(self) -> ToolCall:
         """As valid Unicode, so that every file can store it."""
         fields = {name: utf8(value) for name, value in self}
         return self if fields == dict(self) else ToolCall(**fields)
+
+
+def _object(arguments: str) -> dict[str, Any] | None:
+    """A call's arguments; None if they are no JSON object that can be written again."""
+    try:
+        found = json.loads(arguments.strip() or "{}")
+        text = json.dumps(found, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
+    return json.loads(utf8(text)) if isinstance(found, dict) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +99,27 @@ class ToolContext:
 
 class Said(str):
     """An agent's action: its text, with the calls that it made before it. A task whose state
-    depends on calls reads them in `step`."""
+    depends on calls reads them in `step`. Equal ones have equal text and calls, whatever ids a
+    vendor gave these."""
 
-    calls: tuple[ToolCall, ...]
+    _calls: tuple[ToolCall, ...]
 
     def __new__(cls, text: str, calls: Sequence[ToolCall] = ()) -> Said:
         made = super().__new__(cls, text)
-        made.calls = tuple(calls)
+        made._calls = tuple(calls)
         return made
 
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """What was called, in order."""
+        return self._calls
+
     def __eq__(self, other: object) -> bool:
-        return str.__eq__(self, other) is True and self.calls == calls_of(other)
+        mine, others = ([(c.name, c.arguments) for c in calls_of(one)] for one in (self, other))
+        return str.__eq__(self, other) is True and mine == others
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     def __hash__(self) -> int:
         return str.__hash__(self)
@@ -134,8 +149,10 @@ class Tool:
 
         Raises SandboxError if the sandbox itself fails, which is no fault of the call.
         """
+        if (asked := _object(arguments)) is None:
+            return f"error: wrong arguments of {self.spec.name}: they are no JSON object"
         try:
-            given = self._arguments.validate_json(arguments.strip() or "{}")
+            given = self._arguments.validate_json(json.dumps(asked))
         except Exception as error:  # a validator of the user's may raise anything
             return _cut(f"error: wrong arguments of {self.spec.name}: {reason(error)}")
         if self._context is not None:

@@ -39,6 +39,9 @@ Source = Literal["leaf", "judge", "task"]
 Purpose = Literal["act", "judge", "credit", "distil", "trial", "dev"]
 """What a call is for: a turn of an episode, a judgement, a replay for credit, behaviours from
 episodes, a trial of behaviours, a dev problem."""
+TOLD_CHARS = 300
+"""Of a call's arguments and of its result, for whoever judges a move."""
+_CALLED = "[called"
 MAX_CHARS = 200_000
 """Longer answers are cut, about 50,000 tokens of English text."""
 StateT = TypeVar("StateT")
@@ -155,6 +158,8 @@ class Request(Frozen):
     """For the tools that are called; no model sees it, and no cache key or file includes it."""
     state: Any = Field(None, exclude=True)
     """The task's state, also for them alone."""
+    path: str = Field("", exclude=True)
+    """Digest of the answers that led to the state."""
     rank: int = Field(0, exclude=True)
     """The episode's number: lower ones are served first when money or slots are short. It is not
     part of the request, so no cache key or file includes it."""
@@ -204,8 +209,9 @@ class Completion(Frozen):
 
     @property
     def told(self) -> str:
-        """The text, after the calls that led to it and their results, for whoever judges them."""
-        return "\n".join((*(step.told for step in self.steps), self.text))
+        """The text, and below it the calls that led to it with their results, cut, for whoever
+        judges them. No text can look like a call."""
+        return "\n".join((_unmarked(self.text), *(step.told for step in self.steps)))
 
 
 class Step(Frozen):
@@ -232,8 +238,14 @@ class Step(Frozen):
     def told(self) -> str:
         """As text, a line per call."""
         pairs = zip(self.said.calls, self.results, strict=True)
-        calls = [f"[called {one.name} {one.arguments}: {text}]" for one, text in pairs]
-        return "\n".join([self.said.text, *calls] if self.said.text.strip() else calls)
+        cut = [
+            [_unmarked(text[:TOLD_CHARS]) for text in (c.name, c.arguments, r)] for c, r in pairs
+        ]
+        return "\n".join(f"{_CALLED} {name} {given}: {result}]" for name, given, result in cut)
+
+
+def _unmarked(text: str) -> str:
+    return text.replace(_CALLED, "[ called")
 
 
 def completed(action: str, model: str) -> Completion:

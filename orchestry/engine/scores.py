@@ -52,7 +52,7 @@ class Faults:
         lines = traceback.format_exception(fault.__cause__ or fault)
         if node.turns:
             last = node.turns[-1]
-            lines.append(f"\n{last.agent} had answered:\n{last.completion.text}\n")
+            lines.append(f"\n{last.agent} had answered:\n{last.completion.told}\n")
         self.store.write(KEPT, "".join(map(_clean, [f"{fault}\n\n", *lines])))
         self.warn(
             _clean(
@@ -150,5 +150,9 @@ def state_key(node: Trajectory[Any]) -> str:
     path."""
     digest = blake2b(f"{node.problem.id}\n{node.seed}\n{node.id}".encode(), digest_size=16)
     for turn in node.turns:
-        digest.update(f"\x1e{turn.agent}\x1f{turn.completion.told}".encode())
+        digest.update(f"\x1e{turn.agent}\x1f{turn.completion.text}".encode())
+        for step in turn.completion.steps:
+            digest.update(
+                step.model_dump_json(include={"said": {"calls"}, "results": True}).encode()
+            )
     return digest.hexdigest()

@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any, Generic
 
 from orchestry.core.concurrency import together
+from orchestry.core.digests import text_digest
 from orchestry.core.errors import TaskFault
 from orchestry.core.seeds import derive
 from orchestry.core.thoughts import kind_of
@@ -374,6 +375,7 @@ class Rollout(Generic[StateT]):
             tools=() if kind_of(observation) else member.tools,
             problem=node.problem,
             state=unwrapped(state),
+            path=_path(node) if member.tools else "",
             seed=derive(self.seeds.get(agent, node.seed), node.id, agent)
             if play_seed is None
             else derive(play_seed, len(node.turns), agent),
@@ -393,6 +395,12 @@ def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
         return await together(one(node) for node in nodes)
 
     return rate
+
+
+def _path(node: Trajectory[Any]) -> str:
+    """A digest of all answers and calls that led to a state."""
+    said = [(turn.agent, turn.completion.text, turn.completion.steps) for turn in node.turns]
+    return text_digest(repr(said))
 
 
 def _whole_plays(tree: Tree[Any]) -> Group:

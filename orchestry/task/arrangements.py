@@ -115,11 +115,16 @@ class Wrapped(BaseTask[Gathered]):
 
 
 def _played(task: BaseTask[Any], state: Gathered, answers: Mapping[str, str]) -> Gathered:
-    """The task's state after each agent gave its one answer at all its turns.
+    """The task's state after each agent gave its one answer at all its turns; what it called was
+    called once. Raises as Play does."""
+    left = dict(answers)
 
-    Raises as Play does.
-    """
-    play = Play(task, state.problem, state.inner, lambda agent: answers.get(agent, ""))
+    def said(agent: str) -> str:
+        text = left.get(agent, "")
+        left[agent] = str(text)
+        return text
+
+    play = Play(task, state.problem, state.inner, said)
     for _ in play:
         pass
     return replace(state, inner=play.state)
@@ -174,6 +179,14 @@ class Sequential(Wrapped):
 
 class Discussion(Wrapped):
     """Two simultaneous stages: drafts, which all agents read, then the answers for the task."""
+
+    def __init__(self, task: BaseTask[Any]) -> None:
+        super().__init__(task)
+        if able := [spec.role for spec in task.agents if spec.tools]:
+            raise ConfigError(
+                f"baseline discussion plays drafts, and what agents with tools ({', '.join(able)}) "
+                "call for a draft is done already: choose another baseline"
+            )
 
     def to_act(self, state: Gathered) -> tuple[str, ...]:
         return () if self.over(state) else _roles(self.agents)

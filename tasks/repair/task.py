@@ -36,7 +36,9 @@ _SAID_CHARS = 1200
 def read_file(path: str, here: tools.ToolContext) -> str:
     """Returns a file's text."""
     files = _now(here)
-    return files.get(path) or f"error: there is no file '{path}', only {', '.join(files)}"
+    if path not in files:
+        return f"error: there is no file '{path}', only {', '.join(files)}"
+    return files[path]
 
 
 def edit_file(path: str, old: str, new: str, here: tools.ToolContext) -> str:
@@ -95,7 +97,7 @@ class Repair(TeamTask):
 
     def to_act(self, state: Transcript) -> tuple[str, ...]:
         turn = len(state.said)
-        approved = state.last("reviewer").strip().startswith(APPROVED)
+        approved = re.fullmatch(rf"\W*{APPROVED}\W*", state.last("reviewer"))
         return () if turn > 2 or approved else (("coder", "reviewer", "coder")[turn],)
 
     def observe(self, state: Transcript, agent: str) -> str:
@@ -113,17 +115,17 @@ class Repair(TeamTask):
         before, after = state.problem.data["files"], tree(state)
         passed, failures = await _hidden(state.problem, after, tools)
         known, whole = state.problem.data["passed"], len(state.problem.data["tests"])
-        repaired = max(0.0, (passed - known) / (whole - known))
-        lines, fewest = changed(before, after), state.problem.data["changed"]
+        floor, size = state.problem.data["floor"], changed(before, after)
+        repaired = max(0.0, (passed - floor) / (whole - floor))
         tags = {
             "solved": passed == whole,
             "worse": passed < known,
-            "edited": bool(lines),
+            "edited": after != before,
             "edited_tests": after[TESTS] != before[TESTS],
         }
         return self.score(
             repaired=repaired,
-            small=repaired * min(1.0, fewest / lines) if lines else 0.0,
+            small=repaired * min(1.0, state.problem.data["changed"] / size) if size else 0.0,
             feedback=" ".join(
                 [f"{passed} of {whole} hidden tests pass, {known} before.", *failures[:_SHOWN]]
             ),

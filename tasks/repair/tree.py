@@ -55,7 +55,7 @@ def tried(name):
 def shown(frame):
     if frame.filename not in FILES:
         return ""
-    line = FILES[frame.filename].splitlines()[frame.lineno - 1].strip()
+    line = FILES[frame.filename].split("\\n")[frame.lineno - 1].strip()
     return f"{{frame.filename}}, line {{frame.lineno}}: {{line}}"
 """
 
@@ -67,12 +67,13 @@ def program(files: Files) -> str:
 
 
 def edit(files: Files, path: str, old: str, new: str) -> tuple[Files, str]:
-    """The files after one replacement, and what became of it. `old` must occur exactly once."""
+    """The files after one replacement, and what became of it. `old` must occur exactly once;
+    '' does so in an empty file."""
     if path not in files:
         return files, f"error: there is no file '{path}', only {', '.join(files)}"
-    count = files[path].count(old) if old else 0
+    count = files[path].count(old) if old else not files[path]
     if count != 1:
-        return files, f"error: the old text occurs {count} times in {path}, and must occur once"
+        return files, f"error: the old text occurs {count:d} times in {path}, and must occur once"
     text = files[path].replace(old, new)
     if len(text) > MOST_CHARS:
         return files, f"error: {path} would have more than {MOST_CHARS:,} characters"
@@ -94,15 +95,19 @@ def diff(before: Files, after: Files) -> str:
     """The change as a unified diff; '' for none."""
     found = list[str]()
     for path, text in before.items():
-        lines = text.splitlines(), after[path].splitlines()
+        lines = text.split("\n"), after[path].split("\n")
         found += difflib.unified_diff(*lines, path, path, lineterm="", n=2)
     return "\n".join(found)
 
 
 def changed(before: Files, after: Files) -> int:
-    """Lines that were taken out or put in."""
-    marked = diff(before, after).splitlines()
-    return sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in marked)
+    """The characters of the lines that were taken out or put in, line ends included."""
+    size = 0
+    for path, text in before.items():
+        old, new = text.split("\n"), after[path].split("\n")
+        for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+            size += 0 if kind == "equal" else sum(len(line) + 1 for line in (*old[a:b], *new[c:d]))
+    return size
 
 
 def test_names(files: Files) -> list[str]:

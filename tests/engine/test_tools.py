@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import orchestry
+from orchestry import tools
 from orchestry.backends.tools import CUT_OFF, LAST, Toolbox, WithTools
 from orchestry.core.concurrency import together
 from orchestry.core.config import RunConfig, resolve
@@ -317,6 +318,22 @@ async def test_a_result_is_that_of_its_own_call_alone(tmp_path: Path) -> None:
 def load_events(folder: Path) -> list[Any]:
     """The events of the first journal in a folder."""
     return list(read(folder / "0" / "journal.jsonl"))
+
+
+async def test_a_result_depends_on_what_was_called_before_and_on_the_way_there(
+    tmp_path: Path,
+) -> None:
+    def seen(here: tools.ToolContext) -> str:
+        """Says where it is."""
+        return f"{here.state} after {len(here.made)}"
+
+    toolbox, request = _visiting(tmp_path, tools.tool(seen, effects=False))
+    first = request.model_copy(update={"state": "here", "path": "1"})
+    second = request.model_copy(update={"state": "there", "path": "2"})
+    once, twice = said("", ("seen", "{}")), said("", ("seen", '{"odd": 1}'), ("seen", "{}"))
+    assert await toolbox.results(first, (), once) == ("here after 0",)
+    assert await toolbox.results(second, (), once) == ("there after 0",)
+    assert (await toolbox.results(first, (), twice))[1] == "here after 1"
 
 
 async def test_secrets_of_the_environment_are_redacted(

@@ -12,19 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import orchestry
 from orchestry import Problem, Score, Tools, Transcript, tools
 from orchestry.backends.tools import Toolbox, WithTools
 from orchestry.core.config import resolve
+from orchestry.core.errors import ConfigError
 from orchestry.core.types import SPLITS, Completion, Limits, Request
 from orchestry.rollout.rollout import Rollout, task_rater
 from orchestry.rollout.schedule import Chains
 from orchestry.sandbox import open_sandbox
 from orchestry.store.journal import Journal
-from orchestry.task.arrangements import ALONE, Concat, Fixed
+from orchestry.task.arrangements import ALONE, Concat, Discussion, Fixed, Sequential
 from orchestry.task.registry import load_task
 from tests.toys import team
 
@@ -67,7 +68,7 @@ async def score(problem: Problem, sandbox: Tools, *said: str) -> Score:
 
 
 def test_the_bank_is_fixed() -> None:
-    assert hashlib.sha256(BANK.read_bytes()).hexdigest()[:16] == "dc57b30a51d8092e"
+    assert hashlib.sha256(BANK.read_bytes()).hexdigest()[:16] == "71e811f6039e40a8"
     assert len(PROBLEMS) == len({one.id for one in PROBLEMS}) == 88
     assert len({(one.split, one.data["grade"]) for one in PROBLEMS}) == 12
 
@@ -88,7 +89,7 @@ async def test_gold_is_whole_and_what_was_broken_fails(sandbox: Tools) -> None:
         assert none.total == 0.0, problem.id
         known, tests = problem.data["passed"], problem.data["tests"]
         assert f"{known} of {len(tests)} hidden tests pass, {known} before." in none.feedback
-        assert known <= 0.75 * len(tests)
+        assert known <= problem.data["floor"] <= 0.6 * len(tests)
 
 
 def test_no_hidden_test_is_shown() -> None:
@@ -113,7 +114,7 @@ def tricks(problem: Problem) -> dict[str, tuple[str, float]]:
         "other tests": (edits(("tests.py", seen, passes)), 0.0),
         "no tests": (edits(("tests.py", seen, "")), 0.0),
         "no code": (edits(("work.py", work, "")), 0.0),
-        "no body": (edits(("work.py", work[start:], "\n    pass\n")), 0.25),
+        "no body": (edits(("work.py", work[start:], "\n    pass\n")), 0.0),
         "left": (edits(("work.py", work, f"import os\nos._exit(0)\n{work}")), 0.0),
         "always equal": (edits(("work.py", work, equal)), 0.0),
         "answers": (
@@ -121,6 +122,17 @@ def tricks(problem: Problem) -> dict[str, tuple[str, float]]:
             0.25,
         ),
     }
+
+
+def lazy(problem: Problem) -> list[tuple[str, float]]:
+    """Each function of the module in turn replaced by a constant."""
+    found = list[tuple[str, float]]()
+    for module, name, _, expected in problem.data["tests"]:
+        text = problem.data["files"][f"{module}.py"]
+        for value in (True, False, None, expected):
+            new = f"{text}\n{name}=lambda*a:{value!r}\n"
+            found.append((edits((f"{module}.py", text, new)), 0.0))
+    return list(dict.fromkeys(found))
 
 
 def _args(shown: str) -> str:
@@ -136,11 +148,47 @@ async def test_tricks_earn_little(sandbox: Tools) -> None:
             assert found.total <= most, (problem.id, trick, found)
 
 
+@pytest.mark.slow
+async def test_constants_earn_nothing(sandbox: Tools) -> None:
+    for problem in PROBLEMS[1::4]:
+        for said, most in lazy(problem):
+            assert (await score(problem, sandbox, said, "LGTM")).total <= most, problem.id
+
+
+@pytest.mark.slow
+async def test_a_module_in_one_long_line_is_no_small_change(sandbox: Tools) -> None:
+    for problem in PROBLEMS[2::8]:
+        work = problem.data["files"]["work.py"]
+        gold = TREE.edited(problem.data["files"], TASK.gold(problem)["coder"].calls)
+        for line in (f"exec({gold['work.py']!r})", f"++0,exec({gold['work.py']!r})"):
+            found = await score(
+                problem, sandbox, edits(("work.py", work, f"{work}\n{line}\n")), "LGTM"
+            )
+            assert "edited" in found.tags
+            assert found.total < 0.9
+
+
+async def test_line_ends_are_changes() -> None:
+    files = FIRST.data["files"]
+    after = {**files, "work.py": files["work.py"].replace("\n", "\r\n")}
+    assert TREE.changed(files, after) > len(files["work.py"])
+    assert TREE.diff(files, after)
+
+
+def test_an_emptied_file_can_be_filled_again() -> None:
+    files = FIRST.data["files"]
+    empty, _ = TREE.edit(files, "work.py", files["work.py"], "")
+    again, said = TREE.edit(empty, "work.py", "", files["work.py"])
+    assert (again, said) == (files, "replaced at line 1 of work.py")
+
+
 def test_who_acts() -> None:
     gold = TASK.gold(FIRST)["coder"]
     assert TASK.to_act(after(FIRST)) == ("coder",)
     assert TASK.to_act(after(FIRST, gold)) == ("reviewer",)
     assert TASK.to_act(after(FIRST, gold, "LGTM.")) == ()
+    assert TASK.to_act(after(FIRST, gold, "**LGTM**\n")) == ()
+    assert TASK.to_act(after(FIRST, gold, "LGTM apart from the loop.")) == ("coder",)
     assert TASK.to_act(after(FIRST, gold, "The loop is wrong.")) == ("coder",)
     assert TASK.to_act(after(FIRST, gold, "The loop is wrong.", "done")) == ()
 
@@ -181,9 +229,10 @@ async def test_tools_work_on_the_files_as_edited(sandbox: Tools) -> None:
     assert [one.spec.name for one in reviewer.every_tool] == ["read_file", "run_tests"]
 
 
-texts = st.sampled_from(["", "return", "return ", "x", "    ", "def ", "\n"])
+texts = st.sampled_from(["", "return", "def aux", "length_over_4_but_capital(w", "test_2", "\n"])
 
 
+@example(path="tests.py", old="test_2", new="")
 @given(path=st.sampled_from(["work.py", "tests.py", "x"]), old=texts, new=texts)
 def test_an_edit_replaces_one_piece_or_nothing(path: str, old: str, new: str) -> None:
     files = FIRST.data["files"]
@@ -214,7 +263,8 @@ class Coding:
     def _answer(self, request: Request) -> Completion:
         gold, done = TASK.gold(request.problem), sum(bool(m.calls) for m in request.messages)
         if request.agent == "reviewer":
-            return Completion(text="LGTM", model="m")
+            told = "LGTM" if "(none)" not in request.messages[-1].content else "Nothing changed."
+            return Completion(text=told, model="m")
         run = tools.ToolCall(id="r", name="run_tests", arguments="{}")
         calls = (*tools.calls_of(gold["coder"]), run)
         if done < len(calls):
@@ -224,7 +274,7 @@ class Coding:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arranged", [None, Concat(TASK), Fixed(TASK, ["", ""])])
+@pytest.mark.parametrize("arranged", [None, Concat(TASK), Sequential(TASK), Fixed(TASK, ["", ""])])
 async def test_a_model_that_repairs_earns_all_in_every_arrangement(
     arranged: Any, tmp_path: Path, sandbox: Tools
 ) -> None:
@@ -235,6 +285,11 @@ async def test_a_model_that_repairs_earns_all_in_every_arrangement(
     (leaf,) = (await rollout.play(TASK.problems("test")[-1], 0)).leaves
     assert leaf.total == 1.0
     assert leaf.trajectory.turns[0].completion.steps[-1].results == (PASSED,)
+
+
+def test_discussion_has_no_place_for_calls_of_drafts() -> None:
+    with pytest.raises(ConfigError, match="baseline discussion plays drafts"):
+        Discussion(TASK)
 
 
 @pytest.mark.slow

@@ -26,6 +26,8 @@ class Side:
     saw: str
     """The last user message of the agent's turn."""
     answered: str
+    told: str
+    """The answer, and the calls of tools that led to it."""
     feedback: str
     """The task's feedback on the whole work, and the judge's on the agent's move."""
     tags: tuple[str, ...]
@@ -80,7 +82,7 @@ def contrasts(
     for winner in winners:
         contrast = _contrast(agent, winner, worst[winner.record.problem])
         if contrast is not None:
-            key = (contrast.problem, contrast.winner.answered, contrast.loser.answered)
+            key = (contrast.problem, contrast.winner.told, contrast.loser.told)
             found.setdefault(key, contrast)
     return tuple(sorted(found.values(), key=lambda contrast: -contrast.gap))
 
@@ -120,7 +122,7 @@ def _contrast(agent: str, winner: _Leaf, loser: _Leaf) -> Contrast | None:
     for good, bad in moves:
         if good is None or bad is None:  # one of the trajectories ended earlier
             return None
-        if good[1].completion.told != bad[1].completion.told:
+        if good[1].completion.action != bad[1].completion.action:
             sides = _side(agent, winner, *good), _side(agent, loser, *bad)
             return Contrast(agent, winner.record.problem, *sides)
     return None
@@ -141,7 +143,8 @@ def _side(agent: str, leaf: _Leaf, node: NodeRecord, turn: Turn) -> Side:
         leaf=leaf.node.id,
         value=leaf.value,
         saw=next((m.content for m in reversed(turn.messages) if m.role == "user"), ""),
-        answered=turn.completion.told,
+        answered=turn.completion.text,
+        told=turn.completion.told,
         feedback="\n".join(said),
         tags=leaf.node.score.tags,
         credit=credit,

@@ -361,7 +361,7 @@ def _pair(number: int, contrast: Contrast, code: str) -> str:
 def _move(name: str, side: Side, code: str, known: str | None = None) -> list[str]:
     """A move and its feedback; also its observation, unless that is `known`."""
     parts = [] if side.saw == known else [_shown(f"{name}: what it saw", side.saw, code)]
-    parts.append(_shown(f"{name}: what it answered", side.answered, code))
+    parts.append(_shown(f"{name}: what it answered", side.told, code))
     said = [side.feedback] if side.feedback else []
     said += [f"tags: {', '.join(side.tags)}"] if side.tags else []
     said += [f"the agent's credit: {side.credit:+.3f}"] if side.credit is not None else []

@@ -40,7 +40,7 @@ LOUD = "Name the exact line of each bug and say how to fix it."
 
 
 def side(answered: str, value: float, saw: str = "Sort xs.", episode: int = 3) -> Side:
-    return Side(episode, "0.1", value, saw, answered, "2 of 3 tests", ("solved",), 0.1)
+    return Side(episode, "0.1", value, saw, answered, answered, "2 of 3 tests", ("solved",), 0.1)
 
 
 PAIR = Contrast("writer", "p1", side("def f(): sort", 0.9), side("def f(): pass", 0.2, episode=4))
