@@ -7,8 +7,8 @@ the warm and the learned team play test problems that nobody has seen, generated
 bank's; the untrained and the warm team also play them as each baseline. What tests ask and what aux
 computes differ between train and test. The untrained team plays once, for all seeds.
 
-    python -m benchmarks.quality.cooperation [--seeds N] [--episodes N] [--golds N] [--test N]
-        [--model NAME] [--folder DIR] [--only SEED] [--write]
+    python -m benchmarks.quality.cooperation [--seeds N] [--first SEED] [--episodes N] [--golds N]
+        [--test N] [--model NAME] [--folder DIR] [--only SEED] [--write]
 
 All lies in --folder, so that a cut-off benchmark goes on where it was; runs that this repository
 keeps (benchmarks/kept) are taken from there. `--only SEED` plays one seed and prints nothing, so
@@ -268,6 +268,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="the first of the seeds")
     parser.add_argument("--episodes", type=int, default=500)
     parser.add_argument("--golds", type=int, default=1000, help="train problems of the warm start")
     parser.add_argument("--test", type=int, default=100, help="generated test problems")
@@ -281,12 +282,13 @@ def main() -> None:
     if args.only is not None:
         bench.play(args.only, TEAMS if args.only == 0 else (WARM, LEARNED))
         return
-    seeds = [bench.play(seed) for seed in range(args.seeds)]
+    seeds = [bench.play(args.first + number) for number in range(args.seeds)]
     body = report(seeds, swaps_of(seeds, bench.bank(GENERATED)))
     print(body)
     if args.write:
-        sizes = f"--seeds {args.seeds} --episodes {args.episodes} --golds {args.golds}"
-        command = f"python -m benchmarks.quality.cooperation {sizes} --test {args.test} --write"
+        seeded = f"--seeds {args.seeds} --first {args.first}"
+        sizes = f"{seeded} --episodes {args.episodes} --golds {args.golds} --test {args.test}"
+        command = f"python -m benchmarks.quality.cooperation {sizes} --write"
         page.write("cooperation", command, f"{body}\n\n{kept.revisions(bench.folder, '*')}")
 
 
