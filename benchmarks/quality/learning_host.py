@@ -97,8 +97,9 @@ async def _optimise(
         store.write("config.yaml", plan.config.to_yaml())
         unsafe = plan.config.allow_unsafe_code
         async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
-            rate = Verdicts(task_rater(task, Tools(sandbox)), store.journal, store.events)
-            async with backend.open(store, task, rate, _note):
+            tools = Tools(sandbox)
+            rate = Verdicts(task_rater(task, tools), store.journal, store.events)
+            async with backend.open(store, task, rate, tools, _note):
                 name, model = backend.provider.name, backend.provider.model
                 store.journal.append(Opened(at=time.time(), provider=name, model=model))
                 policy = Counted(backend.gateway, calls)
