@@ -8,7 +8,7 @@ bank's; the untrained and the warm team also play them as each baseline. What te
 computes differ between train and test. The untrained team plays once, for all seeds.
 
     python -m benchmarks.quality.cooperation [--seeds N] [--first SEED] [--episodes N] [--golds N]
-        [--test N] [--model NAME] [--folder DIR] [--only SEED] [--write]
+        [--test N] [--baselines NAME,...] [--model NAME] [--folder DIR] [--only SEED] [--write]
 
 All lies in --folder, so that a cut-off benchmark goes on where it was; runs that this repository
 keeps (benchmarks/kept) are taken from there. `--only SEED` plays one seed and prints nothing, so
@@ -100,6 +100,7 @@ class Bench:
     episodes: int = 500
     golds: int = 1000
     test: int = 100
+    baselines: tuple[str, ...] = BASELINES
 
     def play(self, seed: int, teams: Sequence[str] = TEAMS) -> Played:
         """Everything of one seed: from the start, or what is missing."""
@@ -109,7 +110,7 @@ class Bench:
             (team, name): self.measure(team, seed, GENERATED, name)
             for team in teams
             if team != LEARNED
-            for name in BASELINES
+            for name in self.baselines
         }
         return Played(seed, run, tests, baselines)
 
@@ -272,12 +273,14 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=500)
     parser.add_argument("--golds", type=int, default=1000, help="train problems of the warm start")
     parser.add_argument("--test", type=int, default=100, help="generated test problems")
+    parser.add_argument("--baselines", default=",".join(BASELINES), metavar="NAME,...")
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-cooperation"))
     parser.add_argument("--only", type=int, metavar="SEED", help="play that seed")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
-    bench = Bench(args.folder.absolute(), args.model, args.episodes, args.golds, args.test)
+    named = tuple(args.baselines.split(","))
+    bench = Bench(args.folder.absolute(), args.model, args.episodes, args.golds, args.test, named)
     kept.restore("cooperation", bench.folder)
     if args.only is not None:
         bench.play(args.only, TEAMS if args.only == 0 else (WARM, LEARNED))
@@ -288,7 +291,8 @@ def main() -> None:
     if args.write:
         seeded = f"--seeds {args.seeds} --first {args.first}"
         sizes = f"{seeded} --episodes {args.episodes} --golds {args.golds} --test {args.test}"
-        command = f"python -m benchmarks.quality.cooperation {sizes} --write"
+        command = f"python -m benchmarks.quality.cooperation {sizes} --baselines {args.baselines}"
+        command += " --write"
         page.write("cooperation", command, f"{body}\n\n{kept.revisions(bench.folder, '*')}")
 
 
