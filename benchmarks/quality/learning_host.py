@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.page import ROOT
 from orchestry.backends.api.backend import ApiBackend
+from orchestry.backends.base import Opening
 from orchestry.core.concurrency import together
 from orchestry.core.config import RunConfig
 from orchestry.core.seeds import derive
@@ -99,7 +100,7 @@ async def _optimise(
         async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
             tools = Tools(sandbox)
             rate = Verdicts(task_rater(task, tools), store.journal, store.events)
-            async with backend.open(store, task, rate, tools, _note):
+            async with backend.open(Opening(store, task, rate, tools, _note)):
                 name, model = backend.provider.name, backend.provider.model
                 store.journal.append(Opened(at=time.time(), provider=name, model=model))
                 policy = Counted(backend.gateway, calls)

@@ -99,12 +99,23 @@ class Ranked:
         return await self.policy.sample([one.model_copy(update=rank) for one in requests], n)
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a backend is opened on."""
+
+    store: Store
+    task: BaseTask[Any]
+    rate: Rate
+    tools: Tools
+    warn: Callable[[str], None]
+
+
 class Backend(ABC):
     """Provider and gateway of one run; see the module."""
 
     gateway: Gateway
     players: Policy
-    """Answers for the agents: the gateway, with their tools if they have some."""
+    """Answers for the agents, with their tools if they have some; each backend sets it."""
     calibration = Calibration()
     """The correction of the judge's numbers by people's ratings."""
     _toolbox: Toolbox | None = None
@@ -232,14 +243,7 @@ class Backend(ABC):
         return self.calibration.slope, self.calibration.intercept
 
     @asynccontextmanager
-    async def open(
-        self,
-        store: Store,
-        task: BaseTask[Any],
-        rate: Rate,
-        tools: Tools,
-        on_warn: Callable[[str], None],
-    ) -> AsyncIterator[None]:
+    async def open(self, on: Opening) -> AsyncIterator[None]:
         """Opens the providers, the gateway with the journal's paid answers, and the agents'
         tools."""
         others = [asked for asked in self._in_use() if asked.provider is not self.provider]
@@ -249,9 +253,9 @@ class Backend(ABC):
                     self.config,
                     self.provider,
                     self.prices,
-                    store.journal,
-                    store.events,
-                    on_warn=on_warn,
+                    on.store.journal,
+                    on.store.events,
+                    on_warn=on.warn,
                     besides=[asked.provider for asked in others],
                 )
             )
@@ -262,11 +266,11 @@ class Backend(ABC):
             for role, asked in self._own.items():
                 self.gateway.route(role, asked.provider, asked.prices)
             providers = [one.provider for one in self._in_use()]
-            self._toolbox = toolbox(task.agents, providers, tools.sandbox, store, self.gateway)
-            self.players = self._with_tools(self.gateway)
-            self._agents, self._judging = task.agents, for_task(self.config.judge, task)
-            self.calibration = _calibration(store)
-            self._calibrations = _calibrations(store)
+            agents, sandbox = on.task.agents, on.tools.sandbox
+            self._toolbox = toolbox(agents, providers, sandbox, on.store, self.gateway)
+            self._agents, self._judging = agents, for_task(self.config.judge, on.task)
+            self.calibration = _calibration(on.store)
+            self._calibrations = _calibrations(on.store)
             yield
 
     @property

@@ -5,12 +5,13 @@ Here the two backends meet, which know nothing of each other.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from orchestry.backends.api.backend import ApiBackend
+from orchestry.backends.base import Opening
 from orchestry.backends.library import read_library, to_yaml
 from orchestry.backends.local.settings import TEMPERATURE
 from orchestry.backends.local.weights import START, TrainedWeights, run_of, team_of
@@ -18,7 +19,7 @@ from orchestry.backends.prompted import KEPT
 from orchestry.core.config import ProviderConfig, RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.resolve import merge
-from orchestry.core.types import Provider, Rate, Tools
+from orchestry.core.types import Provider
 from orchestry.store import journal
 from orchestry.store.run import Run, Store
 from orchestry.task.base import BaseTask
@@ -157,17 +158,10 @@ class TrainedBackend(ApiBackend):
         return to_yaml(library.model_copy(update={"model": self.provider.model}))
 
     @asynccontextmanager
-    async def open(
-        self,
-        store: Store,
-        task: BaseTask[Any],
-        rate: Rate,
-        tools: Tools,
-        on_warn: Callable[[str], None],
-    ) -> AsyncIterator[None]:
+    async def open(self, on: Opening) -> AsyncIterator[None]:
         """See Backend."""
-        self.provider.warn = on_warn
-        async with super().open(store, task, rate, tools, on_warn):
+        self.provider.warn = on.warn
+        async with super().open(on):
             yield
 
     def kept_config(self, store: Store) -> RunConfig:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestry.backends import open_backend
+from orchestry.backends.base import Opening
 from orchestry.backends.teams import as_trained
 from orchestry.core.concurrency import heeding
 from orchestry.core.config import RunConfig, validate
@@ -225,7 +226,7 @@ async def drive(work: Work, ground: Mapping[str, Any] | None = None) -> Orchestr
         work.tools = Tools(sandbox)
         rater = task_rater(plan.task, work.tools)
         rate = Verdicts(rater, store.journal, store.events, work.faults)
-        async with plan.backend.open(store, plan.task, rate, work.tools, work.note):
+        async with plan.backend.open(Opening(store, plan.task, rate, work.tools, work.note)):
             store.journal.append(_opened(plan, ground or {}))
             work.begin(sandbox.level)
             with heeding(work.interrupt):

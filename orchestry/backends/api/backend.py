@@ -6,7 +6,7 @@ agents' system prompts.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,15 @@ from typing import Any
 from orchestry.backends.api.distil import Author
 from orchestry.backends.api.learner import Learner, State
 from orchestry.backends.api.pairs import Arena, Played
-from orchestry.backends.base import NO_KEYS, Backend, PromptChange, Ranked, Update, too_short
+from orchestry.backends.base import (
+    NO_KEYS,
+    Backend,
+    Opening,
+    PromptChange,
+    Ranked,
+    Update,
+    too_short,
+)
 from orchestry.backends.library import (
     IN_RUN,
     Behavior,
@@ -30,7 +38,7 @@ from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import write_atomic
 from orchestry.core.seeds import derive
-from orchestry.core.types import Member, Policy, Problem, Provider, Rate, Tools, Variant
+from orchestry.core.types import Member, Policy, Problem, Provider, Rate, Variant
 from orchestry.models.providers import open_provider, resolve_name
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Chains, Schedule
@@ -115,22 +123,15 @@ class ApiBackend(Backend):
         return len(self.learner.states) - 1 if self.learner else 0
 
     @asynccontextmanager
-    async def open(
-        self,
-        store: Store,
-        task: BaseTask[Any],
-        rate: Rate,
-        tools: Tools,
-        on_warn: Callable[[str], None],
-    ) -> AsyncIterator[None]:
+    async def open(self, on: Opening) -> AsyncIterator[None]:
         """See Backend."""
-        async with super().open(store, task, rate, tools, on_warn):
+        async with super().open(on):
+            self.players = self._with_tools(self.gateway)
             if self.config.behaviors.enabled:
-                learned = [event for event in store.events if isinstance(event, journal.Learned)]
+                learned = [one for one in on.store.events if isinstance(one, journal.Learned)]
                 later = Ranked(self.players, self.config.episodes)  # than all episodes' calls
-                self.learner = self.new_learner(
-                    task, Dev(self, task, later, rate), self._author, learned
-                )
+                arena = Dev(self, on.task, later, on.rate)
+                self.learner = self.new_learner(on.task, arena, self._author, learned)
             yield
 
     def kept_config(self, store: Store) -> RunConfig:

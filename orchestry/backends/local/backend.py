@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from orchestry.backends.base import NO_KEYS, Backend, Evaluation, Update
+from orchestry.backends.base import NO_KEYS, Backend, Evaluation, Opening, Update
 from orchestry.backends.library import IN_RUN, Library, empty_library, read_library, to_yaml
 from orchestry.backends.local.credit import Counterfactuals, counterfactuals
 from orchestry.backends.local.dev import DevEvaluations, dev_problems, empty_updates, leftover
@@ -35,7 +35,7 @@ from orchestry.backends.prompted import KEPT, check_size, for_roles, keep, shown
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
-from orchestry.core.types import Member, Problem, Rate, Tools, Tree
+from orchestry.core.types import Member, Problem, Rate, Tree
 from orchestry.judge.calibration import Calibration, calibration, judged_pairs
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Chains, Schedule, branching
@@ -292,46 +292,37 @@ class LocalBackend(Backend):
         return len(self._samples) - self._samples.count(0)
 
     @asynccontextmanager
-    async def open(
-        self,
-        store: Store,
-        task: BaseTask[Any],
-        rate: Rate,
-        tools: Tools,
-        on_warn: Callable[[str], None],
-    ) -> AsyncIterator[None]:
+    async def open(self, on: Opening) -> AsyncIterator[None]:
         """Loads the weights, and the adapters of the last update.
 
         Episodes since that update are played again, all together, so that every batch is bit for
         bit what it would have been without the stop.
         """
-        learned = [event for event in store.events if isinstance(event, Learned)]
-        self._samples, self._store = [one.state["samples"] for one in learned], store
+        learned = [event for event in on.store.events if isinstance(event, Learned)]
+        self._samples, self._store = [one.state["samples"] for one in learned], on.store
         self._state = learned[-1].state if learned else {}
-        async with super().open(store, task, rate, tools, on_warn):
+        async with super().open(on):
             last = self._last(learned)
-            self._trainer = await asyncio.to_thread(self._load, task, last, on_warn)
+            self._trainer = await asyncio.to_thread(self._load, on.task, last, on.warn)
             try:
-                self._begin(store, task, rate, on_warn)
+                self._begin(on)
                 yield
             finally:
                 self._trainer.close()
 
-    def _begin(
-        self, store: Store, task: BaseTask[Any], rate: Rate, on_warn: Callable[[str], None]
-    ) -> None:
+    def _begin(self, on: Opening) -> None:
         """Facts that are known only after the weights are loaded."""
-        self._keep_start(store)
+        self._keep_start(on.store)
         base = self._trainer.crews[0].base
         self.provider.device, self.provider.sha256 = str(base.device), base.sha256
         self.provider.deterministic &= base.device.type == "cpu"  # a GPU's sums have no fixed order
         self._drawing = Drawing(self._trainer, self.gateway, self._own)
         self._lockstep = Lockstep(self._drawing.draw)
         self.players = self._with_tools(self._lockstep, in_step=True)
-        self._dev.go_on(event for event in store.events if isinstance(event, Evaluated))
-        self._dev_rollout = self._unjudged(task, rate)
+        self._dev.go_on(event for event in on.store.events if isinstance(event, Evaluated))
+        self._dev_rollout = self._unjudged(on.task, on.rate)
         if self.every is not None:
-            self._take_back(self.updates * self.every, on_warn)
+            self._take_back(self.updates * self.every, on.warn)
 
     def _last(self, learned: Sequence[Learned]) -> Path | None:
         """The checkpoint to continue from; raises StoreError if it is damaged."""
