@@ -164,6 +164,17 @@ class Request(Frozen):
     """The episode's number: lower ones are served first when money or slots are short. It is not
     part of the request, so no cache key or file includes it."""
 
+    @property
+    def may_call(self) -> bool:
+        """Whether the answer may be a call."""
+        return bool(self.tools) and not self.must_answer
+
+    @property
+    def schemas(self) -> list[Mapping[str, Any]]:
+        """All schemas that are sent, and billed."""
+        own = [self.response_schema] if self.response_schema is not None else []
+        return [*own, *(one.model_dump() for one in self.tools)]
+
 
 class Tokens(Frozen):
     """Token ids that a policy with open weights saw and drew, and log-probabilities in nats."""

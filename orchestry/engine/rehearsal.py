@@ -127,10 +127,8 @@ class Standin:
 
     def _calls(self, request: Request) -> tuple[ToolCall, ...]:
         """The call of a tool, if the answer is one; a talkative model calls more often."""
-        if not request.tools or request.must_answer:
-            return ()
         often = 1 / (1 + math.exp(-OFTEN - self._level))
-        if self.rng.random() >= often:
+        if not request.may_call or self.rng.random() >= often:
             return ()
         return (ToolCall(id="call", name=request.tools[0].name, arguments="{}"),)
 
@@ -186,8 +184,7 @@ class DrawnResults:
 def _tokens(request: Request) -> int:
     """Tokens of a prompt, by a rule of thumb."""
     sent = sum(len(message.content.encode()) for message in request.messages)
-    schemas = [request.response_schema, *(one.model_dump() for one in request.tools)]
-    sent += sum(len(json.dumps(one)) for one in schemas if one is not None)
+    sent += sum(len(json.dumps(one)) for one in request.schemas)
     return max(1, round(sent / BYTES_PER_TOKEN))
 
 

@@ -128,7 +128,7 @@ class FakeProvider:
         self._fail(digest)
         if started is not None:
             started()
-        if self._script is None and _may_call(request) and rng.random() < CALLS_SHARE:
+        if self._script is None and request.may_call and rng.random() < CALLS_SHARE:
             return self._calling(request, rng)
         text, tokens = self._answer(request, rng)
         stop: Literal["end", "length"] = "end" if tokens < request.max_tokens else "length"
@@ -144,8 +144,7 @@ class FakeProvider:
         """Exactly what is billed: one token per four bytes begun, schema included."""
         size = sum(len(m.content.encode("utf-8")) for m in request.messages)
         size += sum(len(call.arguments.encode()) for m in request.messages for call in m.calls)
-        schemas = [request.response_schema, *(one.model_dump() for one in request.tools)]
-        size += sum(len(json.dumps(one)) for one in schemas if one is not None)
+        size += sum(len(json.dumps(one)) for one in request.schemas)
         return math.ceil(size / _BYTES_PER_TOKEN)
 
     def leads(self, request: Request) -> bool:
@@ -217,10 +216,6 @@ class FakeProvider:
             mu, sigma = math.log(self._config.output_tokens) - SIGMA**2 / 2, SIGMA
         tokens = clip_tokens(rng.lognormvariate(mu, sigma), request.max_tokens)
         return filler(tokens, rng), tokens
-
-
-def _may_call(request: Request) -> bool:
-    return bool(request.tools) and not request.must_answer
 
 
 def _structured(schema: Mapping[str, Any], max_tokens: int, rng: random.Random) -> tuple[str, int]:
