@@ -98,14 +98,12 @@ class Toolbox:
             _Asked(request, tuple(calls[: len(made) + place]), call)
             for place, call in enumerate(said.calls)
         )
-        return tuple(
-            await together(
-                self._result(one) if len(one.before) < most else _refused() for one in asked
-            )
-        )
+        return tuple(await together(self._result(one, most) for one in asked))
 
-    async def _result(self, asked: _Asked) -> str:
+    async def _result(self, asked: _Asked, most: int) -> str:
         """From the journal; else the call is made, once, for all who wait for it."""
+        if len(asked.before) >= most:
+            return TOO_MANY
         key = asked.key
         if key in self._known:
             return self._known[key]
@@ -115,12 +113,12 @@ class Toolbox:
         return await asyncio.shield(self._flying[key])
 
     async def _made(self, key: str, asked: _Asked) -> str:
-        agent, began = asked.request.agent, self._clock()
-        used = Used(key=key, agent=agent, tool=asked.call.name, result=None, at=began)
+        agent, tool = asked.request.agent, asked.call.name
+        used = Used(key=key, agent=agent, tool=tool, result=None, at=self._clock())
         if (known := self._recorded.get(key)) is None:
             text = await self._called(used, asked)
-            result, now = self._redactor.text(utf8(text), len(text)), self._clock()
-            used = used.model_copy(update={"result": result, "at": now, "seconds": now - began})
+            result = self._redactor.text(utf8(text), len(text))
+            used = used.model_copy(update={"result": result, "at": self._clock()})
         else:
             used, result = known, known.result or ""
         self._journal.append(used)
@@ -172,10 +170,6 @@ def toolbox(
     return Toolbox(agents, sandbox, store.journal, store.events, used, gateway.check_door)
 
 
-async def _refused() -> str:
-    return TOO_MANY
-
-
 @dataclass(slots=True)
 class _Move:
     """One agent's move as it goes on."""
@@ -201,9 +195,8 @@ class _Move:
     def next(self, most: int) -> Request:
         """The request that shows all steps so far; `most` calls may be made."""
         shown = [message for step in self.steps for message in step.messages]
-        if (
-            last := len(self.made) >= most
-        ):  # no vendor says so to the model, and weights have only the text
+        last = len(self.made) >= most
+        if last:  # no vendor says so to its model, and weights see text alone
             shown[-1] = shown[-1].model_copy(update={"content": f"{shown[-1].content}\n\n{LAST}"})
         changes = {
             "messages": (*self.request.messages, *shown),

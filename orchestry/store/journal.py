@@ -111,7 +111,6 @@ class Used(Frozen):
     result: str | None
     """What the agent was told; None before the call."""
     at: float
-    seconds: float = 0.0
 
 
 class Scored(Frozen):
