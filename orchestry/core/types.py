@@ -274,6 +274,13 @@ class Turn(Frozen):
     messages: tuple[Message, ...]
     completion: Completion
 
+    @property
+    def mark(self) -> bytes:
+        """The agent, its answer, and its calls with their results, for digests of a path."""
+        called = {"said": {"calls"}, "results": True}
+        steps = (step.model_dump_json(include=called) for step in self.completion.steps)
+        return f"\x1e{self.agent}\x1f{self.completion.text}{''.join(steps)}".encode()
+
 
 class Part(Frozen):
     """One named part of a score."""

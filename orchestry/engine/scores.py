@@ -150,9 +150,5 @@ def state_key(node: Trajectory[Any]) -> str:
     path."""
     digest = blake2b(f"{node.problem.id}\n{node.seed}\n{node.id}".encode(), digest_size=16)
     for turn in node.turns:
-        digest.update(f"\x1e{turn.agent}\x1f{turn.completion.text}".encode())
-        for step in turn.completion.steps:
-            digest.update(
-                step.model_dump_json(include={"said": {"calls"}, "results": True}).encode()
-            )
+        digest.update(turn.mark)
     return digest.hexdigest()

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import product
 from typing import Any, Generic
 
 from orchestry.core.concurrency import together
-from orchestry.core.digests import text_digest
 from orchestry.core.errors import TaskFault
 from orchestry.core.seeds import derive
 from orchestry.core.thoughts import kind_of
@@ -399,8 +399,7 @@ def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:
 
 def _path(node: Trajectory[Any]) -> str:
     """A digest of all answers and calls that led to a state."""
-    said = [(turn.agent, turn.completion.text, turn.completion.steps) for turn in node.turns]
-    return text_digest(repr(said))
+    return blake2b(b"".join(turn.mark for turn in node.turns), digest_size=16).hexdigest()
 
 
 def _whole_plays(tree: Tree[Any]) -> Group:
