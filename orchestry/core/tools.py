@@ -140,8 +140,8 @@ class Tool:
     """Whether a call changes anything outside: then no call is ever made twice, even if the process
     was killed in the middle of it."""
     timeout_s: float
-    _arguments: TypeAdapter[dict[str, Any]] = field(repr=False)
-    _context: str | None = field(repr=False)
+    _arguments: TypeAdapter[dict[str, Any]] = field(repr=False, compare=False)
+    _context: str | None = field(repr=False, compare=False)
     """The parameter that takes the ToolContext."""
 
     async def use(self, arguments: str, context: ToolContext) -> str:
@@ -228,11 +228,12 @@ def as_tools(given: Any) -> tuple[Tool | ToolServer, ...]:
 
 
 def named_once(role: str, given: Sequence[Tool | ToolServer]) -> tuple[Tool, ...]:
-    """An agent's tools, those of servers too. Raises ConfigError if two have one name."""
+    """An agent's tools, those of servers too, each once. Raises ConfigError if two that differ have
+    one name."""
     found = dict[str, Tool]()
     for one in given:
         for each in one.tools if isinstance(one, ToolServer) else (one,):
-            if found.setdefault(each.spec.name, each) is not each:
+            if found.setdefault(each.spec.name, each) != each:
                 raise ConfigError(
                     f"agent {role} has two tools '{each.spec.name}': give one of them another name"
                 )

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from orchestry.core.config import AgentConfig, Arrangement, RunConfig
 from orchestry.core.errors import ConfigError, reason
-from orchestry.core.tools import Said, Tool, calls_of
+from orchestry.core.tools import Said, calls_of, named_once
 from orchestry.core.types import AgentSpec, Problem, Score, Split, Tools
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import Play, evaluated
@@ -218,7 +218,7 @@ class Fixed(Wrapped):
         alone = AgentSpec(
             role=ALONE,
             system_prompt=prompt,
-            tools=_tools(task.agents),
+            tools=named_once(ALONE, [one for spec in task.agents for one in spec.tools]),
             max_calls=sum(spec.max_calls for spec in task.agents if spec.tools) or 1,
         )
         vars(self).update(agents=(alone,), team=team)
@@ -249,18 +249,6 @@ class Fixed(Wrapped):
         if not state.answers or headings(self.team).search(state.by(ALONE)):
             return score
         return score.model_copy(update={"tags": (*score.tags, NO_PARTS)})
-
-
-def _tools(agents: Sequence[AgentSpec]) -> tuple[Tool, ...]:
-    """The tools of all agents, each once. Raises ConfigError for two that share a name."""
-    found = dict[str, Tool]()
-    for one in (one for spec in agents for one in spec.every_tool):
-        if found.setdefault(one.spec.name, one).function is not one.function:
-            raise ConfigError(
-                f"baseline fixed gives one agent the tools of all, and two differ under the name "
-                f"'{one.spec.name}': name one of them otherwise"
-            )
-    return tuple(found.values())
 
 
 def heading(role: str) -> str:

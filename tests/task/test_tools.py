@@ -81,7 +81,7 @@ def test_baseline_fixed_has_the_tools_of_all() -> None:
 
 def test_baseline_fixed_refuses_two_tools_of_one_name() -> None:
     other = tools.tool(double, name="other")
-    with pytest.raises(ConfigError, match="two differ under the name 'other'"):
+    with pytest.raises(ConfigError, match="agent alone has two tools 'other'"):
         Fixed(_duo((tools.tool(add, name="other"),), (other,)), ["a", "b"])
 
 
