@@ -285,7 +285,7 @@ async def _in_thread(function: Callable[..., Any], given: Mapping[str, Any]) -> 
     def work() -> None:
         try:
             found.extend((function(**given), None))
-        except BaseException as error:  # asyncio takes no StopIteration, so it goes by hand
+        except BaseException as error:
             found.extend((None, error))
         with suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(done.set)
@@ -293,15 +293,11 @@ async def _in_thread(function: Callable[..., Any], given: Mapping[str, Any]) -> 
     Thread(target=work, daemon=True).start()
     await done.wait()
     result, error = found
-    if isinstance(error, SandboxError):
-        raise error
+    if isinstance(error, StopIteration):  # which can't leave a coroutine
+        raise RuntimeError(f"StopIteration: {error}")
     if error is not None:
-        raise _Raised(_raised(error))
+        raise error
     return result
-
-
-class _Raised(Exception):
-    """What a function raised, as text."""
 
 
 def _text(found: Any) -> str:
@@ -315,8 +311,6 @@ def _text(found: Any) -> str:
 
 
 def _raised(error: BaseException) -> str:
-    if isinstance(error, _Raised):
-        return str(error)
     said = str(error)
     return f"error: {type(error).__name__}: {said}" if said else f"error: {type(error).__name__}"
 

@@ -125,7 +125,8 @@ async def test_what_a_tool_raises_is_a_result(raised: BaseException, waits: bool
         raise raised
 
     text = await use(later if waits else now)
-    assert text.startswith(f"error: {type(raised).__name__}") or waits
+    assert text.startswith("error: ")
+    assert type(raised).__name__ in text or waits
 
 
 async def test_a_tool_that_takes_too_long_is_a_result() -> None:
