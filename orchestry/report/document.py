@@ -13,7 +13,7 @@ from typing import Any
 from orchestry.core.errors import StoreError
 from orchestry.core.files import write_atomic
 from orchestry.core.resolve import leaves
-from orchestry.core.types import Step, Turn
+from orchestry.core.types import Turn
 from orchestry.report import neural, page, tables
 from orchestry.report.curves import axis, tag_names, window
 from orchestry.report.figures import FigureFiles, draw
@@ -395,26 +395,15 @@ def _trajectory(one: Example, label: str) -> str:
         f"{inline(one.leaf.id)}. Parts: {parts or 'none'}. Tags: {tags}.",
     ]
     for turn in one.turns:
-        said = turn.completion.text
+        said = turn.completion.told
         end = (
             "" if turn.completion.stop == "end" else f" (ended by: {inline(turn.completion.stop)})"
         )
         answer = fenced(said) if said.strip() else "*an empty answer*"
-        pieces += [_called(turn.agent, step) for step in turn.completion.steps]
         pieces.append(f"**{inline(turn.agent)}**{end}\n\n{answer}")
     if one.leaf.score.feedback:
         pieces.append(f"Feedback of the task: {inline(one.leaf.score.feedback, longest=600)}")
     return "\n\n".join([*pieces, _credits(one)])
-
-
-def _called(agent: str, step: Step) -> str:
-    """One round of calls before an answer, each with its result."""
-    said = [fenced(step.said.text)] if step.said.text.strip() else []
-    for call, result in zip(step.said.calls, step.results, strict=True):
-        told = fenced(result) if result.strip() else "*an empty result*"
-        arguments = inline(call.arguments, longest=600)
-        said += [f"**{inline(agent)}** calls {inline(call.name)} with {arguments}", told]
-    return "\n\n".join(said)
 
 
 def _credits(one: Example) -> str:

@@ -177,7 +177,7 @@ def test_the_report_shows_the_calls(tmp_path: Path) -> None:
     orchestry.train(config("seed=2"), tmp_path / "run")
     (experiment,) = read_experiments([tmp_path / "run"])
     shown = trajectories(experiment)
-    assert "**runner** calls " in shown
+    assert "\n[called " in shown
 
 
 class Scripted:
