@@ -28,7 +28,6 @@ from orchestry.core.tools import (
     ToolServer,
     ToolSpec,
     as_tools,
-    calls_of,
     named_once,
 )
 from orchestry.core.values import Frozen as Frozen
@@ -39,7 +38,7 @@ Source = Literal["leaf", "judge", "task"]
 Purpose = Literal["act", "judge", "credit", "distil", "trial", "dev"]
 """What a call is for: a turn of an episode, a judgement, a replay for credit, behaviours from
 episodes, a trial of behaviours, a dev problem."""
-TOLD_CHARS = 300
+CALL_CHARS = 300
 """Of a call's arguments and of its result, for whoever judges a move."""
 _CALLED = "[called"
 MAX_CHARS = 200_000
@@ -250,21 +249,13 @@ class Step(Frozen):
         """As text, a line per call."""
         pairs = zip(self.said.calls, self.results, strict=True)
         cut = [
-            [_unmarked(text[:TOLD_CHARS]) for text in (c.name, c.arguments, r)] for c, r in pairs
+            [_unmarked(text[:CALL_CHARS]) for text in (c.name, c.arguments, r)] for c, r in pairs
         ]
         return "\n".join(f"{_CALLED} {name} {given}: {result}]" for name, given, result in cut)
 
 
 def _unmarked(text: str) -> str:
     return text.replace(_CALLED, "[ called")
-
-
-def completed(action: str, model: str) -> Completion:
-    """The answer whose `action` is given; the results of its calls are not known."""
-    if not (calls := calls_of(action)):
-        return Completion(text=action, model=model)
-    step = Step(said=Completion(text="", model=model, calls=calls), results=("",) * len(calls))
-    return Completion(text=str(action), model=model, steps=(step,))
 
 
 class Turn(Frozen):
@@ -277,9 +268,11 @@ class Turn(Frozen):
     @property
     def mark(self) -> bytes:
         """The agent, its answer, and its calls with their results, for digests of a path."""
-        called = {"said": {"calls"}, "results": True}
-        steps = (step.model_dump_json(include=called) for step in self.completion.steps)
-        return f"\x1e{self.agent}\x1f{self.completion.text}{''.join(steps)}".encode()
+        steps = "".join(
+            step.model_dump_json(include={"said": {"calls"}, "results": True})
+            for step in self.completion.steps
+        )
+        return f"\x1e{self.agent}\x1f{self.completion.text}{steps}".encode()
 
 
 class Part(Frozen):

@@ -13,15 +13,17 @@ from typing import Any
 from orchestry.core.concurrency import together
 from orchestry.core.errors import ConfigError, TaskError
 from orchestry.core.seeds import derive, shuffled
+from orchestry.core.tools import calls_of
 from orchestry.core.types import (
     ROOT,
+    Completion,
     Problem,
     Rate,
     Siblings,
     Split,
+    Step,
     Trajectory,
     Turn,
-    completed,
 )
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import Play, task_boundary
@@ -100,11 +102,20 @@ def play(
     play = Play(task, problem, way[0].state, lambda agent: _said(task, problem, answers, agent))
     for texts in play:
         turns = [
-            Turn(agent=agent, messages=(), completion=completed(text, "graded"))
+            Turn(agent=agent, messages=(), completion=_completed(text))
             for agent, text in texts.items()
         ]
         way.append(way[-1].extend(index, play.state, turns))
     return way
+
+
+def _completed(action: str) -> Completion:
+    """The answer whose action is given; the results of its calls are not known."""
+    alone = Completion(text=str(action), model="graded")
+    if not (calls := calls_of(action)):
+        return alone
+    asking = Completion(text="", model="graded", calls=calls)
+    return alone.model_copy(update={"steps": (Step(said=asking, results=("",) * len(calls)),)})
 
 
 def _said(task: BaseTask[Any], problem: Problem, answers: Mapping[str, str], agent: str) -> str:
