@@ -595,15 +595,3 @@ def sample_of(request: Request, number: int) -> Request:
     """The sample `number` places after the request's own."""
     index = request.sample_index + number
     return request.model_copy(update={"sample_index": index, "seed": derive(request.seed, index)})
-
-
-def clean(completion: Completion, max_chars: int = MAX_CHARS) -> Completion:
-    """The answer as valid Unicode of limited length, so that every file can store it."""
-    read = {name: getattr(completion, name) for name in ("text", "model", "stop")}
-    fixed: dict[str, Any] = {n: good for n, raw in read.items() if (good := utf8(raw)) != raw}
-    calls = tuple(one.clean for one in completion.calls)
-    fixed |= {} if calls == completion.calls else {"calls": calls}
-    text = fixed.get("text", completion.text)
-    if len(text) > max_chars:
-        fixed |= {"text": text[:max_chars], "stop": "cut"}
-    return completion.model_copy(update=fixed) if fixed else completion

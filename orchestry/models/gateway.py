@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from copy import copy
 from functools import partial
+from typing import Any
 
 from orchestry.core.concurrency import Door, Sleep, together
 from orchestry.core.config import RunConfig
@@ -28,7 +29,7 @@ from orchestry.core.errors import (
     reason,
 )
 from orchestry.core.seeds import derive
-from orchestry.core.types import Completion, Provider, Request, clean, sample_of, utf8
+from orchestry.core.types import MAX_CHARS, Completion, Provider, Request, sample_of, utf8
 from orchestry.models.cache import AnswerCache, default_folder
 from orchestry.models.ledger import Ledger, Places
 from orchestry.models.prices import PriceTable
@@ -417,6 +418,18 @@ class Gateway:
         self._memo[digest_of_key(event.key)] = event.completion  # whichever address answered
         if event.source in ("provider", "cache"):
             self._answering.add(place_of_key(event.key))
+
+
+def clean(completion: Completion, max_chars: int = MAX_CHARS) -> Completion:
+    """The answer as valid Unicode of limited length, so that every file can store it."""
+    read = {name: getattr(completion, name) for name in ("text", "model", "stop")}
+    fixed: dict[str, Any] = {n: good for n, raw in read.items() if (good := utf8(raw)) != raw}
+    calls = tuple(one.clean for one in completion.calls)
+    fixed |= {} if calls == completion.calls else {"calls": calls}
+    text = fixed.get("text", completion.text)
+    if len(text) > max_chars:
+        fixed |= {"text": text[:max_chars], "stop": "cut"}
+    return completion.model_copy(update=fixed) if fixed else completion
 
 
 @asynccontextmanager

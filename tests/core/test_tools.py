@@ -19,7 +19,8 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from orchestry.core.errors import ConfigError, SandboxError
 from orchestry.core.tools import RESULT_CHARS, Said, Tool, ToolCall, ToolContext, tool
-from orchestry.core.types import AgentSpec, Completion, Problem, Step, clean
+from orchestry.core.types import AgentSpec, Completion, Problem, Step
+from orchestry.models.gateway import clean
 
 HERE: Any = ToolContext("solver", Problem(id="one", prompt="add"), None)  # type: ignore[arg-type]
 

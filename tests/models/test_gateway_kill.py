@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestry.core.types import MAX_CHARS, Completion, Request, clean
+from orchestry.core.types import MAX_CHARS, Completion, Request
+from orchestry.models.gateway import clean
 from orchestry.models.request_key import request_digest
 from orchestry.store.journal import HEAD, Answered, Journal, Lost, Released, Reserved
 from orchestry.store.summary import nano
