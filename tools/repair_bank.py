@@ -12,7 +12,6 @@ import ast
 import asyncio
 import difflib
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestry import (
-    Call,
     Limits,
     Problem,
     Split,
-    compare,
+    Tools,
     generated,
     show_call,
     show_value,
@@ -230,16 +228,10 @@ def _with_docs(sound: str, slipped: str) -> str:
 
 
 async def _failing(sandbox: Sandbox, files: Files, tests: Sequence[Any]) -> list[int]:
-    """The places of the tests that fail."""
-    calls = [Call((module, name, args)) for module, name, args, _ in tests]
-    results = await sandbox.run(TREE.program(files), "run", calls)
-    if any(one.verdict not in ("value", "error") for one in results):
-        return []
-    return [
-        place
-        for place, (one, test) in enumerate(zip(results, tests, strict=True))
-        if one.verdict != "value" or not compare(test[3], one.value)
-    ]
+    """The places of the tests that fail; none where one takes long, which is no fit problem."""
+    found = await TREE.failing(files, tests, Tools(sandbox))
+    slow = any(one.verdict not in ("value", "error") for one in found)
+    return [] if slow else [one.place for one in found]
 
 
 def _edits(broken: Files, sound: Files) -> list[list[str]] | None:
@@ -273,19 +265,9 @@ def _tests_file(tests: Sequence[Any]) -> str:
 
 async def _prompt(sandbox: Sandbox, files: Files, test: Any) -> str:
     """The report of one failure, as a user would write it."""
-    module, name, args, expected = test
-    (found,) = await sandbox.run(TREE.program(files), "run", [Call((module, name, args))])
-    does = (
-        f"returns {show_value(found.value)}"
-        if found.verdict == "value"
-        else f"raises {_why(found.why)}"
-    )
-    return f"{show_call(name, args)} {does}, and should return {show_value(expected)}."
-
-
-def _why(raised: str) -> str:
-    """Without the line, which is of the code around the files."""
-    return re.sub(r" \(line \d+\)$", "", raised)
+    (found,) = await TREE.failing(files, [test], Tools(sandbox))
+    _, name, args, expected = test
+    return f"{show_call(name, args)} {found.gave}, and should return {show_value(expected)}."
 
 
 if __name__ == "__main__":

@@ -17,15 +17,13 @@ from orchestry import (
     TeamTask,
     Tools,
     Transcript,
-    compare,
     read_problems,
-    shorten,
     show_call,
     show_value,
     tools,
 )
 
-from .tree import EDIT, TESTS, Files, changed, diff, edit, edited, program, test_names
+from .tree import EDIT, TESTS, Files, changed, diff, edit, edited, failing, program, test_names
 
 BANK = Path(__file__).with_name("problems.jsonl")
 APPROVED = "LGTM"
@@ -113,8 +111,10 @@ class Repair(TeamTask):
 
     async def evaluate(self, state: Transcript, tools: Tools) -> Score:
         before, after = state.problem.data["files"], tree(state)
-        passed, failures = await _hidden(state.problem, after, tools)
-        known, whole = state.problem.data["passed"], len(state.problem.data["tests"])
+        tests = state.problem.data["tests"]
+        wrong = await failing(after, tests, tools)
+        known, whole = state.problem.data["passed"], len(tests)
+        passed = whole - len(wrong)
         floor, size = state.problem.data["floor"], changed(before, after)
         repaired = max(0.0, (passed - floor) / (whole - floor))
         tags = {
@@ -127,7 +127,10 @@ class Repair(TeamTask):
             repaired=repaired,
             small=repaired * min(1.0, state.problem.data["changed"] / size) if size else 0.0,
             feedback=" ".join(
-                [f"{passed} of {whole} hidden tests pass, {known} before.", *failures[:_SHOWN]]
+                [
+                    f"{passed} of {whole} hidden tests pass, {known} before.",
+                    *(_told(tests[one.place], one.gave) for one in wrong[:_SHOWN]),
+                ]
             ),
             tags=[tag for tag, holds in tags.items() if holds],
         )
@@ -159,20 +162,10 @@ def _now(here: tools.ToolContext) -> Files:
     return edited(tree(here.state), () if here.agent == REVIEWER.role else here.made)
 
 
-async def _hidden(problem: Problem, files: Files, tools: Tools) -> tuple[int, list[str]]:
-    """How many tests that no agent sees pass, and what the others found. What is expected stays on
-    this side."""
-    tests: Sequence[Any] = problem.data["tests"]
-    calls = [Call((module, name, args)) for module, name, args, _ in tests]
-    results = await tools.sandbox.run(program(files), "run", calls)
-    failures = list[str]()
-    for (_, name, args, expected), result in zip(tests, results, strict=True):
-        if result.verdict == "value" and compare(expected, result.value):
-            continue
-        why = shorten(re.sub(r" \(line \d+\)$", "", result.why))  # of `run`, not of a file
-        found = show_value(result.value) if result.verdict == "value" else why
-        failures.append(f"{show_call(name, args)}: {found}, expected {show_value(expected)}.")
-    return len(tests) - len(failures), failures
+def _told(test: Any, gave: str) -> str:
+    """A hidden test that failed."""
+    _, name, args, expected = test
+    return f"{show_call(name, args)} {gave}, expected {show_value(expected)}."
 
 
 def _delivered(edits: Sequence[Sequence[str]]) -> Mapping[str, str]:

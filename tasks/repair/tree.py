@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from orchestry import tools
+from orchestry import Call, Tools, compare, shorten, show_value, tools
 
 Files = Mapping[str, str]
 """Texts by path; a module lies at the top, as NAME.py."""
 EDIT = "edit_file"
+_LINE = re.compile(r" \(line \d+\)$")
+"""Of the program around the files, which says nothing."""
 _ARGUMENTS = ("path", "old", "new")
 TESTS = "tests.py"
 MOST_CHARS = 20_000
@@ -64,6 +69,29 @@ def program(files: Files) -> str:
     """Code whose `run(module, name, args)` calls a function of the files, and whose `tried(name)`
     says how one of its tests ended."""
     return _PROGRAM.format(files=dict(files))
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A test that failed: its place among the tests, how its call ended, and that in words."""
+
+    place: int
+    verdict: str
+    gave: str
+
+
+async def failing(files: Files, tests: Sequence[Any], sandbox: Tools) -> list[Failure]:
+    """The tests that fail, in order. What is expected stays on this side."""
+    calls = [Call((module, name, args)) for module, name, args, _ in tests]
+    results = await sandbox.sandbox.run(program(files), "run", calls)
+    found = list[Failure]()
+    for place, one in enumerate(results):
+        if one.verdict != "value":
+            why = _LINE.sub("", one.why)
+            found.append(Failure(place, one.verdict, f"raises {shorten(why)}"))
+        elif not compare(tests[place][3], one.value):
+            found.append(Failure(place, one.verdict, f"returns {show_value(one.value)}"))
+    return found
 
 
 def edit(files: Files, path: str, old: str, new: str) -> tuple[Files, str]:
