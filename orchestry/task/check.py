@@ -139,11 +139,8 @@ async def check_task(
     case = _Case(task)
     if fault := rubric_fault(task):
         case.fail("rubric", fault)
-    for spec in task.agents:
-        for silent in (
-            one.spec.name for one in spec.every_tool if not one.spec.description.strip()
-        ):
-            case.fail("tools", f"'{silent}' of '{spec.role}' has none")
+    for role, name in _silent_tools(task):
+        case.fail("tools", f"'{name}' of '{role}' has none")
     splits = _check_problems(case)
     sampled = [p for split in splits.values() for p in _spread(split, problems_per_split)]
     deck = _deal(seeds[0])
@@ -159,6 +156,14 @@ async def check_task(
         await _check_graded(case, tools, problem, seeds[0])
     await _check_any_answer(case, tools, _spread(everything, FUZZED), seeds[0])
     return case.findings()
+
+
+def _silent_tools(task: BaseTask[Any]) -> Iterator[tuple[str, str]]:
+    """The tools without a docstring, each with its agent's role."""
+    for spec in task.agents:
+        yield from (
+            (spec.role, one.spec.name) for one in spec.every_tool if not one.spec.description
+        )
 
 
 # --- problems -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import cached_property
 from threading import Lock, Thread
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -27,7 +27,6 @@ from orchestry.core.tools import Tool, ToolServer, ToolSpec
 
 START_S = 60.0
 """Seconds within which a server must have named its tools."""
-_T = TypeVar("_T")
 
 
 class McpServer(ToolServer):
