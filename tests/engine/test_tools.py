@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from orchestry.store.journal import Answered, Journal, Used, read
 from orchestry.store.run import Run, load_run
 from tests.engine.test_run import artefacts
 from tests.journals import write_journal
+from tests.models.conftest import ANTHROPIC_ANSWER, OPENAI_ANSWER
+from tests.models.loopback import Server, reply, serving
 
 TASKS = Path(__file__).parents[1] / "fixtures" / "tasks"
 BASE = ("task=errands", f"task_path=[{TASKS}]", "provider.name=fake", "episodes=4")
@@ -45,6 +48,12 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def config(*sets: str) -> RunConfig:
     return resolve([], [*BASE, *sets], {})
+
+
+def command(folder: Path) -> list[str]:
+    """A run of the task in a process of its own, one call at a time."""
+    run = [sys.executable, "-m", "orchestry", "run", "--run-dir", str(folder), "--trust"]
+    return [*run, *(word for one in (*BASE, "search.concurrency=1") for word in ("--set", one))]
 
 
 def steps(run: Run) -> list[Any]:
@@ -102,11 +111,7 @@ def test_a_call_that_a_kill_cut_off_is_not_made_again(tmp_path: Path, noted: Pat
     kill = Path(f"{noted}.kill")
     kill.touch()
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "orchestry", "run", "--run-dir", str(folder), "--trust"]
-    sets = [word for one in (*BASE, "search.concurrency=1") for word in ("--set", one)]
-    ended = subprocess.run(
-        [*command, *sets], env=dict(os.environ), capture_output=True, check=False
-    )
+    ended = subprocess.run(command(folder), capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     first = noted.read_text().splitlines()
     assert first[-1].startswith("fetch ")
@@ -178,6 +183,57 @@ def test_the_report_shows_the_calls(tmp_path: Path) -> None:
     (experiment,) = read_experiments([tmp_path / "run"])
     shown = trajectories(experiment)
     assert "\n[called " in shown
+
+
+GIVEN = {"item": "tea", "count": 2}
+
+
+def reaction(vendor: str, body: Mapping[str, Any]) -> bytes:
+    """What a server of the vendor's API answers whose model calls `fetch`, and then says what it
+    got."""
+    got = "2 of tea" in json.dumps(body["messages"])
+    text = "2 of tea" if got else "none"
+    calls = "tools" in body and not got
+    if vendor == "anthropic":
+        call = {"type": "tool_use", "id": "c", "name": "fetch", "input": GIVEN}
+        return reply({**ANTHROPIC_ANSWER, "content": [call if calls else _block(text)]})
+    function = {"name": "fetch", "arguments": json.dumps(GIVEN)}
+    call = {"id": "c", "type": "function", "function": function}
+    said = {"content": None, "tool_calls": [call]} if calls else {"content": text}
+    return reply({**OPENAI_ANSWER, "choices": [{"index": 0, "message": said}]})
+
+
+def _block(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+async def test_a_whole_run_at_a_vendors_server(
+    vendor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real SDKs, real HTTP, the ledger's cap; only the model is scripted."""
+    monkeypatch.setenv(f"{vendor.upper()}_API_KEY", "none-needed-here")
+    held = list[Server]()
+    async with serving(lambda number: reaction(vendor, held[0].bodies[number])) as server:
+        held.append(server)
+        sets = ("name", vendor), ("model", "m"), ("base_url", server.url), ("timeout_s", 30)
+        asked = resolve(
+            [],
+            [
+                *BASE[:2],
+                *(f"provider.{key}={value}" for key, value in sets),
+                *("prices.m.input=1", "prices.m.output=5", "episodes=2", "budget.usd=1"),
+                *("behaviors.enabled=false", "judge.enabled=false"),
+            ],
+            {},
+        )
+        run = await asyncio.to_thread(orchestry.train, asked, tmp_path / "run")
+    moves = [turn for one in run.episodes for node in one.nodes for turn in node.turns]
+    runners = [turn.completion for turn in moves if turn.agent == "runner"]
+    assert all(move.text == "2 of tea" and len(move.steps) == 1 for move in runners)
+    assert {step.results for step in steps(run)} == {("2 of tea",)}
+    assert run.summary.calls == len(server.bodies) == sum(one.calls for one in run.episodes)
+    assert 0 < run.summary.cost_usd < 1.0
 
 
 class Scripted:
@@ -386,11 +442,7 @@ def test_a_first_interrupt_lets_calls_of_tools_finish(tmp_path: Path, noted: Pat
     slow = Path(f"{noted}.slow")
     slow.touch()
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "orchestry", "run", "--run-dir", str(folder), "--trust"]
-    sets = [word for one in (*BASE, "search.concurrency=1") for word in ("--set", one)]
-    with subprocess.Popen(
-        [*command, *sets], env=dict(os.environ), stderr=subprocess.DEVNULL
-    ) as run:
+    with subprocess.Popen(command(folder), stderr=subprocess.DEVNULL) as run:
         deadline = time.monotonic() + 60
         while "fetch" not in (noted.read_text() if noted.exists() else ""):
             assert time.monotonic() < deadline

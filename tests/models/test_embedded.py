@@ -12,7 +12,8 @@ import pytest_asyncio
 
 from orchestry.core.config import ProviderConfig
 from orchestry.core.errors import ProviderError
-from orchestry.core.types import Message, Request
+from orchestry.core.tools import ToolCall, ToolSpec
+from orchestry.core.types import Completion, Message, Request, Step
 from orchestry.models.embedded import EmbeddedProvider
 from orchestry.models.providers import open_provider
 from orchestry.models.weights import MODEL, SHA256
@@ -65,6 +66,19 @@ async def test_a_schema_is_kept_to_by_grammar(embedded: EmbeddedProvider) -> Non
         Verdict.model_validate_json(answer.text)
         assert answer.stop == "end"
         assert answer.input_tokens <= embedded.input_bound(request)
+
+
+async def test_tools_calls_and_results_are_in_its_prompt(embedded: EmbeddedProvider) -> None:
+    """Its server would leave them out without a word."""
+    spec = ToolSpec(name="look", description="Looks.", parameters={"type": "object"})
+    call = ToolCall(id="c", name="look", arguments="{}")
+    step = Step(said=Completion(text="", model="m", calls=(call,)), results=("a red door " * 20,))
+    offered = ask().model_copy(update={"tools": (spec,)})
+    shown = offered.model_copy(update={"messages": (*ask().messages, *step.messages)})
+    plain, tools, after = [await embedded.complete(one) for one in (ask(), offered, shown)]
+    assert plain.input_tokens + 50 < tools.input_tokens
+    assert tools.input_tokens + 60 < after.input_tokens <= embedded.input_bound(shown)
+    assert (await embedded.complete(shown.model_copy(update={"must_answer": True}))).text
 
 
 async def test_the_anthropic_provider_speaks_to_the_same_server(
