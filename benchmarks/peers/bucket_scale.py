@@ -1,8 +1,9 @@
 """How the speed and memory of Bucket Brigade's games, and of PPO in them, grow with games, agents
 and threads.
 
-    python -m benchmarks.peers.bucket_scale [--seconds S] [--write]
+    python -m benchmarks.peers.bucket_scale [--seconds S] [--gpu] [--write]
 
+`--gpu` plays PPO's rows on a GPU and on the same machine's CPU instead.
 Every row is a process of its own, with the defaults of `ppo.*` but for what the row says. Games are
 played on one thread, so their row with two plays them in two processes at once.
 """
@@ -39,6 +40,9 @@ class Setting:
     games: int
     agents: int = 4
     threads: int = 1
+    device: str = "cpu"
+    hidden: int = 64
+    """Width of both hidden layers of policy and critic."""
 
 
 GAMES, PPO = Setting("games", 1024), Setting("ppo", 256)
@@ -49,6 +53,12 @@ SETTINGS = (
     *(replace(PPO, games=count) for count in (16, 64, 256, 1024, 4096)),
     *(replace(PPO, agents=count) for count in (6, 8, 10)),
     *(replace(PPO, games=count, threads=2) for count in (256, 1024)),
+)
+ON_A_GPU = tuple(
+    replace(PPO, hidden=hidden, games=games, device=device, threads=threads)
+    for hidden, games in ((64, 256), (64, 4096), (512, 256), (512, 4096))
+    for device, threads in (("cpu", 1), ("cpu", 8), ("cuda", 1))
+    if (hidden, games, device, threads) != (512, 4096, "cpu", 1)  # minutes per batch
 )
 Line = Mapping[str, float]
 
@@ -64,9 +74,11 @@ def learning(setting: Setting) -> Callable[[], int]:
         "bucket_brigade", options={"scenario": SCENARIO, "agents": setting.agents}
     )
     assert isinstance(task, VectorTask)
-    settings = validate({"ppo": {"games": setting.games}}).ppo
+    own = {"games": setting.games, "hidden": [setting.hidden] * 2}
+    settings = validate({"ppo": own}).ppo
     games = task.vectors(setting.games, 0)
-    learner = Learner(games, settings, Seats(tuple(range(setting.agents))))
+    seats = Seats(tuple(range(setting.agents)))
+    learner = Learner(games, settings, seats, device=setting.device)
 
     def play() -> int:
         learner.iterate()
@@ -119,6 +131,8 @@ def rows(settings: tuple[Setting, ...], seconds: float) -> Iterator[dict[str, st
             "games": f"{setting.games:,}",
             "agents": str(setting.agents),
             "threads": str(setting.threads),
+            "hidden": f"2 x {setting.hidden}",
+            "on": {"cpu": "CPU", "cuda": "GPU"}[setting.device],
             "steps/s": f"{line['steps'] / line['wall_s']:,.0f}",
             "agent-steps/s": f"{setting.agents * line['steps'] / line['wall_s']:,.0f}",
             "cores used": f"{line['cpu_s'] / line['wall_s']:.2f}",
@@ -133,6 +147,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=4.0, help="per row, at least one batch")
+    parser.add_argument("--gpu", action="store_true", help="PPO on a GPU, beside the CPU")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
@@ -140,17 +155,26 @@ def main() -> None:
         setting, seconds = args.one
         print(json.dumps(alone(Setting(**json.loads(setting)), float(seconds))))
         return
+    settings = ON_A_GPU if args.gpu else SETTINGS
     body = (
-        f"Scenario {SCENARIO}, 10 houses, wall clock of {args.seconds:g} s or a batch. Games: "
-        "random actions, observations and new games; two threads are two processes, whose memory "
-        "is added up. PPO: games and learning, with the defaults of `ppo.*`. Steps are environment "
-        "steps. Peak memory is that of whole processes, with Python, numba and torch.\n\n"
-        f"{columns([*rows(SETTINGS, args.seconds)], figures=False)}"
+        f"{_gpu() if args.gpu else ''}Scenario {SCENARIO}, 10 houses, wall clock of "
+        f"{args.seconds:g} s or a batch. Games: random actions, observations and new games; two "
+        "threads are two processes, whose memory is added up. PPO: games and learning, with the "
+        "defaults of `ppo.*`. Steps are environment steps. Peak memory is that of whole processes, "
+        "with Python, numba and torch.\n\n"
+        f"{columns([*rows(settings, args.seconds)], figures=False)}"
     )
     print(body)
     if args.write:
-        command = f"python -m benchmarks.peers.bucket_scale --seconds {args.seconds:g} --write"
-        page.write("bucket_scale", command, body)
+        command = f"python -m benchmarks.peers.bucket_scale --seconds {args.seconds:g}"
+        gpu = " --gpu" if args.gpu else ""
+        page.write("bucket_gpu" if args.gpu else "bucket_scale", f"{command}{gpu} --write", body)
+
+
+def _gpu() -> str:
+    import torch
+
+    return f"The GPU: **{torch.cuda.get_device_name()}**, torch {torch.__version__}. "
 
 
 if __name__ == "__main__":

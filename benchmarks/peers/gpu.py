@@ -24,36 +24,44 @@ from orchestry.report.text import table
 
 WAYS = {
     "ours": "Orchestry: one base, an adapter an agent, all answers in one batch",
+    "nf4": "the same with learn.quantize=nf4",
     "copies": "a full copy an agent with peft's LoRA, one cached `generate` an agent and problem",
 }
 TASK = "tldr"
+
+
+def told(problems: int) -> list[tuple[tuple[str, str], ...]]:
+    """What each agent is told of the task's first problems: system prompt and observation."""
+    from orchestry import BaseTask
+    from orchestry.task.registry import load_task
+
+    task: BaseTask[Any] = load_task(TASK)
+    if len(task.problems("train")) < problems:
+        raise SystemExit(f"{TASK} has {len(task.problems('train'))} problems, not {problems}")
+    specs = [spec for spec in task.agents if spec.role in AGENTS]
+    states = [task.reset(problem, 0) for problem in task.problems("train")[:problems]]
+    return [
+        tuple((spec.system_prompt, task.observe(state, spec.role)) for spec in specs)
+        for state in states
+    ]
 
 
 def work(model: Path, problems: int, samples: int, tokens: int, threads: int) -> Work:
     """The first problems of the task, as each agent is told them."""
     from transformers import AutoTokenizer
 
-    from orchestry import BaseTask
-    from orchestry.task.registry import load_task
-
-    task: BaseTask[Any] = load_task(TASK)
-    told = []
-    if len(task.problems("train")) < problems:
-        raise SystemExit(f"{TASK} has {len(task.problems('train'))} problems, not {problems}")
-    for problem in task.problems("train")[:problems]:
-        state = task.reset(problem, 0)
-        specs = [spec for spec in task.agents if spec.role in AGENTS]
-        told.append(tuple((spec.system_prompt, task.observe(state, spec.role)) for spec in specs))
     loader: Any = AutoTokenizer
-    tokenizer = loader.from_pretrained(model)
-    prompts = tuple(tuple(rendered(tokenizer, *each) for each in pair) for pair in told)
-    return Work(str(model), tuple(told), prompts, samples, tokens, threads)
+    tokenizer, pairs = loader.from_pretrained(model), told(problems)
+    prompts = tuple(tuple(rendered(tokenizer, *each) for each in pair) for pair in pairs)
+    return Work(str(model), tuple(pairs), prompts, samples, tokens, threads)
 
 
 def play(way: str, path: Path) -> Measured:
     """One contestant once, in a process of its own."""
+    copies = way == "copies"
+    command = ["benchmarks.peers.gpu_copies"] if copies else ["benchmarks.peers.gpu_ours", way]
     done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.peers.gpu_{way}", str(path)],
+        [sys.executable, "-m", *command, str(path)],
         cwd=page.ROOT,
         env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
         capture_output=True,

@@ -21,10 +21,16 @@ from orchestry.core.config import LearnConfig
 from orchestry.core.types import Member
 
 
-def measure(work: Work) -> Measured:
-    """A step of two tokens that is not counted, then the one that is."""
+def measure(way: str, work: Work) -> Measured:
+    """A step of two tokens that is not counted, then the one that is; `nf4`: with a base of 4
+    bits."""
     settings = LearnConfig(
-        learning_rate=RATE, top_p=TOP_P, rank=RANK, alpha=ALPHA, threads=work.threads
+        learning_rate=RATE,
+        top_p=TOP_P,
+        rank=RANK,
+        alpha=ALPHA,
+        threads=work.threads,
+        quantize="nf4" if way == "nf4" else None,
     )
     team = {name: Member(name, "", work.model, 0, TEMPERATURE) for name in AGENTS}
     made = Trainer(team, settings, 1, 0, lambda text: print(text, file=sys.stderr))
@@ -45,4 +51,4 @@ def measure(work: Work) -> Measured:
 
 
 if __name__ == "__main__":
-    measure(Work.load(sys.argv[1])).print()
+    measure(sys.argv[1], Work.load(sys.argv[2])).print()

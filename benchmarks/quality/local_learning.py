@@ -5,11 +5,12 @@ learns, and the control has learning rate 0, so that it draws from the untrained
 A run visits each of a few train problems once in each fifth of its episodes. Then both teams play
 the test problems: what the control earns there is what the team was worth before.
 
-    python -m benchmarks.quality.local_learning [--seeds N] [--folder DIR] [--at-once N] [--write]
-        [--only TASK ARM SEED]
+    python -m benchmarks.quality.local_learning [--seeds N] [--folder DIR] [--at-once N] [--gpu]
+        [--write] [--only TASK ARM SEED]
 
-Each run is a process of its own with one thread, two at a time. All lie in --folder, so that a
-cut-off benchmark goes on where it was; `--only tldr learning 0` plays one run and stops.
+Each run is a process of its own with one thread, two at a time; with --gpu all share a GPU, and the
+section is one of its own. All lie in --folder, so that a cut-off benchmark goes on where it was;
+`--only tldr learning 0` plays one run and stops.
 """
 
 from __future__ import annotations
@@ -188,15 +189,11 @@ def play_all(bench: Bench, seeds: Sequence[int], at_once: int) -> Results:
 
 
 def _in_process(bench: Bench, setting: Setting, arm: str, seed: int) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.quality.local_learning",
-        "--folder",
-        str(bench.folder),
-    ]
+    module = "benchmarks.quality.local_learning"
+    command = [sys.executable, "-m", module, "--folder", str(bench.folder)]
+    gpu = ["--gpu"] if bench.learn["device"] == "cuda" else []
     subprocess.run(
-        [*command, "--only", setting.task, arm, str(seed)],
+        [*command, *gpu, "--only", setting.task, arm, str(seed)],
         cwd=page.ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         check=True,
@@ -211,21 +208,33 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-local-learning"))
     parser.add_argument("--at-once", type=int, default=2, help="runs at a time, a core each")
+    parser.add_argument("--gpu", action="store_true", help="on a GPU that all runs share")
     parser.add_argument("--only", nargs=3, metavar=("TASK", "ARM", "SEED"), help="play that one")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and plot")
     args = parser.parse_args()
-    bench = Bench(args.folder.absolute())
+    learn = {**LEARN, "device": "cuda"} if args.gpu else LEARN
+    bench = Bench(args.folder.absolute(), learn=learn)
     if args.only:
         task, arm, seed = args.only
         bench.play(next(one for one in SETTINGS if one.task == task), arm, int(seed))
         return
     results = play_all(bench, range(args.seeds), args.at_once)
-    body = report(results)
+    body = report(results, plot=not args.gpu)
     print(body)
     if args.write:
-        draw(results.curves(), PLOT)
-        command = f"python -m benchmarks.quality.local_learning --seeds {args.seeds} --write"
-        page.write("local_learning", command, body)
+        command = f"python -m benchmarks.quality.local_learning --seeds {args.seeds}"
+        if args.gpu:
+            command += f" --at-once {args.at_once} --gpu"
+            page.write("local_learning_gpu", f"{command} --write", f"{_gpu()}\n\n{body}")
+        else:
+            draw(results.curves(), PLOT)
+            page.write("local_learning", f"{command} --write", body)
+
+
+def _gpu() -> str:
+    import torch
+
+    return f"All runs on one **{torch.cuda.get_device_name()}**, torch {torch.__version__}."
 
 
 if __name__ == "__main__":

@@ -62,9 +62,9 @@ class Results:
         }
 
 
-def report(results: Results) -> str:
-    """The section's body."""
-    blocks = [_setting(results), f"![Reward by update]({PLOT})"]
+def report(results: Results, plot: bool = True) -> str:
+    """The section's body; `plot`: with its picture."""
+    blocks = [_setting(results), *([f"![Reward by update]({PLOT})"] if plot else [])]
     for task, arms in results.played.items():
         blocks += [
             f"### {task}",
