@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from orchestry.task.code import show_call as show_call
     from orchestry.task.code import show_value as show_value
     from orchestry.task.code import unparse_code as unparse_code
+    from orchestry.task.programs.agent_task import AgentTask as AgentTask
 
 __version__ = "0.1.0"
 
@@ -67,6 +68,7 @@ _HOME = {
     "evaluate": "cli.notebook",
     "train": "cli.notebook",
     "load_run": "cli.runs",
+    "AgentTask": "task.programs.agent_task",
     "BaseTask": "task.base",
     "TeamTask": "task.base",
     "Transcript": "task.base",

@@ -48,6 +48,7 @@ from orchestry.store import journal
 from orchestry.store.records import EpisodeRecord, Power
 from orchestry.store.run import Run, Store
 from orchestry.task.base import BaseTask
+from orchestry.task.programs.agent_task import AgentTask
 
 NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "none-needed-for-a-dry-run")
 NOISE = "judge off: ratings of a small embedded model are noise (judge.enabled=true asks it anyway)"
@@ -271,6 +272,8 @@ class Backend(ABC):
             self._agents, self._judging = agents, for_task(self.config.judge, on.task)
             self.calibration = _calibration(on.store)
             self._calibrations = _calibrations(on.store)
+            if isinstance(on.task, AgentTask):
+                await stack.enter_async_context(on.task.serving())
             yield
 
     @property

@@ -479,10 +479,13 @@ class RunConfig(Frozen):
 
     def system_prompt(self, spec: AgentSpec) -> str:
         """An agent's system prompt before learning: this config's; else the task's, with the goal
-        that this config adds; else one made of role and goal."""
+        that this config adds; else one made of role and goal, or the goal alone for an agent whose
+        prompts a program writes."""
         own = self.agents.get(spec.role, AgentConfig())
         if own.system_prompt is not None:
             return own.system_prompt
+        if not spec.system_prompt and spec.programmed:
+            return own.goal or spec.goal
         if not spec.system_prompt:
             return f"You are the {spec.role} of a team. {own.goal or spec.goal}".strip()
         return f"{spec.system_prompt}\n\nYour goal: {own.goal}" if own.goal else spec.system_prompt

@@ -77,6 +77,8 @@ class AgentSpec(Frozen):
     """What it may call before it answers: typed functions, what `tool` made of them, servers."""
     max_calls: int = Field(8, ge=1)
     """Calls in one turn; then it must answer."""
+    programmed: bool = Field(False, exclude_if=_empty)
+    """Whether a program of the user's own writes its prompts, so that none is made here."""
 
     @property
     def every_tool(self) -> tuple[Tool, ...]:
@@ -407,7 +409,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The siblings of one state and the agents that moved.
+    """The siblings of one state and the agents that moved: none where programs were started.
 
     `children` has one id per sample, in sample order; samples that led to equal states name the
     same child, so a baseline over the group still counts every sample.

@@ -85,7 +85,7 @@ class Measured:
     def add_siblings(self, episode: EpisodeRecord) -> None:
         """Takes an episode of the same task."""
         scores = {node.id: node.score.total for node in episode.nodes}
-        for group in episode.groups:
+        for group in filter(lambda one: one.agents, episode.groups):
             siblings = [scores[child] for child in dict.fromkeys(group.children)]
             pairs = self.pairs[group.agents[-1]]
             pairs[0] += sum(comb(count, 2) for count in Counter(siblings).values())

@@ -158,7 +158,7 @@ def _record(agent: str, leaf: NodeId, found: Sum, width: float) -> CreditRecord:
 def _shares(estimates: StateValues, leaf: NodeId, agent: str) -> list[float]:
     """Each agent's equal share in every stage on the path to a leaf."""
     groups = [estimates.group(state) for state in leaf.path[:-1]]
-    return [(agent in group.agents) / len(group.agents) for group in groups]
+    return [(agent in group.agents) / max(1, len(group.agents)) for group in groups]
 
 
 def _telescoped(estimates: StateValues, leaf: NodeId, agents: Sequence[str]) -> dict[str, Sum]:

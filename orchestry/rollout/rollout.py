@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import product
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from orchestry.core.concurrency import together
 from orchestry.core.errors import TaskFault
@@ -54,6 +55,10 @@ from orchestry.task.guard import (
     task_boundary,
     tells,
 )
+from orchestry.task.programs.agent_task import AgentTask, Ask, Conversation
+
+if TYPE_CHECKING:
+    from orchestry.task.programs.host import Rollouts
 
 TOLD_CHARS = 2000
 """Limit on the feedback that a task is told, so that prompts have a maximum length."""
@@ -103,11 +108,28 @@ class Rollout(Generic[StateT]):
 
         Raises TaskError if the task breaks its contract.
         """
+        with self._programs() as programs:
+            tree = await self._grown(problem, seed, programs)
+        if self.judge is not None and isinstance(self.schedule, Chains):
+            await self._judge(tree, [_whole_plays(tree)], self.judge)
+        back_up(tree)
+        return tree
+
+    def _programs(self) -> AbstractContextManager[Rollouts | None]:
+        """Of an AgentTask whose programs are run: starts one per chain, and lets go of them at the
+        end."""
+        host = self.task.host if isinstance(self.task, AgentTask) else None
+        return host.rollouts() if host else nullcontext()
+
+    async def _grown(self, problem: Problem, seed: int, programs: Rollouts | None) -> Tree[StateT]:
+        """The tree, stage by stage."""
         with task_boundary(self.task, "reset", problem):
             root = Trajectory(ROOT, problem, seed, self.task.reset(problem, seed))
         tree = Tree[StateT]()
         pool, stage = self._going([tree.add(root)]), 0
         tree.root.survived = True
+        if programs is not None:
+            pool, stage = self._going(await self._started(tree, programs)), 1
         while pool:
             if stage == MAX_STAGES:
                 raise endless(self.task, problem)
@@ -118,10 +140,21 @@ class Rollout(Generic[StateT]):
             for node in pool:
                 node.survived = True
             stage += 1
-        if self.judge is not None and isinstance(self.schedule, Chains):
-            await self._judge(tree, [_whole_plays(tree)], self.judge)
-        back_up(tree)
         return tree
+
+    async def _started(self, tree: Tree[StateT], programs: Rollouts) -> list[Node[StateT]]:
+        """A first stage in which nobody acts: a program per chain, as far as its first call. A
+        program can't be copied, so chains share no state with calls in it."""
+        root = tree.root.trajectory
+        begins: Any = root.state
+
+        async def start(index: int) -> Trajectory[StateT]:
+            state: Any = await programs.start(begins, derive(root.seed, "program", index))
+            return root.extend(index, state, ())
+
+        born = await together(start(index) for index in range(self.schedule.samples(0, 1)))
+        tree.groups.append(Group(ROOT, (), tuple(one.id for one in born)))
+        return [tree.add(child) for child in await self._scored(born)]
 
     async def go_on(
         self, starts: Sequence[Trajectory[StateT]], seeds: Sequence[int], calls: float = math.inf
@@ -245,7 +278,7 @@ class Rollout(Generic[StateT]):
             else:
                 tree.answers.append(move.answer)
         moves = iter(drawn)
-        children, groups = list[Trajectory[StateT]](), list[Group]()
+        moved, groups = list[tuple[Trajectory[StateT], Sequence[Turn]]](), list[Group]()
         for node, (state, agents) in zip(pool, acting, strict=True):
             whole = _whole([next(moves) for _ in agents])
             group, born = self._branch(state, agents, whole, variants)
@@ -253,8 +286,9 @@ class Rollout(Generic[StateT]):
                 groups.append(group)
             else:
                 node.survived = False
-            children += born
+            moved += [(child, child.turns[len(state.turns) :]) for child in born]
         tree.groups += groups
+        children = await together(_told(*one) for one in moved)
         found = [tree.add(child) for child in await self._scored(children)]
         if self.judge is not None and not isinstance(self.schedule, Chains):
             await self._judge(tree, groups, self.judge)
@@ -301,8 +335,11 @@ class Rollout(Generic[StateT]):
 
     async def _scored(self, children: Sequence[Trajectory[StateT]]) -> list[Trajectory[StateT]]:
         """The children with their scores; a child ends if the task can't prompt its agents."""
-        scores = await self.rate(children)
-        found = [replace(one, score=score) for one, score in zip(children, scores, strict=True)]
+        rated = iter(await self.rate([one for one in children if not _waits(one)]))
+        found = [
+            replace(one, score=self.task.score() if _waits(one) else next(rated))
+            for one in children
+        ]
         faults = {place: fault for place, one in enumerate(found) if (fault := self._fault(one))}
         stuck = [replace(found[place], fault=fault) for place, fault in faults.items()]
         for place, one, score in zip(faults, stuck, await self.rate(stuck), strict=True):
@@ -360,19 +397,21 @@ class Rollout(Generic[StateT]):
         with task_boundary(self.task, "observe", node.problem):
             observation = self.task.observe(state, agent)
             observation.encode()  # files and servers refuse lone surrogates
-            messages = [turn for example in member.examples for turn in example.messages]
-            messages.append(Message(role="user", content=observation))
-        if member.system_prompt:
-            messages.insert(0, Message(role="system", content=member.system_prompt))
+        tools = () if kind_of(observation) else member.tools
+        asked = Ask(agent, (Message(role="user", content=observation),), tools)
+        if isinstance(state, Conversation):
+            asked = state.ask(agent)
         return Request(
             agent=agent,
             purpose=self.purpose,
             model=member.model,
-            messages=tuple(messages),
-            max_tokens=member.max_tokens,
+            messages=asked.shown(member),
+            max_tokens=min(member.max_tokens, asked.max_tokens or member.max_tokens),
             temperature=member.temperature,
-            stop=member.stop,
-            tools=() if kind_of(observation) else member.tools,
+            stop=(*member.stop, *asked.stop),
+            response_schema=asked.schema,
+            tools=asked.tools,
+            must_answer=asked.must_answer,
             problem=node.problem,
             state=unwrapped(state),
             path=_path(node) if member.tools else "",
@@ -380,6 +419,20 @@ class Rollout(Generic[StateT]):
             if play_seed is None
             else derive(play_seed, len(node.turns), agent),
         )
+
+
+def _waits(node: Trajectory[Any]) -> bool:
+    """Whether a program waits for answers there: then there is nothing to score yet."""
+    return isinstance(node.state, Conversation) and node.fault is None and bool(node.state.asks)
+
+
+async def _told(child: Trajectory[StateT], turns: Sequence[Turn]) -> Trajectory[StateT]:
+    """The child after its program was told the last answers; unchanged without a program."""
+    state: Any = child.state
+    if not isinstance(state, Conversation) or state.program is None or child.fault is not None:
+        return child
+    after: Any = await state.program.go_on(state, turns)
+    return replace(child, state=after)
 
 
 def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:

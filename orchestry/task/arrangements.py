@@ -18,6 +18,7 @@ from orchestry.core.tools import Said, calls_of, named_once
 from orchestry.core.types import AgentSpec, Problem, Score, Split, Tools
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import Play, evaluated
+from orchestry.task.programs.agent_task import AgentTask
 
 BASELINES: Mapping[str, str] = {
     "fixed": "one model alone, which writes every agent's part in one answer",
@@ -294,6 +295,11 @@ def arranged(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, BaseTas
     """
     if config.baseline is None:
         return config, task
+    if isinstance(task, AgentTask):
+        raise ConfigError(
+            f"task {task.name} is played by a program, which can't be arranged anew as baseline "
+            f"{config.baseline}: leave out `baseline` (search.strategy=single plays one rollout)"
+        )
     if len(task.agents) < 2:
         raise ConfigError(
             f"task {task.name} has one agent, and baseline {config.baseline} is of a team: leave "

@@ -24,6 +24,7 @@ from orchestry.task.arrangements import Gathered, Wrapped
 from orchestry.task.base import BaseTask
 from orchestry.task.code import extract_code, parse_code
 from orchestry.task.guard import Play
+from orchestry.task.programs.agent_task import AgentTask
 
 PART = "infer_accuracy_"
 """The part of the reward of an agent's inferences, before its role."""
@@ -146,6 +147,11 @@ def thoughtful(config: RunConfig, task: BaseTask[Any]) -> BaseTask[Any]:
     own = [config.agents.get(spec.role, AgentConfig()) for spec in task.agents]
     if not any(one.infer or one.chain for one in own):
         return task
+    if isinstance(task, AgentTask):
+        raise ConfigError(
+            f"agents.ROLE.infer and chain are for tasks that prompt their agents, and task "
+            f"{task.name} is played by a program: leave them out"
+        )
     if len(own) < 2 and own[0].infer:
         raise ConfigError(
             f"agents.{task.agents[0].role}.infer: task {task.name} has one agent, so there is no "

@@ -33,6 +33,7 @@ from orchestry.backends.library import (
     read_library,
     to_yaml,
 )
+from orchestry.backends.programs import for_program
 from orchestry.backends.prompted import KEPT, check_size, for_roles, keep, shown, with_source
 from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
@@ -77,6 +78,8 @@ class ApiBackend(Backend):
             )
         config = with_source(config, folder)
         config, notes = _with_dev(_with_provider(config, task), task)
+        config, chained = for_program(config, task)
+        notes += chained
         name, note = resolve_name(config.provider, environ)
         named = config.provider.model_copy(update={"name": name})
         if not need_key:

@@ -31,6 +31,7 @@ from orchestry.backends.local.model import require_installed, slow_half
 from orchestry.backends.local.ratings import hear, late_ones, notes
 from orchestry.backends.local.settings import as_chains, model_of, refuse, trees
 from orchestry.backends.local.weights import ADAPTER, FULL, START, Weights, team_of
+from orchestry.backends.programs import for_program
 from orchestry.backends.prompted import KEPT, check_size, for_roles, keep, shown, with_source
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, LearnError, StoreError
@@ -83,7 +84,7 @@ class LocalBackend(Backend):
     ) -> None:
         require_installed()
         refuse(config)
-        config = with_source(config, folder)
+        config, _ = for_program(with_source(config, folder), task)
         if not need_key:
             environ = {**NO_KEYS, **environ}
         # The other requests in vLLM's batch change the last bits.

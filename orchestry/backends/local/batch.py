@@ -338,6 +338,8 @@ def _actions(
                 "schedule with collapse=False"
             )
         returns_J = [returns_by_state[child.id] for child in children]
+        if not group.agents:  # a first stage in which programs were started
+            continue
         moves = list(_moves(group, children, returns_J, joint, place))
         own = share[group.parent] * len(group.agents) / len(moves)
         found += [

@@ -1,0 +1,155 @@
+"""AgentTask: a task whose episodes are played by the user's own program.
+
+The program asks for each agent at an address of its own, as it would ask a vendor. A run sees the
+calls as moves of its agents, and the Score that the program returns.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from orchestry.core.errors import TaskError
+from orchestry.core.tools import ToolSpec
+from orchestry.core.types import AgentSpec, Member, Message, Problem, Score, Tools
+from orchestry.task.base import BaseTask
+
+if TYPE_CHECKING:
+    from orchestry.task.programs.host import Host, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One call of a model that a program waits for."""
+
+    role: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    must_answer: bool = False
+    """Whether no tool may be called."""
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None
+    """JSON schema of a structured answer."""
+
+    def shown(self, member: Member) -> tuple[Message, ...]:
+        """What the model sees: the program's messages, with what the agent has learned at the end
+        of the system prompt, and its examples before the rest."""
+        first, rest = self.messages[:1], self.messages[1:]
+        if not first or first[0].role != "system":
+            first, rest = (), self.messages
+        texts = [*(message.content for message in first), member.system_prompt]
+        said = "\n\n".join(filter(None, texts))
+        examples = [turn for example in member.examples for turn in example.messages]
+        system = [Message(role="system", content=said)] if said else []
+        return (*system, *examples, *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The state of an AgentTask. Without a program (in a dry run or a check) it goes on for as many
+    calls as are allowed, one agent after the other."""
+
+    problem: Problem
+    calls: int = 0
+    """Made so far."""
+    asks: tuple[Ask, ...] = ()
+    """What the program waits for, at most one call per role."""
+    score: Score | None = None
+    fault: TaskError | None = None
+    """Why the program ended without a score."""
+    program: Program | None = field(default=None, compare=False, repr=False)
+
+    def ask(self, role: str) -> Ask:
+        """The call that this agent answers now; without a program, one that shows the problem."""
+        found = next((one for one in self.asks if one.role == role), None)
+        return found or Ask(role, (Message(role="user", content=self.problem.prompt),))
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """The agents, as a program reaches them in one rollout."""
+
+    roles: tuple[str, ...]
+    seed: int
+    """For what the program itself draws at random: the same when a run is resumed."""
+    key: str
+    """Of this rollout, for the clients' `api_key`."""
+    _address: str
+
+    def base_url(self, role: str) -> str:
+        """For the `base_url` of an OpenAI or Anthropic client that asks this agent; any model name
+        will do. Raises TaskError for a role that the team lacks."""
+        if role not in self.roles:
+            raise TaskError(f"the team has no agent '{role}', only {', '.join(self.roles)}")
+        return f"{self._address}/{role}/v1"
+
+
+class AgentTask(BaseTask[Conversation]):
+    """Write `agents`, `problems` and `play`; see docs/your-agents.md."""
+
+    max_turns: ClassVar[int] = 16
+    """Most calls of models in one rollout; the next is refused."""
+    timeout_s: ClassVar[float] = 600.0
+    """Longest time without a call and without an end; then the rollout has failed."""
+    judged: ClassVar[bool] = False
+    _host: Host | None = None
+
+    @abstractmethod
+    def play(self, problem: Problem, team: Team) -> Awaitable[Score] | Score:
+        """One rollout, from the user's own program; a coroutine or a plain function.
+
+        Runs in a thread of its own, so it may block. What it raises makes this rollout score 0.
+        """
+
+    def asked_agents(self) -> tuple[AgentSpec, ...]:
+        """Without prompts of our own making: the program has its own."""
+        for spec in self.agents:
+            if spec.tools:
+                raise TaskError(
+                    f"task {self.name}: {spec.role} has tools, and the program of an AgentTask "
+                    "calls its own: pass them in its calls, and leave AgentSpec.tools out"
+                )
+        return tuple(spec.model_copy(update={"programmed": True}) for spec in self.agents)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Within it, rollouts are played by the program. Raises ConfigError if a package is
+        missing."""
+        from orchestry.task.programs.host import Host
+
+        async with Host(self).open() as host:
+            self._host = host
+            try:
+                yield
+            finally:
+                self._host = None
+
+    @property
+    def host(self) -> Host | None:
+        """What answers the programs; None where none is run."""
+        return self._host
+
+    def reset(self, problem: Problem, seed: int) -> Conversation:
+        return Conversation(problem)
+
+    def to_act(self, state: Conversation) -> tuple[str, ...]:
+        if state.program is not None:
+            return tuple(ask.role for ask in state.asks)
+        agents = self.agents
+        return (agents[state.calls % len(agents)].role,) if state.calls < self.max_turns else ()
+
+    def observe(self, state: Conversation, agent: str) -> str:
+        return state.ask(agent).messages[-1].content
+
+    def step(self, state: Conversation, actions: Mapping[str, str]) -> Conversation:
+        left = tuple(ask for ask in state.asks if ask.role not in actions)
+        return replace(state, calls=state.calls + len(actions), asks=left)
+
+    async def evaluate(self, state: Conversation, tools: Tools) -> Score:
+        if state.fault is not None:
+            raise state.fault
+        return state.score or self.score()

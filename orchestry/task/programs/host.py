@@ -1,0 +1,271 @@
+"""Runs the user's programs, each in a thread of its own, and answers their calls over HTTP.
+
+The server listens on this machine alone. Every rollout has its own address and its own key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from inspect import isawaitable
+from pathlib import Path
+from threading import Thread
+from traceback import extract_tb
+from typing import TYPE_CHECKING, Any
+
+from orchestry.core.distribution import install
+from orchestry.core.errors import ConfigError, TaskError, reason
+from orchestry.core.types import Completion, Problem, Score, Turn
+from orchestry.task.programs import wire
+from orchestry.task.programs.agent_task import AgentTask, Ask, Conversation, Team
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+KEY_BYTES = 16
+MOST_BYTES = 16 << 20
+"""Of a call's body."""
+
+
+class Refused(Exception):
+    """A call that gets no answer, and the HTTP status that says so."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(slots=True)
+class _Waiting:
+    ask: Ask
+    answer: asyncio.Future[Completion]
+
+
+@dataclass(slots=True)
+class Program:
+    """One rollout: the thread that plays it, and what it waits for. Lives in the run's event loop;
+    only `_run` is in the thread."""
+
+    task: AgentTask
+    problem: Problem
+    team: Team
+    _loop: asyncio.AbstractEventLoop
+    _waiting: list[_Waiting] = field(default_factory=list)
+    _calls: int = 0
+    _end: Score | TaskError | None = None
+    _closed: bool = False
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self, state: Conversation) -> Conversation:
+        """The state in which the program waits for its first answers, or has ended."""
+        Thread(target=self._run, daemon=True, name=f"{self.task.name} {self.problem.id}").start()
+        return await self._settled(replace(state, program=self))
+
+    async def go_on(self, state: Conversation, turns: Sequence[Turn]) -> Conversation:
+        """The state after the program has got these answers."""
+        for turn in turns:
+            place = next(i for i, one in enumerate(self._waiting) if one.ask.role == turn.agent)
+            self._waiting.pop(place).answer.set_result(turn.completion)
+        return await self._settled(state)
+
+    async def ask(self, ask: Ask) -> Completion:
+        """Waits until the run has answered. Raises Refused."""
+        if self._closed or self._end is not None:
+            raise Refused(410, "this rollout is over: make no more calls in it")
+        if self._calls >= self.task.max_turns:
+            raise Refused(
+                400,
+                f"this rollout has made its {self.task.max_turns} calls: make fewer, or raise "
+                f"max_turns of task {self.task.name}",
+            )
+        self._calls += 1
+        waiting = _Waiting(ask, self._loop.create_future())
+        self._waiting.append(waiting)
+        self._news.set()
+        return await waiting.answer
+
+    def close(self) -> None:
+        """Lets go of the program: what it still asks is refused."""
+        self._closed = True
+        for one in self._waiting:
+            if not one.answer.done():
+                one.answer.set_exception(Refused(410, "this rollout was given up"))
+        self._waiting.clear()
+
+    async def _settled(self, state: Conversation) -> Conversation:
+        """Waits for a call or for the end."""
+        while not self._waiting and self._end is None:
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), self.task.timeout_s)
+            except TimeoutError:
+                self._end = TaskError(
+                    f"task {self.task.name}: play made no call and did not end for "
+                    f"{self.task.timeout_s:g} s on problem {self.problem.id}: raise timeout_s, or "
+                    "see where it hangs"
+                )
+        asks = {one.ask.role: one.ask for one in reversed(self._waiting)}
+        first = tuple(reversed(asks.values()))  # a role's other calls wait for its first one
+        if first and self._end is None:
+            return replace(state, asks=first)
+        self.close()  # calls that nobody waits for any more
+        if isinstance(self._end, Score):
+            return replace(state, asks=(), score=self._end)
+        return replace(state, asks=(), fault=self._end)
+
+    def _run(self) -> None:
+        try:
+            end = self._played()
+        except BaseException as error:
+            end = self._fault(error)
+        with suppress(RuntimeError):  # the run has ended meanwhile, and its loop is closed
+            self._loop.call_soon_threadsafe(self._ended, end)
+
+    def _played(self) -> Score | TaskError:
+        found: Any = self.task.play(self.problem, self.team)
+        if isawaitable(found):
+            found = asyncio.run(_awaited(found))
+        if isinstance(found, Score):
+            return found
+        return TaskError(
+            f"task {self.task.name}: play gave a {type(found).__name__} on problem "
+            f"{self.problem.id}: return a Score, as self.score(...) makes one"
+        )
+
+    def _fault(self, error: BaseException) -> TaskError:
+        frames = extract_tb(error.__traceback__)
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+        return TaskError(
+            f"task {self.task.name}: play raised {type(error).__name__}: {reason(error)} on "
+            f"problem {self.problem.id} ({place}): catch it in the program, or mend that line"
+        )
+
+    def _ended(self, end: Score | TaskError) -> None:
+        self._end = self._end or end
+        self._news.set()
+
+
+async def _awaited(found: Any) -> Any:
+    return await found
+
+
+class Host:
+    """The server of one process of a run, and the rollouts that ask it."""
+
+    def __init__(self, task: AgentTask) -> None:
+        self.task = task
+        self._programs: dict[str, Program] = {}
+        self._numbers = 0
+        self._address = ""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Host]:
+        """Listens until the end of the block. Raises ConfigError if aiohttp is missing."""
+        try:
+            from aiohttp import web
+        except ImportError as error:
+            raise ConfigError(
+                f"task {self.task.name} plays a program of its own, whose calls are answered by "
+                f"aiohttp, which can't be imported here ({reason(error)}): {install('agents')}"
+            ) from None
+        app = web.Application(client_max_size=MOST_BYTES)
+        for kind in wire.KINDS:
+            for start in ("", "/v1", "/v1/v1"):  # clients differ in what they add
+                path = f"/rollout/{{id}}/{{role}}{start}{kind.path}"
+                app.router.add_post(path, self._handler(kind))
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            self._address = f"http://{host}:{port}/rollout"
+            yield self
+        finally:
+            for program in self._programs.values():
+                program.close()
+            await runner.cleanup()
+
+    @contextmanager
+    def rollouts(self) -> Iterator[Rollouts]:
+        """Starts programs, and lets go of them at the end of the block."""
+        mine = Rollouts(self)
+        try:
+            yield mine
+        finally:
+            for name in mine.names:
+                self._programs.pop(name).close()
+
+    def program(self, problem: Problem, seed: int) -> tuple[str, Program]:
+        """A new rollout, by its name."""
+        self._numbers += 1
+        name = str(self._numbers)
+        roles = tuple(spec.role for spec in self.task.agents)
+        key = secrets.token_urlsafe(KEY_BYTES)  # other users of this machine must not guess it
+        team = Team(roles, seed, key, f"{self._address}/{name}")
+        program = Program(self.task, problem, team, asyncio.get_running_loop())
+        self._programs[name] = program
+        return name, program
+
+    def _handler(self, kind: wire.Kind) -> Any:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            from aiohttp import web
+
+            try:
+                body = await _body(request)
+                asked = kind.read(request.match_info["role"], body)
+                answer = await self._program(request).ask(asked)
+            except wire.Unreadable as error:
+                return web.json_response(kind.error(str(error)), status=400)
+            except Refused as error:
+                return web.json_response(kind.error(str(error)), status=error.status)
+            if not body.get("stream"):
+                return web.json_response(kind.answer(answer, body))
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            for chunk in kind.stream(answer, body):
+                await response.write(chunk.encode())
+            return response
+
+        return handle
+
+    def _program(self, request: web.Request) -> Program:
+        """The rollout that a call is for. Raises Refused."""
+        program = self._programs.get(request.match_info["id"])
+        if program is None:
+            raise Refused(410, "there is no such rollout, or it is over: make no more calls in it")
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        given = request.headers.get("x-api-key") or bearer
+        if not secrets.compare_digest(given.encode(), program.team.key.encode()):
+            raise Refused(401, "wrong key: give the client api_key=team.key")
+        if (role := request.match_info["role"]) not in program.team.roles:
+            known = ", ".join(program.team.roles)
+            raise Refused(404, f"the team has no agent '{role}', only {known}")
+        return program
+
+
+@dataclass(slots=True)
+class Rollouts:
+    """The rollouts of one episode."""
+
+    host: Host
+    names: list[str] = field(default_factory=list)
+
+    async def start(self, state: Conversation, seed: int) -> Conversation:
+        """A program's first state."""
+        name, program = self.host.program(state.problem, seed)
+        self.names.append(name)
+        return await program.start(state)
+
+
+async def _body(request: web.Request) -> Mapping[str, Any]:
+    try:
+        found = await request.json()
+    except ValueError as error:
+        raise wire.Unreadable(f"the body is not JSON ({reason(error)})") from None
+    if not isinstance(found, dict):
+        raise wire.Unreadable("the body is not a JSON object")
+    return found

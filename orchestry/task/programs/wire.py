@@ -1,0 +1,292 @@
+"""The two vendors' formats, from the side that answers: what a program's client sends becomes an
+Ask, and an answer becomes what the client expects. Settings of the run replace those of the call
+(model, temperature, seed); what can't be honoured is refused, never left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestry.core.errors import reason
+from orchestry.core.tools import ToolCall, ToolSpec
+from orchestry.core.types import Completion, Message, utf8
+from orchestry.task.programs.agent_task import Ask
+
+Body = Mapping[str, Any]
+_STOPS = {"end": "stop", "calls": "tool_calls", "refusal": "content_filter"}
+_CLAUDE_STOPS = {"end": "end_turn", "length": "max_tokens", "calls": "tool_use"}
+
+
+class Unreadable(Exception):
+    """A call that can't be answered as it is, with what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One vendor's format."""
+
+    path: str
+    read: Callable[[str, Body], Ask]
+    """From the role that is asked and the call's body. Raises Unreadable."""
+    answer: Callable[[Completion, Body], dict[str, Any]]
+    stream: Callable[[Completion, Body], Iterator[str]]
+    """The same as server-sent events."""
+    error: Callable[[str], dict[str, Any]]
+
+
+# --- chat completions ---------------------------------------------------------------------------
+
+
+def _read_chat(role: str, body: Body) -> Ask:
+    if body.get("n", 1) != 1:
+        raise Unreadable("n is not 1: ask once per answer")
+    told = [_chat_message(one) for one in _list(body, "messages")]
+    forced = body.get("tool_choice")
+    if isinstance(forced, dict) or forced == "required":
+        raise Unreadable("tool_choice forces a call: leave it out, or give auto or none")
+    return Ask(
+        role=role,
+        messages=_some(told),
+        tools=tuple(_tool(_dict(one.get("function"))) for one in _list(body, "tools")),
+        must_answer=forced == "none",
+        max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
+        stop=_stop(body.get("stop")),
+        schema=_schema(_dict(body.get("response_format"))),
+    )
+
+
+def _chat_message(one: Body) -> Message:
+    role = {"developer": "system"}.get(str(one.get("role")), one.get("role"))
+    calls = tuple(
+        ToolCall(
+            id=str(call.get("id") or ""),
+            name=str(_dict(call.get("function")).get("name") or ""),
+            arguments=str(_dict(call.get("function")).get("arguments") or ""),
+        )
+        for call in _list(one, "tool_calls")
+    )
+    call = str(one.get("tool_call_id") or "")
+    return _message(role, _text(one.get("content")), calls, call)
+
+
+def _schema(asked: Body) -> Mapping[str, Any] | None:
+    """Of a structured answer."""
+    kind = asked.get("type", "text")
+    if kind == "text":
+        return None
+    schema = _dict(asked.get("json_schema")).get("schema")
+    if kind != "json_schema" or not isinstance(schema, dict):
+        raise Unreadable(
+            f"response_format {kind!r} is not known: give json_schema, or leave it out"
+        )
+    return schema
+
+
+def _chat(answer: Completion, body: Body) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
+    if answer.calls:
+        message["tool_calls"] = [_chat_call(call) for call in answer.calls]
+    choice = {"index": 0, "message": message, "finish_reason": _finish(answer), "logprobs": None}
+    return {**_chat_head(body), "choices": [choice], "usage": _usage(answer)}
+
+
+def _chat_stream(answer: Completion, body: Body) -> Iterator[str]:
+    head = _chat_head(body, "chat.completion.chunk")
+
+    def chunk(delta: Body, finish: str | None = None) -> str:
+        return _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+    yield chunk({"role": "assistant", "content": answer.text})
+    for place, call in enumerate(answer.calls):
+        yield chunk({"tool_calls": [{"index": place, **_chat_call(call)}]})
+    yield chunk({}, _finish(answer))
+    if _dict(body.get("stream_options")).get("include_usage"):
+        yield _event({**head, "choices": [], "usage": _usage(answer)})
+    yield "data: [DONE]\n\n"
+
+
+def _chat_head(body: Body, kind: str = "chat.completion") -> dict[str, Any]:
+    model = str(body.get("model") or "orchestry")
+    return {"id": "chatcmpl-orchestry", "object": kind, "created": 0, "model": model}
+
+
+def _chat_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _finish(answer: Completion) -> str:
+    return "tool_calls" if answer.calls else _STOPS.get(answer.stop, answer.stop)
+
+
+def _usage(answer: Completion) -> dict[str, int]:
+    given, drawn = answer.input_tokens, answer.output_tokens
+    return {"prompt_tokens": given, "completion_tokens": drawn, "total_tokens": given + drawn}
+
+
+def _chat_error(text: str) -> dict[str, Any]:
+    return {"error": {"message": text, "type": "orchestry", "param": None, "code": None}}
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+def _read_messages(role: str, body: Body) -> Ask:
+    system = _text(body.get("system"))
+    told = [_message("system", system)] if system else []
+    for one in _list(body, "messages"):
+        told += _claude_messages(one)
+    forced = _dict(body.get("tool_choice")).get("type", "auto")
+    if forced not in ("auto", "none"):
+        raise Unreadable("tool_choice forces a call: leave it out, or give auto or none")
+    return Ask(
+        role=role,
+        messages=_some(told),
+        tools=tuple(_tool(one, "input_schema") for one in _list(body, "tools")),
+        must_answer=forced == "none",
+        max_tokens=body.get("max_tokens"),
+        stop=_stop(body.get("stop_sequences")),
+    )
+
+
+def _claude_messages(one: Body) -> list[Message]:
+    """One of theirs: text and calls, or results of calls and text."""
+    content = one.get("content")
+    blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    found, calls, texts = list[Message](), list[ToolCall](), list[Any]()
+    for block in map(_dict, blocks):
+        if block.get("type") == "tool_use":
+            arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
+            calls.append(
+                ToolCall(id=str(block["id"]), name=str(block["name"]), arguments=arguments)
+            )
+        elif block.get("type") == "tool_result":
+            result, call = _text(block.get("content")), str(block.get("tool_use_id") or "")
+            found.append(_message("tool", result, call=call))
+        elif block.get("type") not in ("thinking", "redacted_thinking"):
+            texts.append(block)
+    if texts or calls:
+        found.append(_message(one.get("role"), _text(texts), tuple(calls)))
+    return found
+
+
+def _claude(answer: Completion, body: Body) -> dict[str, Any]:
+    blocks: list[dict[str, Any]] = []
+    if answer.text or not answer.calls:
+        blocks.append({"type": "text", "text": answer.text})
+    blocks += [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": call.given}
+        for call in answer.calls
+    ]
+    usage = {"input_tokens": answer.input_tokens, "output_tokens": answer.output_tokens}
+    return {**_claude_head(body), "content": blocks, "stop_reason": _why(answer), "usage": usage}
+
+
+def _claude_stream(answer: Completion, body: Body) -> Iterator[str]:
+    whole = _claude(answer, body)
+    start = {**whole, "content": [], "stop_reason": None}
+    yield _event({"type": "message_start", "message": start}, "message_start")
+    for place, block in enumerate(whole["content"]):
+        if block["type"] == "text":
+            empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+        else:
+            text = json.dumps(block["input"], ensure_ascii=False)
+            empty, delta = (
+                {**block, "input": {}},
+                {"type": "input_json_delta", "partial_json": text},
+            )
+        for kind, more in (
+            ("content_block_start", {"content_block": empty}),
+            ("content_block_delta", {"delta": delta}),
+            ("content_block_stop", {}),
+        ):
+            yield _event({"type": kind, "index": place, **more}, kind)
+    end = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
+    yield _event({"type": "message_delta", "delta": end, "usage": whole["usage"]}, "message_delta")
+    yield _event({"type": "message_stop"}, "message_stop")
+
+
+def _claude_head(body: Body) -> dict[str, Any]:
+    model = str(body.get("model") or "orchestry")
+    own = {"id": "msg_orchestry", "type": "message", "role": "assistant", "model": model}
+    return {**own, "stop_sequence": None}
+
+
+def _why(answer: Completion) -> str:
+    return "tool_use" if answer.calls else _CLAUDE_STOPS.get(answer.stop, "end_turn")
+
+
+def _claude_error(text: str) -> dict[str, Any]:
+    return {"type": "error", "error": {"type": "invalid_request_error", "message": text}}
+
+
+# --- both ---------------------------------------------------------------------------------------
+
+
+def _text(content: Any) -> str:
+    """A message's text. Raises Unreadable for what is none, such as a picture."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = content if isinstance(content, list) else [content]
+    for part in parts:
+        if not isinstance(part, str) and not isinstance(_dict(part).get("text"), str):
+            kind = _dict(part).get("type", type(part).__name__)
+            raise Unreadable(f"a message holds a part of type {kind!r}: send text alone")
+    return "".join(part if isinstance(part, str) else part["text"] for part in parts)
+
+
+def _message(role: Any, content: str, calls: tuple[ToolCall, ...] = (), call: str = "") -> Message:
+    try:
+        clean = tuple(one.clean for one in calls)
+        return Message(role=role, content=utf8(content), calls=clean, call=utf8(call))
+    except ValidationError:
+        known = "system, user, assistant, tool"
+        raise Unreadable(f"a message has the role {role!r}: give one of {known}") from None
+
+
+def _tool(one: Body, schema: str = "parameters") -> ToolSpec:
+    try:
+        return ToolSpec(
+            name=one["name"],
+            description=one.get("description") or "",
+            parameters=one.get(schema) or {"type": "object", "properties": {}},
+        )
+    except (KeyError, ValidationError) as error:
+        raise Unreadable(f"a tool can't be read ({reason(error)}): give name and schema") from None
+
+
+def _some(told: list[Message]) -> tuple[Message, ...]:
+    if not told or all(message.role == "system" for message in told):
+        raise Unreadable("messages has nothing to answer: send a user's message")
+    return tuple(told)
+
+
+def _list(body: Body, name: str) -> list[Body]:
+    """A field's objects; none where it is missing. Raises Unreadable."""
+    found = body.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise Unreadable(f"{name} is not a list of objects")
+    return found
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _stop(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(map(str, value or ()))
+
+
+def _event(data: Body, name: str = "") -> str:
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(data)}\n\n"
+
+
+KINDS = (
+    Kind("/chat/completions", _read_chat, _chat, _chat_stream, _chat_error),
+    Kind("/messages", _read_messages, _claude, _claude_stream, _claude_error),
+)
