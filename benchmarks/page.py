@@ -43,6 +43,7 @@ SECTIONS = {
     "local_learning_gpu": "The same team on a GPU",
     "cooperation": "Two 135M agents that learn to work together",
     "joint": "Prompts and weights learned together",
+    "programs": "Programs of other frameworks that learn",
     "bucket_teams": "Bucket Brigade: what scripted teams earn",
     "bucket_speed": "Bucket Brigade: steps per second",
     "bucket_scale": "Bucket Brigade: growth with games, agents and threads",

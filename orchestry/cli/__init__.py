@@ -42,6 +42,7 @@ PANELS = {
     },
     "Look and prepare": {
         "tasks": "List, check and create tasks.",
+        "attach": "Make a task of a program that has agents of its own.",
         "behaviors": "List, show and compare what teams learned.",
         "sandbox": "Run untrusted programs against tests, confined.",
         "models": "List and fetch small models for the embedded provider.",

@@ -121,6 +121,17 @@ def _new(
     ] = False,
 ) -> None:
     """Write a small task that works: change its problems, then its reward."""
+    folder = new_folder(parent, name, force)
+    write_task(folder, name)
+    where = "" if parent == Path("tasks") else f" --task-path {parent}"
+    typer.echo(f"Wrote {folder}. Next:")
+    typer.echo(f"  orchestry tasks check {name}{where}")
+    typer.echo(f"  orchestry run --task {name}{where} --episodes 5")
+
+
+def new_folder(parent: Path, name: str, force: bool = False) -> Path:
+    """Where a new task of that name goes. Raises ConfigError for a name that can't be or that is
+    taken; `force`: even if it hides another task."""
     from orchestry.core.errors import ConfigError
     from orchestry.task.registry import find_tasks
 
@@ -132,13 +143,9 @@ def _new(
     if not force and (hidden := find_tasks((), Path.cwd()).get(name)):
         raise ConfigError(
             f"there is a task '{name}' ({hidden.source}: {hidden.place}), which the new one would "
-            "hide: choose another name, or add --force"
+            "hide: choose another name"
         )
-    write_task(folder, name)
-    where = "" if parent == Path("tasks") else f" --task-path {parent}"
-    typer.echo(f"Wrote {folder}. Next:")
-    typer.echo(f"  orchestry tasks check {name}{where}")
-    typer.echo(f"  orchestry run --task {name}{where} --episodes 5")
+    return folder
 
 
 async def _findings(task: BaseTask[Any], unsafe: bool) -> list[Finding]:
@@ -268,15 +275,18 @@ _WANTED = (
 
 def write_task(folder: Path, name: str) -> None:
     """Writes task.py, problems.jsonl and README.md into a new folder."""
-    words = [word for word in name.split("_") if word]
-    title = " ".join(words).capitalize() or name
-    camel = "".join(word[0].upper() + word[1:] for word in words)
-    class_name = camel if camel.endswith("Task") else f"{camel}Task"
-    values = {"name": name, "title": title, "class_name": class_name}
+    title = " ".join(word for word in name.split("_") if word).capitalize() or name
+    values = {"name": name, "title": title, "class_name": class_name(name)}
     folder.mkdir(parents=True)
     (folder / "task.py").write_text(TASK.substitute(values), encoding="utf-8")
     (folder / "README.md").write_text(README.substitute(values), encoding="utf-8")
     (folder / "problems.jsonl").write_text(_problems(), encoding="utf-8")
+
+
+def class_name(name: str) -> str:
+    """Of the task of that name."""
+    camel = "".join(word[0].upper() + word[1:] for word in name.split("_") if word)
+    return camel if camel.endswith("Task") else f"{camel}Task"
 
 
 def _problems() -> str:

@@ -4,9 +4,11 @@ wrong."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import httpx
 import pytest
 
 import orchestry
+from orchestry.cli import main
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError, TaskError
 from orchestry.core.types import TASK_ERROR, Turn
@@ -139,9 +142,9 @@ def test_a_program_that_raises_earns_nothing_and_the_run_goes_on(tmp_path: Path)
 
 
 def test_a_program_that_hangs_is_given_up(tmp_path: Path) -> None:
-    run = orchestry.train(config("hangs"), tmp_path / "run")
+    run = orchestry.train(config("hangs", "options.patience=2.5"), tmp_path / "run")
     feedback = [n.score.feedback for one in run.episodes for n in one.nodes]
-    assert any("made no call and did not end for 2 s" in text for text in feedback)
+    assert any("made no call and did not end for 2.5 s" in text for text in feedback)
     assert tags(run)[TASK_ERROR] == run.config["search"]["k_samples"]
 
 
@@ -234,3 +237,91 @@ def test_the_address_answers_only_who_it_is_for(tmp_path: Path) -> None:
     assert "only writer, critic" in seen["role"].json()["error"]["message"]
     assert "send text alone" in seen["picture"].json()["error"]["message"]
     assert seen["forced"].json()["type"] == "error"
+
+
+# --- a program as a command ----------------------------------------------------------------------
+
+PROGRAM = """
+import json, os, sys, urllib.request
+problem = json.loads(os.environ["ORCHESTRY_PROBLEM"])
+
+def ask(url, text, **body):
+    told = {"messages": [{"role": "user", "content": text}], **body}
+    head = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    asked = urllib.request.Request(url + "/chat/completions", json.dumps(told).encode(), head)
+    with urllib.request.urlopen(asked) as answer:
+        return json.load(answer)["choices"][0]["message"]["content"]
+
+draft = ask(os.environ["OPENAI_BASE_URL"], problem["prompt"], model="writer")
+final = ask(os.environ["ORCHESTRY_URL_CRITIC"], draft)
+reward = {"reward": final.count("e") / max(1, len(final)), "tags": ["said"]}
+END
+"""
+
+
+def attached(folder: Path, end: str, **more: str) -> RunConfig:
+    """A run of a command whose last lines are `end`."""
+    (folder / "app.py").write_text(PROGRAM.replace("END", end), encoding="utf-8")
+    lines = [f'{{"id": "p{n}", "prompt": "Write of {n}."}}' for n in range(2)]
+    (folder / "problems.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    given = ["--problems", str(folder / "problems.jsonl"), "--agents", "writer,critic"]
+    command = [sys.executable, str(folder / "app.py")]
+    with pytest.raises(SystemExit) as exited:
+        main(["attach", "app", "--dir", str(folder / "tasks"), *given, "--", *command])
+    assert exited.value.code == 0
+    file = folder / "tasks" / "app" / "task.py"
+    for name, value in more.items():
+        file.write_text(re.sub(rf"{name} = \S+", f"{name} = {value}", file.read_text()))
+    sets = ["task=app", f"task_path=[{folder / 'tasks'}]", "provider.name=fake", "episodes=2"]
+    return resolve([], [*sets, "search.k_samples=2"], {})
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "print('a line'); print(json.dumps(reward))",
+        "json.dump(reward, open(os.environ['ORCHESTRY_REWARD'], 'w')); print('bye')",
+    ],
+)
+def test_a_command_is_a_rollout(end: str, tmp_path: Path) -> None:
+    run = orchestry.train(attached(tmp_path, end), tmp_path / "run")
+    assert Counter(turn.agent for turn in turns(run)) == {"writer": 4, "critic": 4}
+    assert tags(run) == {"said": 4}
+    assert all(0 < one.reward < 1 for one in run.episodes)
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        ("print(reward['reward'] > 2)", "the program said no reward on problem .*'False'"),
+        ("sys.exit('out of tea')", "ended with 1 on problem p0: out of tea"),
+        ("print(json.dumps({'speed': 1}))", "'speed'"),
+    ],
+)
+def test_a_command_without_a_reward_fails(end: str, text: str, tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=text):
+        orchestry.train(attached(tmp_path, end), tmp_path / "run")
+
+
+def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    note = tmp_path / "pids"
+    end = (
+        "import subprocess, time; child = subprocess.Popen(['sleep', '60']); "
+        f"open({str(note)!r}, 'a').write(f'{{os.getpid()}} {{child.pid}}\\n'); time.sleep(60)"
+    )
+    with pytest.raises(TaskError, match="did not end for 2 s on problem"):
+        orchestry.train(attached(tmp_path, end, timeout_s="2.0"), tmp_path / "run")
+    pids = [int(pid) for pid in note.read_text().split()]
+    assert pids
+    deadline = time.monotonic() + 10
+    while any(map(_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_alive, pids))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

@@ -6,6 +6,8 @@ import functools
 import json
 import re
 import shlex
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +21,7 @@ import orchestry
 from orchestry.cli import group, main
 from orchestry.core.config import validate
 from orchestry.core.resolve import settings_of
+from orchestry.store.run import load_run
 from orchestry.task.registry import load_task
 from tools.reference import commands
 
@@ -170,6 +173,28 @@ def test_the_example_of_a_task_is_checked_and_played(
     assert "Task regex keeps every rule." in capsys.readouterr().out
     [run] = (tmp_path / "runs").iterdir()
     assert json.loads((run / "summary.json").read_text())["episodes"] == 2
+
+
+@pytest.mark.slow
+def test_the_example_of_a_program_is_attached_and_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("aiohttp")
+    text = (ROOT / "docs" / "your-agents.md").read_text(encoding="utf-8")
+    examples = dict(re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL))
+    for name in ("app.py", "problems.jsonl"):
+        (tmp_path / name).write_text(examples[name], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for line in examples["commands"].splitlines():
+        words = [sys.executable if word == "python" else word for word in shlex.split(line)[1:]]
+        with pytest.raises(SystemExit) as exited:
+            main([*words, *(["--provider", "fake"] if words[0] == "run" else [])])
+        assert exited.value.code == 0, capsys.readouterr()
+    [folder] = (tmp_path / "runs").iterdir()
+    run = load_run(folder)
+    agents = Counter(t.agent for one in run.episodes for n in one.nodes for t in n.turns)
+    assert agents["writer"] == agents["editor"] == 4 * run.config["search"]["k_samples"]
+    assert all(0 < one.reward <= 1 for one in run.episodes)
 
 
 @pytest.mark.slow

@@ -6,8 +6,7 @@ calls as moves of its agents, and the Score that the program returns.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -79,6 +78,13 @@ class Team:
     key: str
     """Of this rollout, for the clients' `api_key`."""
     _address: str
+    _at_end: list[Callable[[], None]] = field(default_factory=list, repr=False)
+
+    @property
+    def url(self) -> str:
+        """For the `base_url` of a client that asks several agents, each by its role as `model`; a
+        team of one answers to any model name."""
+        return f"{self._address}/v1"
 
     def base_url(self, role: str) -> str:
         """For the `base_url` of an OpenAI or Anthropic client that asks this agent; any model name
@@ -87,10 +93,21 @@ class Team:
             raise TaskError(f"the team has no agent '{role}', only {', '.join(self.roles)}")
         return f"{self._address}/{role}/v1"
 
+    def at_end(self, close: Callable[[], None]) -> None:
+        """Calls `close` once the rollout is over, also when it was given up."""
+        self._at_end.append(close)
+
+    def close(self) -> None:
+        """The rollout is over."""
+        while self._at_end:
+            self._at_end.pop()()
+
 
 class AgentTask(BaseTask[Conversation]):
-    """Write `agents`, `problems` and `play`; see docs/your-agents.md."""
+    """Write `agents`, `problems`, and `play` or `command`; see docs/your-agents.md."""
 
+    command: ClassVar[tuple[str, ...]] = ()
+    """A program to start for each rollout, in place of `play`: see programs/command.py."""
     max_turns: ClassVar[int] = 16
     """Most calls of models in one rollout; the next is refused."""
     timeout_s: ClassVar[float] = 600.0
@@ -98,15 +115,19 @@ class AgentTask(BaseTask[Conversation]):
     judged: ClassVar[bool] = False
     _host: Host | None = None
 
-    @abstractmethod
     def play(self, problem: Problem, team: Team) -> Awaitable[Score] | Score:
         """One rollout, from the user's own program; a coroutine or a plain function.
 
         Runs in a thread of its own, so it may block. What it raises makes this rollout score 0.
         """
+        from orchestry.task.programs.command import run_command
+
+        return run_command(self, problem, team)
 
     def asked_agents(self) -> tuple[AgentSpec, ...]:
         """Without prompts of our own making: the program has its own."""
+        if type(self).play is AgentTask.play and not self.command:
+            raise TaskError(f"task {self.name} has no program: write play, or set command")
         for spec in self.agents:
             if spec.tools:
                 raise TaskError(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 KEY_BYTES = 16
+_TEAM = "v1"
+"""In place of a role, in the address of the whole team."""
 MOST_BYTES = 16 << 20
 """Of a call's body."""
 
@@ -90,6 +92,7 @@ class Program:
     def close(self) -> None:
         """Lets go of the program: what it still asks is refused."""
         self._closed = True
+        self.team.close()
         for one in self._waiting:
             if not one.answer.done():
                 one.answer.set_exception(Refused(410, "this rollout was given up"))
@@ -136,6 +139,8 @@ class Program:
         )
 
     def _fault(self, error: BaseException) -> TaskError:
+        if isinstance(error, TaskError):
+            return error
         frames = extract_tb(error.__traceback__)
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
         return TaskError(
@@ -215,9 +220,9 @@ class Host:
             from aiohttp import web
 
             try:
-                body = await _body(request)
-                asked = kind.read(request.match_info["role"], body)
-                answer = await self._program(request).ask(asked)
+                program, body = self._program(request), await _body(request)
+                role = _role(request.match_info["role"], body, program.team.roles)
+                answer = await program.ask(kind.read(role, body))
             except wire.Unreadable as error:
                 return web.json_response(kind.error(str(error)), status=400)
             except Refused as error:
@@ -241,9 +246,6 @@ class Host:
         given = request.headers.get("x-api-key") or bearer
         if not secrets.compare_digest(given.encode(), program.team.key.encode()):
             raise Refused(401, "wrong key: give the client api_key=team.key")
-        if (role := request.match_info["role"]) not in program.team.roles:
-            known = ", ".join(program.team.roles)
-            raise Refused(404, f"the team has no agent '{role}', only {known}")
         return program
 
 
@@ -259,6 +261,19 @@ class Rollouts:
         name, program = self.host.program(state.problem, seed)
         self.names.append(name)
         return await program.start(state)
+
+
+def _role(named: str, body: Mapping[str, Any], roles: Sequence[str]) -> str:
+    """Who is asked: by the address, or at the whole team's by the model. Raises Refused."""
+    asked = roles[0] if len(roles) == 1 else str(body.get("model"))
+    found = asked if named == _TEAM else named
+    if found not in roles:
+        raise Refused(
+            404,
+            f"the team has no agent '{found}', only {', '.join(roles)}: name one in the address or "
+            "as the model",
+        )
+    return found
 
 
 async def _body(request: web.Request) -> Mapping[str, Any]:

@@ -1,0 +1,105 @@
+"""`orchestry attach`: a task whose episodes are played by a program of the user's own."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from orchestry.cli.groups import App
+from orchestry.cli.options import OUTPUT, option
+from orchestry.core.errors import ConfigError
+
+TASK = Template('''"""$shown, started once per rollout."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestry import AgentSpec, AgentTask, Problem, Split, read_problems
+
+BANK = Path(__file__).with_name("problems.jsonl")
+
+
+class $class_name(AgentTask):
+    name = "$name"
+    agents = ($agents,)
+    command = $command
+    max_turns = 16  # most calls of models in one rollout
+    timeout_s = 600.0  # longest time without a call and without an end
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return read_problems(BANK, split)
+''')
+app = App("Make a task of a program that has agents of its own.")
+
+
+@app.command("attach")
+def _attach(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the task.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND", help="The program and what it takes.")
+    ],
+    problems: Annotated[
+        Path,
+        option(
+            "The program",
+            "A line of JSON per problem: id, prompt, split, data.",
+            "--problems",
+            metavar="FILE",
+        ),
+    ],
+    agents: Annotated[
+        str,
+        option(
+            "The program", "Its agents, as it names them in `model`.", "--agents", metavar="A,B"
+        ),
+    ] = "agent",
+    parent: Annotated[
+        Path,
+        option(
+            OUTPUT,
+            "The folder that gets the task's folder.",
+            "--dir",
+            file_okay=False,
+            metavar="DIR",
+        ),
+    ] = Path("tasks"),
+) -> None:
+    """Write a task that starts a program of yours once per rollout.
+
+    The program finds the address and the key of its agents where the clients of OpenAI and
+    Anthropic look for them, and its problem in ORCHESTRY_PROBLEM. Its last line says the reward,
+    as in {"reward": 0.5}. Nothing is started yet.
+    """
+    from orchestry.cli.tasks import class_name, new_folder
+    from orchestry.task.base import read_problems
+
+    if not read_problems(problems, "train"):
+        raise ConfigError(f"{problems} has no problem of split train, on which a team learns")
+    folder = new_folder(parent, name)
+    roles = [role.strip() for role in agents.split(",") if role.strip()]
+    if not roles or len(set(roles)) < len(roles):
+        raise ConfigError(f"--agents is '{agents}': name each agent once, as in writer,critic")
+    values = {
+        "name": name,
+        "shown": shlex.join(words).replace("\\", "/").replace('"', "'"),
+        "class_name": class_name(name),
+        "agents": ", ".join(f"AgentSpec(role={role!r})" for role in roles),
+        "command": repr(tuple(map(_absolute, words))),
+    }
+    folder.mkdir(parents=True)
+    (folder / "task.py").write_text(TASK.substitute(values), encoding="utf-8")
+    shutil.copyfile(problems, folder / "problems.jsonl")
+    where = "" if parent == Path("tasks") else f" --task-path {parent}"
+    typer.echo(f"Wrote {folder}. Next:")
+    typer.echo(f"  orchestry run --task {name}{where} --episodes 4")
+
+
+def _absolute(word: str) -> str:
+    """Files by their full path: a run may be resumed from another folder."""
+    path = Path(word)
+    return str(path.absolute()) if path.is_file() else word
