@@ -101,7 +101,8 @@ def report(rounds: int, folder: Path) -> str:
     return (
         f"{AT_ONCE} programs at once, {CALLS} calls each, answered after "
         f"{LATENCY_S * 1000:.0f} ms: a call takes {ranged(found, '.2f')} ms more than its answer "
-        f"(median and range of {rounds} rounds; programs, run and provider share this machine's cores).\n\n"
+        f"(median and range of {rounds} rounds; programs, run and provider share this machine's "
+        "cores).\n\n"
         f"{columns(rows, figures=False)}"
     )
 

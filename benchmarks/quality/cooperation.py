@@ -74,7 +74,9 @@ LEARN: Mapping[str, Any] = {
     **ADAPTERS,
     "group_size": 4,
     "every": 10,
-    "learning_rate": 5e-4,
+    "learning_rate": 2e-4,
+    "evaluate_every": 10,
+    "evaluate_problems": 40,
     "keep": 2,
 }
 SAMPLING: Mapping[str, Any] = {"max_tokens": 96, "temperature": 0.8}
@@ -146,7 +148,8 @@ class Bench:
         if baseline == "fixed" and start is not None:
             start = self._alone(start, seed)
         samples = SAMPLES if baseline is None else BASELINE_SAMPLES
-        learn = {**LEARN, "enabled": False, "group_size": samples}
+        drawn = {key: value for key, value in LEARN.items() if not key.startswith("evaluate")}
+        learn = {**drawn, "enabled": False, "group_size": samples}
         path = self.bank(bank)
         config = self.config(seed, path) | {
             "split": "test",
@@ -165,7 +168,7 @@ class Bench:
         if team == WARM:
             return self.warm(seed)
         run = self.learn(seed)
-        last = chosen_update(run, None)
+        last = chosen_update(run, "best")
         assert last is not None, "a run of some updates has a last one"
         return checkpoint(run, last)
 
