@@ -176,6 +176,32 @@ def test_the_example_of_a_task_is_checked_and_played(
 
 
 @pytest.mark.slow
+def test_the_example_of_a_game_is_checked_and_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    text = (ROOT / "docs" / "bridges.md").read_text(encoding="utf-8")
+    examples = dict(re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL))
+    path = tmp_path / "tasks" / "xo" / "task.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(examples["tasks/xo/task.py"], encoding="utf-8")
+    script = tmp_path / "script.jsonl"
+    script.write_text('{"agent": "player_1", "text": "4"}\n{"agent": "player_2", "text": "0."}\n')
+    monkeypatch.chdir(tmp_path)
+    fake = ["--provider", "fake", "--set", f"provider.fake.script={script}"]
+    for line in examples["commands"].splitlines():
+        words = shlex.split(line)[1:]
+        with pytest.raises(SystemExit) as exited:
+            main([*words, *(fake if words[0] == "run" else [])])
+        assert exited.value.code == 0, capsys.readouterr()
+    [folder] = (tmp_path / "runs").iterdir()
+    moves = [turn for one in load_run(folder).episodes for n in one.nodes for turn in n.turns]
+    assert moves[0].messages[-1].content.startswith("The board, you are X: . . .")
+    assert {turn.agent for turn in moves} == {"player_1", "player_2"}
+
+
+@pytest.mark.slow
 def test_the_example_of_a_program_is_attached_and_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
