@@ -48,10 +48,11 @@ class ChatFlags(LessonFlags, total=False):
     """Flags of chats; None means not given."""
 
     form: Annotated[
-        Literal["openai", "hf"] | None,
+        Literal["openai", "hf", "inspect"] | None,
         option(
             LESSONS,
-            "Chats to fine-tune other models on, in this form: openai, or hf as TRL reads it.",
+            "Chats to fine-tune other models on, in this form: openai, or hf as TRL reads it. Or "
+            "all trajectories as an eval log that `inspect view` shows.",
             "--as",
         ),
     ]
@@ -101,6 +102,9 @@ def _command(
     how = {key: value for key, value in flags.items() if value is not None}
     if form := how.pop("form", None):
         _refuse(merge=merge, agent=agents, update=update)
+        if form == "inspect":
+            typer.echo(_logged(run, out, how, as_json=as_json))
+            return
         typer.echo(_chats(run, out, {"form": form, **how, **common}, as_json=as_json))
         return
     if how:
@@ -122,6 +126,18 @@ def _learns_prompts(run: Path) -> bool:
     from orchestry.store.run import load_run
 
     return load_run(run).config.get("backend") == "api"
+
+
+def _logged(run: Path, out: Path | None, how: dict[str, Any], *, as_json: bool) -> str:
+    from orchestry.bridges.inspect_log import to_inspect
+
+    if how:
+        name = next(iter(how)).replace("_", "-")
+        raise typer.BadParameter(f"an eval log has all answers: leave out --{name}")
+    file = to_inspect(run, out and out / "inspect.eval")
+    if as_json:
+        return json.dumps({"run_dir": str(run), "file": str(file)})
+    return f"eval log {file}; `inspect view start --log-dir {file.parent}` shows it"
 
 
 def _chats(run: Path, out: Path | None, how: dict[str, Any], *, as_json: bool) -> str:
