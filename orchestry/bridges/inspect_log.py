@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, reason
 from orchestry.core.types import Message, Turn
+from orchestry.store.journal import Opened
 from orchestry.store.records import EpisodeRecord, NodeRecord
 from orchestry.store.run import Run, load_run
 
@@ -52,7 +53,8 @@ def eval_log(run: Run) -> EvalLog:
     from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalResults, EvalSpec
 
     samples = [one for episode in run.episodes for one in _samples(run, episode)]
-    config, created = run.config, datetime.fromtimestamp(run.events[0].at, UTC).isoformat()
+    begun = next(event.at for event in run.events if isinstance(event, Opened))
+    config, created = run.config, datetime.fromtimestamp(begun, UTC).isoformat()
     problems = list(dict.fromkeys(episode.problem for episode in run.episodes))
     provider: Mapping[str, Any] = config["provider"]
     told: Any = STATUS.get(run.summary.stopped, "error")
