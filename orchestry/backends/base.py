@@ -273,7 +273,8 @@ class Backend(ABC):
             self.calibration = _calibration(on.store)
             self._calibrations = _calibrations(on.store)
             if isinstance(on.task, AgentTask):
-                await stack.enter_async_context(on.task.serving())
+                by_schema = self.provider.name != "local"  # weights know no schema
+                await stack.enter_async_context(on.task.serving(structured=by_schema))
             yield
 
     @property

@@ -32,6 +32,9 @@ def for_program(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, list
             "learn.baseline=critic estimates a state before anybody has spoken, which the program "
             f"of task {task.name} does not show: leave it out"
         )
+    # a trial within an episode compares the last moves of siblings, and chains have none
+    behaviors = config.behaviors.model_copy(update={"in_search": False})
+    config = config.model_copy(update={"behaviors": behaviors})
     if config.search.strategy in ("single", "chains"):
         return config, []
     search = config.search.model_copy(update={"strategy": "chains"})

@@ -102,4 +102,7 @@ def _attach(
 def _absolute(word: str) -> str:
     """Files by their full path: a run may be resumed from another folder."""
     path = Path(word)
-    return str(path.absolute()) if path.is_file() else word
+    try:
+        return str(path.absolute()) if path.is_file() else word
+    except OSError:  # a text too long for a path
+        return word

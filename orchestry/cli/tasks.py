@@ -143,7 +143,7 @@ def new_folder(parent: Path, name: str, force: bool = False) -> Path:
     if not force and (hidden := find_tasks((), Path.cwd()).get(name)):
         raise ConfigError(
             f"there is a task '{name}' ({hidden.source}: {hidden.place}), which the new one would "
-            "hide: choose another name"
+            "hide: choose another name, or add --force (tasks new)"
         )
     return folder
 

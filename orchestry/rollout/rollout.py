@@ -7,12 +7,12 @@ scores the children, and lets the schedule say which of them live on.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import product
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from orchestry.core.concurrency import together
 from orchestry.core.errors import TaskFault
@@ -43,7 +43,7 @@ from orchestry.core.types import (
     Variant,
 )
 from orchestry.rollout.schedule import Candidate, Chains, Schedule
-from orchestry.rollout.tree import apply, back_up
+from orchestry.rollout.tree import apply, back_up, order
 from orchestry.task.arrangements import unwrapped
 from orchestry.task.base import BaseTask
 from orchestry.task.guard import (
@@ -83,6 +83,9 @@ class Move:
 @dataclass(frozen=True, slots=True)
 class Rollout(Generic[StateT]):
     """Plays episodes of one task with one team, one policy and one schedule."""
+
+    in_step: ClassVar[bool] = False
+    """Whether all samples of a stage are drawn together."""
 
     task: BaseTask[StateT]
     team: Mapping[str, Member]
@@ -126,11 +129,17 @@ class Rollout(Generic[StateT]):
         with task_boundary(self.task, "reset", problem):
             root = Trajectory(ROOT, problem, seed, self.task.reset(problem, seed))
         tree = Tree[StateT]()
-        pool, stage = self._going([tree.add(root)]), 0
-        tree.root.survived = True
-        if programs is not None:
-            pool, stage = self._going(await self._started(tree, programs)), 1
+        tree.add(root).survived = True
+        if programs is None:
+            await self._stages(tree, self._going([tree.root]), 0)
+        else:
+            await self._chains(tree, programs)
+        return tree
+
+    async def _stages(self, tree: Tree[StateT], pool: Sequence[Node[StateT]], stage: int) -> None:
+        """Plays on from the pool, until nobody acts."""
         while pool:
+            problem, seed = tree.root.trajectory.problem, tree.root.trajectory.seed
             if stage == MAX_STAGES:
                 raise endless(self.task, problem)
             going = self._going(await self._stage(tree, pool, stage))
@@ -140,21 +149,31 @@ class Rollout(Generic[StateT]):
             for node in pool:
                 node.survived = True
             stage += 1
-        return tree
 
-    async def _started(self, tree: Tree[StateT], programs: Rollouts) -> list[Node[StateT]]:
-        """A first stage in which nobody acts: a program per chain, as far as its first call. A
-        program can't be copied, so chains share no state with calls in it."""
+    async def _chains(self, tree: Tree[StateT], programs: Rollouts) -> None:
+        """Plays a program per chain, since it can't be copied. Each goes on as fast as it can,
+        unless all draw together; the tree is the same in any case."""
+        places = range(self.schedule.samples(0, 1))
+        ids = tuple(tree.root.id.child(place) for place in places)
+        tree.groups.append(Group(ROOT, (), ids))  # a first stage in which nobody acts
+        starts = [self._started(tree, programs, place) for place in places]
+        if self.in_step:
+            await self._stages(tree, self._going(await together(starts)), 1)
+        else:
+            await together(self._alone(tree, start) for start in starts)
+        order(tree)
+
+    async def _started(self, tree: Tree[StateT], programs: Rollouts, place: int) -> Node[StateT]:
+        """The state in which a program has made its first call."""
         root = tree.root.trajectory
         begins: Any = root.state
+        state: Any = await programs.start(begins, derive(root.seed, "program", place))
+        (child,) = await self._scored([root.extend(place, state, ())])
+        return tree.add(child)
 
-        async def start(index: int) -> Trajectory[StateT]:
-            state: Any = await programs.start(begins, derive(root.seed, "program", index))
-            return root.extend(index, state, ())
-
-        born = await together(start(index) for index in range(self.schedule.samples(0, 1)))
-        tree.groups.append(Group(ROOT, (), tuple(one.id for one in born)))
-        return [tree.add(child) for child in await self._scored(born)]
+    async def _alone(self, tree: Tree[StateT], start: Awaitable[Node[StateT]]) -> None:
+        """One chain to its end."""
+        await self._stages(tree, self._going([await start]), 1)
 
     async def go_on(
         self, starts: Sequence[Trajectory[StateT]], seeds: Sequence[int], calls: float = math.inf

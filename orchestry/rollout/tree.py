@@ -69,6 +69,14 @@ def mix(
     return [min(1.0, max(0.0, number + shift)) for number in mixed_G]
 
 
+def order(tree: Tree[Any]) -> None:
+    """Puts all into the order of play, where chains went on at their own pace."""
+    tree.nodes = dict(sorted(tree.nodes.items(), key=lambda one: (one[0].stage, one[0])))
+    tree.groups.sort(key=lambda group: (group.parent.stage, group.parent))
+    tree.answers.sort(key=lambda one: (one.usd, one.input_tokens, one.output_tokens, one.text))
+    tree.failures.sort()
+
+
 def back_up(tree: Tree[Any]) -> None:
     """If a node has leaves below it, replaces its own score by the mean over their samples.
 

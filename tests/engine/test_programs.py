@@ -3,6 +3,8 @@ wrong."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import re
 import signal
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +23,17 @@ import orchestry
 from orchestry.cli import main
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError, TaskError
-from orchestry.core.types import TASK_ERROR, Turn
+from orchestry.core.types import TASK_ERROR, Completion, Message, Turn
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import prepare, resume
 from orchestry.store.journal import Answered
 from orchestry.store.run import Run
+from orchestry.task.programs.agent_task import Ask, Team
+from orchestry.task.programs.host import Host, Program, Refused
+from orchestry.task.registry import load_task
 
-pytest.importorskip("aiohttp")
+for package in ("aiohttp", "anthropic", "openai"):  # imported before a program's time runs
+    pytest.importorskip(package)
 TASKS = Path(__file__).parents[1] / "fixtures" / "tasks"
 BASE = ("task=duet", f"task_path=[{TASKS}]", "provider.name=fake", "episodes=4")
 
@@ -142,9 +149,9 @@ def test_a_program_that_raises_earns_nothing_and_the_run_goes_on(tmp_path: Path)
 
 
 def test_a_program_that_hangs_is_given_up(tmp_path: Path) -> None:
-    run = orchestry.train(config("hangs", "options.patience=2.5"), tmp_path / "run")
+    run = orchestry.train(config("hangs", "options.patience=5"), tmp_path / "run")
     feedback = [n.score.feedback for one in run.episodes for n in one.nodes]
-    assert any("made no call and did not end for 2.5 s" in text for text in feedback)
+    assert any("made no call and did not end for 5 s" in text for text in feedback)
     assert tags(run)[TASK_ERROR] == run.config["search"]["k_samples"]
 
 
@@ -184,33 +191,48 @@ def test_the_cap_holds(tmp_path: Path) -> None:
     assert run.summary.cost_usd <= 2
 
 
-def test_the_address_answers_only_who_it_is_for(tmp_path: Path) -> None:
-    """Each is refused with its reason, in the client's own form."""
-    from orchestry.task.programs.host import Host
-    from orchestry.task.registry import load_task
+CHAT: list[dict[str, Any]] = [
+    {"n": 2},
+    {"messages": []},
+    {"messages": [{}]},
+    {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+    {"max_tokens": "x"},
+    {"max_tokens": 0},
+    {"max_tokens": 2.5},
+    {"max_tokens": True},
+    {"stop": 5},
+    {"stop": [1]},
+    {"tools": [{}]},
+    {"tools": {}},
+    {"tools": [{"type": "function", "function": {"name": "a b!"}}]},
+    {"tool_choice": "required"},
+    {"tool_choice": 5},
+    {"response_format": "json"},
+    {"response_format": {"type": "json_object"}},
+    {"functions": [{"name": "f"}]},
+    {"logprobs": True},
+]
+CLAUDE: list[dict[str, Any]] = [
+    {"tool_choice": {"type": "any"}},
+    {"stop_sequences": 5},
+    {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+    {"max_tokens": -1},
+    {"output_format": {"type": "json_schema"}},
+    {"messages": [{"role": "robot", "content": "a"}]},
+]
+TEXTS = ["{", "[1]", "[" * 100_000, '{"messages": NaN}']
 
+
+def asked(program: Callable[[Any, Team], Any]) -> None:
+    """Runs one rollout of a program at a real address, without a run."""
     task: Any = load_task("duet", [TASKS])
-    seen: dict[str, Any] = {}
+    failed = list[BaseException]()
 
-    def play(problem: Any, team: Any) -> Any:
-        url = team.base_url("writer")
-
-        def post(address: str, key: str = team.key, **body: Any) -> httpx.Response:
-            told = {"messages": [{"role": "user", "content": "a"}], **body}
-            return httpx.post(address, json=told, headers={"Authorization": f"Bearer {key}"})
-
-        chat = f"{url}/chat/completions"
-        picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]
-        seen["key"] = post(chat, key="another")
-        seen["role"] = post(chat.replace("writer", "reader"))
-        seen["rollout"] = post(chat.replace("/rollout/", "/rollout/9"))
-        seen["n"] = post(chat, n=2)
-        seen["picture"] = post(chat, messages=picture)
-        seen["nothing"] = post(chat, messages=[])
-        seen["forced"] = post(f"{url}/messages", tool_choice={"type": "any"})
-        seen["text"] = httpx.post(chat, content="{", headers={"x-api-key": team.key})
-        with pytest.raises(TaskError, match="the team has no agent 'reader'"):
-            team.base_url("reader")
+    def play(problem: Any, team: Team) -> Any:
+        try:
+            program(task, team)
+        except BaseException as error:
+            failed.append(error)
         return task.score(quality=1.0)
 
     task.play = play
@@ -221,22 +243,89 @@ def test_the_address_answers_only_who_it_is_for(tmp_path: Path) -> None:
                 problem = task.problems("train")[0]
                 state = await rollouts.start(task.reset(problem, 0), 0)
                 assert state.score is not None
-                assert state.score.total == 1.0
-
-    import asyncio
 
     asyncio.run(run())
-    status = {name: answer.status_code for name, answer in seen.items()}
-    assert status == {
-        "key": 401,
-        "role": 404,
-        "rollout": 410,
-        **dict.fromkeys(("n", "picture", "nothing", "forced", "text"), 400),
-    }
-    assert "api_key=team.key" in seen["key"].json()["error"]["message"]
-    assert "only writer, critic" in seen["role"].json()["error"]["message"]
-    assert "send text alone" in seen["picture"].json()["error"]["message"]
-    assert seen["forced"].json()["type"] == "error"
+    if failed:
+        raise failed[0]
+
+
+def post(address: str, team: Team, key: str = "", **body: Any) -> httpx.Response:
+    told = {"messages": [{"role": "user", "content": "a"}], **body}
+    head = {"Authorization": f"Bearer {key or team.key}"}
+    return httpx.post(address, content=json.dumps(told), headers=head, timeout=30)
+
+
+def test_what_cannot_be_answered_is_refused_with_a_reason() -> None:
+    def program(task: Any, team: Team) -> None:
+        url = team.base_url("writer")
+        for place, wrong in (("chat/completions", CHAT), ("messages", CLAUDE)):
+            for body in wrong:
+                found = post(f"{url}/{place}", team, **body)
+                assert found.status_code == 400, (body, found.text)
+                assert len(found.json()["error"]["message"]) > 10
+        for text in TEXTS:
+            head = {"x-api-key": team.key}
+            found = httpx.post(f"{url}/chat/completions", content=text, headers=head, timeout=30)
+            assert found.status_code == 400, (text[:20], found.text)
+
+    asked(program)
+
+
+def test_the_address_answers_only_who_it_is_for() -> None:
+    def program(task: Any, team: Team) -> None:
+        chat = f"{team.base_url('writer')}/chat/completions"
+        told = {
+            "key": post(chat, team, key="another"),
+            "role": post(chat.replace("writer", "reader"), team),
+            "model": post(f"{team.url}/chat/completions", team, model="reader"),
+            "rollout": post(chat.replace("/rollout/", "/rollout/9"), team),
+            "path": post(f"{team.url}/responses", team),
+        }
+        codes = {name: answer.status_code for name, answer in told.items()}
+        assert codes == {"key": 401, "role": 404, "model": 404, "rollout": 410, "path": 404}
+        said = {name: answer.json()["error"]["message"] for name, answer in told.items()}
+        assert "api_key=team.key" in said["key"]
+        assert "only writer, critic" in said["role"]
+        assert "as the model" in said["model"]
+        assert 'set_default_openai_api("chat_completions")' in said["path"]
+        with pytest.raises(TaskError, match="the team has no agent 'reader'"):
+            team.base_url("reader")
+
+    asked(program)
+
+
+def test_a_call_that_its_client_gave_up_frees_its_place() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        task: Any = load_task("duet", [TASKS])
+        program = Program(task, task.problems("train")[0], Team(("writer",), 0, "", ""), loop)
+        ask = Ask("writer", (Message(role="user", content="a"),))
+        first, second = (loop.create_task(program.ask(ask)) for _ in range(2))
+        state = await program._settled(task.reset(program.problem, 0))
+        assert len(state.asks) == 1  # a role's other calls wait for its first one
+        second.cancel()
+        await asyncio.sleep(0)
+        assert program._calls == 1
+        long = Completion(text="", model="m", stop="too_long")
+        turn = Turn(agent="writer", messages=ask.messages, completion=long)
+        going = loop.create_task(program.go_on(state, [turn]))
+        with pytest.raises(Refused, match="context_length_exceeded"):
+            await first
+        program.close()
+        going.cancel()
+        with pytest.raises(Refused, match="this rollout is over"):
+            await program.ask(ask)
+
+    asyncio.run(run())
+
+
+def test_what_is_to_end_with_a_rollout_ends_at_once_in_one_that_is_over() -> None:
+    team, ended = Team(("a/b",), 0, "", "http://h/rollout/1"), list[str]()
+    team.at_end(lambda: ended.append("early"))
+    team.close()
+    team.at_end(lambda: ended.append("late"))
+    assert ended == ["early", "late"]
+    assert team.base_url("a/b") == "http://h/rollout/1/a%2Fb/v1"
 
 
 # --- a program as a command ----------------------------------------------------------------------
@@ -281,6 +370,9 @@ def attached(folder: Path, end: str, **more: str) -> RunConfig:
     [
         "print('a line'); print(json.dumps(reward))",
         "json.dump(reward, open(os.environ['ORCHESTRY_REWARD'], 'w')); print('bye')",
+        "print(json.dumps(reward), flush=True); print('a warning', file=sys.stderr)",
+        "assert json.load(open(os.environ['ORCHESTRY_PROBLEM_FILE'])) == problem; "
+        "print(json.dumps({**reward, 'feedback': '\\ud800'}))",
     ],
 )
 def test_a_command_is_a_rollout(end: str, tmp_path: Path) -> None:
@@ -293,14 +385,60 @@ def test_a_command_is_a_rollout(end: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("end", "text"),
     [
-        ("print(reward['reward'] > 2)", "the program said no reward on problem .*'False'"),
-        ("sys.exit('out of tea')", "ended with 1 on problem p0: out of tea"),
-        ("print(json.dumps({'speed': 1}))", "'speed'"),
+        ("print(reward['reward'] > 2)", "the program gave no reward on problem .* only 'False'"),
+        ("sys.exit('out of tea')", r"ended with 1 on problem p\d: out of tea"),
+        ("print(json.dumps({'speed': 1}))", '"speed": 1.*print {"reward": 0.5} as the last line'),
+        ("print(json.dumps({'reward': 1.5}))", "gave no reward"),
+        ("print(json.dumps({'reward': float('nan')}))", "gave no reward"),
+        ("print(json.dumps({**reward, 'other': 0.5}))", "gave no reward"),
+        ("print(json.dumps({**reward, 'tags': 'abc'}))", "gave no reward"),
     ],
 )
 def test_a_command_without_a_reward_fails(end: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=text):
         orchestry.train(attached(tmp_path, end), tmp_path / "run")
+
+
+def test_what_a_command_leaves_behind_is_killed(tmp_path: Path) -> None:
+    """A child that holds its output open does not hold up the rollout."""
+    note = tmp_path / "pids"
+    end = (
+        "import subprocess; child = subprocess.Popen(['sleep', '60']); "
+        f"open({str(note)!r}, 'a').write(f'{{child.pid}}\\n'); print(json.dumps(reward))"
+    )
+    run = orchestry.train(attached(tmp_path, end), tmp_path / "run")
+    assert tags(run) == {"said": 4}
+    gone(note)
+
+
+def gone(note: Path) -> None:
+    """The processes whose ids stand there end."""
+    pids = [int(pid) for pid in note.read_text().split()]
+    assert pids
+    deadline = time.monotonic() + 10
+    while any(map(_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_alive, pids))
+
+
+def test_a_long_problem_stands_in_a_file(tmp_path: Path) -> None:
+    read = 'problem = json.loads(os.environ["ORCHESTRY_PROBLEM"])'
+    end = "print(json.dumps(reward))"
+    told = attached(tmp_path, end)
+    bank = tmp_path / "tasks" / "app" / "problems.jsonl"
+    bank.write_text(json.dumps({"id": "long", "prompt": "a " * 100_000}))
+    app = tmp_path / "app.py"
+    file = "problem = json.load(open(os.environ['ORCHESTRY_PROBLEM_FILE']))"
+    app.write_text(app.read_text().replace(read, file))
+    assert tags(orchestry.train(told, tmp_path / "run")) == {"said": 4}
+
+
+def test_a_command_that_is_not_there_says_so(tmp_path: Path) -> None:
+    told = attached(tmp_path, "")
+    file = tmp_path / "tasks" / "app" / "task.py"
+    file.write_text(re.sub(r"command = .*", 'command = ("no-such-program",)', file.read_text()))
+    with pytest.raises(TaskError, match="no-such-program can't be started"):
+        orchestry.train(told, tmp_path / "run")
 
 
 def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
@@ -309,14 +447,9 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path)
         "import subprocess, time; child = subprocess.Popen(['sleep', '60']); "
         f"open({str(note)!r}, 'a').write(f'{{os.getpid()}} {{child.pid}}\\n'); time.sleep(60)"
     )
-    with pytest.raises(TaskError, match="did not end for 2 s on problem"):
-        orchestry.train(attached(tmp_path, end, timeout_s="2.0"), tmp_path / "run")
-    pids = [int(pid) for pid in note.read_text().split()]
-    assert pids
-    deadline = time.monotonic() + 10
-    while any(map(_alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(_alive, pids))
+    with pytest.raises(TaskError, match="did not end for 5 s on problem"):
+        orchestry.train(attached(tmp_path, end, timeout_s="5.0"), tmp_path / "run")
+    gone(note)
 
 
 def _alive(pid: int) -> bool:

@@ -80,6 +80,8 @@ class Lockstep:
 class InStep(Rollout[Any]):
     """A rollout in lockstep with the others of its update."""
 
+    in_step = True
+
     lockstep: Lockstep
 
     async def play(self, problem: Problem, seed: int) -> Tree[Any]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
 from orchestry.core.errors import TaskError
 from orchestry.core.tools import ToolSpec
@@ -68,6 +70,28 @@ class Conversation:
         return found or Ask(role, (Message(role="user", content=self.problem.prompt),))
 
 
+@dataclass(slots=True)
+class _End:
+    """What is to be done once a rollout is over. The program's thread adds, the run's ends it."""
+
+    _calls: list[Callable[[], None]] = field(default_factory=list)
+    _come: bool = False
+    _lock: Lock = field(default_factory=Lock)
+
+    def add(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._come:
+                self._calls.append(call)
+                return
+        call()
+
+    def come(self) -> None:
+        with self._lock:
+            calls, self._calls, self._come = self._calls, [], True
+        for call in calls:
+            call()
+
+
 @dataclass(frozen=True, slots=True)
 class Team:
     """The agents, as a program reaches them in one rollout."""
@@ -78,7 +102,7 @@ class Team:
     key: str
     """Of this rollout, for the clients' `api_key`."""
     _address: str
-    _at_end: list[Callable[[], None]] = field(default_factory=list, repr=False)
+    _end: _End = field(default_factory=lambda: _End(), repr=False)
 
     @property
     def url(self) -> str:
@@ -91,16 +115,15 @@ class Team:
         will do. Raises TaskError for a role that the team lacks."""
         if role not in self.roles:
             raise TaskError(f"the team has no agent '{role}', only {', '.join(self.roles)}")
-        return f"{self._address}/{role}/v1"
+        return f"{self._address}/{quote(role, safe='')}/v1"
 
     def at_end(self, close: Callable[[], None]) -> None:
-        """Calls `close` once the rollout is over, also when it was given up."""
-        self._at_end.append(close)
+        """Calls `close` once the rollout is over, also when it was given up; at once, if it is."""
+        self._end.add(close)
 
     def close(self) -> None:
         """The rollout is over."""
-        while self._at_end:
-            self._at_end.pop()()
+        self._end.come()
 
 
 class AgentTask(BaseTask[Conversation]):
@@ -128,6 +151,8 @@ class AgentTask(BaseTask[Conversation]):
         """Without prompts of our own making: the program has its own."""
         if type(self).play is AgentTask.play and not self.command:
             raise TaskError(f"task {self.name} has no program: write play, or set command")
+        if any(spec.role == "v1" for spec in self.agents):
+            raise TaskError(f"task {self.name}: v1 names the whole team, so no agent: rename it")
         for spec in self.agents:
             if spec.tools:
                 raise TaskError(
@@ -137,12 +162,12 @@ class AgentTask(BaseTask[Conversation]):
         return tuple(spec.model_copy(update={"programmed": True}) for spec in self.agents)
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        """Within it, rollouts are played by the program. Raises ConfigError if a package is
-        missing."""
+    async def serving(self, *, structured: bool = True) -> AsyncIterator[None]:
+        """Within it, rollouts are played by the program; `structured`: whether answers may be asked
+        for by a schema. Raises ConfigError if a package is missing."""
         from orchestry.task.programs.host import Host
 
-        async with Host(self).open() as host:
+        async with Host(self, structured=structured).open() as host:
             self._host = host
             try:
                 yield

@@ -10,84 +10,126 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestry.core.errors import TaskError
-from orchestry.core.types import Problem, Score
+from orchestry.core.errors import TaskError, reason
+from orchestry.core.types import Problem, Score, utf8
 
 if TYPE_CHECKING:
     from orchestry.task.programs.agent_task import AgentTask, Team
 
+_OUTPUTS = ("stdout", "stderr")
+_LONGEST = 100_000
+"""Bytes of a problem in a variable."""
 _SHOWN = 500
 """Characters of a failed program's last words."""
 
 
-def environ(problem: Problem, team: Team, reward: Path) -> dict[str, str]:
-    """The variables that vendors' clients read, and ours."""
+def environ(problem: Problem, team: Team, folder: Path) -> dict[str, str]:
+    """The variables that vendors' clients read, and ours. The problem stands in a file too, since a
+    variable has a limit."""
+    text = problem.model_dump_json(exclude={"split"})
+    (folder / "problem.json").write_text(text, encoding="utf-8")
     own = {
         "OPENAI_BASE_URL": team.url,
         "OPENAI_API_KEY": team.key,
         "ANTHROPIC_BASE_URL": team.url,
         "ANTHROPIC_API_KEY": team.key,
-        "ORCHESTRY_PROBLEM": problem.model_dump_json(exclude={"split"}),
+        "ORCHESTRY_PROBLEM_FILE": str(folder / "problem.json"),
         "ORCHESTRY_SEED": str(team.seed),
-        "ORCHESTRY_REWARD": str(reward),
+        "ORCHESTRY_REWARD": str(folder / "reward.json"),
     }
+    if len(text.encode()) < _LONGEST:
+        own["ORCHESTRY_PROBLEM"] = text
+    for name in ("NO_PROXY", "no_proxy"):  # or a proxy of the user's would be asked
+        own[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
     urls = {f"ORCHESTRY_URL_{_name(role)}": team.base_url(role) for role in team.roles}
     return {**os.environ, **own, **urls}
 
 
 def run_command(task: AgentTask, problem: Problem, team: Team) -> Score:
-    """Plays one rollout. Raises TaskError if the command fails, or says no reward."""
-    with tempfile.TemporaryDirectory(prefix="orchestry-") as folder:
-        reward = Path(folder) / "reward.json"
-        process = subprocess.Popen(
-            task.command,
-            env=environ(problem, team, reward),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        team.at_end(lambda: _stop(process))
-        said, _ = process.communicate()
-        if process.returncode:
+    """Plays one rollout. Raises TaskError if the command can't be started, fails, or gives no
+    reward."""
+    with tempfile.TemporaryDirectory(prefix="orchestry-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        code = _run(task, team, folder, environ(problem, team, folder))
+        printed, warned = ((folder / one).read_text(errors="replace") for one in _OUTPUTS)
+        if code:
+            last = (warned.strip() or printed.strip())[-_SHOWN:]
             raise TaskError(
-                f"task {task.name}: {task.command[0]} ended with {process.returncode} on problem "
-                f"{problem.id}: {said[-_SHOWN:].strip()}"
+                f"task {task.name}: {task.command[0]} ended with {code} on problem {problem.id}: "
+                f"{last}"
             )
-        told = reward.read_text() if reward.exists() else _last_line(said)
+        reward = folder / "reward.json"
+        told = reward.read_text(errors="replace") if reward.exists() else _last_line(printed)
     return _score(task, problem, told)
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
-    """With all that it started."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
+def _run(task: AgentTask, team: Team, folder: Path, env: dict[str, str]) -> int:
+    """The command's exit code. It ends with all that it started; also if the rollout is over
+    before it does."""
+    out, err = ((folder / one).open("wb") for one in _OUTPUTS)  # a pipe is held open by children
+    with out, err:
+        try:
+            process = subprocess.Popen(
+                task.command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise TaskError(
+                f"task {task.name}: {task.command[0]} can't be started ({reason(error)}): correct "
+                "`command`"
+            ) from None
+
+        def stop() -> None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        team.at_end(stop)
+        code = process.wait()
+        stop()  # what it left behind
+        return code
 
 
 def _score(task: AgentTask, problem: Problem, told: str) -> Score:
-    """From {"reward": 0.5}, or an object with the parts of the task's reward; `feedback` and `tags`
-    if it has some."""
+    """From {"reward": 0.5}, for a task whose reward has one part, or an object with all parts;
+    `feedback` and `tags` if it has some. Raises TaskError."""
+    wanted = [*task.part_weights] if len(task.part_weights) > 1 else ["reward"]
+    shape = ", ".join(f'"{name}": 0.5' for name in wanted)
+    wrong = TaskError(
+        f"task {task.name}: the program gave no reward on problem {problem.id}, only "
+        f"{told[:_SHOWN]!r}: print {{{shape}}} as the last line, with numbers from 0 to 1, or "
+        "write it into the file that ORCHESTRY_REWARD names"
+    )
     try:
-        found = json.loads(told)
+        found = json.loads(utf8(told))
     except ValueError:
-        found = None
-    if isinstance(found, int | float) and not isinstance(found, bool):
+        raise wrong from None
+    if len(wanted) == 1 and _share(found):
         found = {"reward": found}
     if not isinstance(found, Mapping):
-        raise TaskError(
-            f"task {task.name}: the program said no reward on problem {problem.id}, its last line "
-            f'is {told[:_SHOWN]!r}: print {{"reward": 0.5}} at the end, or write it into the file '
-            "named by ORCHESTRY_REWARD"
-        )
-    parts: dict[str, Any] = {k: v for k, v in found.items() if k not in ("feedback", "tags")}
-    if "reward" in parts:
+        raise wrong
+    feedback, tags = found.get("feedback", ""), found.get("tags", [])
+    parts = {name: value for name, value in found.items() if name not in ("feedback", "tags")}
+    fits = set(parts) == set(wanted) and all(map(_share, parts.values()))
+    labels = isinstance(tags, list) and all(isinstance(one, str) for one in tags)
+    if not fits or not labels or not isinstance(feedback, str):
+        raise wrong
+    if wanted == ["reward"]:
         parts = {next(iter(task.part_weights)): parts["reward"]}
-    return task.score(feedback=str(found.get("feedback", "")), tags=found.get("tags", ()), **parts)
+    values: Any = {name: float(value) for name, value in parts.items()}
+    return task.score(feedback=utf8(feedback), tags=[utf8(one) for one in tags], **values)
+
+
+def _share(value: Any) -> bool:
+    """Whether it is a number from 0 to 1."""
+    return type(value) in (int, float) and 0 <= value <= 1
 
 
 def _last_line(text: str) -> str:

@@ -6,7 +6,9 @@ The server listens on this machine alone. Every rollout has its own address and 
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, TaskError, reason
-from orchestry.core.types import Completion, Problem, Score, Turn
+from orchestry.core.types import Completion, Problem, Score, Turn, utf8
 from orchestry.task.programs import wire
 from orchestry.task.programs.agent_task import AgentTask, Ask, Conversation, Team
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 KEY_BYTES = 16
+TOO_LONG = "context_length_exceeded: the prompt leaves no room for an answer, so shorten it"
 _TEAM = "v1"
 """In place of a role, in the address of the whole team."""
 MOST_BYTES = 16 << 20
@@ -55,7 +58,11 @@ class Program:
     problem: Problem
     team: Team
     _loop: asyncio.AbstractEventLoop
+    structured: bool = True
+    """Whether answers may be asked for by a schema."""
     _waiting: list[_Waiting] = field(default_factory=list)
+    _drawn: dict[str, _Waiting] = field(default_factory=dict)
+    """By role, the calls for which moves are drawn."""
     _calls: int = 0
     _end: Score | TaskError | None = None
     _closed: bool = False
@@ -69,8 +76,13 @@ class Program:
     async def go_on(self, state: Conversation, turns: Sequence[Turn]) -> Conversation:
         """The state after the program has got these answers."""
         for turn in turns:
-            place = next(i for i, one in enumerate(self._waiting) if one.ask.role == turn.agent)
-            self._waiting.pop(place).answer.set_result(turn.completion)
+            answer = self._drawn.pop(turn.agent).answer
+            if answer.done():  # its client has given up meanwhile
+                continue
+            if turn.completion.stop == "too_long":
+                answer.set_exception(Refused(400, TOO_LONG))
+            else:
+                answer.set_result(turn.completion)
         return await self._settled(state)
 
     async def ask(self, ask: Ask) -> Completion:
@@ -83,20 +95,29 @@ class Program:
                 f"this rollout has made its {self.task.max_turns} calls: make fewer, or raise "
                 f"max_turns of task {self.task.name}",
             )
+        if ask.schema is not None and not self.structured:
+            raise Refused(400, "these weights don't answer by a schema: leave out response_format")
         self._calls += 1
         waiting = _Waiting(ask, self._loop.create_future())
         self._waiting.append(waiting)
         self._news.set()
-        return await waiting.answer
+        try:
+            return await waiting.answer
+        except asyncio.CancelledError:
+            if waiting in self._waiting:  # no move was drawn for it yet
+                self._waiting.remove(waiting)
+                self._calls -= 1
+            raise
 
     def close(self) -> None:
         """Lets go of the program: what it still asks is refused."""
         self._closed = True
         self.team.close()
-        for one in self._waiting:
+        for one in (*self._waiting, *self._drawn.values()):
             if not one.answer.done():
                 one.answer.set_exception(Refused(410, "this rollout was given up"))
         self._waiting.clear()
+        self._drawn.clear()
 
     async def _settled(self, state: Conversation) -> Conversation:
         """Waits for a call or for the end."""
@@ -110,10 +131,12 @@ class Program:
                     f"{self.task.timeout_s:g} s on problem {self.problem.id}: raise timeout_s, or "
                     "see where it hangs"
                 )
-        asks = {one.ask.role: one.ask for one in reversed(self._waiting)}
-        first = tuple(reversed(asks.values()))  # a role's other calls wait for its first one
-        if first and self._end is None:
-            return replace(state, asks=first)
+        if self._end is None:
+            for one in [*self._waiting]:  # a role's other calls wait for its first one
+                if one.ask.role not in self._drawn:
+                    self._drawn[one.ask.role] = one
+                    self._waiting.remove(one)
+            return replace(state, asks=tuple(one.ask for one in self._drawn.values()))
         self.close()  # calls that nobody waits for any more
         if isinstance(self._end, Score):
             return replace(state, asks=(), score=self._end)
@@ -142,7 +165,10 @@ class Program:
         if isinstance(error, TaskError):
             return error
         frames = extract_tb(error.__traceback__)
-        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+        home = Path(sys.modules[type(self.task).__module__].__file__ or "").parent
+        own = [frame for frame in frames if Path(frame.filename).is_relative_to(home)]
+        last = (own or frames)[-1]
+        place = f"{Path(last.filename).name}:{last.lineno}"
         return TaskError(
             f"task {self.task.name}: play raised {type(error).__name__}: {reason(error)} on "
             f"problem {self.problem.id} ({place}): catch it in the program, or mend that line"
@@ -153,6 +179,18 @@ class Program:
         self._news.set()
 
 
+async def _unknown(request: web.Request) -> web.Response:
+    """Any other path."""
+    from aiohttp import web
+
+    known = " and ".join(kind.path for kind in wire.KINDS)
+    text = (
+        f"{request.path} is not answered here, only {known}: for the OpenAI Agents SDK, "
+        'set_default_openai_api("chat_completions")'
+    )
+    return web.json_response(wire.KINDS[0].error(text), status=404)
+
+
 async def _awaited(found: Any) -> Any:
     return await found
 
@@ -160,8 +198,8 @@ async def _awaited(found: Any) -> Any:
 class Host:
     """The server of one process of a run, and the rollouts that ask it."""
 
-    def __init__(self, task: AgentTask) -> None:
-        self.task = task
+    def __init__(self, task: AgentTask, *, structured: bool = True) -> None:
+        self.task, self._structured = task, structured
         self._programs: dict[str, Program] = {}
         self._numbers = 0
         self._address = ""
@@ -181,7 +219,9 @@ class Host:
             for start in ("", "/v1", "/v1/v1"):  # clients differ in what they add
                 path = f"/rollout/{{id}}/{{role}}{start}{kind.path}"
                 app.router.add_post(path, self._handler(kind))
-        runner = web.AppRunner(app, access_log=None)
+        app.router.add_route("*", "/{path:.*}", _unknown)
+        # a client that has given up is not answered, and frees its place
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
         try:
             site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -211,7 +251,8 @@ class Host:
         roles = tuple(spec.role for spec in self.task.agents)
         key = secrets.token_urlsafe(KEY_BYTES)  # other users of this machine must not guess it
         team = Team(roles, seed, key, f"{self._address}/{name}")
-        program = Program(self.task, problem, team, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        program = Program(self.task, problem, team, loop, self._structured)
         self._programs[name] = program
         return name, program
 
@@ -277,9 +318,11 @@ def _role(named: str, body: Mapping[str, Any], roles: Sequence[str]) -> str:
 
 
 async def _body(request: web.Request) -> Mapping[str, Any]:
+    """As an object whose texts are valid Unicode."""
     try:
-        found = await request.json()
-    except ValueError as error:
+        told = json.loads(await request.read())
+        found = json.loads(utf8(json.dumps(told, ensure_ascii=False, allow_nan=False)))
+    except (ValueError, RecursionError) as error:
         raise wire.Unreadable(f"the body is not JSON ({reason(error)})") from None
     if not isinstance(found, dict):
         raise wire.Unreadable("the body is not a JSON object")

@@ -1,11 +1,15 @@
 """The two vendors' formats, from the side that answers: what a program's client sends becomes an
-Ask, and an answer becomes what the client expects. Settings of the run replace those of the call
-(model, temperature, seed); what can't be honoured is refused, never left out."""
+Ask, and an answer becomes what the client expects.
+
+The run's settings replace those of the call: model, temperature, top_p, seed, thinking. What would
+change the form of an answer and can't be had is refused, never left out.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +22,10 @@ from orchestry.task.programs.agent_task import Ask
 
 Body = Mapping[str, Any]
 _STOPS = {"end": "stop", "calls": "tool_calls", "refusal": "content_filter"}
-_CLAUDE_STOPS = {"end": "end_turn", "length": "max_tokens", "calls": "tool_use"}
+_CLAUDE_STOPS = {"length": "max_tokens", "calls": "tool_use", "refusal": "refusal"}
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_CHAT_LACKS = ("functions", "function_call", "logprobs", "logit_bias", "audio", "prediction")
+_CLAUDE_LACKS = ("output_format", "output_config", "mcp_servers", "container")
 
 
 class Unreadable(Exception):
@@ -42,20 +49,24 @@ class Kind:
 
 
 def _read_chat(role: str, body: Body) -> Ask:
-    if body.get("n", 1) != 1:
+    _lacks(body, _CHAT_LACKS)
+    if body.get("n") not in (None, 1):
         raise Unreadable("n is not 1: ask once per answer")
+    if body.get("modalities") not in (None, ["text"]):
+        raise Unreadable("modalities has more than text: leave it out")
     told = [_chat_message(one) for one in _list(body, "messages")]
     forced = body.get("tool_choice")
-    if isinstance(forced, dict) or forced == "required":
+    if forced not in (None, "auto", "none"):
         raise Unreadable("tool_choice forces a call: leave it out, or give auto or none")
+    limits = [_whole(body, name) for name in ("max_completion_tokens", "max_tokens")]
     return Ask(
         role=role,
         messages=_some(told),
         tools=tuple(_tool(_dict(one.get("function"))) for one in _list(body, "tools")),
         must_answer=forced == "none",
-        max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
-        stop=_stop(body.get("stop")),
-        schema=_schema(_dict(body.get("response_format"))),
+        max_tokens=limits[0] or limits[1],
+        stop=_stop(body, "stop"),
+        schema=_schema(body.get("response_format")),
     )
 
 
@@ -73,12 +84,12 @@ def _chat_message(one: Body) -> Message:
     return _message(role, _text(one.get("content")), calls, call)
 
 
-def _schema(asked: Body) -> Mapping[str, Any] | None:
+def _schema(asked: Any) -> Mapping[str, Any] | None:
     """Of a structured answer."""
-    kind = asked.get("type", "text")
-    if kind == "text":
+    kind = _dict(asked).get("type", asked)
+    if kind in (None, "text"):
         return None
-    schema = _dict(asked.get("json_schema")).get("schema")
+    schema = _dict(_dict(asked).get("json_schema")).get("schema")
     if kind != "json_schema" or not isinstance(schema, dict):
         raise Unreadable(
             f"response_format {kind!r} is not known: give json_schema, or leave it out"
@@ -87,7 +98,8 @@ def _schema(asked: Body) -> Mapping[str, Any] | None:
 
 
 def _chat(answer: Completion, body: Body) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
+    text = answer.text if answer.text or not answer.calls else None
+    message: dict[str, Any] = {"role": "assistant", "content": text}
     if answer.calls:
         message["tool_calls"] = [_chat_call(call) for call in answer.calls]
     choice = {"index": 0, "message": message, "finish_reason": _finish(answer), "logprobs": None}
@@ -136,20 +148,22 @@ def _chat_error(text: str) -> dict[str, Any]:
 
 
 def _read_messages(role: str, body: Body) -> Ask:
+    _lacks(body, _CLAUDE_LACKS)
     system = _text(body.get("system"))
     told = [_message("system", system)] if system else []
     for one in _list(body, "messages"):
         told += _claude_messages(one)
-    forced = _dict(body.get("tool_choice")).get("type", "auto")
-    if forced not in ("auto", "none"):
+    choice = body.get("tool_choice")
+    forced = _dict(choice).get("type", choice)
+    if forced not in (None, "auto", "none"):
         raise Unreadable("tool_choice forces a call: leave it out, or give auto or none")
     return Ask(
         role=role,
         messages=_some(told),
         tools=tuple(_tool(one, "input_schema") for one in _list(body, "tools")),
         must_answer=forced == "none",
-        max_tokens=body.get("max_tokens"),
-        stop=_stop(body.get("stop_sequences")),
+        max_tokens=_whole(body, "max_tokens"),
+        stop=_stop(body, "stop_sequences"),
     )
 
 
@@ -161,9 +175,8 @@ def _claude_messages(one: Body) -> list[Message]:
     for block in map(_dict, blocks):
         if block.get("type") == "tool_use":
             arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
-            calls.append(
-                ToolCall(id=str(block["id"]), name=str(block["name"]), arguments=arguments)
-            )
+            named = {name: str(block.get(name) or "") for name in ("id", "name")}
+            calls.append(ToolCall(**named, arguments=arguments))
         elif block.get("type") == "tool_result":
             result, call = _text(block.get("content")), str(block.get("tool_use_id") or "")
             found.append(_message("tool", result, call=call))
@@ -249,14 +262,19 @@ def _message(role: Any, content: str, calls: tuple[ToolCall, ...] = (), call: st
 
 
 def _tool(one: Body, schema: str = "parameters") -> ToolSpec:
+    name = one.get("name")
+    if one.get("type") not in (None, "custom", "function"):
+        raise Unreadable(f"the vendor's own tool {one['type']!r} is not here: give your own tools")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise Unreadable(f"a tool has the name {name!r}: use 1 to 64 letters, digits, _ and -")
     try:
         return ToolSpec(
-            name=one["name"],
+            name=name,
             description=one.get("description") or "",
             parameters=one.get(schema) or {"type": "object", "properties": {}},
         )
-    except (KeyError, ValidationError) as error:
-        raise Unreadable(f"a tool can't be read ({reason(error)}): give name and schema") from None
+    except ValidationError as error:
+        raise Unreadable(f"the tool {name} can't be read: {reason(error)}") from None
 
 
 def _some(told: list[Message]) -> tuple[Message, ...]:
@@ -267,7 +285,7 @@ def _some(told: list[Message]) -> tuple[Message, ...]:
 
 def _list(body: Body, name: str) -> list[Body]:
     """A field's objects; none where it is missing. Raises Unreadable."""
-    found = body.get(name) or []
+    found = [] if body.get(name) is None else body[name]
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise Unreadable(f"{name} is not a list of objects")
     return found
@@ -277,8 +295,28 @@ def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _stop(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(map(str, value or ()))
+def _stop(body: Body, name: str) -> tuple[str, ...]:
+    """Texts that end an answer. Raises Unreadable."""
+    value = body.get(name)
+    found = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+        raise Unreadable(f"{name} is {value!r}: give a text or a list of texts")
+    return tuple(found)
+
+
+def _whole(body: Body, name: str) -> int | None:
+    """A number of tokens. Raises Unreadable."""
+    value = body.get(name)
+    if value is not None and (type(value) is not int or value < 1):
+        raise Unreadable(f"{name} is {value!r}: give a whole number from 1 on, or leave it out")
+    return value
+
+
+def _lacks(body: Body, names: Sequence[str]) -> None:
+    """Raises Unreadable for what can't be had."""
+    for name in names:
+        if body.get(name):
+            raise Unreadable(f"{name} can't be had here: leave it out")
 
 
 def _event(data: Body, name: str = "") -> str:
