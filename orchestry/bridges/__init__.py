@@ -1,2 +1,1 @@
-"""Environments and optimizers of others, each in a module and an extra of its own; see
-docs/bridges.md."""
+"""Environments and tools of others, each with an extra of its own."""
