@@ -160,6 +160,8 @@ def test_a_program_that_always_fails_stops_the_run(tmp_path: Path) -> None:
         orchestry.train(config("wrong"), tmp_path / "run")
     with pytest.raises(TaskError, match="this rollout has made its 4 calls"):
         orchestry.train(config("many"), tmp_path / "many")
+    with pytest.raises(TaskError, match="play ended without asking an agent on problem"):
+        orchestry.train(config("silent"), tmp_path / "silent")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,8 @@ def asked(program: Callable[[Any, Team], Any]) -> None:
             with host.rollouts() as rollouts:
                 problem = task.problems("train")[0]
                 state = await rollouts.start(task.reset(problem, 0), 0)
-                assert state.score is not None
+                assert state.fault is not None
+                assert "without asking an agent" in str(state.fault)
 
     asyncio.run(run())
     if failed:

@@ -138,6 +138,12 @@ class Program:
                     self._waiting.remove(one)
             return replace(state, asks=tuple(one.ask for one in self._drawn.values()))
         self.close()  # calls that nobody waits for any more
+        if isinstance(self._end, Score) and not self._calls:
+            self._end = TaskError(
+                f"task {self.task.name}: play ended without asking an agent on problem "
+                f"{self.problem.id}: give its clients base_url=team.base_url(ROLE) and "
+                "api_key=team.key (a command finds both in the environment)"
+            )
         if isinstance(self._end, Score):
             return replace(state, asks=(), score=self._end)
         return replace(state, asks=(), fault=self._end)
