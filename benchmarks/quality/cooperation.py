@@ -121,9 +121,11 @@ class Bench:
         here."""
         place = self.place(f"run-{seed}")
         if not (place / "journal.jsonl").exists():
+            updates = self.episodes // LEARN["every"]  # a short run is evaluated at its end
+            learn = {**LEARN, "evaluate_every": min(LEARN["evaluate_every"], updates)}
             config = self.config(seed, self.bank(GENERATED)) | {
                 "episodes": self.episodes,
-                "learn": {**LEARN, "from": str(self.warm(seed))},
+                "learn": {**learn, "from": str(self.warm(seed))},
             }
             self._killed(place, config)
         return played(place) or ended(resume(place, observer=Notes(f"run {seed}")))
