@@ -74,12 +74,13 @@ def many(folder: Path, budget: float | None) -> Run:
 
 def row(name: str, run: Run, cap: float | None) -> dict[str, str]:
     """Of a run with faults."""
-    whole = [one for one in run.episodes if one.reward == 1.0]
+    ends = [leaf.score.total for one in run.episodes for leaf in one.leaves()]
+    whole = sum(total == 1.0 for total in ends)
     return {
         "run": name,
         "ended": run.summary.stopped,
         "calls": f"{run.summary.calls:,}",
-        "episodes whose calls were all answered": f"{len(whole)} of {EPISODES}",
+        "rollouts whose calls were all answered": f"{whole} of {EPISODES * AT_ONCE}",
         "dollars": f"{run.summary.cost_usd:.4f}",
         "cap": "none" if cap is None else f"{cap:.4f}",
         "s": f"{run.summary.seconds:.0f}",

@@ -115,6 +115,7 @@ def test_what_was_learned_stands_in_the_systems_prompt(tmp_path: Path) -> None:
     assert critic.messages[0].content == "You are critic."
 
 
+@pytest.mark.slow
 def test_a_resume_asks_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process dies by SIGKILL, in the middle of episodes."""
     whole = orchestry.train(config("plain", "search.concurrency=1"), tmp_path / "whole")
@@ -148,6 +149,7 @@ def test_a_program_that_raises_earns_nothing_and_the_run_goes_on(tmp_path: Path)
     assert any("play raised ValueError: no e, please on problem" in text for text in feedback)
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_is_given_up(tmp_path: Path) -> None:
     run = orchestry.train(config("hangs", "options.patience=5"), tmp_path / "run")
     feedback = [n.score.feedback for one in run.episodes for n in one.nodes]
@@ -444,6 +446,7 @@ def test_a_command_that_is_not_there_says_so(tmp_path: Path) -> None:
         orchestry.train(told, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     note = tmp_path / "pids"
     end = (

@@ -21,6 +21,6 @@ def test_calls_are_counted_and_the_cap_holds(
     monkeypatch.setattr(endpoint, "EPISODES", 4)
     assert endpoint.overhead_ms(tmp_path / "overhead") > 0
     text = endpoint.report(1, tmp_path)
-    assert "| with faults | done | 48 | 4 of 4 |" in text
+    assert "| with faults | done | 48 | 12 of 12 |" in text
     assert "| with faults and a cap | budget |" in text
     assert "endpoint" in SECTIONS
