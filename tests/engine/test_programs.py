@@ -35,7 +35,7 @@ from orchestry.task.registry import load_task
 for package in ("aiohttp", "anthropic", "openai"):  # imported before a program's time runs
     pytest.importorskip(package)
 TASKS = Path(__file__).parents[1] / "fixtures" / "tasks"
-BASE = ("task=duet", f"task_path=[{TASKS}]", "provider.name=fake", "episodes=4")
+BASE = ("task=chatter", f"task_path=[{TASKS}]", "provider.name=fake", "episodes=4")
 
 
 def config(way: str = "plain", *sets: str) -> RunConfig:
@@ -123,7 +123,7 @@ def test_a_resume_asks_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     sets = [*BASE, "search.concurrency=1", "provider.fake.latency_s=0.05"]
     command = [sys.executable, "-m", "orchestry", "run", "--run-dir", str(folder), "--trust"]
     told = [word for one in sets for word in ("--set", one)]
-    with subprocess.Popen([*command, *told], env={**os.environ, "DUET": str(noted)}) as process:
+    with subprocess.Popen([*command, *told], env={**os.environ, "CHATTER": str(noted)}) as process:
         while process.poll() is None and _answers(folder) < whole.summary.calls // 2:
             pass
         process.send_signal(signal.SIGKILL)
@@ -182,7 +182,7 @@ def test_what_needs_a_branch_is_refused(sets: list[str], text: str) -> None:
 
 
 def test_a_dry_run_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DUET", str(tmp_path / "noted"))
+    monkeypatch.setenv("CHATTER", str(tmp_path / "noted"))
     found = estimate(config())
     assert found.calls == 4 * 4 * 4  # problems, rollouts, max_turns
     assert not (tmp_path / "noted").exists()
@@ -229,7 +229,7 @@ TEXTS = ["{", "[1]", "[" * 100_000, '{"messages": NaN}']
 
 def asked(program: Callable[[Any, Team], Any]) -> None:
     """Runs one rollout of a program at a real address, without a run."""
-    task: Any = load_task("duet", [TASKS])
+    task: Any = load_task("chatter", [TASKS])
     failed = list[BaseException]()
 
     def play(problem: Any, team: Team) -> Any:
@@ -302,7 +302,7 @@ def test_the_address_answers_only_who_it_is_for() -> None:
 def test_a_call_that_its_client_gave_up_frees_its_place() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        task: Any = load_task("duet", [TASKS])
+        task: Any = load_task("chatter", [TASKS])
         program = Program(task, task.problems("train")[0], Team(("writer",), 0, "", ""), loop)
         ask = Ask("writer", (Message(role="user", content="a"),))
         first, second = (loop.create_task(program.ask(ask)) for _ in range(2))

@@ -19,7 +19,7 @@ GROUP, EVERY = 3, 2
 
 
 def test_weights_learn_from_every_call_of_a_program(model: str, tmp_path: Path) -> None:
-    sets = ["backend=local", "task=duet", f"task_path=[{TASKS}]", f"provider.model={model}"]
+    sets = ["backend=local", "task=chatter", f"task_path=[{TASKS}]", f"provider.model={model}"]
     sets += ["sampling.max_tokens=8", "episodes=4", f"learn.every={EVERY}", "learn.threads=1"]
     sets += [f"learn.group_size={GROUP}", "learn.device=cpu", "budget.usd=5"]
     one, other = (orchestry.train(resolve([], sets, {}), tmp_path / name) for name in "ab")
