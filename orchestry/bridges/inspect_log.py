@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from inspect_ai.log import EvalLog, EvalSample
     from inspect_ai.model import ChatMessage
 
-STATUS = {"done": "success", "budget": "error", "interrupted": "cancelled"}
+STATUS = {"done": "success", "interrupted": "cancelled"}
+"""Of a run by how it ended; else `error`."""
 
 
 def to_inspect(run: Run | str | Path, file: Path | None = None) -> Path:

@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from threading import Lock
 from typing import Any, ClassVar
 
 from orchestry.core.errors import TaskError, reason
@@ -79,7 +78,6 @@ class PettingZooTask(BaseTask[Played]):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(weights, options)
-        self._lock = Lock()
         self._games = OrderedDict[Played, _Game]()
         self._views = OrderedDict[Played, _View]()
         self._checked = set[str]()
@@ -119,8 +117,8 @@ class PettingZooTask(BaseTask[Played]):
     async def evaluate(self, state: Played, tools: Tools) -> Score:
         view = self._view(state)
         self._check(state, view)
-        found = [view.returns.get(spec.role, 0.0) for spec in self.agents]
-        earned = view.returns.get(self.earner, 0.0) if self.earner else sum(found) / len(found)
+        found = [view.returns[spec.role] for spec in self.agents]
+        earned = view.returns[self.earner] if self.earner else sum(found) / len(found)
         share = min(1.0, max(0.0, (earned - self.low) / (self.high - self.low)))
         parts: Any = {next(iter(self.part_weights)): 0.0 if view.illegal else share}
         tags = [ILLEGAL] if view.illegal else []
@@ -133,8 +131,9 @@ class PettingZooTask(BaseTask[Played]):
         if view.acting or view.illegal or state.problem.id in self._checked:
             return
         self._checked.add(state.problem.id)
-        with self._lock:
-            again = self._seen(self._replayed(state, from_start=True), state)
+        game = self._moved(self._new(state.problem), state.moves)
+        again = self._seen(game)
+        game.env.close()
         if again != view:
             raise TaskError(
                 f"task {self.name}: the game of seed {state.problem.data['seed']} came out "
@@ -142,22 +141,19 @@ class PettingZooTask(BaseTask[Played]):
             )
 
     def _view(self, state: Played) -> _View:
-        with self._lock:
-            if state not in self._views:
-                illegal = self._illegal(state)
-                game = None if illegal else self._replayed(state)
-                self._views[state] = self._seen(game, state, illegal)
-            self._views.move_to_end(state)
-            while len(self._views) > STATES:
-                self._views.popitem(last=False)
-            return self._views[state]
+        if state not in self._views:
+            wrong = self._illegal(state)
+            self._views[state] = self._lost(wrong) if wrong else self._seen(self._game(state))
+        self._views.move_to_end(state)
+        while len(self._views) > STATES:
+            self._views.popitem(last=False)
+        return self._views[state]
 
     def _illegal(self, state: Played) -> str:
         """Of the last answers, which of them is no action."""
         if not state.moves:
             return ""
-        before = self._games.get(replace(state, moves=state.moves[:-1]))
-        game = before or self._replayed(replace(state, moves=state.moves[:-1]))
+        game = self._game(replace(state, moves=state.moves[:-1]))
         for agent, text in state.moves[-1]:
             try:
                 self.parse(text, _observed(game, agent), agent)
@@ -165,22 +161,18 @@ class PettingZooTask(BaseTask[Played]):
                 return f"{agent}: {reason(error)}"
         return ""
 
-    def _replayed(self, state: Played, from_start: bool = False) -> _Game:
-        """A live game in that state: that of the state before, if it is there, else a new one."""
-        if not from_start and state in self._games:
-            return self._games[state]
-        before = replace(state, moves=state.moves[:-1])
-        if not from_start and state.moves and before in self._games:
-            game, left = self._games.pop(before), state.moves[-1:]
-        else:
-            game, left = self._new(state.problem), state.moves
-        for said in left:
-            self._move(game, said)
-        if not from_start:
+    def _game(self, state: Played) -> _Game:
+        """A live game in that state: that of the state before, moved on, or else a new one."""
+        if state not in self._games:
+            before = replace(state, moves=state.moves[:-1])
+            if state.moves and before in self._games:
+                game = self._moved(self._games.pop(before), state.moves[-1:])
+            else:
+                game = self._moved(self._new(state.problem), state.moves)
             self._games[state] = game
             while len(self._games) > GAMES:
                 self._games.popitem(last=False)[1].env.close()
-        return game
+        return self._games[state]
 
     def _new(self, problem: Problem) -> _Game:
         env = self.make()
@@ -197,27 +189,35 @@ class PettingZooTask(BaseTask[Played]):
         game.returns = dict.fromkeys(roles, 0.0)
         return game
 
-    def _move(self, game: _Game, said: Sequence[tuple[str, str]]) -> None:
-        """One stage of the game."""
-        env = game.env
-        actions = {a: self.parse(text, _observed(game, a), a) for a, text in said}
-        if game.parallel:
-            game.seen, rewards, *_ = env.step(actions)
-            _earn(game, rewards)
-            return
-        ((_, action),) = actions.items()
-        env.step(action)
-        _earn(game, env.rewards)
-        while env.agents and _over(env, env.agent_selection):  # they take no more actions
-            env.step(None)
+    def _moved(self, game: _Game, moves: Sequence[Sequence[tuple[str, str]]]) -> _Game:
+        """The same game, some stages on."""
+        for said in moves:
+            actions = {a: self.parse(text, _observed(game, a), a) for a, text in said}
+            (_all_at_once if game.parallel else _in_turn)(game, actions)
+        return game
 
-    def _seen(self, game: _Game | None, state: Played, illegal: str = "") -> _View:
-        if game is None:
-            return _View((), {}, dict.fromkeys((s.role for s in self.agents), self.low), illegal)
+    def _seen(self, game: _Game) -> _View:
         env = game.env
         acting = tuple(env.agents if game.parallel else env.agents and (env.agent_selection,))
         told = {agent: self.render(_observed(game, agent), agent) for agent in acting}
         return _View(acting, told, dict(game.returns))
+
+    def _lost(self, why: str) -> _View:
+        """The end after an answer that is no action."""
+        return _View((), {}, dict.fromkeys((spec.role for spec in self.agents), self.low), why)
+
+
+def _all_at_once(game: _Game, actions: Mapping[str, Any]) -> None:
+    game.seen, rewards, *_ = game.env.step(actions)
+    _earn(game, rewards)
+
+
+def _in_turn(game: _Game, actions: Mapping[str, Any]) -> None:
+    env = game.env
+    env.step(next(iter(actions.values())))
+    _earn(game, env.rewards)
+    while env.agents and _over(env, env.agent_selection):  # they take no more actions
+        env.step(None)
 
 
 def _observed(game: _Game, agent: str) -> Any:
