@@ -12,7 +12,7 @@ from orchestry.task.programs.agent_task import AgentTask
 
 CHAINS = (
     "a program can't be branched: each episode plays search.k_samples={} rollouts of their own "
-    "(search.strategy=chains)"
+    "(search.strategy=chains), from whose middles nothing is replayed (credit.method=siblings)"
 )
 
 
@@ -32,11 +32,14 @@ def for_program(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, list
             "learn.baseline=critic estimates a state before anybody has spoken, which the program "
             f"of task {task.name} does not show: leave it out"
         )
+    search, credit = config.search, config.credit
+    if search.strategy != "single":
+        search = search.model_copy(update={"strategy": "chains"})
+    if credit.method == "replay":
+        credit = credit.model_copy(update={"method": "siblings", "share": 0.0})
     # a trial within an episode compares the last moves of siblings, and chains have none
     behaviors = config.behaviors.model_copy(update={"in_search": False})
-    config = config.model_copy(update={"behaviors": behaviors})
-    if config.search.strategy in ("single", "chains"):
-        return config, []
-    search = config.search.model_copy(update={"strategy": "chains"})
-    found = config.model_copy(update={"search": search})
-    return found, [CHAINS.format(search.k_samples)] if config.backend == "api" else []
+    changes = {"search": search, "credit": credit, "behaviors": behaviors}
+    told = (search, credit) != (config.search, config.credit) and config.backend == "api"
+    notes = [CHAINS.format(search.k_samples)] if told else []
+    return config.model_copy(update=changes), notes

@@ -31,7 +31,7 @@ TOO_MANY = "error: no calls were left in this turn"
 """The result of a call that was not made."""
 RESULT_CHARS = 20_000
 """Longer results are cut, so that one call can't fill a model's context."""
-_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
+NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
 """What both vendors take."""
 
 
@@ -59,6 +59,22 @@ class ToolCall(Frozen):
     name: str
     arguments: str
     """JSON text as the model wrote it, so it may be anything."""
+
+    @classmethod
+    def read(cls, found: object, place: int) -> ToolCall:
+        """From OpenAI's form, whatever stands in it; some servers give calls no id."""
+        asked = found if isinstance(found, dict) else {}
+        function = asked.get("function")
+        function = function if isinstance(function, dict) else {}
+        fields = (asked.get("id"), function.get("name"), function.get("arguments"))
+        id, name, arguments = (one if isinstance(one, str) else "" for one in fields)
+        return cls(id=id or f"call_{place}", name=name, arguments=arguments)
+
+    @property
+    def function(self) -> dict[str, Any]:
+        """In OpenAI's form."""
+        named = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": named}
 
     @property
     def given(self) -> dict[str, Any]:
@@ -202,7 +218,7 @@ def tool(
     if isinstance(function, Tool):
         return function
     name = name or str(getattr(function, "__name__", ""))
-    if not callable(function) or not _NAME.fullmatch(name):
+    if not callable(function) or not NAME.fullmatch(name):
         raise ConfigError(
             f"{function!r} can't be a tool under the name '{name}': give a function, with a name "
             "of at most 64 letters, digits, _ and -"

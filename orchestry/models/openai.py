@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -99,7 +100,8 @@ class OpenAIProvider(SdkProvider):
             raise malformed(self._endpoint, f"no choice in it: {answer}")
         usage = _dict(answer.get("usage"))
         text, bound = text_in(message.get("content")), self.input_bound(request)
-        calls = _calls(message)
+        asked = message.get("tool_calls")
+        calls = [*map(ToolCall.read, asked, count())] if isinstance(asked, list) else []
         cached = whole(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
         stop = str(choice.get("finish_reason") or "end")
         return Completion(
@@ -111,7 +113,7 @@ class OpenAIProvider(SdkProvider):
             ),
             cached_tokens=cached or 0,
             stop=_STOPS.get(stop, stop),
-            calls=calls,
+            calls=tuple(calls),
         )
 
 
@@ -126,23 +128,9 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _called(call: ToolCall) -> dict[str, Any]:
+    """With an object as its arguments: servers refuse others."""
     arguments = json.dumps(call.given, ensure_ascii=False)
-    function = {"name": call.name, "arguments": arguments}
-    return {"id": call.id, "type": "function", "function": function}
-
-
-def _calls(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
-    """The tools that an answer calls; some servers give calls no id."""
-    found = message.get("tool_calls")
-    asked = [_dict(one) for one in found] if isinstance(found, list) else []
-    return tuple(
-        ToolCall(
-            id=text_in(one.get("id")) or f"call_{place}",
-            name=text_in(_dict(one.get("function")).get("name")),
-            arguments=text_in(_dict(one.get("function")).get("arguments")),
-        )
-        for place, one in enumerate(asked)
-    )
+    return call.model_copy(update={"arguments": arguments}).function
 
 
 def is_vendor(url: str) -> bool:

@@ -22,7 +22,6 @@ from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.shapley import Mix, draws
 from orchestry.rollout.tree import best_leaf, worst_leaf
 from orchestry.store.records import CreditRecord
-from orchestry.task.programs.agent_task import AgentTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +45,11 @@ async def give_credit(
     agents = [spec.role for spec in rollout.task.agents]
     replays = Replays(replace(rollout, purpose="credit", judge=None), tree)
     mixes: Mixes = {}
-    # a program can't be played on from the middle
-    method = "siblings" if isinstance(rollout.task, AgentTask) else config.method
-    if method == "replay":
+    if config.method == "replay":
         most = floor((config.share or 0.0) * len(tree.answers))
         await replays.play(allocate(tree, leaves, most), most)
         mixes = await replays.mix(leaves)
-    records = credits(tree, leaves, agents, replays.returns, method, mixes)
+    records = credits(tree, leaves, agents, replays.returns, config.method, mixes)
     return Credited(records, replays.calls)
 
 

@@ -138,8 +138,8 @@ class Rollout(Generic[StateT]):
 
     async def _stages(self, tree: Tree[StateT], pool: Sequence[Node[StateT]], stage: int) -> None:
         """Plays on from the pool, until nobody acts."""
+        problem, seed = tree.root.trajectory.problem, tree.root.trajectory.seed
         while pool:
-            problem, seed = tree.root.trajectory.problem, tree.root.trajectory.seed
             if stage == MAX_STAGES:
                 raise endless(self.task, problem)
             going = self._going(await self._stage(tree, pool, stage))
@@ -307,11 +307,27 @@ class Rollout(Generic[StateT]):
                 node.survived = False
             moved += [(child, child.turns[len(state.turns) :]) for child in born]
         tree.groups += groups
-        children = await together(_told(*one) for one in moved)
+        children = await self._told(moved)
         found = [tree.add(child) for child in await self._scored(children)]
         if self.judge is not None and not isinstance(self.schedule, Chains):
             await self._judge(tree, groups, self.judge)
         return found
+
+    async def _told(
+        self, moved: Sequence[tuple[Trajectory[StateT], Sequence[Turn]]]
+    ) -> list[Trajectory[StateT]]:
+        """The children, after their programs were told the answers of the stage."""
+
+        async def told(child: Trajectory[StateT], turns: Sequence[Turn]) -> Trajectory[StateT]:
+            state: Any = child.state
+            if state.program is None:
+                return child
+            after: Any = await state.program.go_on(state, turns)
+            return replace(child, state=after)
+
+        if not isinstance(self.task, AgentTask):
+            return [child for child, _ in moved]
+        return await together(told(*one) for one in moved)
 
     def _trying(self, pool: Sequence[Node[StateT]], stage: int) -> Mapping[str, Variant]:
         """The variants, in the last stage."""
@@ -443,15 +459,6 @@ class Rollout(Generic[StateT]):
 def _waits(node: Trajectory[Any]) -> bool:
     """Whether a program waits for answers there: then there is nothing to score yet."""
     return isinstance(node.state, Conversation) and node.fault is None and bool(node.state.asks)
-
-
-async def _told(child: Trajectory[StateT], turns: Sequence[Turn]) -> Trajectory[StateT]:
-    """The child after its program was told the last answers; unchanged without a program."""
-    state: Any = child.state
-    if not isinstance(state, Conversation) or state.program is None or child.fault is not None:
-        return child
-    after: Any = await state.program.go_on(state, turns)
-    return replace(child, state=after)
 
 
 def task_rater(task: BaseTask[Any], tools: Tools) -> Rate:

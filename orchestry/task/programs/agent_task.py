@@ -136,7 +136,8 @@ class AgentTask(BaseTask[Conversation]):
     timeout_s: ClassVar[float] = 600.0
     """Longest time without a call and without an end; then the rollout has failed."""
     judged: ClassVar[bool] = False
-    _host: Host | None = None
+    host: Host | None = None
+    """What answers the programs; None where none is run."""
 
     def play(self, problem: Problem, team: Team) -> Awaitable[Score] | Score:
         """One rollout, from the user's own program; a coroutine or a plain function.
@@ -168,16 +169,11 @@ class AgentTask(BaseTask[Conversation]):
         from orchestry.task.programs.host import Host
 
         async with Host(self, structured=structured).open() as host:
-            self._host = host
+            self.host = host
             try:
                 yield
             finally:
-                self._host = None
-
-    @property
-    def host(self) -> Host | None:
-        """What answers the programs; None where none is run."""
-        return self._host
+                self.host = None
 
     def reset(self, problem: Problem, seed: int) -> Conversation:
         return Conversation(problem)

@@ -1,5 +1,5 @@
 """A rollout as a process: a command that finds its addresses, its key and its problem in the
-environment, and says its reward in the last line of what it prints, or in a file."""
+environment, and prints its reward in its last line, or writes it into a file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,14 +88,21 @@ def _run(task: AgentTask, team: Team, folder: Path, env: dict[str, str]) -> int:
                 "`command`"
             ) from None
 
-        def stop() -> None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-        team.at_end(stop)
+        team.at_end(partial(_stop, process))
         code = process.wait()
-        stop()  # what it left behind
+        _kill(process.pid)  # what it left behind
         return code
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:  # else its number may be another's by now
+        _kill(process.pid)
+
+
+def _kill(group: int) -> None:
+    """All processes of a group, if there are any."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _score(task: AgentTask, problem: Problem, told: str) -> Score:

@@ -8,22 +8,21 @@ change the form of an answer and can't be had is refused, never left out.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from pydantic import ValidationError
 
 from orchestry.core.errors import reason
-from orchestry.core.tools import ToolCall, ToolSpec
-from orchestry.core.types import Completion, Message, utf8
+from orchestry.core.tools import NAME, ToolCall, ToolSpec
+from orchestry.core.types import Completion, Message
 from orchestry.task.programs.agent_task import Ask
 
 Body = Mapping[str, Any]
 _STOPS = {"end": "stop", "calls": "tool_calls", "refusal": "content_filter"}
 _CLAUDE_STOPS = {"length": "max_tokens", "calls": "tool_use", "refusal": "refusal"}
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _CHAT_LACKS = ("functions", "function_call", "logprobs", "logit_bias", "audio", "prediction")
 _CLAUDE_LACKS = ("output_format", "output_config", "mcp_servers", "container")
 
@@ -72,16 +71,8 @@ def _read_chat(role: str, body: Body) -> Ask:
 
 def _chat_message(one: Body) -> Message:
     role = {"developer": "system"}.get(str(one.get("role")), one.get("role"))
-    calls = tuple(
-        ToolCall(
-            id=str(call.get("id") or ""),
-            name=str(_dict(call.get("function")).get("name") or ""),
-            arguments=str(_dict(call.get("function")).get("arguments") or ""),
-        )
-        for call in _list(one, "tool_calls")
-    )
-    call = str(one.get("tool_call_id") or "")
-    return _message(role, _text(one.get("content")), calls, call)
+    calls = tuple(map(ToolCall.read, _list(one, "tool_calls"), count()))
+    return _message(role, _text(one.get("content")), calls, str(one.get("tool_call_id") or ""))
 
 
 def _schema(asked: Any) -> Mapping[str, Any] | None:
@@ -101,7 +92,7 @@ def _chat(answer: Completion, body: Body) -> dict[str, Any]:
     text = answer.text if answer.text or not answer.calls else None
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if answer.calls:
-        message["tool_calls"] = [_chat_call(call) for call in answer.calls]
+        message["tool_calls"] = [call.function for call in answer.calls]
     choice = {"index": 0, "message": message, "finish_reason": _finish(answer), "logprobs": None}
     return {**_chat_head(body), "choices": [choice], "usage": _usage(answer)}
 
@@ -114,7 +105,7 @@ def _chat_stream(answer: Completion, body: Body) -> Iterator[str]:
 
     yield chunk({"role": "assistant", "content": answer.text})
     for place, call in enumerate(answer.calls):
-        yield chunk({"tool_calls": [{"index": place, **_chat_call(call)}]})
+        yield chunk({"tool_calls": [{"index": place, **call.function}]})
     yield chunk({}, _finish(answer))
     if _dict(body.get("stream_options")).get("include_usage"):
         yield _event({**head, "choices": [], "usage": _usage(answer)})
@@ -124,11 +115,6 @@ def _chat_stream(answer: Completion, body: Body) -> Iterator[str]:
 def _chat_head(body: Body, kind: str = "chat.completion") -> dict[str, Any]:
     model = str(body.get("model") or "orchestry")
     return {"id": "chatcmpl-orchestry", "object": kind, "created": 0, "model": model}
-
-
-def _chat_call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": call.arguments}
-    return {"id": call.id, "type": "function", "function": function}
 
 
 def _finish(answer: Completion) -> str:
@@ -208,10 +194,8 @@ def _claude_stream(answer: Completion, body: Body) -> Iterator[str]:
             empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
         else:
             text = json.dumps(block["input"], ensure_ascii=False)
-            empty, delta = (
-                {**block, "input": {}},
-                {"type": "input_json_delta", "partial_json": text},
-            )
+            empty = {**block, "input": {}}
+            delta = {"type": "input_json_delta", "partial_json": text}
         for kind, more in (
             ("content_block_start", {"content_block": empty}),
             ("content_block_delta", {"delta": delta}),
@@ -254,8 +238,7 @@ def _text(content: Any) -> str:
 
 def _message(role: Any, content: str, calls: tuple[ToolCall, ...] = (), call: str = "") -> Message:
     try:
-        clean = tuple(one.clean for one in calls)
-        return Message(role=role, content=utf8(content), calls=clean, call=utf8(call))
+        return Message(role=role, content=content, calls=calls, call=call)
     except ValidationError:
         known = "system, user, assistant, tool"
         raise Unreadable(f"a message has the role {role!r}: give one of {known}") from None
@@ -265,8 +248,8 @@ def _tool(one: Body, schema: str = "parameters") -> ToolSpec:
     name = one.get("name")
     if one.get("type") not in (None, "custom", "function"):
         raise Unreadable(f"the vendor's own tool {one['type']!r} is not here: give your own tools")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise Unreadable(f"a tool has the name {name!r}: use 1 to 64 letters, digits, _ and -")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise Unreadable(f"a tool has the name {name!r}: use letters, digits, _ and -, at most 64")
     try:
         return ToolSpec(
             name=name,
