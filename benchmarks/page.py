@@ -95,6 +95,13 @@ def machine() -> str:
     return f"{_cpu()}, {os.cpu_count()} cores, {memory:.0f} GiB, Python {python}"
 
 
+def gpu() -> str:
+    """The GPU's name and torch's version, as sections have them."""
+    import torch
+
+    return f"**{torch.cuda.get_device_name()}**, torch {torch.__version__}"
+
+
 def revision() -> str:
     """The git revision measured, and whether its code was changed since."""
     changed = _git("status", "--porcelain", "--", "orchestry", "benchmarks", "tasks")

@@ -156,9 +156,10 @@ def main() -> None:
         print(json.dumps(alone(Setting(**json.loads(setting)), float(seconds))))
         return
     settings = ON_A_GPU if args.gpu else SETTINGS
+    head = f"The GPU: {page.gpu()}. " if args.gpu else ""
     body = (
-        f"{_gpu() if args.gpu else ''}Scenario {SCENARIO}, 10 houses, wall clock of "
-        f"{args.seconds:g} s or a batch. Games: random actions, observations and new games; two "
+        f"{head}Scenario {SCENARIO}, 10 houses, wall clock of {args.seconds:g} s or a batch. "
+        "Games: random actions, observations and new games; two "
         "threads are two processes, whose memory is added up. PPO: games and learning, with the "
         "defaults of `ppo.*`. Steps are environment steps. Peak memory is that of whole processes, "
         "with Python, numba and torch.\n\n"
@@ -169,12 +170,6 @@ def main() -> None:
         command = f"python -m benchmarks.peers.bucket_scale --seconds {args.seconds:g}"
         gpu = " --gpu" if args.gpu else ""
         page.write("bucket_gpu" if args.gpu else "bucket_scale", f"{command}{gpu} --write", body)
-
-
-def _gpu() -> str:
-    import torch
-
-    return f"The GPU: **{torch.cuda.get_device_name()}**, torch {torch.__version__}. "
 
 
 if __name__ == "__main__":

@@ -138,8 +138,6 @@ _FIGURES: tuple[tuple[Callable[[Measured], float], str], ...] = (
 
 def _ratios(found: dict[str, list[Measured]]) -> str:
     """Round by round, as the ways took turns."""
-    if "copies" not in found:
-        return ""
     pairs = list(zip(found["ours"], found["copies"], strict=True))
     faster = [theirs.generate_s / ours.generate_s for ours, theirs in pairs]
     update = [theirs.update_s / ours.update_s for ours, theirs in pairs]

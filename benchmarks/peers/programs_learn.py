@@ -97,7 +97,7 @@ def rows(found: dict[str, tuple[Run, Run, Run]]) -> Iterator[dict[str, str]]:
             "last fifth": f"{_mean(run.episodes[-fifth:]):.3f}",
             "test, before": f"{_mean(before.episodes):.3f}",
             "test, after": f"{_mean(after.episodes):.3f}",
-            "gain, 95 %": ranged_gain(before, after),
+            "gain, 95 %": _gain(before, after),
             "minutes": f"{run.summary.seconds / 60:.0f}",
         }
 
@@ -106,7 +106,7 @@ def _mean(episodes: Sequence[EpisodeRecord]) -> float:
     return fmean(one.mean_leaf_reward for one in episodes)
 
 
-def ranged_gain(before: Run, after: Run) -> str:
+def _gain(before: Run, after: Run) -> str:
     """Over the test posts, which both play with the same seeds."""
     pairs = zip(before.episodes, after.episodes, strict=True)
     gains = {a.problem: [b.mean_leaf_reward - a.mean_leaf_reward] for a, b in pairs}

@@ -225,16 +225,14 @@ def main() -> None:
         command = f"python -m benchmarks.quality.local_learning --seeds {args.seeds}"
         if args.gpu:
             command += f" --at-once {args.at_once} --gpu"
-            page.write("local_learning_gpu", f"{command} --write", f"{_gpu()}\n\n{body}")
+            page.write(
+                "local_learning_gpu",
+                f"{command} --write",
+                f"All runs on one {page.gpu()}.\n\n{body}",
+            )
         else:
             draw(results.curves(), PLOT)
             page.write("local_learning", f"{command} --write", body)
-
-
-def _gpu() -> str:
-    import torch
-
-    return f"All runs on one **{torch.cuda.get_device_name()}**, torch {torch.__version__}."
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from pathlib import Path
 from string import Template
@@ -11,10 +10,10 @@ from typing import Annotated
 import typer
 
 from orchestry.cli.groups import App
-from orchestry.cli.options import OUTPUT, option
+from orchestry.cli.options import Hiding, NewTaskIn, option
 from orchestry.core.errors import ConfigError
 
-TASK = Template('''"""$shown, started once per rollout."""
+TASK = Template('''"""A program of yours, started once per rollout."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,16 +57,8 @@ def _attach(
             "The program", "Its agents, as it names them in `model`.", "--agents", metavar="A,B"
         ),
     ] = "agent",
-    parent: Annotated[
-        Path,
-        option(
-            OUTPUT,
-            "The folder that gets the task's folder.",
-            "--dir",
-            file_okay=False,
-            metavar="DIR",
-        ),
-    ] = Path("tasks"),
+    parent: NewTaskIn = Path("tasks"),
+    force: Hiding = False,
 ) -> None:
     """Write a task that starts a program of yours once per rollout.
 
@@ -75,18 +66,17 @@ def _attach(
     Anthropic look for them, and its problem in ORCHESTRY_PROBLEM. Its last line says the reward,
     as in {"reward": 0.5}. Nothing is started yet.
     """
-    from orchestry.cli.tasks import class_name, new_folder
+    from orchestry.cli.tasks import class_name, new_folder, tell_next
     from orchestry.task.base import read_problems
 
     if not read_problems(problems, "train"):
         raise ConfigError(f"{problems} has no problem of split train, on which a team learns")
-    folder = new_folder(parent, name)
+    folder = new_folder(parent, name, force)
     roles = [role.strip() for role in agents.split(",") if role.strip()]
     if not roles or len(set(roles)) < len(roles):
         raise ConfigError(f"--agents is '{agents}': name each agent once, as in writer,critic")
     values = {
         "name": name,
-        "shown": shlex.join(words).replace("\\", "/").replace('"', "'"),
         "class_name": class_name(name),
         "agents": ", ".join(f"AgentSpec(role={role!r})" for role in roles),
         "command": repr(tuple(map(_absolute, words))),
@@ -94,9 +84,7 @@ def _attach(
     folder.mkdir(parents=True)
     (folder / "task.py").write_text(TASK.substitute(values), encoding="utf-8")
     shutil.copyfile(problems, folder / "problems.jsonl")
-    where = "" if parent == Path("tasks") else f" --task-path {parent}"
-    typer.echo(f"Wrote {folder}. Next:")
-    typer.echo(f"  orchestry run --task {name}{where} --episodes 4")
+    tell_next(folder, f"run --task {name} --episodes 4")
 
 
 def _absolute(word: str) -> str:

@@ -109,6 +109,17 @@ def run_argument(metavar: str, help: str = "A run's directory, or `last`.") -> A
 
 
 RunFolder = Annotated[Path, run_argument("RUN")]
+NewTaskIn = Annotated[
+    Path,
+    option(
+        OUTPUT,
+        "The folder that gets the task's folder.",
+        "--dir",
+        file_okay=False,
+        metavar="DIR",
+    ),
+]
+Hiding = Annotated[bool, flag(OUTPUT, "Even if it hides another task of that name.", "--force")]
 TaskPath = Annotated[
     list[Path] | None,
     option(

@@ -17,11 +17,12 @@ from orchestry.cli.groups import App
 from orchestry.cli.options import (
     OUTPUT,
     SAFETY,
+    Hiding,
     Json,
+    NewTaskIn,
     Sets,
     TaskPath,
     flag,
-    option,
     task_names,
 )
 from orchestry.cli.screen import console, fitted
@@ -106,30 +107,25 @@ app.command("generate")(generate)
 @app.command("new")
 def _new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits and _.")],
-    parent: Annotated[
-        Path,
-        option(
-            OUTPUT,
-            "The folder that gets the task's folder.",
-            "--dir",
-            file_okay=False,
-            metavar="DIR",
-        ),
-    ] = Path("tasks"),
-    force: Annotated[
-        bool, flag(OUTPUT, "Even if it hides another task of that name.", "--force")
-    ] = False,
+    parent: NewTaskIn = Path("tasks"),
+    force: Hiding = False,
 ) -> None:
     """Write a small task that works: change its problems, then its reward."""
     folder = new_folder(parent, name, force)
     write_task(folder, name)
+    tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 5")
+
+
+def tell_next(folder: Path, *commands: str) -> None:
+    """What to do with a new task; `commands` begin after `orchestry`."""
+    parent = folder.parent
     where = "" if parent == Path("tasks") else f" --task-path {parent}"
     typer.echo(f"Wrote {folder}. Next:")
-    typer.echo(f"  orchestry tasks check {name}{where}")
-    typer.echo(f"  orchestry run --task {name}{where} --episodes 5")
+    for command in commands:
+        typer.echo(f"  orchestry {command}{where}")
 
 
-def new_folder(parent: Path, name: str, force: bool = False) -> Path:
+def new_folder(parent: Path, name: str, force: bool) -> Path:
     """Where a new task of that name goes. Raises ConfigError for a name that can't be or that is
     taken; `force`: even if it hides another task."""
     from orchestry.core.errors import ConfigError
@@ -143,7 +139,7 @@ def new_folder(parent: Path, name: str, force: bool = False) -> Path:
     if not force and (hidden := find_tasks((), Path.cwd()).get(name)):
         raise ConfigError(
             f"there is a task '{name}' ({hidden.source}: {hidden.place}), which the new one would "
-            "hide: choose another name, or add --force (tasks new)"
+            "hide: choose another name, or add --force"
         )
     return folder
 

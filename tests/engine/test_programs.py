@@ -31,6 +31,10 @@ from orchestry.store.run import Run
 from orchestry.task.programs.agent_task import Ask, Team
 from orchestry.task.programs.host import Host, Program, Refused
 from orchestry.task.registry import load_task
+from tests.engine.test_learning import PLUS
+from tests.engine.test_learning import model as planted
+from tests.models.conftest import ANTHROPIC_ANSWER, OPENAI_ANSWER
+from tests.models.loopback import Server, reply, serving
 
 for package in ("aiohttp", "anthropic", "openai"):  # imported before a program's time runs
     pytest.importorskip(package)
@@ -84,7 +88,7 @@ def test_chains_of_one_problem_differ_and_runs_repeat(tmp_path: Path) -> None:
     assert [t.completion.text for t in turns(one)] == [t.completion.text for t in turns(other)]
 
 
-@pytest.mark.parametrize("way", ["together", "claude", "stream", "claude_stream", "leaves"])
+@pytest.mark.parametrize("way", ["together", "claude", "stream", "claude_stream"])
 def test_clients_of_both_vendors_are_answered(way: str, tmp_path: Path) -> None:
     run = orchestry.train(config(way), tmp_path / "run")
     assert not tags(run)
@@ -103,6 +107,60 @@ def test_a_program_calls_its_own_tools(way: str, tmp_path: Path) -> None:
     for turn in after:
         assert turn.messages[-1].content == "three"
         assert turn.messages[-1].call in {c.id for m in turn.messages for c in m.calls}
+
+
+@pytest.mark.slow
+def test_a_run_learns_a_rule_for_a_programs_agent(tmp_path: Path) -> None:
+    """At a server whose model writes more where its system prompt holds the rule."""
+    sets = [one for one in BASE if "fake" not in one and "episodes" not in one]
+    learn = ("episodes=12", "search.k_samples=3", "behaviors.enabled=true", "behaviors.every=3")
+    more = ("options.way=long", "cache.enabled=false")
+    with planted() as (_, where):
+        run = orchestry.train(resolve([], [*sets, *learn, *more, *where], {}), tmp_path / "run")
+        evaluated = [orchestry.evaluate(run, "test", update=update) for update in (0, None)]
+    assert f"+- {PLUS}" in run.summary.prompt_diff
+    last = [turn for turn in turns(run) if turn.agent == "critic"][-1]
+    assert last.messages[0].content.startswith("You are critic.\n\n")
+    assert PLUS in last.messages[0].content
+    began, ended = ([one.mean_leaf_reward for one in each.episodes] for each in evaluated)
+    assert min(ended) > max(began)
+
+
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+@pytest.mark.parametrize("way", ["tools", "claude_tools"])
+async def test_programs_of_either_form_are_answered_by_either_vendor(
+    vendor: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real SDKs on both sides, real HTTP; only the model is scripted."""
+    monkeypatch.setenv(f"{vendor.upper()}_API_KEY", "none-needed-here")
+    held = list[Server]()
+
+    def reaction(number: int) -> bytes:
+        body = held[0].bodies[number]
+        calls = "three" not in json.dumps(body["messages"])
+        if vendor == "anthropic":
+            call = {"type": "tool_use", "id": "c", "name": "count", "input": {"of": "e"}}
+            text = {"type": "text", "text": "It is three."}
+            return reply({**ANTHROPIC_ANSWER, "content": [call if calls else text]})
+        function = {"name": "count", "arguments": json.dumps({"of": "e"})}
+        asked = {"id": "c", "type": "function", "function": function}
+        said = {"content": None, "tool_calls": [asked]} if calls else {"content": "It is three."}
+        return reply({**OPENAI_ANSWER, "choices": [{"index": 0, "message": said}]})
+
+    async with serving(reaction) as server:
+        held.append(server)
+        where = (f"provider.name={vendor}", "provider.model=m", f"provider.base_url={server.url}")
+        more = ("prices.m.input=1", "prices.m.output=5", "episodes=2", "search.k_samples=2")
+        off = ("behaviors.enabled=false", "judge.enabled=false", f"options.way={way}")
+        sets = resolve([], [*BASE[:2], *where, *more, *off], {})
+        run = await asyncio.to_thread(orchestry.train, sets, tmp_path / "run")
+    assert not tags(run)
+    said = Counter(turn.completion.text for turn in turns(run))
+    assert said == {"": 4, "It is three.": 4}
+    calls = [call for turn in turns(run) for call in turn.completion.calls]
+    assert [call.given for call in calls] == [{"of": "e"}] * 4
+    assert run.summary.calls == len(server.bodies)
+    assert 0 < run.summary.cost_usd < 1.0
 
 
 def test_what_was_learned_stands_in_the_systems_prompt(tmp_path: Path) -> None:
