@@ -45,6 +45,7 @@ SECTIONS = {
     "cooperation": "Two 135M agents that learn to work together",
     "joint": "Prompts and weights learned together",
     "programs": "Programs of other frameworks that learn",
+    "others": "Programs and games that others wrote",
     "bucket_teams": "Bucket Brigade: what scripted teams earn",
     "bucket_speed": "Bucket Brigade: steps per second",
     "bucket_scale": "Bucket Brigade: growth with games, agents and threads",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -46,6 +46,9 @@ LEARN: dict[str, Any] = {
     "learning_rate": 1e-3,
     "top_p": 1.0,
 }
+SAMPLING: dict[str, Any] = {"max_tokens": 64, "temperature": 0.8}
+Trio = tuple[Run, Run, Run]
+"""A run, and its team on the test problems before and after."""
 
 
 def attach(folder: Path, name: str) -> None:
@@ -61,20 +64,18 @@ def attach(folder: Path, name: str) -> None:
     group.main(args=["attach", name, *given, "--", *command], standalone_mode=False)
 
 
-def play(folder: Path, name: str, episodes: int) -> tuple[Run, Run, Run]:
-    """The run, and its team on the test posts, as it began and as it ended: from the start, or what
-    is missing."""
+def play(folder: Path, name: str, episodes: int) -> Trio:
+    """A program of ours: from the start, or what is missing."""
     attach(folder, name)
-    place, notes = folder / f"{name}-{episodes}", Notes(name)
-    config = {
-        "backend": "local",
-        "task": name,
-        "task_path": [str(folder / "tasks")],
-        "episodes": episodes,
-        "provider": {"model": "embedded"},
-        "sampling": {"max_tokens": 64, "temperature": 0.8},
-        "learn": LEARN,
-    }
+    given = {"task": name, "task_path": [str(folder / "tasks")], "sampling": SAMPLING}
+    return learned(folder / f"{name}-{episodes}", given | {"episodes": episodes})
+
+
+def learned(place: Path, given: Mapping[str, Any]) -> Trio:
+    """The run, and its team on the test problems, as it began and as it ended: from the start, or
+    what is missing."""
+    notes = Notes(place.name)
+    config = {"backend": "local", "provider": {"model": "embedded"}, "learn": LEARN, **given}
     if not (place / "journal.jsonl").exists():
         run = train(validate(config), place, notes)
     elif not done(run := load_run(place)):
@@ -83,23 +84,28 @@ def play(folder: Path, name: str, episodes: int) -> tuple[Run, Run, Run]:
     return run, before, after
 
 
-def rows(found: dict[str, tuple[Run, Run, Run]]) -> Iterator[dict[str, str]]:
+def rows(found: Mapping[str, Trio]) -> Iterator[dict[str, str]]:
     """The table."""
-    for name, (run, before, after) in found.items():
-        fifth = max(1, len(run.episodes) // 5)
-        tags = Counter(tag for e in run.episodes for n in e.nodes for tag in n.score.tags)
-        yield {
-            "program": PROGRAMS[name],
-            "lines": str(len((PLACE / f"{name}.py").read_text().splitlines())),
-            "calls": f"{run.summary.calls:,}",
-            "failed rollouts": str(tags[TASK_ERROR]),
-            "first fifth": f"{_mean(run.episodes[:fifth]):.3f}",
-            "last fifth": f"{_mean(run.episodes[-fifth:]):.3f}",
-            "test, before": f"{_mean(before.episodes):.3f}",
-            "test, after": f"{_mean(after.episodes):.3f}",
-            "gain, 95 %": _gain(before, after),
-            "minutes": f"{run.summary.seconds / 60:.0f}",
-        }
+    for name, trio in found.items():
+        lines = str(len((PLACE / f"{name}.py").read_text().splitlines()))
+        yield {"program": PROGRAMS[name], "lines": lines, **figures(trio)}
+
+
+def figures(trio: Trio) -> dict[str, str]:
+    """What a run and its two evaluations came to."""
+    run, before, after = trio
+    fifth = max(1, len(run.episodes) // 5)
+    tags = Counter(tag for e in run.episodes for n in e.nodes for tag in n.score.tags)
+    return {
+        "calls": f"{run.summary.calls:,}",
+        "failed rollouts": str(tags[TASK_ERROR]),
+        "first fifth": f"{_mean(run.episodes[:fifth]):.3f}",
+        "last fifth": f"{_mean(run.episodes[-fifth:]):.3f}",
+        "test, before": f"{_mean(before.episodes):.3f}",
+        "test, after": f"{_mean(after.episodes):.3f}",
+        "gain, 95 %": _gain(before, after),
+        "minutes": f"{run.summary.seconds / 60:.0f}",
+    }
 
 
 def _mean(episodes: Sequence[EpisodeRecord]) -> float:

@@ -59,7 +59,7 @@ SAMPLES = 8
 """Trajectories per test problem of a team that learned."""
 ADAPTERS: Mapping[str, Any] = {
     "device": "cpu",
-    "dtype": "float32",
+    "dtype": "bfloat16",
     "threads": 1,
     "top_p": 1.0,
 }

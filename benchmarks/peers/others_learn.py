@@ -1,0 +1,165 @@
+"""Programs and environments that others wrote, and how a team learns in them.
+
+    python -m benchmarks.peers.others_learn --sdk DIR --autogen DIR [--episodes N] [--folder DIR]
+        [--only NAME] [--write]
+
+DIR: checkouts of openai/openai-agents-python and of microsoft/autogen, of which nothing is copied
+here. Their examples run as they stand, started by a file of benchmarks/peers/others that names the
+agents' models, hands over the problem and says the reward. PettingZoo's games are tasks of a few
+lines. Backend local learns by MAGRPO; then the team plays the test problems, as it began and as it
+ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import page
+from benchmarks.peers.overhead import PEERS, python_of
+from benchmarks.peers.programs_learn import LEARN, SAMPLING, Trio, figures, learned
+from benchmarks.stats import columns
+from orchestry.cli import group
+
+PLACE = PEERS / "others"
+NOTEBOOK = "python/docs/src/user-guide/agentchat-user-guide/tutorial/teams.ipynb"
+SHORT: dict[str, Any] = {"max_tokens": 8, "temperature": 0.8}
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """One of them."""
+
+    title: str
+    ours: str
+    """The file that we wrote for it, below PLACE."""
+    agents: tuple[str, ...]
+    problems: str = ""
+    """A program's, below PLACE; '': a task of its own."""
+    checkout: str = ""
+    inside: str = ""
+    """Of the checkout: what the program takes."""
+    frozen: str = ""
+    """The opponent, which doesn't learn."""
+
+    @property
+    def lines(self) -> int:
+        """Of code: neither blank nor a docstring's."""
+        text = (PLACE / self.ours).read_text()
+        bare = text.split('"""', 2)[2]
+        return sum(bool(line.strip()) for line in bare.splitlines())
+
+
+OTHERS = {
+    "sdk": Other(
+        "OpenAI Agents SDK: `agent_patterns/parallelization.py`",
+        "agents_sdk.py",
+        ("spanish_agent", "translation_picker"),
+        "sentences.jsonl",
+        "sdk",
+    ),
+    "autogen": Other(
+        "AutoGen: `tutorial/teams.ipynb`",
+        "autogen_team.py",
+        ("primary", "critic"),
+        "subjects.jsonl",
+        "autogen",
+        NOTEBOOK,
+    ),
+    "noughts": Other(
+        "PettingZoo: `tictactoe_v3`",
+        "tasks/noughts/task.py",
+        ("player_1", "player_2"),
+        frozen="player_2",
+    ),
+    "rps": Other(
+        "PettingZoo: `rps_v2`", "tasks/rps/task.py", ("player_0", "player_1"), frozen="player_1"
+    ),
+}
+
+
+def attach(folder: Path, name: str, checkouts: Mapping[str, Path | None]) -> Path:
+    """Where the task is; of a program, it is written first."""
+    one = OTHERS[name]
+    if not one.problems:
+        return PLACE / "tasks"
+    if not (folder / "tasks" / name).exists():
+        upstream = checkouts[one.checkout]
+        if upstream is None:
+            raise SystemExit(f"{name} needs --{one.checkout} DIR, a checkout: see --help")
+        given = ["--problems", str(PLACE / one.problems), "--agents", ",".join(one.agents)]
+        command = [
+            python_of("others"),
+            str(PLACE / one.ours),
+            str(upstream.absolute() / one.inside),
+        ]
+        words = ["attach", name, *given, "--dir", str(folder / "tasks"), "--", *command]
+        group.main(args=words, standalone_mode=False)
+    return folder / "tasks"
+
+
+def play(folder: Path, name: str, episodes: int, checkouts: Mapping[str, Path | None]) -> Trio:
+    """From the start, or what is missing."""
+    one = OTHERS[name]
+    given = {
+        "task": name,
+        "task_path": [str(attach(folder, name, checkouts))],
+        "sampling": SAMPLING if one.problems else SHORT,
+        "agents": {one.frozen: {"frozen": True}} if one.frozen else {},
+        "episodes": episodes,
+    }
+    return learned(folder / f"{name}-{episodes}", given)
+
+
+def rows(found: Mapping[str, Trio]) -> Iterator[dict[str, str]]:
+    """The table."""
+    for name, trio in found.items():
+        one = OTHERS[name]
+        yield {
+            "program or game": one.title,
+            "agents": str(len(one.agents)),
+            "our lines": str(one.lines),
+            **figures(trio),
+        }
+
+
+def main() -> None:
+    """Plays what is missing, prints, and with --write writes the section."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sdk", type=Path, help="checkout of openai/openai-agents-python")
+    parser.add_argument("--autogen", type=Path, help="checkout of microsoft/autogen")
+    parser.add_argument("--episodes", type=int, default=48)
+    parser.add_argument("--folder", type=Path, default=Path("runs/bench-others"))
+    parser.add_argument("--only", choices=OTHERS, help="play that one")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    args = parser.parse_args()
+    names = [args.only] if args.only else [*OTHERS]
+    checkouts = {"sdk": args.sdk, "autogen": args.autogen}
+    folder = args.folder.absolute()
+    found = {name: play(folder, name, args.episodes, checkouts) for name in names}
+    body = f"{_told(args.episodes)}\n\n{columns([*rows(found)], figures=False)}"
+    print(body)
+    if args.write:
+        command = f"python -m benchmarks.peers.others_learn --episodes {args.episodes} --write"
+        page.write("others", command, body)
+
+
+def _told(episodes: int) -> str:
+    versions = ", ".join((PEERS / "requirements-others.txt").read_text().split())
+    return (
+        "Of the first two, the code is the frameworks' own example, run as it stands (versions: "
+        f"{versions}); what we wrote names each agent's model, hands over a problem and says the "
+        "reward: how alike a translation is to a reference; whether a poem names its subject, is "
+        "short and was approved of. In the games one agent learns against one that does not. "
+        f"{episodes} episodes of {LEARN['group_size']} rollouts, the embedded model (135M), "
+        "bfloat16, one seed, one thread."
+    )
+
+
+if __name__ == "__main__":
+    main()
