@@ -88,14 +88,16 @@ def test_chains_of_one_problem_differ_and_runs_repeat(tmp_path: Path) -> None:
     assert [t.completion.text for t in turns(one)] == [t.completion.text for t in turns(other)]
 
 
-@pytest.mark.parametrize("way", ["together", "claude", "stream", "claude_stream"])
+@pytest.mark.parametrize(
+    "way", ["together", "claude", "stream", "claude_stream", "responses", "responses_stream"]
+)
 def test_clients_of_both_vendors_are_answered(way: str, tmp_path: Path) -> None:
     run = orchestry.train(config(way), tmp_path / "run")
     assert not tags(run)
     assert all(one.reward > 0 for one in run.episodes)
 
 
-@pytest.mark.parametrize("way", ["tools", "claude_tools"])
+@pytest.mark.parametrize("way", ["tools", "claude_tools", "responses_tools"])
 def test_a_program_calls_its_own_tools(way: str, tmp_path: Path) -> None:
     """The model's calls go to the program, which tells their results."""
     run = orchestry.train(config(way), tmp_path / "run")
@@ -127,7 +129,7 @@ def test_a_run_learns_a_rule_for_a_programs_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
-@pytest.mark.parametrize("way", ["tools", "claude_tools"])
+@pytest.mark.parametrize("way", ["tools", "claude_tools", "responses_tools"])
 async def test_programs_of_either_form_are_answered_by_either_vendor(
     vendor: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +284,21 @@ CLAUDE: list[dict[str, Any]] = [
     {"output_format": {"type": "json_schema"}},
     {"messages": [{"role": "robot", "content": "a"}]},
 ]
+RESPONSES: list[dict[str, Any]] = [
+    {"input": []},
+    {"input": 5},
+    {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+    {"input": [{"type": "computer_call", "call_id": "c"}]},
+    {"input": [{"role": "robot", "content": "a"}]},
+    {"previous_response_id": "resp_1"},
+    {"conversation": "conv_1"},
+    {"background": True},
+    {"tools": [{"type": "web_search"}]},
+    {"tool_choice": {"type": "function", "name": "f"}},
+    {"max_output_tokens": 0},
+    {"text": {"format": {"type": "json_object"}}},
+]
+FORMS = (("chat/completions", CHAT), ("messages", CLAUDE), ("responses", RESPONSES))
 TEXTS = ["{", "[1]", "[" * 100_000, '{"messages": NaN}']
 
 
@@ -313,7 +330,8 @@ def asked(program: Callable[[Any, Team], Any]) -> None:
 
 
 def post(address: str, team: Team, key: str = "", **body: Any) -> httpx.Response:
-    told = {"messages": [{"role": "user", "content": "a"}], **body}
+    asked = [{"role": "user", "content": "a"}]
+    told = {"input" if address.endswith("responses") else "messages": asked, **body}
     head = {"Authorization": f"Bearer {key or team.key}"}
     return httpx.post(address, content=json.dumps(told), headers=head, timeout=30)
 
@@ -321,7 +339,7 @@ def post(address: str, team: Team, key: str = "", **body: Any) -> httpx.Response
 def test_what_cannot_be_answered_is_refused_with_a_reason() -> None:
     def program(task: Any, team: Team) -> None:
         url = team.base_url("writer")
-        for place, wrong in (("chat/completions", CHAT), ("messages", CLAUDE)):
+        for place, wrong in FORMS:
             for body in wrong:
                 found = post(f"{url}/{place}", team, **body)
                 assert found.status_code == 400, (body, found.text)

@@ -15,11 +15,10 @@ import os
 import sys
 from difflib import SequenceMatcher
 
-from agents import Agent, set_default_openai_api, set_tracing_disabled
+from agents import Agent, set_tracing_disabled
 
 sys.path.insert(0, sys.argv[1])
 problem = json.loads(os.environ["ORCHESTRY_PROBLEM"])
-set_default_openai_api("chat_completions")
 set_tracing_disabled(True)
 example = importlib.import_module("examples.agent_patterns.parallelization")
 for agent in vars(example).values():

@@ -6,13 +6,10 @@ import asyncio
 import json
 import os
 
-from agents import Agent, Runner, set_default_openai_api, set_tracing_disabled
+from agents import Agent, Runner, set_tracing_disabled
 from reward import reward
 
-set_default_openai_api(
-    "chat_completions"
-)  # OPENAI_BASE_URL and OPENAI_API_KEY are in the environment
-set_tracing_disabled(True)
+set_tracing_disabled(True)  # OPENAI_BASE_URL and OPENAI_API_KEY are in the environment
 writer = Agent(name="writer", instructions="Sum up the post in one sentence.", model="writer")
 editor = Agent(name="editor", instructions="Improve the draft: shorter, clearer.", model="editor")
 

@@ -23,6 +23,7 @@ from orchestry.core.errors import ConfigError, TaskError, reason
 from orchestry.core.types import Completion, Problem, Score, Turn, utf8
 from orchestry.task.programs import wire
 from orchestry.task.programs.agent_task import AgentTask, Ask, Conversation, Team
+from orchestry.task.programs.responses import RESPONSES
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -31,6 +32,7 @@ KEY_BYTES = 16
 TOO_LONG = "context_length_exceeded: the prompt leaves no room for an answer, so shorten it"
 _TEAM = "v1"
 """In place of a role, in the address of the whole team."""
+KINDS = (*wire.KINDS, RESPONSES)
 MOST_BYTES = 16 << 20
 """Of a call's body."""
 
@@ -189,12 +191,9 @@ async def _unknown(request: web.Request) -> web.Response:
     """Any other path."""
     from aiohttp import web
 
-    known = " and ".join(kind.path for kind in wire.KINDS)
-    text = (
-        f"{request.path} is not answered here, only {known}: for the OpenAI Agents SDK, "
-        'set_default_openai_api("chat_completions")'
-    )
-    return web.json_response(wire.KINDS[0].error(text), status=404)
+    known = ", ".join(kind.path for kind in KINDS)
+    text = f"{request.path} is not answered here, only {known}"
+    return web.json_response(wire.chat_error(text), status=404)
 
 
 async def _awaited(found: Any) -> Any:
@@ -221,7 +220,7 @@ class Host:
                 f"aiohttp, which can't be imported here ({reason(error)}): {install('agents')}"
             ) from None
         app = web.Application(client_max_size=MOST_BYTES)
-        for kind in wire.KINDS:
+        for kind in KINDS:
             for start in ("", "/v1", "/v1/v1"):  # clients differ in what they add
                 path = f"/rollout/{{id}}/{{role}}{start}{kind.path}"
                 app.router.add_post(path, self._handler(kind))

@@ -1,5 +1,5 @@
 """The two vendors' formats, from the side that answers: what a program's client sends becomes an
-Ask, and an answer becomes what the client expects.
+Ask, and an answer becomes what the client expects. OpenAI's newer one is in responses.py.
 
 The run's settings replace those of the call: model, temperature, top_p, seed, thinking. What would
 change the form of an answer and can't be had is refused, never left out.
@@ -48,21 +48,18 @@ class Kind:
 
 
 def _read_chat(role: str, body: Body) -> Ask:
-    _lacks(body, _CHAT_LACKS)
+    refuse(body, _CHAT_LACKS)
     if body.get("n") not in (None, 1):
         raise Unreadable("n is not 1: ask once per answer")
     if body.get("modalities") not in (None, ["text"]):
         raise Unreadable("modalities has more than text: leave it out")
-    told = [_chat_message(one) for one in _list(body, "messages")]
-    forced = body.get("tool_choice")
-    if forced not in (None, "auto", "none"):
-        raise Unreadable("tool_choice forces a call: leave it out, or give auto or none")
-    limits = [_whole(body, name) for name in ("max_completion_tokens", "max_tokens")]
+    told = [_chat_message(one) for one in objects(body, "messages")]
+    limits = [whole_number(body, name) for name in ("max_completion_tokens", "max_tokens")]
     return Ask(
         role=role,
-        messages=_some(told),
-        tools=tuple(_tool(_dict(one.get("function"))) for one in _list(body, "tools")),
-        must_answer=forced == "none",
+        messages=some(told),
+        tools=tuple(tool_of(as_dict(one.get("function"))) for one in objects(body, "tools")),
+        must_answer=must_answer(body),
         max_tokens=limits[0] or limits[1],
         stop=_stop(body, "stop"),
         schema=_schema(body.get("response_format")),
@@ -71,16 +68,16 @@ def _read_chat(role: str, body: Body) -> Ask:
 
 def _chat_message(one: Body) -> Message:
     role = {"developer": "system"}.get(str(one.get("role")), one.get("role"))
-    calls = tuple(map(ToolCall.read, _list(one, "tool_calls"), count()))
-    return _message(role, _text(one.get("content")), calls, str(one.get("tool_call_id") or ""))
+    calls = tuple(map(ToolCall.read, objects(one, "tool_calls"), count()))
+    return message_of(role, text_of(one.get("content")), calls, str(one.get("tool_call_id") or ""))
 
 
 def _schema(asked: Any) -> Mapping[str, Any] | None:
     """Of a structured answer."""
-    kind = _dict(asked).get("type", asked)
+    kind = as_dict(asked).get("type", asked)
     if kind in (None, "text"):
         return None
-    schema = _dict(_dict(asked).get("json_schema")).get("schema")
+    schema = as_dict(as_dict(asked).get("json_schema")).get("schema")
     if kind != "json_schema" or not isinstance(schema, dict):
         raise Unreadable(
             f"response_format {kind!r} is not known: give json_schema, or leave it out"
@@ -101,14 +98,14 @@ def _chat_stream(answer: Completion, body: Body) -> Iterator[str]:
     head = _chat_head(body, "chat.completion.chunk")
 
     def chunk(delta: Body, finish: str | None = None) -> str:
-        return _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+        return event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
 
     yield chunk({"role": "assistant", "content": answer.text})
     for place, call in enumerate(answer.calls):
         yield chunk({"tool_calls": [{"index": place, **call.function}]})
     yield chunk({}, _finish(answer))
-    if _dict(body.get("stream_options")).get("include_usage"):
-        yield _event({**head, "choices": [], "usage": _usage(answer)})
+    if as_dict(body.get("stream_options")).get("include_usage"):
+        yield event({**head, "choices": [], "usage": _usage(answer)})
     yield "data: [DONE]\n\n"
 
 
@@ -126,7 +123,7 @@ def _usage(answer: Completion) -> dict[str, int]:
     return {"prompt_tokens": given, "completion_tokens": drawn, "total_tokens": given + drawn}
 
 
-def _chat_error(text: str) -> dict[str, Any]:
+def chat_error(text: str) -> dict[str, Any]:
     return {"error": {"message": text, "type": "orchestry", "param": None, "code": None}}
 
 
@@ -134,21 +131,17 @@ def _chat_error(text: str) -> dict[str, Any]:
 
 
 def _read_messages(role: str, body: Body) -> Ask:
-    _lacks(body, _CLAUDE_LACKS)
-    system = _text(body.get("system"))
-    told = [_message("system", system)] if system else []
-    for one in _list(body, "messages"):
+    refuse(body, _CLAUDE_LACKS)
+    system = text_of(body.get("system"))
+    told = [message_of("system", system)] if system else []
+    for one in objects(body, "messages"):
         told += _claude_messages(one)
-    choice = body.get("tool_choice")
-    forced = _dict(choice).get("type", choice)
-    if forced not in (None, "auto", "none"):
-        raise Unreadable("tool_choice forces a call: leave it out, or give auto or none")
     return Ask(
         role=role,
-        messages=_some(told),
-        tools=tuple(_tool(one, "input_schema") for one in _list(body, "tools")),
-        must_answer=forced == "none",
-        max_tokens=_whole(body, "max_tokens"),
+        messages=some(told),
+        tools=tuple(tool_of(one, "input_schema") for one in objects(body, "tools")),
+        must_answer=must_answer(body),
+        max_tokens=whole_number(body, "max_tokens"),
         stop=_stop(body, "stop_sequences"),
     )
 
@@ -158,18 +151,18 @@ def _claude_messages(one: Body) -> list[Message]:
     content = one.get("content")
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
     found, calls, texts = list[Message](), list[ToolCall](), list[Any]()
-    for block in map(_dict, blocks):
+    for block in map(as_dict, blocks):
         if block.get("type") == "tool_use":
             arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
             named = {name: str(block.get(name) or "") for name in ("id", "name")}
             calls.append(ToolCall(**named, arguments=arguments))
         elif block.get("type") == "tool_result":
-            result, call = _text(block.get("content")), str(block.get("tool_use_id") or "")
-            found.append(_message("tool", result, call=call))
+            result, call = text_of(block.get("content")), str(block.get("tool_use_id") or "")
+            found.append(message_of("tool", result, call=call))
         elif block.get("type") not in ("thinking", "redacted_thinking"):
             texts.append(block)
     if texts or calls:
-        found.append(_message(one.get("role"), _text(texts), tuple(calls)))
+        found.append(message_of(one.get("role"), text_of(texts), tuple(calls)))
     return found
 
 
@@ -188,7 +181,7 @@ def _claude(answer: Completion, body: Body) -> dict[str, Any]:
 def _claude_stream(answer: Completion, body: Body) -> Iterator[str]:
     whole = _claude(answer, body)
     start = {**whole, "content": [], "stop_reason": None}
-    yield _event({"type": "message_start", "message": start}, "message_start")
+    yield event({"type": "message_start", "message": start}, "message_start")
     for place, block in enumerate(whole["content"]):
         if block["type"] == "text":
             empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
@@ -201,10 +194,10 @@ def _claude_stream(answer: Completion, body: Body) -> Iterator[str]:
             ("content_block_delta", {"delta": delta}),
             ("content_block_stop", {}),
         ):
-            yield _event({"type": kind, "index": place, **more}, kind)
+            yield event({"type": kind, "index": place, **more}, kind)
     end = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
-    yield _event({"type": "message_delta", "delta": end, "usage": whole["usage"]}, "message_delta")
-    yield _event({"type": "message_stop"}, "message_stop")
+    yield event({"type": "message_delta", "delta": end, "usage": whole["usage"]}, "message_delta")
+    yield event({"type": "message_stop"}, "message_stop")
 
 
 def _claude_head(body: Body) -> dict[str, Any]:
@@ -221,22 +214,24 @@ def _claude_error(text: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": "invalid_request_error", "message": text}}
 
 
-# --- both ---------------------------------------------------------------------------------------
+# --- all ----------------------------------------------------------------------------------------
 
 
-def _text(content: Any) -> str:
+def text_of(content: Any) -> str:
     """A message's text. Raises Unreadable for what is none, such as a picture."""
     if content is None or isinstance(content, str):
         return content or ""
     parts = content if isinstance(content, list) else [content]
     for part in parts:
-        if not isinstance(part, str) and not isinstance(_dict(part).get("text"), str):
-            kind = _dict(part).get("type", type(part).__name__)
+        if not isinstance(part, str) and not isinstance(as_dict(part).get("text"), str):
+            kind = as_dict(part).get("type", type(part).__name__)
             raise Unreadable(f"a message holds a part of type {kind!r}: send text alone")
     return "".join(part if isinstance(part, str) else part["text"] for part in parts)
 
 
-def _message(role: Any, content: str, calls: tuple[ToolCall, ...] = (), call: str = "") -> Message:
+def message_of(
+    role: Any, content: str, calls: tuple[ToolCall, ...] = (), call: str = ""
+) -> Message:
     try:
         return Message(role=role, content=content, calls=calls, call=call)
     except ValidationError:
@@ -244,7 +239,7 @@ def _message(role: Any, content: str, calls: tuple[ToolCall, ...] = (), call: st
         raise Unreadable(f"a message has the role {role!r}: give one of {known}") from None
 
 
-def _tool(one: Body, schema: str = "parameters") -> ToolSpec:
+def tool_of(one: Body, schema: str = "parameters") -> ToolSpec:
     name = one.get("name")
     if one.get("type") not in (None, "custom", "function"):
         raise Unreadable(f"the vendor's own tool {one['type']!r} is not here: give your own tools")
@@ -260,13 +255,13 @@ def _tool(one: Body, schema: str = "parameters") -> ToolSpec:
         raise Unreadable(f"the tool {name} can't be read: {reason(error)}") from None
 
 
-def _some(told: list[Message]) -> tuple[Message, ...]:
+def some(told: list[Message]) -> tuple[Message, ...]:
     if not told or all(message.role == "system" for message in told):
         raise Unreadable("messages has nothing to answer: send a user's message")
     return tuple(told)
 
 
-def _list(body: Body, name: str) -> list[Body]:
+def objects(body: Body, name: str) -> list[Body]:
     """A field's objects; none where it is missing. Raises Unreadable."""
     found = [] if body.get(name) is None else body[name]
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
@@ -274,8 +269,17 @@ def _list(body: Body, name: str) -> list[Body]:
     return found
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def as_dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def must_answer(body: Body) -> bool:
+    """Whether no tool may be called. Raises Unreadable where one must be."""
+    choice = body.get("tool_choice")
+    forced = as_dict(choice).get("type", choice)
+    if forced not in (None, "auto", "none"):
+        raise Unreadable("tool_choice forces a call: leave it out, or give auto or none")
+    return forced == "none"
 
 
 def _stop(body: Body, name: str) -> tuple[str, ...]:
@@ -287,7 +291,7 @@ def _stop(body: Body, name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _whole(body: Body, name: str) -> int | None:
+def whole_number(body: Body, name: str) -> int | None:
     """A number of tokens. Raises Unreadable."""
     value = body.get(name)
     if value is not None and (type(value) is not int or value < 1):
@@ -295,19 +299,19 @@ def _whole(body: Body, name: str) -> int | None:
     return value
 
 
-def _lacks(body: Body, names: Sequence[str]) -> None:
+def refuse(body: Body, names: Sequence[str]) -> None:
     """Raises Unreadable for what can't be had."""
     for name in names:
         if body.get(name):
             raise Unreadable(f"{name} can't be had here: leave it out")
 
 
-def _event(data: Body, name: str = "") -> str:
+def event(data: Body, name: str = "") -> str:
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data)}\n\n"
 
 
 KINDS = (
-    Kind("/chat/completions", _read_chat, _chat, _chat_stream, _chat_error),
+    Kind("/chat/completions", _read_chat, _chat, _chat_stream, chat_error),
     Kind("/messages", _read_messages, _claude, _claude_stream, _claude_error),
 )

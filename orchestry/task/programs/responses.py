@@ -1,0 +1,169 @@
+"""OpenAI's Responses API, from the side that answers: the third format beside those of wire.py.
+
+Nothing is kept between calls, so each has to send its whole conversation (`previous_response_id`
+is refused), which is what clients do that can talk to other servers too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from orchestry.core.tools import ToolCall
+from orchestry.core.types import Completion, Message
+from orchestry.task.programs import wire
+from orchestry.task.programs.agent_task import Ask
+from orchestry.task.programs.wire import Body, Kind, Unreadable
+
+_LACKS = ("previous_response_id", "conversation", "background", "prompt", "top_logprobs")
+_CUT = {"length": "max_output_tokens", "refusal": "content_filter"}
+"""Why an answer is incomplete, by how it stopped."""
+_Event = dict[str, Any]
+
+
+def _read(role: str, body: Body) -> Ask:
+    wire.refuse(body, _LACKS)
+    given = body.get("input")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    rules = wire.text_of(body.get("instructions"))
+    system = [wire.message_of("system", rules)] if rules else []
+    return Ask(
+        role=role,
+        messages=wire.some([*system, *_messages(wire.objects({"input": items}, "input"))]),
+        tools=tuple(map(wire.tool_of, wire.objects(body, "tools"))),
+        must_answer=wire.must_answer(body),
+        max_tokens=wire.whole_number(body, "max_output_tokens"),
+        schema=_schema(wire.as_dict(wire.as_dict(body.get("text")).get("format"))),
+    )
+
+
+def _messages(items: list[Body]) -> list[Message]:
+    """An agent's texts and calls, one after the other, are one message of it."""
+    found = list[Message]()
+    for item in items:
+        kind = item.get("type", "message")
+        if kind == "reasoning":
+            continue
+        one = _message(item, kind)
+        if found and one.role == found[-1].role == "assistant":
+            before = found.pop()
+            text = f"{before.content}{one.content}"
+            one = one.model_copy(update={"content": text, "calls": before.calls + one.calls})
+        found.append(one)
+    return found
+
+
+def _message(item: Body, kind: Any) -> Message:
+    call = str(item.get("call_id") or "")
+    if kind == "function_call":
+        named = ToolCall(id=call, name=str(item.get("name")), arguments=str(item.get("arguments")))
+        return wire.message_of("assistant", "", (named,))
+    if kind == "function_call_output":
+        return wire.message_of("tool", wire.text_of(item.get("output")), call=call)
+    if kind != "message":
+        raise Unreadable(f"input has an item of type {kind!r}: send messages and function calls")
+    role = {"developer": "system"}.get(str(item.get("role")), item.get("role"))
+    return wire.message_of(role, wire.text_of(item.get("content")))
+
+
+def _schema(asked: Body) -> dict[str, Any] | None:
+    """Of a structured answer."""
+    if asked.get("type") in (None, "text"):
+        return None
+    if asked["type"] != "json_schema" or not isinstance(asked.get("schema"), dict):
+        raise Unreadable(
+            f"text.format {asked['type']!r} is not known: give json_schema, or leave it out"
+        )
+    return dict(asked["schema"])
+
+
+def _answer(answer: Completion, body: Body) -> _Event:
+    cut = _CUT.get(answer.stop)
+    given, drawn = answer.input_tokens, answer.output_tokens
+    usage = {
+        "input_tokens": given,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": drawn,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": given + drawn,
+    }
+    return {
+        **_head(body),
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": cut} if cut else None,
+        "output": _output(answer),
+        "usage": usage,
+    }
+
+
+def _head(body: Body) -> _Event:
+    return {
+        "id": "resp_orchestry",
+        "object": "response",
+        "created_at": 0,
+        "model": str(body.get("model") or "orchestry"),
+        "status": "in_progress",
+        "output": [],
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.get("instructions"),
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "temperature": None,
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": body.get("tools") or [],
+        "top_p": None,
+    }
+
+
+def _output(answer: Completion) -> list[_Event]:
+    """A text, if there is one, then the calls."""
+    found = list[_Event]()
+    if answer.text or not answer.calls:
+        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
+        told = {"type": "message", "role": "assistant", "content": [part]}
+        found.append({"id": "msg_orchestry", "status": "completed", **told})
+    for call in answer.calls:
+        named = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+        own = {"id": f"fc_{call.id}", "type": "function_call", "status": "completed"}
+        found.append({**own, **named})
+    return found
+
+
+def _stream(answer: Completion, body: Body) -> Iterator[str]:
+    for number, event in enumerate(_events(answer, body)):
+        yield wire.event({**event, "sequence_number": number}, event["type"])
+
+
+def _events(answer: Completion, body: Body) -> Iterator[_Event]:
+    yield {"type": "response.created", "response": _head(body)}
+    for place, item in enumerate(_output(answer)):
+        at = {"output_index": place}
+        rest = _said if item["type"] == "message" else _called
+        yield from ({**one, **at} for one in rest(item))
+        yield {"type": "response.output_item.done", "item": item, **at}
+    whole = _answer(answer, body)
+    yield {"type": f"response.{whole['status']}", "response": whole}
+
+
+def _said(item: _Event) -> Iterator[_Event]:
+    """A text in one piece."""
+    part, at = item["content"][0], {"item_id": item["id"], "content_index": 0}
+    empty = {**item, "content": [], "status": "in_progress"}
+    yield {"type": "response.output_item.added", "item": empty}
+    yield {"type": "response.content_part.added", "part": {**part, "text": ""}, **at}
+    yield {"type": "response.output_text.delta", "delta": part["text"], "logprobs": [], **at}
+    yield {"type": "response.output_text.done", "text": part["text"], "logprobs": [], **at}
+    yield {"type": "response.content_part.done", "part": part, **at}
+
+
+def _called(item: _Event) -> Iterator[_Event]:
+    """A call in one piece."""
+    at, kind = {"item_id": item["id"]}, "response.function_call_arguments"
+    empty = {**item, "arguments": "", "status": "in_progress"}
+    yield {"type": "response.output_item.added", "item": empty}
+    yield {"type": f"{kind}.delta", "delta": item["arguments"], **at}
+    yield {"type": f"{kind}.done", "arguments": item["arguments"], "name": item["name"], **at}
+
+
+RESPONSES = Kind("/responses", _read, _answer, _stream, wire.chat_error)
