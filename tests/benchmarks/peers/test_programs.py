@@ -1,0 +1,61 @@
+"""Programs of other frameworks play as they are, each with its real package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("aiohttp")
+
+import orchestry
+from benchmarks.peers import others_learn, programs_learn
+from benchmarks.peers.overhead import python_of
+from benchmarks.peers.programs_learn import PROGRAMS
+from orchestry.core.config import resolve
+from orchestry.core.types import TASK_ERROR
+from orchestry.store.run import Run
+
+
+@pytest.fixture(scope="module")
+def packages() -> None:
+    """The frameworks, in an environment of their own."""
+    try:
+        python_of("programs")
+    except subprocess.CalledProcessError:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip("the frameworks can't be installed here")
+
+
+def played(task: str, path: Path, place: Path, *more: str) -> Run:
+    sets = (f"task={task}", f"task_path=[{path}]", "provider.name=fake", "episodes=1")
+    few = ("search.strategy=chains", "search.k_samples=2", *more)
+    return orchestry.train(resolve([], [*sets, *few], {}), place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_plays_as_it_is(name: str, packages: None, tmp_path: Path) -> None:
+    programs_learn.attach(tmp_path, name)
+    run = played(name, tmp_path / "tasks", tmp_path / "run")
+    turns = [turn for node in run.episodes[0].nodes for turn in node.turns]
+    assert [turn.agent for turn in turns].count("editor") == 2
+    assert {turn.agent for turn in turns} == {"writer", "editor"}
+    scores = [node.score for node in run.episodes[0].nodes if node.score.feedback]
+    assert len(scores) == 2
+    assert all(0 <= score.total <= 1 and TASK_ERROR not in score.tags for score in scores)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n, one in others_learn.OTHERS.items() if not one.problems])
+def test_a_game_of_pettingzoo_plays(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("pettingzoo")
+    path = others_learn.attach(tmp_path, name, {})
+    run = played(name, path, tmp_path / "run", "sampling.max_tokens=8")
+    ends = [node.score for node in run.episodes[0].nodes if node.score.returns]
+    assert ends
+    assert not any("illegal" in score.tags for score in ends)
+    assert others_learn.OTHERS[name].lines < 40
