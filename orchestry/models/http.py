@@ -15,6 +15,7 @@ import errno
 import json
 import math
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -97,14 +98,12 @@ class SdkProvider:
 
 def client_options(sdk: Any, endpoint: Endpoint) -> dict[str, Any]:
     """Common arguments of AsyncAnthropic and AsyncOpenAI; `sdk` is the vendor's module."""
-    import httpx2
-
     loopback = urlsplit(endpoint.url).hostname in LOOPBACK
     return {
         "api_key": endpoint.key,
         "base_url": endpoint.url,
         # Only connecting has a limit of its own; the callers below limit the whole attempt.
-        "timeout": httpx2.Timeout(None, connect=min(CONNECT_S, endpoint.timeout_s)),
+        "timeout": sdk.Timeout(None, connect=min(CONNECT_S, endpoint.timeout_s)),
         "max_retries": 0,  # attempts are counted by the ledger, above
         # aiohttp costs half the CPU of the SDKs' default; a proxy can't reach this machine's own
         # loopback, so the environment's proxies are left out there.
@@ -258,8 +257,9 @@ def text_in(value: object) -> str:
 
 def _transport(error: Exception, endpoint: Endpoint) -> ProviderError:
     import aiohttp
-    import httpx2
 
+    # version 2 of openai calls by httpx, the other SDKs by httpx2
+    libraries = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
     chain = list(_chain(error))
     for link in chain:
         if isinstance(link, aiohttp.ConnectionTimeoutError):
@@ -268,11 +268,13 @@ def _transport(error: Exception, endpoint: Endpoint) -> ProviderError:
             return _no_connection(endpoint, link.os_error)
         if isinstance(link, aiohttp.ClientConnectionResetError) and "write" in str(link):
             return _unreached(endpoint, "the connection was closed before the request was sent")
-    if any(isinstance(link, TimeoutError | httpx2.TimeoutException) for link in chain):
+    late = (TimeoutError, *(one.TimeoutException for one in libraries))
+    if any(isinstance(link, late) for link in chain):
         return _broken_off(
             endpoint, f"no answer within {endpoint.timeout_s:g} s (provider.timeout_s)"
         )
-    network = (httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError)
+    broken = [error for one in libraries for error in (one.HTTPError, one.StreamError)]
+    network = (*broken, aiohttp.ClientError, OSError)
     if any(isinstance(link, network) for link in chain):
         return _broken_off(endpoint, f"the connection broke ({_cause(chain)})")
     return ProviderError(

@@ -74,11 +74,11 @@ class Conversation:
 class _End:
     """What is to be done once a rollout is over. The program's thread adds, the run's ends it."""
 
-    _calls: list[Callable[[], None]] = field(default_factory=list)
+    _calls: list[Callable[[], object]] = field(default_factory=list)
     _come: bool = False
     _lock: Lock = field(default_factory=Lock)
 
-    def add(self, call: Callable[[], None]) -> None:
+    def add(self, call: Callable[[], object]) -> None:
         with self._lock:
             if not self._come:
                 self._calls.append(call)
@@ -117,7 +117,7 @@ class Team:
             raise TaskError(f"the team has no agent '{role}', only {', '.join(self.roles)}")
         return f"{self._address}/{quote(role, safe='')}/v1"
 
-    def at_end(self, close: Callable[[], None]) -> None:
+    def at_end(self, close: Callable[[], object]) -> None:
         """Calls `close` once the rollout is over, also when it was given up; at once, if it is."""
         self._end.add(close)
 
