@@ -26,7 +26,7 @@ from orchestry.task.registry import load_task
 
 CHAT = "orchestry_chat"
 """The name of our chat loop among verifiers' harnesses."""
-_THEIRS = (None, "null", "bash")
+_THEIRS = ("null", "bash")
 """verifiers' own harnesses that ours stands in for."""
 LOCAL = {"type": "subprocess"}
 
@@ -194,11 +194,11 @@ def _roles(config: Any) -> Mapping[str, Any]:
 
 def _seat(role: str, given: Mapping[str, Any], config: Any) -> dict[str, Any]:
     """An agent's settings: it asks for its role, in our chat loop on this machine unless the
-    environment brings a harness, or the user names one."""
+    environment brings a harness, or the user says how it is played."""
     asked = {**given, "model": role, "client": None}
-    harness = config.agent_harnesses()[role].id
-    if "harness" not in given and harness in _THEIRS:
-        asked = {"runtime": LOCAL, **asked, "harness": {"id": CHAT}}
+    own = {"harness", "runtime"} & {*given}
+    if not own and config.agent_harnesses()[role].id in _THEIRS:
+        asked |= {"harness": {"id": CHAT}, "runtime": LOCAL}
     return asked
 
 

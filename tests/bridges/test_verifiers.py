@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -18,6 +20,7 @@ vf = pytest.importorskip("verifiers.v1")
 import orchestry
 from orchestry import AgentSpec, Limits, Tools
 from orchestry.bridges.verifiers import VerifiersTask, environment
+from orchestry.cli import main
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError, TaskError
 from orchestry.core.types import TASK_ERROR
@@ -343,3 +346,26 @@ async def test_their_command_plays_our_task(tmp_path: Path) -> None:
     episodes = [json.loads(line) for line in file.read_text().splitlines()]
     assert [episode["ok"] for episode in episodes] == [True, True]
     assert len(server.bodies) == 4
+
+
+def test_the_examples_are_what_is_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task of the page, with another game of two agents, and the module of three lines."""
+    text = (FIXTURES.parents[2] / "docs" / "bridges.md").read_text(encoding="utf-8")
+    examples = dict(re.findall(r"<!-- example: (.+?) -->\n```\w+\n(.*?)```", text, re.DOTALL))
+    assert (FIXTURES / "our_tldr.py").read_text().endswith(examples["our_tldr.py"])
+    assert examples["vf-eval"].split()[:2] == ["vf-eval", "our_tldr"]
+    code = examples["tasks/kuhn/task.py"]
+    for ours, theirs in {"kuhn-poker": "haggle", "player0": "seller", "player1": "buyer"}.items():
+        code = code.replace(ours, theirs)
+    (tmp_path / "tasks" / "kuhn").mkdir(parents=True)
+    (tmp_path / "tasks" / "kuhn" / "task.py").write_text(code)
+    (tmp_path / "script.jsonl").write_text(
+        '{"agent": "seller", "text": "6"}\n{"agent": "buyer", "text": "yes"}\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    fake = ["--provider", "fake", "--set", "provider.fake.script=script.jsonl"]
+    with pytest.raises(SystemExit) as exited:
+        main([*shlex.split(examples["verifiers commands"])[1:], *fake])
+    assert exited.value.code == 0
+    [folder] = (tmp_path / "runs").iterdir()
+    assert all(abs(leaf.score.returns[0]) < 10 for leaf in leaves(orchestry.load_run(folder)))

@@ -56,7 +56,8 @@ async def test_its_tools_are_called(server: McpServer) -> None:
     assert add.description == "Adds two numbers."
     assert add.parameters["properties"]["first"]["type"] == "integer"
     assert await use(server, "add", '{"first": 1}') == "3"
-    assert await use(server, "add", '{"first": -1}') == "error: Error executing tool add"
+    wrong = await use(server, "add", '{"first": -1}')
+    assert wrong.startswith("error: Error executing tool add")  # some versions also say why
     assert (await use(server, "add", '{"first": "x"}')).startswith("error: ")
     assert (await use(server, "add", "[]")).startswith("error: wrong arguments of add: ")
 
