@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from orchestry.core.distribution import install
-from orchestry.core.errors import ConfigError, TaskError, reason
+from orchestry.core.errors import ConfigError, TaskError, reason, unknown
 from orchestry.core.types import Problem, Score, Split
 from orchestry.task.datasets import split_of
 from orchestry.task.programs.agent_task import AgentTask, Team
@@ -29,6 +29,7 @@ CHAT = "orchestry_chat"
 _THEIRS = ("null", "bash")
 """verifiers' own harnesses that ours stands in for."""
 LOCAL = {"type": "subprocess"}
+"""verifiers' runtime on this machine, without a sandbox."""
 
 
 class VerifiersTask(AgentTask):
@@ -49,7 +50,6 @@ class VerifiersTask(AgentTask):
     verifiers would train."""
     limit: ClassVar[int | None] = None
     """At most so many of its tasks; needed where they have no end."""
-    max_turns: ClassVar[int] = 64
 
     def __init__(
         self,
@@ -123,6 +123,8 @@ class VerifiersTask(AgentTask):
                 f"task {self.name}: its agents are {', '.join(roles)}, and those of the "
                 f"environment {', '.join(own)}: name the same"
             )
+        if self.earner not in ("", *roles):
+            raise TaskError(unknown(f"earner of task {self.name}", self.earner, roles))
         if self.limit is None and not env.taskset.bounded:
             raise TaskError(
                 f"task {self.name}: the tasks of its environment have no end: set limit"

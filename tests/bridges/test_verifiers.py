@@ -221,6 +221,17 @@ def test_what_can_not_be_played_is_an_error(given: Any, roles: Any, text: str) -
         Wrong().problems("train")
 
 
+def test_who_earns_is_an_agent() -> None:
+    class Wrong(VerifiersTask):
+        name = "wrong"
+        agents = (AgentSpec(role="seller"), AgentSpec(role="buyer"))
+        environment = "haggle"
+        earner = "saler"
+
+    with pytest.raises(TaskError, match=r"unknown earner of task wrong 'saler'.* 'seller'"):
+        Wrong().problems("train")
+
+
 def test_its_tasks_are_in_splits_that_stay() -> None:
     class Words(VerifiersTask):
         name = "words"

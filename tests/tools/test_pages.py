@@ -46,7 +46,7 @@ OTHERS = {
     "pre-commit",
     "pytest",
 }
-OTHERS |= {"ruff", "tensorboard", "vllm", "wandb"}
+OTHERS |= {"ruff", "tensorboard", "vf-eval", "vllm", "wandb"}
 """Programs that are not ours."""
 BLOCK = re.compile(r"^```(?:bash|sh)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 BLOCKS = re.compile(r"^```.*?^```", flags=re.MULTILINE | re.DOTALL)
