@@ -5,9 +5,10 @@
 
 DIR: checkouts of openai/openai-agents-python and of microsoft/autogen, of which nothing is copied
 here. Their examples run as they stand, started by a file of benchmarks/peers/others that names the
-agents' models, hands over the problem and says the reward. PettingZoo's games are tasks of a few
-lines. Backend local learns by MAGRPO; then the team plays the test problems, as it began and as it
-ended.
+agents' models, hands over the problem and says the reward. Environments of verifiers and games of
+PettingZoo are tasks of a few lines. The extras `envs`, `local` and `verifiers` have what they need;
+of PrimeIntellect-ai/verifiers, install environments/kuhn_poker and environments/glossary. Backend
+local learns by MAGRPO; then the team plays the test problems, as it began and as it ended.
 """
 
 from __future__ import annotations
@@ -16,17 +17,15 @@ import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks import page
 from benchmarks.peers.overhead import PEERS, python_of
-from benchmarks.peers.programs_learn import LEARN, SAMPLING, Trio, figures, learned
+from benchmarks.peers.programs_learn import LEARN, Trio, figures, learned
 from benchmarks.stats import columns
 from orchestry.cli import group
 
 PLACE = PEERS / "others"
 NOTEBOOK = "python/docs/src/user-guide/agentchat-user-guide/tutorial/teams.ipynb"
-SHORT: dict[str, Any] = {"max_tokens": 8, "temperature": 0.8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,8 @@ class Other:
     """Of the checkout: what the program takes."""
     frozen: str = ""
     """The opponent, which doesn't learn."""
+    tokens: int = 64
+    """Of an answer, at most."""
 
     @property
     def lines(self) -> int:
@@ -69,19 +70,38 @@ OTHERS = {
         "autogen",
         NOTEBOOK,
     ),
+    "kuhn": Other(
+        "verifiers: `kuhn_poker`",
+        "tasks/kuhn/task.py",
+        ("player0", "player1"),
+        frozen="player1",
+    ),
+    "glossary": Other(
+        "verifiers: `glossary`",
+        "tasks/glossary/task.py",
+        ("agent",),
+    ),
     "noughts": Other(
         "PettingZoo: `tictactoe_v3`",
         "tasks/noughts/task.py",
         ("player_1", "player_2"),
         frozen="player_2",
+        tokens=8,
     ),
     "rps": Other(
-        "PettingZoo: `rps_v2`", "tasks/rps/task.py", ("player_0", "player_1"), frozen="player_1"
+        "PettingZoo: `rps_v2`",
+        "tasks/rps/task.py",
+        ("player_0", "player_1"),
+        frozen="player_1",
+        tokens=8,
     ),
 }
 
 
-def attach(folder: Path, name: str, checkouts: Mapping[str, Path | None]) -> Path:
+Checkouts = Mapping[str, Path | None]
+
+
+def attach(folder: Path, name: str, checkouts: Checkouts) -> Path:
     """Where the task is; of a program, it is written first."""
     one = OTHERS[name]
     if not one.problems:
@@ -91,23 +111,19 @@ def attach(folder: Path, name: str, checkouts: Mapping[str, Path | None]) -> Pat
         if upstream is None:
             raise SystemExit(f"{name} needs --{one.checkout} DIR, a checkout: see --help")
         given = ["--problems", str(PLACE / one.problems), "--agents", ",".join(one.agents)]
-        command = [
-            python_of("others"),
-            str(PLACE / one.ours),
-            str(upstream.absolute() / one.inside),
-        ]
+        command = [python_of("others"), str(PLACE / one.ours)]
         words = ["attach", name, *given, "--dir", str(folder / "tasks"), "--", *command]
-        group.main(args=words, standalone_mode=False)
+        group.main([*words, str(upstream.absolute() / one.inside)], standalone_mode=False)
     return folder / "tasks"
 
 
-def play(folder: Path, name: str, episodes: int, checkouts: Mapping[str, Path | None]) -> Trio:
+def play(folder: Path, name: str, episodes: int, checkouts: Checkouts) -> Trio:
     """From the start, or what is missing."""
     one = OTHERS[name]
     given = {
         "task": name,
         "task_path": [str(attach(folder, name, checkouts))],
-        "sampling": SAMPLING if one.problems else SHORT,
+        "sampling": {"max_tokens": one.tokens, "temperature": 0.8},
         "agents": {one.frozen: {"frozen": True}} if one.frozen else {},
         "episodes": episodes,
     }
@@ -155,7 +171,8 @@ def _told(episodes: int) -> str:
         "Of the first two, the code is the frameworks' own example, run as it stands (versions: "
         f"{versions}); what we wrote names each agent's model, hands over a problem and says the "
         "reward: how alike a translation is to a reference; whether a poem names its subject, is "
-        "short and was approved of. In the games one agent learns against one that does not. "
+        "short and was approved of. In the games one agent learns against one that does not; the "
+        "rewards are the environments' own. "
         f"{episodes} episodes of {LEARN['group_size']} rollouts, the embedded model (135M), "
         "bfloat16, one seed, one thread."
     )
