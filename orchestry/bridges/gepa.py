@@ -3,6 +3,9 @@
 A candidate is the agents' system prompts by role. All plays, replays for credit and reflections are
 calls of one folder with a journal and a ledger: one cap holds for them together, and what was asked
 once is not paid again. They run in a thread of their own, so that GEPA can wait for them.
+
+An evaluation with traces, from which GEPA reflects, plays a tree: `samples` of each agent in every
+state. So each agent's credit compares its answer with its own other answers in the same state.
 """
 
 from __future__ import annotations
@@ -11,9 +14,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -21,15 +23,16 @@ from orchestry.core.concurrency import together
 from orchestry.core.config import RunConfig, TrackersConfig, validate
 from orchestry.core.errors import BudgetExceeded, ConfigError, OrchestryError, unknown
 from orchestry.core.seeds import derive
-from orchestry.core.types import Completion, Message, Problem, Request, Split, Tree
+from orchestry.core.types import Completion, Message, Problem, Request, Split
 from orchestry.engine.changes import changed, config_digests, worded
 from orchestry.engine.manifest import Reason
 from orchestry.engine.plan import Plan
 from orchestry.engine.run import drive, prepare
 from orchestry.engine.scores import Faults, Verdicts
 from orchestry.engine.session import Work
+from orchestry.rollout.credit import blame
 from orchestry.rollout.replay import give_credit
-from orchestry.rollout.rollout import Rollout
+from orchestry.rollout.schedule import Chains, Schedule, branching
 from orchestry.rollout.tree import episode_record
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Store
@@ -39,38 +42,24 @@ if TYPE_CHECKING:
 
 CONFIG = "gepa.yaml"
 """The config's file name. Not config.yaml, so that no other command takes the folder for a run."""
-SHARE = 1.0
-"""Most calls for replays, as a share of a play's own, unless `credit.share` says otherwise."""
+SHARE = 0.5
+"""Most calls for replays, as a share of a tree's own, unless `credit.share` says otherwise."""
+LARGEST = 64
+"""Most states of a tree. A longer task is played in chains, and its credit is by replays alone."""
+CLOSED = "the adapter is not open: use it inside `with TeamAdapter(...) as team`"
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One problem, played by a candidate: GEPA's trajectory."""
-
-    rollout: Rollout[Any]
-    tree: Tree[Any]
-
-    @property
-    def score(self) -> float:
-        """The mean reward of its trajectories; 0 if none came to its end."""
-        return fmean([leaf.total for leaf in self.tree.leaves] or [0.0])
-
-    @property
-    def said(self) -> list[list[tuple[str, str]]]:
-        """Of each trajectory, who said what, in order."""
-        leaves = [leaf.trajectory for leaf in self.tree.leaves]
-        return [[(turn.agent, turn.completion.text) for turn in one.turns] for one in leaves]
+_Order = tuple[Callable[[], Coroutine[Any, Any, Any]], Future[Any]]
+"""What is to be done, and where its result goes."""
 
 
 class TeamAdapter:
     """A GEPAAdapter. Use it with `with`, once; it needs no `async`.
 
-    `config`: a run of backend api. A problem is played `search.k_samples` times, and its score is
-    the mean reward. `budget.usd` is the cap of everything in `folder`, over all programs that use
-    it. `behaviors.provider`, or else `judge.provider`, names the model that reflects; without
-    either it is the team's. `note` takes lines for the user. Raises ConfigError before anything is
-    spent, and at `with` for a folder that holds something else.
+    `config`: a run of backend api; `budget.usd` is the cap of everything in `folder`, over all
+    programs that use it, and `behaviors.provider`, or else `judge.provider`, is the model that
+    reflects (None: the team's). A problem is played once, and with traces `samples` times in every
+    state; its score is the mean reward. `note` takes lines for the user. Raises ConfigError before
+    anything is spent, and at `with` for a folder that holds something else.
     """
 
     propose_new_texts = None
@@ -80,16 +69,19 @@ class TeamAdapter:
         self,
         config: RunConfig | Mapping[str, Any],
         folder: str | Path,
+        samples: int = 2,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         config = config if isinstance(config, RunConfig) else validate(config)
-        self._plan, self._folder, self._note = prepare(_settled(config), note), Path(folder), note
+        self._plan = prepare(_settled(config, samples), note)
+        self._folder, self._note = Path(folder), note
         self._asked = Counter[str]()
         self._opened, self._ended = Future[_Evaluations](), Future[None]()
 
     def __enter__(self) -> Self:
         Thread(target=self._run, daemon=True).start()
-        wait([self._opened, self._ended], return_when=FIRST_COMPLETED)
+        either: list[Future[Any]] = [self._opened, self._ended]
+        wait(either, return_when=FIRST_COMPLETED)
         if self._ended.done():
             self._ended.result()
         return self
@@ -97,9 +89,10 @@ class TeamAdapter:
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         """Waits for paid calls in flight. Raises what GEPA kept to itself, but for the cap."""
         work = self._opened.result()
-        if kind is not None and not issubclass(kind, Exception):  # Ctrl-C
-            work.send(work.interrupt)
-        work.send(work.orders.put_nowait, None)
+        if not self._ended.done():
+            if kind is not None and not issubclass(kind, Exception):  # Ctrl-C
+                work.send(work.interrupt)
+            work.send(work.orders.put_nowait, None)
         self._ended.result()
         if isinstance(work.failure, BudgetExceeded):
             self._note(str(work.failure))
@@ -119,43 +112,43 @@ class TeamAdapter:
     @property
     def spent(self) -> float:
         """Dollars spent in the folder so far."""
-        return self._opened.result().plan.backend.gateway.ledger.spent
+        return self._evaluations.plan.backend.gateway.ledger.spent
 
     def stopped(self, state: Any = None) -> bool:
         """For `stop_callbacks`: whether the cap, or an error, has stopped an order."""
-        return self._opened.result().failure is not None
+        return self._evaluations.failure is not None
 
     def evaluate(
         self, batch: list[Problem], candidate: dict[str, str], capture_traces: bool = False
-    ) -> EvaluationBatch[Played, Any]:
+    ) -> EvaluationBatch[EpisodeRecord, Any]:
         """Plays each problem with these prompts; an agent that the candidate leaves out has its
         own. Equal candidates have equal scores, and all have the same luck: the seed depends on the
-        problem alone. Raises OrchestryError for what stops the work, BudgetExceeded at the cap."""
+        problem alone. A trajectory is an EpisodeRecord, with what each agent saw and said, and its
+        credit. Raises OrchestryError for what stops the work, BudgetExceeded at the cap."""
         from gepa.core.adapter import EvaluationBatch
 
         roles = list(self.seed_candidate)
         if strange := [name for name in candidate if name not in roles]:
             raise ConfigError(unknown("agent", strange[0], roles))
-        plays = self._do(lambda work: work.evaluate(batch, candidate))
+        played = self._do(lambda work: work.evaluate(batch, candidate, capture_traces))
         return EvaluationBatch(
-            outputs=[one.said for one in plays],
-            scores=[one.score for one in plays],
-            trajectories=plays if capture_traces else None,
+            outputs=[_said(one) for one in played],
+            scores=[one.mean_leaf_reward for one in played],
+            trajectories=played if capture_traces else None,
         )
 
     def make_reflective_dataset(
         self,
         candidate: dict[str, str],
-        eval_batch: EvaluationBatch[Played, Any],
+        eval_batch: EvaluationBatch[EpisodeRecord, Any],
         components_to_update: list[str],
     ) -> dict[str, list[dict[str, str]]]:
         """For each agent its turns in the best and the worst trajectory of each problem, with the
-        reward, its parts, the task's feedback, and each agent's credit. Only here are replays for
-        credit paid, since GEPA reflects on few of its evaluations."""
-        plays = [one for one in eval_batch.trajectories or () if one.tree.leaves]
-        records = self._do(lambda work: work.credited(plays))
+        reward, its parts, the task's feedback, and each agent's credit."""
+        played = [one for one in eval_batch.trajectories or () if one.credits]
+        whole = blame(played) if played else {}
         return {
-            role: [row for record in records for row in _rows(record, role)]
+            role: [row for record in played for row in _rows(record, role, whole)]
             for role in components_to_update
         }
 
@@ -164,8 +157,8 @@ class TeamAdapter:
         was asked before gets another answer. Raises OrchestryError if there is none."""
         whole = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         messages = tuple(Message.model_validate(one) for one in whole)
-        number, key = self._asked[str(whole)], str(whole)
-        self._asked[key] += 1
+        number = self._asked[str(whole)]
+        self._asked[str(whole)] += 1
         answer = self._do(lambda work: work.reflect(messages, number))
         if answer.failed:
             raise OrchestryError(f"the reflection got no answer: {answer.failed}")
@@ -182,9 +175,8 @@ class TeamAdapter:
 
     async def _work(self) -> None:
         with Store(self._folder) as store:
-            await drive(
-                _Evaluations(self._plan, store, self._note, self._opened), self._ground(store)
-            )
+            ground = self._ground(store)
+            await drive(_Evaluations(self._plan, store, self._note, self._opened), ground)
 
     def _ground(self, store: Store) -> dict[str, Any]:
         """What this process runs on, for the journal. Raises ConfigError if the folder holds a run,
@@ -195,24 +187,30 @@ class TeamAdapter:
         digests = {**config_digests(plan.config), **plan.digests, **plan.backend.digests()}
         if found := changed(store.events, digests):
             raise ConfigError(
-                f"{store.folder} was played with other contents of {worded(found)}: put that back, "
-                "or give another folder"
+                f"{store.folder} was played with other contents of "
+                f"{worded(found).replace('config.yaml', CONFIG)}: put that back, or give another "
+                "folder"
             )
         store.write(CONFIG, plan.config.to_yaml())
         return {"digests": digests}
 
     def _do(self, order: Callable[[_Evaluations], Coroutine[Any, Any, _T]]) -> _T:
         """The result of an order to the other thread."""
-        if not self._opened.done() or self._ended.done():
-            raise ConfigError(
-                "the adapter is not open: use it inside `with TeamAdapter(...) as team`"
-            )
-        work, done = self._opened.result(), Future[_T]()
-        work.send(work.orders.put_nowait, (lambda: order(work), done))
-        wait([done, self._ended], return_when=FIRST_COMPLETED)
+        work, done = self._evaluations, Future[_T]()
+        if not self._ended.done():
+            work.send(work.orders.put_nowait, (lambda: order(work), done))
+            either: list[Future[Any]] = [done, self._ended]
+            wait(either, return_when=FIRST_COMPLETED)
         if not done.done():
             self._ended.result()
+            raise ConfigError(CLOSED)
         return done.result()
+
+    @property
+    def _evaluations(self) -> _Evaluations:
+        if not self._opened.done():
+            raise ConfigError(CLOSED)
+        return self._opened.result()
 
 
 class _Evaluations(Work):
@@ -229,10 +227,9 @@ class _Evaluations(Work):
     ) -> None:
         super().__init__(plan, store, note, "the same program")
         self.faults = Faults(plan.task, store, note)
-        self.orders = asyncio.Queue[
-            tuple[Callable[[], Coroutine[Any, Any, Any]], Future[Any]] | None
-        ]()
-        self._loop, self._opened_now = asyncio.get_running_loop(), opened
+        self.orders = asyncio.Queue[_Order | None]()
+        self._loop, self._opened = asyncio.get_running_loop(), opened
+        self._told = False
 
     def send(self, call: Callable[..., None], *args: Any) -> None:
         """Makes a call in this work's own thread."""
@@ -241,7 +238,7 @@ class _Evaluations(Work):
     async def play(self, rate: Verdicts) -> None:
         """See Work."""
         self.rate = rate
-        self._opened_now.set_result(self)
+        self._opened.set_result(self)
         await self.run([self._serve()])
         rate.sum_up()
 
@@ -252,38 +249,52 @@ class _Evaluations(Work):
         self.note(f"{calls} calls, ${gateway.ledger.spent:.4g}")
 
     async def evaluate(
-        self, problems: Sequence[Problem], prompts: Mapping[str, str]
-    ) -> list[Played]:
+        self, problems: Sequence[Problem], prompts: Mapping[str, str], traced: bool
+    ) -> list[EpisodeRecord]:
         """Raises the error of a provider that never answered, and of a task that never scored."""
         places = asyncio.Semaphore(self.plan.episodes_in_flight)
 
-        async def one(problem: Problem) -> Played:
+        async def one(problem: Problem) -> EpisodeRecord:
             async with places:
-                return await self._played(problem, prompts)
+                return await self._played(problem, prompts, traced)
 
-        plays = await together(one(problem) for problem in problems)
+        played = await together(one(problem) for problem in problems)
         self.rate.check(1)
         if silent := self.plan.backend.gateway.verdict():
             raise silent
-        return plays
+        return played
 
-    async def _played(self, problem: Problem, prompts: Mapping[str, str]) -> Played:
-        plan = self.plan
-        usual = plan.backend.rollout(plan.task, self.rate, plan.schedule(problem), 0)
-        own = {role: {"system_prompt": text} for role, text in prompts.items()}
-        team = {role: replace(one, **own.get(role, {})) for role, one in usual.team.items()}
+    async def _played(
+        self, problem: Problem, prompts: Mapping[str, str], traced: bool
+    ) -> EpisodeRecord:
+        plan, way = self.plan, self._tree(problem) if traced else Chains(1)
+        usual = plan.backend.rollout(plan.task, self.rate, way, 0)
+        team = {
+            role: replace(member, system_prompt=prompts.get(role, member.system_prompt))
+            for role, member in usual.team.items()
+        }
         rollout = replace(usual, team=team, judge=None)
-        seed = derive(plan.config.seed, "gepa", problem.split, problem.id)
-        return Played(rollout, await rollout.play(problem, seed))
+        tree = await rollout.play(problem, derive(plan.config.seed, problem.split, problem.id))
+        if not (traced and tree.leaves):
+            return episode_record(tree, 0)
+        found = await give_credit(rollout, tree, plan.config.credit)
+        return episode_record(tree, 0, found.records, found.calls)
 
-    async def credited(self, plays: Sequence[Played]) -> list[EpisodeRecord]:
-        """The plays, with each agent's credit for the best trajectory and the worst."""
-
-        async def one(play: Played) -> EpisodeRecord:
-            found = await give_credit(play.rollout, play.tree, self.plan.config.credit)
-            return episode_record(play.tree, 0, found.records, found.calls)
-
-        return await together(map(one, plays))
+    def _tree(self, problem: Problem) -> Schedule:
+        """Chains for a program, which can't be branched, and for a tree that would be too large."""
+        search = self.plan.config.search
+        tree = branching(self.plan.task, problem, search.k_samples)
+        if search.strategy == "chains":
+            return Chains(search.k_samples)
+        if tree.nodes <= LARGEST:
+            return tree
+        if not self._told:
+            self._told = True
+            self.note(
+                f"{tree.nodes} states in the tree of {problem.id} are more than {LARGEST}: such "
+                f"problems are played in {search.k_samples} chains, where credit is less exact"
+            )
+        return Chains(search.k_samples)
 
     async def reflect(self, messages: tuple[Message, ...], number: int) -> Completion:
         """The answer of that number to a prompt."""
@@ -324,7 +335,7 @@ class _Evaluations(Work):
         )
 
 
-def _settled(config: RunConfig) -> RunConfig:
+def _settled(config: RunConfig, samples: int) -> RunConfig:
     """The config of plays without search, judge and learning. Raises ConfigError for backends whose
     teams are no prompts."""
     if config.backend != "api":
@@ -332,12 +343,15 @@ def _settled(config: RunConfig) -> RunConfig:
             f"GEPA optimises prompts, and backend {config.backend} trains weights: use backend "
             "api, where provider.name=local:RUN plays with trained weights"
         )
+    if samples < 1:
+        raise ConfigError(f"samples={samples} per state: give 1 or more, such as 2")
+    search = {"strategy": "beam", "k_samples": samples, "joint": "aligned"}
     # The judge is asked for nothing but reflections: that opens its provider.
     writer = config.behaviors.provider or config.judge.provider
     share = SHARE if config.credit.share is None else config.credit.share
     return config.model_copy(
         update={
-            "search": config.search.model_copy(update={"strategy": "chains", "joint": "aligned"}),
+            "search": config.search.model_copy(update=search),
             "judge": config.judge.model_copy(update={"enabled": True, "provider": writer}),
             "behaviors": config.behaviors.model_copy(update={"enabled": False}),
             "credit": config.credit.model_copy(update={"share": share}),
@@ -347,8 +361,15 @@ def _settled(config: RunConfig) -> RunConfig:
     )
 
 
-def _rows(record: EpisodeRecord, role: str) -> Iterator[dict[str, str]]:
-    """An agent's turns in the trajectories that have credits."""
+def _said(record: EpisodeRecord) -> list[list[tuple[str, str]]]:
+    """Of each trajectory, who said what, in order."""
+    paths = [record.path(leaf.id) for leaf in record.leaves()]
+    return [[(t.agent, t.completion.text) for node in path for t in node.turns] for path in paths]
+
+
+def _rows(record: EpisodeRecord, role: str, whole: Mapping[str, float]) -> Iterator[dict[str, str]]:
+    """An agent's turns in the trajectories that have credits. `whole`: each agent's mean credit for
+    the best tries of all problems."""
     for leaf in dict.fromkeys(one.leaf for one in record.credits):
         for node in record.path(leaf):
             for turn in node.turns:
@@ -357,23 +378,28 @@ def _rows(record: EpisodeRecord, role: str) -> Iterator[dict[str, str]]:
                     yield {
                         "Inputs": "\n\n".join(seen),
                         "Generated Outputs": turn.completion.told,
-                        "Feedback": _feedback(record, leaf, role),
+                        "Feedback": _feedback(record, leaf, role, whole),
                     }
 
 
-def _feedback(record: EpisodeRecord, leaf: str, role: str) -> str:
+def _feedback(record: EpisodeRecord, leaf: str, role: str, whole: Mapping[str, float]) -> str:
     """What an agent is told of a trajectory that it took part in."""
     score = record.node(leaf).score
     parts = ", ".join(f"{part.name} {part.value:.2f}" for part in score.parts)
-    credits = {one.agent: one for one in record.credits if one.leaf == leaf}
-    others = ", ".join(f"{a} {one.credit:+.2f}" for a, one in credits.items() if a != role)
-    own = credits[role]
+    (own,) = (one for one in record.credits if (one.agent, one.leaf) == (role, leaf))
+    others = {one.agent: one.credit for one in record.credits if one.leaf == leaf}
     said = (
-        f"The team's reward was {score.total:.2f} of 1 ({parts}). On average it gets "
-        f"{record.mean_leaf_reward:.2f} for this problem.",
+        f"The team's reward was {score.total:.2f} of 1 ({parts}), and "
+        f"{record.mean_leaf_reward:.2f} on average in all tries of this task.",
         score.feedback,
         f"Of the difference, this agent ({role}) caused {own.credit:+.2f} (95 % interval "
-        f"{own.low:+.2f} to {own.high:+.2f}){f', and the others: {others}' if others else ''}. "
-        "Near 0 means that it is not this agent's work that made the difference.",
+        f"{own.low:+.2f} to {own.high:+.2f}){_besides(others, role)}.",
+        f"What made the best tries of all these tasks better than the average: this agent "
+        f"{whole[role]:+.2f}{_besides(whole, role)} (all about 0: the tries were alike).",
     )
     return "\n".join(filter(None, said))
+
+
+def _besides(credits: Mapping[str, float], role: str) -> str:
+    """The credits of the others."""
+    return "".join(f", {who} {credit:+.2f}" for who, credit in credits.items() if who != role)
