@@ -360,7 +360,7 @@ def test_the_address_answers_only_who_it_is_for() -> None:
             "role": post(chat.replace("writer", "reader"), team),
             "model": post(f"{team.url}/chat/completions", team, model="reader"),
             "rollout": post(chat.replace("/rollout/", "/rollout/9"), team),
-            "path": post(f"{team.url}/responses", team),
+            "path": post(f"{team.url}/embeddings", team),
         }
         codes = {name: answer.status_code for name, answer in told.items()}
         assert codes == {"key": 401, "role": 404, "model": 404, "rollout": 410, "path": 404}
@@ -368,7 +368,7 @@ def test_the_address_answers_only_who_it_is_for() -> None:
         assert "api_key=team.key" in said["key"]
         assert "only writer, critic" in said["role"]
         assert "as the model" in said["model"]
-        assert 'set_default_openai_api("chat_completions")' in said["path"]
+        assert "is not answered here, only /chat/completions, /messages, /responses" in said["path"]
         with pytest.raises(TaskError, match="the team has no agent 'reader'"):
             team.base_url("reader")
 
