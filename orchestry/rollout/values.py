@@ -9,7 +9,8 @@ After pruning only survivors have leaves, so their mean is too high. But the fir
 the search pruned, are known for all siblings; given these, it is chance which of them have leaves.
 So a pruned child gets the survivors' value, minus half of the difference of the first values, and a
 child with few returns is shrunk towards that (empirical Bayes). Children without a return count in
-the error.
+the error. A state in the middle of a chain has one child, through whose return the chain was chosen
+for credit as the best or the worst: if it has replays, they alone tell its value.
 """
 
 from __future__ import annotations
@@ -91,6 +92,8 @@ class StateValues:
         below, played = self._below(node), self._returns.get(node)
         if not played or (below and node in self._exact):
             return below
+        if below and self._alone(node):
+            below = None
         alone = StateValue(
             fmean(played), self._single.get(node.stage, PRIOR_VARIANCE) / len(played)
         )
@@ -102,6 +105,10 @@ class StateValues:
             share * below.variance,
             {child: share * weight for child, weight in below.weights.items()},
         )
+
+    def _alone(self, node: NodeId) -> bool:
+        """Whether it is in the middle of a chain."""
+        return node.stage > 0 and len(self._groups[node].children) == 1
 
     def _return(self, leaf: NodeId) -> float:
         node = self._tree.nodes[leaf]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar
 
 import pytest
@@ -20,9 +21,10 @@ from orchestry.models.fake import FakeProvider
 from orchestry.rollout.replay import Credited, Replays, give_credit
 from orchestry.rollout.rollout import Rollout, task_rater
 from orchestry.rollout.schedule import Beam, Chains, Schedule
-from orchestry.rollout.tree import episode_record
+from orchestry.rollout.tree import best_leaf, episode_record
 from orchestry.rollout.values import StateValues
 from orchestry.sandbox import open_sandbox
+from orchestry.store.records import CreditRecord
 from tests.models.scripted import Run
 from tests.toys import Duo, Pair, Scripted, Words, team
 
@@ -103,6 +105,22 @@ def test_the_share_is_never_passed_and_credits_add_up(
         assert [row.agent for row in rows] == [spec.role for spec in rollout.task.agents]
         assert all(-1 <= row.low <= row.high <= 1 for row in rows)
         assert abs(sum(row.credit for row in rows)) <= 1.0 + 1e-9
+
+
+async def test_who_makes_no_difference_to_the_best_chain_gets_no_credit() -> None:
+    """The best of four was drawn with luck, so its own return must not tell what the states on its
+    way were worth."""
+    rollout, found = rollout_of(Words(), Scripted(letters), Chains(4)), list[CreditRecord]()
+    for seed in range(200):
+        tree, one = await credited(rollout, 1.0, seed)
+        found += [record for record in one.records if record.leaf == str(best_leaf(tree).id)]
+    means = {
+        role: fmean(record.credit for record in found if record.agent == role)
+        for role in ("writer", "reviewer", "refactorer")
+    }
+    assert abs(means["writer"]) < 0.02
+    assert abs(means["reviewer"]) < 0.02
+    assert means["refactorer"] > 0.1
 
 
 def test_go_on_keeps_to_its_calls_and_says_which_plays_are_not_over() -> None:
