@@ -68,3 +68,12 @@ class Sandbox(Protocol):
         `why` names the first that failed.
         """
         ...
+
+    async def pytest(self, code: str, test: str, limits: Limits | None = None) -> CallResult:
+        """Runs a pytest file that imports the code as `solution`.
+
+        As in `check`, the test has its own process. The value is (tests that passed, all tests);
+        `why` names the first that failed, `trace` the first five. Raises ConfigError if pytest is
+        not installed.
+        """
+        ...

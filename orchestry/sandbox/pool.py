@@ -21,6 +21,7 @@ from orchestry.core.secrets import Redactor
 from orchestry.core.types import Call, CallResult, Limits
 from orchestry.sandbox.inside import tagged
 from orchestry.sandbox.inside.server import ENDED, UNCONFINED
+from orchestry.sandbox.library import library
 from orchestry.sandbox.results import run_room, verdicts
 from orchestry.sandbox.wasi import WASI, WasiWorker
 from orchestry.sandbox.worker import Ended, Unavailable, Worker
@@ -139,6 +140,16 @@ class ForkServers:
         candidate = {"code": code, "entry_point": entry_point, **_bounds(limits)}
         jobs = [candidate, {"test": test, **_bounds(limits)}]
         (result,) = await self._remembered(jobs, 1, limits)
+        return result
+
+    async def pytest(self, code: str, test: str, limits: Limits | None = None) -> CallResult:
+        """Runs a pytest file in a process beside the solution's; see types.Sandbox.
+
+        Raises ConfigError if pytest is not installed, SandboxError if the sandbox itself fails.
+        """
+        limits = limits or self._limits
+        tester = {"test": test, "library": library(self._level != WASI), **_bounds(limits)}
+        (result,) = await self._remembered([{"code": code, **_bounds(limits)}, tester], 1, limits)
         return result
 
     async def _remembered(

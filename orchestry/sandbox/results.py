@@ -85,13 +85,13 @@ def _spelled(record: dict[str, Any], body: bytes, index: int, redactor: Redactor
         raise tagged.Untaggable("a record that is not the runner's")
     place = "" if line is None else f" (line {line})"
     said = _text(redactor.text(why, _MAX_WHY) + place) if why else place
+    shown = _text(redactor.text(trace, _MAX_TRACE))
     if verdict != "value":
-        shown = _text(redactor.text(trace, _MAX_TRACE))
         return CallResult(verdict=verdict, why=said, trace=shown)
     if "value" not in record:
         raise tagged.Untaggable("a record without its value")
     value = redactor.value(tagged.untag(record["value"]), body)
-    return CallResult(verdict="value", value=value, why=said)
+    return CallResult(verdict="value", value=value, why=said, trace=shown)
 
 
 def _text(text: str) -> str:

@@ -57,6 +57,10 @@ class Nowhere:
         """See Sandbox: it fails."""
         return CallResult("error", why="not run")
 
+    async def pytest(self, code: str, test: str, limits: Limits | None = None) -> CallResult:
+        """See Sandbox: it fails."""
+        return CallResult("error", why="not run")
+
 
 def given(task: BaseTask[Any], config: RunConfig) -> Problem:
     """The problem that the config names, instead of the task's own ones.

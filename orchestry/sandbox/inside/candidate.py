@@ -40,7 +40,7 @@ def answer_calls(job: dict[str, Any], send: Send) -> None:
     room = output_kb << 10  # for all calls together, because the host reads their output
     for index, args in enumerate(job["calls"]):
         record = failure or attempt(function, marshal.loads(args), call_s)
-        data = _fitted({"index": index, **record}, room, output_kb)
+        data = fitted({"index": index, **record}, room, output_kb)
         room -= max(0, len(data) - FRAME)
         send(data)
 
@@ -52,10 +52,10 @@ def answer_test(job: dict[str, Any], receive: Callable[[], bytes], send: Send) -
     while True:
         args, named = loads(receive())
         record = failure or attempt(partial(function, **named), args, call_s, kin=True)
-        send(_fitted(record, output_kb << 10, output_kb))
+        send(fitted(record, output_kb << 10, output_kb))
 
 
-def _fitted(record: Record, room: int, output_kb: int) -> bytes:
+def fitted(record: Record, room: int, output_kb: int) -> bytes:
     """A record for sending; if it needs more than `room`, a short one that says so."""
     if len(record.get("value", b"")) <= room:
         data = dumps_record(record)
@@ -68,12 +68,10 @@ def _fitted(record: Record, room: int, output_kb: int) -> bytes:
 
 def _load(code: str, entry_point: str, call_s: float) -> tuple[Callable[..., Any], Record | None]:
     """The candidate's function; if there is none, the record for every call."""
-    module = sys.modules["candidate"] = ModuleType("candidate")  # pickle and others expect this
-    names = vars(module)
-    linecache.cache[_NAME] = (len(code), None, code.splitlines(keepends=True), _NAME)
+    names = vars(opened(code, "candidate"))
 
     def define() -> Record:
-        exec(compile(code, _NAME, "exec", dont_inherit=True), names)  # noqa: S102
+        execute(code, names)
         if not callable(names.get(entry_point)):
             return {"verdict": "error", "why": f"no function '{entry_point}' is defined"}
         return {}
@@ -81,6 +79,18 @@ def _load(code: str, entry_point: str, call_s: float) -> tuple[Callable[..., Any
     failure = timed(define, call_s)
     found = names.get(entry_point)
     return (found if callable(found) else define), failure or None
+
+
+def opened(code: str, name: str) -> ModuleType:
+    """An empty module for a candidate's code, where pickle and tracebacks look for it."""
+    module = sys.modules[name] = ModuleType(name)
+    linecache.cache[_NAME] = (len(code), None, code.splitlines(keepends=True), _NAME)
+    return module
+
+
+def execute(code: str, names: dict[str, Any]) -> None:
+    """Runs a candidate's code in its module's names; raises what it raises."""
+    exec(compile(code, _NAME, "exec", dont_inherit=True), names)  # noqa: S102
 
 
 def attempt(function: Callable[..., Any], args: Any, call_s: float, *, kin: bool = False) -> Record:
@@ -108,9 +118,9 @@ def timed(work: Callable[[], Record], call_s: float) -> Record:
     except OutOfTime:
         return {"verdict": "timeout", "why": f"no answer after {call_s:g} s of CPU time"}
     except MemoryError as error:
-        return {"verdict": "memory", **_explain(error)}
+        return {"verdict": "memory", **explain(error)}
     except BaseException as error:
-        return {"verdict": "error", **_explain(error)}
+        return {"verdict": "error", **explain(error)}
 
 
 def heed_timer() -> None:
@@ -129,7 +139,7 @@ def out_of_time(*_: object) -> None:
     raise OutOfTime
 
 
-def _explain(error: BaseException) -> Record:
+def explain(error: BaseException) -> Record:
     """The exception, its line in the candidate, and the candidate's part of the traceback."""
     try:
         text = str(error.msg if isinstance(error, SyntaxError) else error)

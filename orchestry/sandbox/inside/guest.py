@@ -12,6 +12,8 @@ import random
 import sys
 
 from orchestry.sandbox.inside.candidate import answer_calls, answer_test
+from orchestry.sandbox.inside.objects import Served
+from orchestry.sandbox.inside.pytester import run_pytest
 from orchestry.sandbox.inside.tagged import loads
 from orchestry.sandbox.inside.tester import run_test
 from orchestry.sandbox.inside.wire import PREFIX, framed
@@ -58,8 +60,12 @@ def main() -> None:
     job = loads(receive())
     peer = "calls" not in job and "test" not in job
     sys.setrecursionlimit(job["recursion"])
-    if "test" in job:
+    if "library" in job:
+        run_pytest(job, ask, say)
+    elif "test" in job:
         run_test(job, ask, say)
+    elif "entry_point" not in job:
+        Served(job, receive, say).until_told()
     elif peer:
         answer_test(job, receive, say)
     else:

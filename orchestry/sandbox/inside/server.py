@@ -30,6 +30,8 @@ from typing import Any, NoReturn
 
 from orchestry.sandbox.inside import image, wire
 from orchestry.sandbox.inside.candidate import Send, answer_calls, answer_test, heed_timer
+from orchestry.sandbox.inside.objects import Served
+from orchestry.sandbox.inside.pytester import run_pytest
 from orchestry.sandbox.inside.tagged import dumps
 from orchestry.sandbox.inside.tester import run_test
 from orchestry.sandbox.inside.trial import holes, warm_up
@@ -224,10 +226,14 @@ def _child(cell: Cell, job: dict[str, Any], kept: dict[int, int]) -> None:
     leave = os._exit  # nor can its threads or exit handlers delay this
     say = _sayer(RECORDS if RECORDS in kept else PEER)
     cell.lock()
-    if "test" in job:
+    if "library" in job:
+        run_pytest(job, _ask, say)
+    elif "test" in job:
         run_test(job, _ask, say)
     elif RECORDS in kept:
         answer_calls(job, say)
+    elif "entry_point" not in job:
+        Served(job, partial(wire.receive, PEER), say).until_told()
     else:
         answer_test(job, partial(wire.receive, PEER), say)
     put(RECORDS, _LAST_WORD)
