@@ -38,6 +38,7 @@ _SHORT = 1 << 15
 _NO_REFERENCES = 2  # marshal's version in which equal values are equal bytes
 _CALL_SHARE = 0.5  # share of the run's CPU time, so that an endless call leaves time for the others
 _MOST_SAID = 1 << 24
+_PYTEST_S = 20.0  # in WebAssembly, where it is compiled for every run
 
 _FOUND: dict[tuple[int, ...], tuple[int, str]] = {}
 """The level found, by levels tried; tested once per process."""
@@ -148,6 +149,8 @@ class ForkServers:
         Raises ConfigError if pytest is not installed, SandboxError if the sandbox itself fails.
         """
         limits = limits or self._limits
+        if self._level == WASI:
+            limits = limits.model_copy(update={"wall_s": limits.wall_s + _PYTEST_S})
         tester = {"test": test, "library": library(self._level != WASI), **_bounds(limits)}
         (result,) = await self._remembered([{"code": code, **_bounds(limits)}, tester], 1, limits)
         return result

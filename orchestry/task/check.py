@@ -19,6 +19,7 @@ from orchestry.core.errors import Endless, SandboxError, TaskFault, reason
 from orchestry.core.types import SPLITS, Problem, Sandbox, Score, Split, Tools
 from orchestry.task.arrangements import Wrapped
 from orchestry.task.base import BaseTask, rubric_fault
+from orchestry.task.code import shorten
 from orchestry.task.fuzz import fuzz
 from orchestry.task.guard import MAX_STAGES, Play, evaluated, said, tells
 
@@ -28,6 +29,8 @@ MAX_GOLD = 200
 FUZZED = 6
 PLAYABLE = ("splits", "frozen state", "roles", "starts", "ends")
 EVALUATIONS_AT_ONCE = 4
+SHOWN = 300
+"""Characters of a score's feedback in a finding."""
 LONG_ENOUGH = 20
 """A gold answer of at least this many characters does not occur in a prompt by accident."""
 
@@ -350,7 +353,9 @@ async def _check_gold(case: _Case, tools: Tools, problems: Sequence[Problem], se
     for (problem, _), score in zip(ends, await _evaluate(case, tools, ends, "gold"), strict=True):
         if score is not None and score.total < 1.0 - 1e-9:
             parts = ", ".join(f"{part.name} {part.value:g}" for part in score.parts)
-            case.fail("gold", f"gold of problem '{problem.id}' scores {score.total:g} ({parts})")
+            said = f": {shorten(score.feedback, SHOWN)}" if score.feedback else ""
+            worth = f"scores {score.total:g} ({parts}){said}"
+            case.fail("gold", f"gold of problem '{problem.id}' {worth}")
 
 
 async def _check_graded(case: _Case, tools: Tools, problem: Problem, seed: int) -> None:

@@ -1,5 +1,5 @@
-"""Problems from data sets: rows from a hub or a local copy, and their splits. The content of a row
-does not matter here.
+"""Problems from data sets: rows from a hub or a local copy, and their splits; and from folders. The
+content of a row does not matter here.
 """
 
 from __future__ import annotations
@@ -7,23 +7,32 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import zlib
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
 from orchestry.core import errors
 from orchestry.core.distribution import install
-from orchestry.core.types import Problem, Split
+from orchestry.core.types import SPLITS, Problem, Split
 from orchestry.task.base import read_problems
 from orchestry.task.humaneval import HUB, function
 from orchestry.task.humaneval import Function as Function
 
+_SAVED = ("dataset_dict.json", "state.json")
+"""What `datasets.save_to_disk` writes."""
+_NUMBERED = re.compile(r"-\d+-of-\d+$")
+"""How a hub's files of one split end."""
+PROMPT, TESTS, GOLD, STARTER = "prompt.md", "test_solution.py", "solution.py", "starter.py"
+"""A problem's files in a folder."""
+_SHARES: dict[Split, int] = {"train": 60, "dev": 20, "test": 20}
 _UNREADABLE = (OSError, EOFError, zlib.error, UnicodeDecodeError)
 _Row = tuple[str, Any]
 """A row's place, for messages, and its content."""
@@ -32,31 +41,59 @@ _Row = tuple[str, Any]
 def rows(hub: str, path: Path | None) -> Iterator[_Row]:
     """The rows in order, all of the data set's own splits.
 
-    `path` is a .jsonl, .json (both also .gz) or .parquet file, or a folder written by
-    `datasets.save_to_disk`. Without it, rows come from `hub`, or from the cache of `datasets`.
-    Raises ConfigError if they can't be reached, TaskError if they can't be read.
+    `path` is a .jsonl, .json (both also .gz) or .parquet file, a folder of such files that are
+    named after their splits, or a folder written by `datasets.save_to_disk`. Without it, rows come
+    from `hub`, or from the cache of `datasets`. Raises ConfigError if they can't be reached,
+    TaskError if they can't be read.
     """
+    return chain.from_iterable(_parts(hub, path).values())
+
+
+def _parts(hub: str, path: Path | None, subset: str | None = None) -> dict[str, Iterator[_Row]]:
+    """The rows of each of the data set's own splits; of '' where it has none."""
     if path is None:
-        return _numbered(hub, _fetched(hub))
+        return _split(hub, _fetched(hub, subset))
     if not path.exists():
         raise errors.ConfigError(
             f"options.path {path} does not exist: name a local copy of {hub}, or leave "
             "options.path out to fetch it"
         )
-    if path.is_dir():
-        return _numbered(str(path), _saved(path))
+    if not path.is_dir():
+        return {"": _file(path)}
+    if files := [one for place in (path, path / "data") for one in sorted(place.glob("*.*"))]:
+        found = dict[str, list[Iterator[_Row]]]()
+        for file in filter(_readable, files):
+            name = _NUMBERED.sub("", file.name.partition(".")[0])
+            found.setdefault(name, []).append(_file(file))
+        if found and not any((path / name).exists() for name in _SAVED):
+            return {name: chain.from_iterable(parts) for name, parts in found.items()}
+    return _split(str(path), _saved(path))
+
+
+def _split(source: str, loaded: Any) -> dict[str, Iterator[_Row]]:
+    if not isinstance(loaded, Mapping):
+        return {"": _numbered(source, loaded)}
+    return {str(name): _numbered(f"{source}, {name}", loaded[name]) for name in loaded}
+
+
+def _readable(path: Path) -> bool:
+    return path.name.removesuffix(".gz").endswith((".jsonl", ".json", ".parquet"))
+
+
+def _file(path: Path) -> Iterator[_Row]:
+    if not _readable(path):
+        raise errors.ConfigError(
+            f"options.path {path} is of no kind known here: give .jsonl, .json (either also .gz), "
+            ".parquet, or a folder written by datasets.save_to_disk"
+        )
     if path.suffix == ".parquet":
         return _numbered(str(path), _columns(path))
-    if path.name.removesuffix(".gz").endswith((".jsonl", ".json")):
-        return _texts(path)
-    raise errors.ConfigError(
-        f"options.path {path} is of no kind known here: give .jsonl, .json (either also .gz), "
-        ".parquet, or a folder written by datasets.save_to_disk"
-    )
+    return _texts(path)
 
 
 def own(path: Path, split: Split, banks: Iterable[str]) -> Sequence[Problem]:
-    """The problems of one split of a file in the task's own format; `banks` are its data sets.
+    """The problems of one split of a file in the task's own format, or of a folder as `folder`
+    reads it; `banks` are the task's data sets.
 
     Raises ConfigError if the file does not exist, TaskError if it has another format.
     """
@@ -67,7 +104,7 @@ def own(path: Path, split: Split, banks: Iterable[str]) -> Sequence[Problem]:
             "options.path for the task's own"
         )
     try:
-        return read_problems(path, split)
+        return folder(path, split) if path.is_dir() else read_problems(path, split)
     except errors.TaskError as error:
         raise errors.TaskError(
             f"{error}; a copy of a data set needs options.bank: {', '.join(banks)}"
@@ -138,10 +175,119 @@ def _texts_of(source: Texts, path: Path | None, most: int) -> tuple[Problem, ...
     return tuple(found.values())
 
 
-def split_of(problem_id: str) -> Split:
-    """60 % train, 20 % dev, 20 % test; independent of other rows, so no row ever moves."""
-    place = int(hashlib.sha256(problem_id.encode()).hexdigest()[:8], 16) % 100
-    return "train" if place < 60 else "dev" if place < 80 else "test"
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A data set in which each row is a problem: which of its columns is what."""
+
+    hub: str
+    prompt: str
+    """The column of the prompt."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """By the names that they get in `Problem.data`: columns that the reward needs."""
+    id: str = ""
+    """The column of the ids; '': they are made of the row."""
+    subset: str | None = None
+    """The data set's configuration, if it has several."""
+    splits: Mapping[Split, str] = field(
+        default_factory=lambda: {"train": "train", "dev": "validation", "test": "test"}
+    )
+    """The data set's split for each of ours. Where several of ours name the same, its rows are
+    shared among them by a hash of the id, 60 to 20 to 20. So is a file that has no splits."""
+
+    def problems(self, path: Path | None, split: Split) -> Sequence[Problem]:
+        """The problems of one split, in the data set's order; `path` as in `rows`.
+
+        A repeated row is one problem. Raises ConfigError if the data set can't be reached or has no
+        such split, TaskError naming the row if it lacks a column or repeats another one's id.
+        """
+        return _problems_of(self, path.expanduser().absolute() if path else None)[split]
+
+    def problem(self, where: str, row: Any, split: Split = "train") -> Problem:
+        """One row. Raises TaskError if it lacks a column."""
+        for column in filter(None, (self.prompt, *self.data.values(), self.id)):
+            if not isinstance(row, Mapping) or row.get(column) is None:
+                there = f"only {', '.join(map(str, row))}" if isinstance(row, Mapping) else "none"
+                raise errors.TaskError(f"{where} has no column '{column}', {there}: name another")
+        data = {name: row[column] for name, column in self.data.items()}
+        prompt = str(row[self.prompt])
+        made = hashlib.sha256(f"{prompt}\n{json.dumps(data, default=str)}".encode()).hexdigest()[
+            :12
+        ]
+        given = re.sub(r"[^\w.-]+", "_", str(row[self.id]), flags=re.ASCII) if self.id else made
+        return Problem(id=given, prompt=prompt, data=data, split=split)
+
+    def __hash__(self) -> int:
+        return hash((self.hub, self.subset, self.prompt, self.id))
+
+
+@lru_cache(maxsize=4)  # a run asks for its splits repeatedly
+def _problems_of(source: Columns, path: Path | None) -> dict[Split, tuple[Problem, ...]]:
+    parts = _parts(source.hub, path, source.subset)
+    named: dict[Split, str] = dict.fromkeys(SPLITS, "") if [*parts] == [""] else {**source.splits}
+    found = dict[str, Problem]()
+    for name in dict.fromkeys(named.values()):
+        if name not in parts:
+            raise errors.ConfigError(
+                f"{path or source.hub} has no split '{name}', only {', '.join(parts)}: name others "
+                "in `splits`; one may stand for several, which then share its rows"
+            )
+        ours = [split for split in SPLITS if named.get(split) == name]
+        for where, row in parts[name]:
+            one = source.problem(where, row)
+            one = one.model_copy(update={"split": split_of(one.id, ours)})
+            if found.setdefault(one.id, one) != one:
+                raise errors.TaskError(f"{where}: a second row of the id '{one.id}': drop one")
+    whole = tuple(found.values())
+    return {split: tuple(one for one in whole if one.split == split) for split in SPLITS}
+
+
+def split_of(problem_id: str, among: Sequence[Split] = SPLITS) -> Split:
+    """60 % train, 20 % dev, 20 % test, or the same shares of some of them; independent of other
+    rows, so no row ever moves."""
+    ends = [*accumulate(_SHARES[split] for split in among)]
+    place = int(hashlib.sha256(problem_id.encode()).hexdigest()[:8], 16) % ends[-1]
+    return among[bisect(ends, place)]
+
+
+def folder(path: Path, split: Split) -> tuple[Problem, ...]:
+    """The problems of one split of a folder, by name.
+
+    A problem is a folder NAME with `prompt.md` and `test_solution.py`, a pytest file that imports
+    `solution`; if you like also `solution.py`, which passes it, and `starter.py`, which the agents
+    see. These are `pytest`, `reference` and `starter` of its data. The problems of a split lie in a
+    folder of its name; without such folders, splits are by a hash of NAME. Raises TaskError naming
+    what lacks.
+    """
+    divided = any((path / name).is_dir() for name in SPLITS)
+    found = dict[str, Problem]()
+    for home in [path / name for name in SPLITS] if divided else [path]:
+        for place in sorted(home.iterdir()) if home.is_dir() else []:
+            if not place.is_dir() or place.name.startswith((".", "_")):
+                continue
+            if place.name in found:
+                raise errors.TaskError(f"{path} has two problems '{place.name}': rename one")
+            texts = {name: _text(place / name) for name in (PROMPT, TESTS)}
+            data = {"pytest": texts[TESTS]}
+            for key, name in (("reference", GOLD), ("starter", STARTER)):
+                if (place / name).exists():
+                    data[key] = _text(place / name)
+            where: Split = home.name if divided else split_of(place.name)  # type: ignore[assignment]
+            found[place.name] = Problem(
+                id=place.name, prompt=texts[PROMPT].strip(), data=data, split=where
+            )
+    if not found:
+        raise errors.TaskError(f"{path} has no problems: give each a folder with {PROMPT}, {TESTS}")
+    return tuple(one for one in found.values() if one.split == split)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise errors.TaskError(
+            f"{path} can't be read ({errors.reason(error)}): each problem has {PROMPT} and "
+            f"{TESTS}, as UTF-8"
+        ) from None
 
 
 def _numbered(source: str, found: Iterable[Any]) -> Iterator[_Row]:
@@ -175,10 +321,10 @@ def _json(where: str, text: str) -> Any:
         ) from None
 
 
-def _fetched(hub: str) -> Iterable[Any]:
+def _fetched(hub: str, subset: str | None) -> Any:
     datasets = _need("datasets", f"to fetch {hub}")
     try:
-        return _of_all_splits(datasets.load_dataset(hub))
+        return datasets.load_dataset(hub, subset)
     except Exception as error:  # its HTTP client's errors are not OSErrors
         raise errors.ConfigError(
             f"{hub} can't be fetched ({type(error).__name__}: {errors.reason(error)}): go "
@@ -186,10 +332,10 @@ def _fetched(hub: str) -> Iterable[Any]:
         ) from error
 
 
-def _saved(path: Path) -> Iterable[Any]:
+def _saved(path: Path) -> Any:
     datasets = _need("datasets", f"to read the folder {path}")
     try:
-        return _of_all_splits(datasets.load_from_disk(str(path)))
+        return datasets.load_from_disk(str(path))
     except FileNotFoundError:
         raise errors.ConfigError(
             f"options.path {path} was not written by datasets.save_to_disk: name the .parquet or "
@@ -199,11 +345,6 @@ def _saved(path: Path) -> Iterable[Any]:
         raise errors.TaskError(
             f"{path} can't be read ({errors.reason(error)}): save it again by datasets.save_to_disk"
         ) from error
-
-
-def _of_all_splits(loaded: Any) -> Iterable[Any]:
-    """Lazy: only as many rows are read as the caller takes."""
-    return chain.from_iterable(loaded.values() if isinstance(loaded, Mapping) else [loaded])
 
 
 def _columns(path: Path) -> list[Any]:

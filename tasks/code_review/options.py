@@ -13,4 +13,5 @@ class Options(generated.Bank):
 
     helper: ClassVar[bool] = False
     needs: ClassVar[Sequence[str]] = ("entry_point", "signature", "example", "tests", "reference")
+    pytests: ClassVar[bool] = True
     hubs: ClassVar[Sequence[str]] = ("humaneval",)

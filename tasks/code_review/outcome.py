@@ -29,7 +29,9 @@ class Outcome:
 
 
 async def run_tests(problem: Problem, code: str, tools: Tools) -> Outcome:
-    """Runs a code on all tests of its problem; expected values stay on this side."""
+    """Runs a code on all tests of its problem; expected values stay out of its process."""
+    if "pytest" in problem.data:
+        return await _run_pytest(problem, code, tools)
     tests: Sequence[Any] = problem.data["tests"]
     if not code:
         return Outcome(code, (False,) * len(tests))
@@ -46,3 +48,12 @@ async def run_tests(problem: Problem, code: str, tools: Tools) -> Outcome:
             found = found if result.verdict == "value" else f"failed: {result.why}"
             failures.append(f"{call} {found}, expected {show_value(expected)}.")
     return Outcome(code, tuple(passed), tuple(failures))
+
+
+async def _run_pytest(problem: Problem, code: str, tools: Tools) -> Outcome:
+    if not code:
+        return Outcome(code, (False,))
+    found = await tools.sandbox.pytest(code, problem.data["pytest"])
+    passed, total = found.value or (0, 1)
+    failures = () if passed == total else (f"{found.trace.strip() or found.why}.",)
+    return Outcome(code, (True,) * passed + (False,) * (total - passed), failures)

@@ -47,7 +47,10 @@ def effect(before: float, after: float) -> float:
 
 
 def efficiency(quality: float, code: str, reference: str) -> float:
-    """Quality times brevity: 1 up to 1.5 times the size of the reference, 0 from 5 times on."""
+    """Quality times brevity: 1 up to 1.5 times the size of the reference, 0 from 5 times on.
+    Without a reference, quality."""
+    if not reference:
+        return quality
     ratio = size(code) / size(reference)
     brevity = (WORTHLESS_SIZE - ratio) / (WORTHLESS_SIZE - FREE_SIZE)
     return quality * min(1.0, max(0.0, brevity))

@@ -72,14 +72,15 @@ class CodeReview(TeamTask):
     def observe(self, state: Transcript, agent: str) -> str:
         problem = state.problem
         if agent == "writer":
-            lines = join_code([problem.data.get("preamble", ""), problem.data["signature"]])
-            return f"{_ask(problem)}\n\n```python\n{lines}\n```"
-        code = extract_code(state.last("writer"), problem.data["entry_point"])
+            lines = join_code([problem.data.get("preamble", ""), _start(problem)])
+            return f"{_ask(problem)}\n\n```python\n{lines}\n```" if lines else _ask(problem)
+        code = _code(state, "writer")
         shown = f"{_ask(problem)}\n\n```python\n{code or '# no code'}\n```"
         if agent == "reviewer":
             return f"{shown}\n\nWhich bugs does this code have?"
         review = state.last("reviewer").strip()[:MAX_REVIEW_CHARS]
-        return f"{shown}\n\nReview: {review}\n\nWrite the whole function."
+        whole = "program" if "pytest" in problem.data else "function"
+        return f"{shown}\n\nReview: {review}\n\nWrite the whole {whole}."
 
     async def evaluate(self, state: Transcript, tools: Tools) -> Score:
         problem = state.problem
@@ -88,7 +89,7 @@ class CodeReview(TeamTask):
         )
         spoken = bool(state.by("refactorer"))
         last = final if spoken else draft
-        floor = best_constant([expected for _, expected in problem.data["tests"]])
+        floor = best_constant([expected for _, expected in problem.data.get("tests", ())])
         before, after = (
             beyond_chance(sum(outcome.passed), len(outcome.passed), floor)
             for outcome in (draft, last)
@@ -98,24 +99,26 @@ class CodeReview(TeamTask):
         return self.score(
             quality=after,
             collaboration=acted if spoken else 0.0,
-            efficiency=reward.efficiency(after, last.code, problem.data["reference"]),
+            efficiency=reward.efficiency(after, last.code, problem.data.get("reference", "")),
             feedback=_feedback(draft, last) if spoken else draft.summary,
             tags=_tags(before, after, last),
         )
 
-    def gold(self, problem: Problem) -> Mapping[str, str]:
-        return _delivered(problem.data["reference"].rstrip("\n"))
+    def gold(self, problem: Problem) -> Mapping[str, str] | None:
+        if not (reference := problem.data.get("reference")):  # problems with a pytest file may lack
+            return None
+        return _delivered(reference.rstrip("\n"))
 
     def graded(self, problem: Problem) -> Sequence[Mapping[str, str]]:
         """The reference and codes with one bug each, all in one layout."""
-        reference = problem.data["reference"]
+        if not (reference := problem.data.get("reference")):
+            return ()
         return [
             _delivered(code) for code in (plain(reference), *flaws(reference, problem.id, FLAWED))
         ]
 
     async def _outcome(self, state: Transcript, agent: str, tools: Tools) -> Outcome:
-        code = extract_code(state.last(agent), state.problem.data["entry_point"])
-        return await run_tests(state.problem, code, tools)
+        return await run_tests(state.problem, _code(state, agent), tools)
 
 
 def _delivered(code: str) -> Mapping[str, str]:
@@ -124,8 +127,19 @@ def _delivered(code: str) -> Mapping[str, str]:
     return {"writer": block, "reviewer": "LGTM", "refactorer": block}
 
 
+def _code(state: Transcript, agent: str) -> str:
+    return extract_code(state.last(agent), state.problem.data.get("entry_point", ""))
+
+
+def _start(problem: Problem) -> str:
+    """What the code begins with; '' if the problem does not say."""
+    return str(problem.data.get("starter" if "pytest" in problem.data else "signature", ""))
+
+
 def _ask(problem: Problem) -> str:
     """The problem with its one example, which is not among the tests."""
+    if "pytest" in problem.data:
+        return problem.prompt
     args, expected = problem.data["example"]
     call = show_call(problem.data["entry_point"], args)
     return f"{problem.prompt}\nExample: {call} returns {expected!r}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
@@ -144,8 +144,6 @@ def test_module(capsys):
 
 @pytest.fixture(params=LEVELS, name="sandbox")
 async def _sandbox(request: pytest.FixtureRequest) -> AsyncIterator[ForkServers]:
-    if request.param == 3:
-        pytest.importorskip("wasmtime")
     async with open_sandbox(Limits(), level=request.param) as sandbox:
         yield sandbox
 
@@ -166,27 +164,29 @@ async def test_what_a_test_file_may_do(sandbox: ForkServers) -> None:
     assert "where 1 = add(1, 2)" in found.trace
 
 
-@pytest.mark.parametrize(
-    ("test", "why"),
-    [
-        ("x = 1", "the test file has no tests"),
-        ("def test_x(: pass", "SyntaxError"),
-        ("import numpy", "No module named 'numpy'"),
-        ("from solution import sub", "cannot import name 'sub'"),
-        ("import pytest\npytest.skip('no', allow_module_level=True)", "no"),
-        ("import pytest\npytest.exit('now')", "now"),
-        ("import pytest\n@pytest.mark.skip(reason='later')\ndef test_x(): pass", "later"),
-        ("import pytest\n@pytest.mark.xfail\ndef test_x(): assert 0", "assert 0"),
-        ("def test_x(tmp_path): pass", "fixture 'tmp_path' not found"),
-        ("def test_x(): open('/etc/passwd')", "PermissionError"),
-        ("import os\nos._exit(0)", "ended its process"),
-        ("while True: pass", "CPU time"),
-    ],
-)
-async def test_a_file_that_proves_nothing(confined: ForkServers, test: str, why: str) -> None:
-    found = await confined.pytest("def add(a, b): return a + b", test)
-    assert found.value in (None, (0, 1))
-    assert why in f"{found.why} {found.trace}"
+PROVES_NOTHING = [
+    ("x = 1", "the test file has no tests"),
+    ("def test_x(: pass", "SyntaxError"),
+    ("import numpy", "No module named 'numpy'"),
+    ("from solution import sub", "cannot import name 'sub'"),
+    ("import pytest\npytest.skip('no', allow_module_level=True)", "no"),
+    ("import pytest\npytest.exit('now')", "now"),
+    ("import pytest\n@pytest.mark.skip(reason='later')\ndef test_x(): pass", "later"),
+    ("import pytest\n@pytest.mark.xfail\ndef test_x(): assert 0", "assert 0"),
+    ("def test_x(tmp_path): pass", "fixture 'tmp_path' not found"),
+    ("def test_x(): open('/etc/passwd')", "PermissionError"),
+    ("import os\nos._exit(0)", "ended its process"),
+    ("while True: pass", "CPU time"),
+]
+
+
+async def test_files_that_prove_nothing(confined: ForkServers) -> None:
+    code = "def add(a, b): return a + b"
+    tests, short = [test for test, _ in PROVES_NOTHING], Limits(cpu_s=1.0)
+    results = await asyncio.gather(*(confined.pytest(code, test, short) for test in tests))
+    for found, (test, why) in zip(results, PROVES_NOTHING, strict=True):
+        assert found.value in (None, (0, 1)), test
+        assert why in f"{found.why} {found.trace}", test
 
 
 TEST = """
@@ -257,11 +257,13 @@ FRAME = """
 import os
 def forged(text):
     data = text.encode()
-    for fd in range(3, 16):
-        try:
-            os.write(fd, len(data).to_bytes(4, "big") + data)
-        except OSError:
-            pass
+    data = len(data).to_bytes(4, "big") + data
+    for place in range(3, 16):
+        for write in (lambda: os.write(place, data), lambda: os.pwrite(1, data, place)):
+            try:
+                write()
+            except OSError:
+                pass
 """
 PASSED = '{"index":0,"verdict":"value","value":["t",[12,12]]}'
 ASKED = '{"verdict":"asks","value":["t",[0,["t",["plain",["t",[]]]],["t",["plain",["d",[]]]]]]}'
@@ -308,11 +310,11 @@ HOSTILE = {
     "asks for functions of the test": FRAME + STACK + f"forged({ASKED!r})\n",
     "says what is no record": FRAME + STACK + "def add(a, b):\n    forged('{')\n    os._exit(0)\n",
     "looks for the test": STACK + "import gc, sys\n"
-    "def add(a, b):\n"
-    "    found = [str(one) for one in gc.get_objects()]\n"
-    "    frame = sys._getframe()\n"
-    "    while frame: found += map(str, frame.f_locals.values()); frame = frame.f_back\n"
-    "    return 3 if any(')(raen_tset fed' in one[::-1] for one in found) else None\n",
+    "found = [str(one) for one in gc.get_objects()]\n"
+    "frame = sys._getframe()\n"
+    "while frame: found += map(str, frame.f_locals.values()); frame = frame.f_back\n"
+    "known = 3 if any(')(raen_tset fed' in one[::-1] for one in found) else None\n"
+    "def add(a, b): return known\n",
     "brings a conftest": STACK
     + "for name in ('conftest.py', 'pytest.ini', '/tmp/test_solution.py'):\n"
     "    try: open(name, 'w').write('import pytest; pytest.skip()')\n"
@@ -332,21 +334,33 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("code", HOSTILE.values(), ids=HOSTILE)
-async def test_no_solution_passes_by_cheating(confined: ForkServers, code: str) -> None:
-    found = await confined.pytest(code, TEST, Limits(wall_s=3.0))
-    assert found.value in (None, (0, 1), (0, 12))
-    assert found.why
+QUICK = (
+    *(
+        "leaves when called",
+        "equals everything",
+        "a class in a function's place",
+        "writes the record",
+    ),
+    *("patches what pytest is", "raises what ends a loop", "says too much", "skips"),
+)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_no_solution_passes_by_cheating(level: int) -> None:
+    await without_a_pass(level, QUICK)
 
 
 @pytest.mark.slow
-async def test_nor_at_level_3() -> None:
-    pytest.importorskip("wasmtime")
-    timeless = ("never ends", "sleeps", "never ends its import", "an endless list")
-    async with open_sandbox(Limits(), level=3) as sandbox:
-        codes = [code for name, code in HOSTILE.items() if name not in timeless]
-        for found in await asyncio.gather(*(sandbox.pytest(code, TEST) for code in codes)):
-            assert found.value in (None, (0, 1), (0, 12))
+async def test_nor_by_any_other_trick() -> None:
+    await without_a_pass(None, HOSTILE)
+
+
+async def without_a_pass(level: int | None, names: Iterable[str]) -> None:
+    async with open_sandbox(Limits(wall_s=4.0), level=level) as sandbox:
+        for name in names:
+            found = await sandbox.pytest(HOSTILE[name], TEST)
+            assert found.value in (None, (0, 1), (0, 12)), name
+            assert found.why, name
 
 
 STARRED = """
@@ -367,7 +381,7 @@ async def test_a_star_brings_what_the_test_lacks_alone(confined: ForkServers) ->
     adder = "class Adder:\n    def __init__(self, n): self.n = n\n"
     adder += "    def add(self, m): return self.n + m\n"
     found = await confined.pytest(f"{cheat}{adder}def add(a, b): return 0", STARRED)
-    assert (found.value, found.why) == ((2, 3), "test_add: assert 3 < 1e-09")
+    assert (found.value, found.why) == ((2, 3), "test_add: assert (3 < 1e-09)")
     found = await confined.pytest(f"{cheat}{adder}def add(a, b): return 3", STARRED)
     assert found.value == (3, 3)
     found = await confined.pytest(adder, STARRED)
@@ -380,8 +394,7 @@ async def test_objects_of_classes_that_the_test_names_alone(confined: ForkServer
     test = "from solution import parse\ndef test_x(): assert parse('3').value == 3\n"
     found = await confined.pytest(code, test)
     assert found.value == (0, 1)
-    assert "the solution returned a Node" in found.why
-    assert "from solution import Node" in found.why
+    assert "the solution gave a Node, and a test can have" in found.why
     found = await confined.pytest(code, test.replace("parse\n", "Node, parse\n"))
     assert found.value == (1, 1)
 

@@ -113,9 +113,12 @@ class Bank(Frozen):
     """Whether generated problems are for two, a helper and main."""
     needs: ClassVar[Sequence[str]] = ()
     """The keys of `data` that every problem of a file must have."""
+    pytests: ClassVar[bool] = False
+    """Whether a problem may have a pytest file (`pytest` in its data) in place of these."""
     bank: str = "own"
     """The problems: `own` (beside the task), `generated` (by a program), the name of a data set
-    that the task reads, or a file of problems in the task's own format."""
+    that the task reads, or a file of problems in the task's own format; code_review also takes a
+    folder of problems whose tests are a pytest file."""
     path: Path | None = None
     """For `own`: a file of problems in the task's own format. For a data set: a local copy of it,
     file or folder; None: it is fetched by the extra `datasets`."""
@@ -130,7 +133,7 @@ class Bank(Frozen):
     @classmethod
     def _known(cls, bank: str) -> str:
         named = (*_OWN, *cls.hubs)
-        if bank in named or Path(bank).expanduser().is_file():
+        if bank in named or Path(bank).expanduser().exists():
             return bank
         raise ValueError(
             f"found '{bank}', which is no file: name {', '.join(named)}, or a file of problems"
@@ -166,6 +169,8 @@ class Bank(Frozen):
         path = (self.path or beside) if self.bank == "own" else Path(self.bank)
         found = datasets.own(path, split, self.hubs)
         for one in found:
+            if self.pytests and "pytest" in one.data:
+                continue
             if lacking := [key for key in self.needs if key not in one.data]:
                 raise ConfigError(
                     f"{path}: problem {one.id} has no {', '.join(lacking)} in its data: give "
