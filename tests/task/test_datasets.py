@@ -34,9 +34,9 @@ def parted(home: Path) -> Path:
     """As a hub's repository lies on a disk."""
     lines(home / "data" / "train-00000-of-00002.jsonl", ROWS[:10])
     lines(home / "data" / "train-00001-of-00002.jsonl", ROWS[10:20])
-    lines(home / "data" / "validation.jsonl", ROWS[20:30])
+    lines(home / "data" / "validation-00000-of-00001.jsonl", ROWS[20:30])
     text = "".join(f"{json.dumps(row)}\n" for row in ROWS[30:])
-    (home / "data" / "test.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    (home / "data" / "test-00000-of-00001.jsonl.gz").write_bytes(gzip.compress(text.encode()))
     (home / "README.md").write_text("made/sums")
     return home
 
@@ -117,6 +117,20 @@ def test_copies_that_the_library_wrote(tmp_path: Path) -> None:
     wanted = {"train": [*range(20)], "dev": [*range(20, 30)], "test": [*range(30, 40)]}
     assert ids(SUMS, tmp_path / "saved") == ids(SUMS, tmp_path / "parquet") == wanted
     assert ids(SUMS, tmp_path / "one") == ids(SUMS, lines(tmp_path / "all.jsonl", ROWS))
+
+
+def test_a_hub_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library takes a folder for a hub's repository."""
+    datasets = pytest.importorskip("datasets", reason="needs the extra datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    home = parted(tmp_path / "sums")
+    source = Columns(hub=str(home), prompt="question", data={"right": "answer"}, id="key")
+    found = {split: [one.id for one in source.problems(None, split)] for split in SPLITS}
+    assert found == {split: [str(n) for n in numbers] for split, numbers in ids(SUMS, home).items()}
+    assert [*(tmp_path / "cache").iterdir()]
+    lacking = Columns(hub=str(tmp_path / "nothing"), prompt="question")
+    with pytest.raises(ConfigError, match=r"can't be fetched \("):
+        lacking.problems(None, "train")
 
 
 PROBLEM = {

@@ -176,6 +176,24 @@ def test_the_example_of_a_task_is_checked_and_played(
 
 
 @pytest.mark.slow
+def test_the_example_of_pytest_files_is_checked_and_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "docs" / "write-a-task.md").read_text(encoding="utf-8")
+    examples = dict(re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL))
+    for split in ("train", "dev", "test"):
+        for name in ("prompt.md", "test_solution.py", "solution.py"):
+            path = tmp_path / "problems" / split / f"stack_{split}" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(examples[name], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for line in examples["pytest-commands"].splitlines():
+        with pytest.raises(SystemExit) as exited:
+            main(shlex.split(line)[1:])
+        assert exited.value.code == 0, capsys.readouterr()
+
+
+@pytest.mark.slow
 def test_the_example_of_a_game_is_checked_and_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
