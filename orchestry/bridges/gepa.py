@@ -79,6 +79,8 @@ class TeamAdapter:
         self._opened, self._ended = Future[_Evaluations](), Future[None]()
 
     def __enter__(self) -> Self:
+        if self._opened.done() or self._ended.done():
+            raise ConfigError("this adapter was used before: make another one for the same folder")
         Thread(target=self._run, daemon=True).start()
         either: list[Future[Any]] = [self._opened, self._ended]
         wait(either, return_when=FIRST_COMPLETED)
@@ -122,14 +124,17 @@ class TeamAdapter:
         self, batch: list[Problem], candidate: dict[str, str], capture_traces: bool = False
     ) -> EvaluationBatch[EpisodeRecord, Any]:
         """Plays each problem with these prompts; an agent that the candidate leaves out has its
-        own. Equal candidates have equal scores, and all have the same luck: the seed depends on the
-        problem alone. A trajectory is an EpisodeRecord, with what each agent saw and said, and its
-        credit. Raises OrchestryError for what stops the work, BudgetExceeded at the cap."""
+        own. Equal candidates have equal scores, with traces or without, and all have the same luck:
+        the seed depends on the problem alone. A trajectory is an EpisodeRecord, with what each
+        agent saw and said, and its credit. Raises OrchestryError for what stops the work,
+        BudgetExceeded at the cap."""
         from gepa.core.adapter import EvaluationBatch
 
         roles = list(self.seed_candidate)
         if strange := [name for name in candidate if name not in roles]:
             raise ConfigError(unknown("agent", strange[0], roles))
+        if not all(isinstance(one, Problem) for one in batch):
+            raise ConfigError("a batch has what is no Problem: give GEPA `problems(split)`")
         played = self._do(lambda work: work.evaluate(batch, candidate, capture_traces))
         return EvaluationBatch(
             outputs=[_said(one) for one in played],
@@ -388,15 +393,21 @@ def _feedback(record: EpisodeRecord, leaf: str, role: str, whole: Mapping[str, f
     parts = ", ".join(f"{part.name} {part.value:.2f}" for part in score.parts)
     (own,) = (one for one in record.credits if (one.agent, one.leaf) == (role, leaf))
     others = {one.agent: one.credit for one in record.credits if one.leaf == leaf}
-    said = (
+    said = [
         f"The team's reward was {score.total:.2f} of 1 ({parts}), and "
         f"{record.mean_leaf_reward:.2f} on average in all tries of this task.",
         score.feedback,
-        f"Of the difference, this agent ({role}) caused {own.credit:+.2f} (95 % interval "
-        f"{own.low:+.2f} to {own.high:+.2f}){_besides(others, role)}.",
-        f"What made the best tries of all these tasks better than the average: this agent "
-        f"{whole[role]:+.2f}{_besides(whole, role)} (all about 0: the tries were alike).",
-    )
+    ]
+    if any(others.values()):  # else the tries were alike, or a program's, which have no replays
+        said.append(
+            f"Of the difference, this agent ({role}) caused {own.credit:+.2f} (95 % interval "
+            f"{own.low:+.2f} to {own.high:+.2f}){_besides(others, role)}."
+        )
+    if any(whole.values()):
+        said.append(
+            "What made the best tries of all these tasks better than the average: this agent "
+            f"{whole[role]:+.2f}{_besides(whole, role)}."
+        )
     return "\n".join(filter(None, said))
 
 

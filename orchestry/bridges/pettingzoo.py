@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from orchestry.bridges.rewards import share_of
 from orchestry.core.errors import TaskError, reason
 from orchestry.core.types import Problem, Score, Split, Tools
 from orchestry.task.base import BaseTask
@@ -119,7 +120,7 @@ class PettingZooTask(BaseTask[Played]):
         self._check(state, view)
         found = [view.returns[spec.role] for spec in self.agents]
         earned = view.returns[self.earner] if self.earner else sum(found) / len(found)
-        share = min(1.0, max(0.0, (earned - self.low) / (self.high - self.low)))
+        share = share_of(self.name, earned, self.low, self.high)
         parts: Any = {next(iter(self.part_weights)): 0.0 if view.illegal else share}
         tags = [ILLEGAL] if view.illegal else []
         score = self.score(**parts, tags=tags)

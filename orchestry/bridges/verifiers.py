@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
 
+from orchestry.bridges.rewards import share_of
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, TaskError, reason, unknown
 from orchestry.core.types import Problem, Score, Split
@@ -105,10 +106,14 @@ class VerifiersTask(AgentTask):
     def _scored(self, episode: Any) -> Score:
         earned = {role: fmean(t.reward for t in ts) for role, ts in episode.by_agent.items()}
         counted = {trace.agent.name for trace in episode.traces if trace.agent.trainable}
-        if self.earner:
-            counted = {self.earner}
-        reward = fmean(earned.get(role, self.low) for role in sorted(counted or earned))
-        share = min(1.0, max(0.0, (reward - self.low) / (self.high - self.low)))
+        counted = {self.earner} if self.earner else counted or {*earned}
+        if not counted or not counted <= {*earned}:
+            raise TaskError(
+                f"task {self.name}: an episode had no trace of {self.earner or 'any agent'}, whose "
+                f"reward counts, only of {', '.join(earned) or 'nobody'}: name another earner"
+            )
+        reward = fmean(earned[role] for role in sorted(counted))
+        share = share_of(self.name, reward, self.low, self.high)
         parts: Any = {next(iter(self.part_weights)): share}
         returns = tuple(earned.get(spec.role, self.low) for spec in self.agents)
         score = self.score(**parts, feedback="\n".join(map(_told, episode.traces)))

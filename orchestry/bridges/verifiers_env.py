@@ -91,7 +91,7 @@ class _Team(vf.Env[vf.EnvConfig]):  # type: ignore[misc]
     async def run(self, task: Any, agents: Any) -> None:
         """One episode. Raises TaskError if a call failed for good."""
         problem = self._problem(task.data)
-        seats = _Seats(agents, problem)
+        seats = _Seats(agents, problem.id)
         rate = task_rater(self.task, self._tools)
         rollout = Rollout(self.task, _members(self.task), seats, rate, Chains(1))
         start = Trajectory(ROOT, problem, 0, self.task.reset(problem, 0))
@@ -113,7 +113,8 @@ class _Seats:
     """The policy of one episode: verifiers' agents answer."""
 
     agents: Any
-    problem: Problem
+    name: str
+    """The problem's."""
     traces: list[Any] = field(default_factory=list)
     failed: str = ""
 
@@ -123,9 +124,7 @@ class _Seats:
 
     async def _answer(self, request: Request) -> Completion:
         *system, observed = (message.content for message in request.messages)
-        row = vf.TaskData(
-            name=self.problem.id, system_prompt="".join(system) or None, prompt=observed
-        )
+        row = vf.TaskData(name=self.name, system_prompt="".join(system) or None, prompt=observed)
         trace = await getattr(self.agents, request.agent).run(vf.Task(row))
         self.traces.append(trace)
         if not trace.ok:

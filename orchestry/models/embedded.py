@@ -101,7 +101,7 @@ class EmbeddedProvider:
             said = await self._inner.complete(asked, shared=shared, started=started)
         if not request.tools:
             return said
-        text, calls = read_calls(said.text)
+        text, calls = read_calls(said.text, request.messages)
         return said.model_copy(update={"text": text, "calls": calls})
 
     def input_bound(self, request: Request) -> int:

@@ -43,10 +43,12 @@ def plain(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Messag
     return [Message(role="system", content=told), *found]
 
 
-def read_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
-    """An answer's text without its calls, and the calls. One that is no JSON object of a name and
-    arguments has an empty name, so that its result says what is wrong."""
-    calls = tuple(_read(found, place) for place, found in enumerate(_CALL.findall(text)))
+def read_calls(text: str, before: Sequence[Message] = ()) -> tuple[str, tuple[ToolCall, ...]]:
+    """An answer's text without its calls, and the calls, numbered on from those `before`. One that
+    is no JSON object of a name and arguments has an empty name, so that its result says what is
+    wrong."""
+    numbered = enumerate(_CALL.findall(text), sum(len(one.calls) for one in before))
+    calls = tuple(_read(found, place) for place, found in numbered)
     return (_CALL.sub("", text).strip() if calls else text), calls
 
 

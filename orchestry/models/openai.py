@@ -101,7 +101,8 @@ class OpenAIProvider(SdkProvider):
         usage = _dict(answer.get("usage"))
         text, bound = text_in(message.get("content")), self.input_bound(request)
         asked = message.get("tool_calls")
-        calls = [*map(ToolCall.read, asked, count())] if isinstance(asked, list) else []
+        numbers = count(sum(len(one.calls) for one in request.messages))
+        calls = [*map(ToolCall.read, asked, numbers)] if isinstance(asked, list) else []
         cached = whole(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
         stop = str(choice.get("finish_reason") or "end")
         return Completion(

@@ -156,13 +156,13 @@ def test_credit_blames_who_caused_it(tmp_path: Path) -> None:
     assert mean_credit(poor) < -0.1 < 0.3 < mean_credit(good)
     assert abs(mean_credit(rows["checker"])) < 0.05
     (whole,) = {row["Feedback"].splitlines()[-1] for row in rows["checker"]}
-    found = re.search(r"this agent ([+-][\d.]+), drafter ([+-][\d.]+)", whole)
+    found = re.search(r"this agent ([+-]\d.\d+), drafter ([+-]\d.\d+)", whole)
     assert found
     assert abs(float(found[1])) < 0.1 < 0.3 < float(found[2])
 
 
 def mean_credit(rows: list[dict[str, str]]) -> float:
-    found = [re.search(r"caused ([+-][\d.]+)", row["Feedback"]) for row in rows]
+    found = [re.search(r"caused ([+-]\d.\d+)", row["Feedback"]) for row in rows]
     assert all(found)
     return sum(float(one[1]) for one in found if one) / len(found)
 

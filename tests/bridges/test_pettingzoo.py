@@ -192,3 +192,11 @@ def test_a_game_is_searched_and_checked(tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit) as exited:
         main(["tasks", "check", "xo", "--task-path", str(tmp_path)])
     assert exited.value.code == 0, capsys.readouterr()
+
+
+def test_a_return_outside_its_bounds_is_an_error() -> None:
+    class Narrow(TicTacToe):
+        low, high = 0.0, 0.5
+
+    with pytest.raises(TaskError, match=r"a reward of -?1 is not between low=0 and high=0\.5"):
+        score(Narrow(), played(Narrow(), iter("0314256")))

@@ -366,7 +366,12 @@ def test_the_examples_are_what_is_tested(tmp_path: Path, monkeypatch: pytest.Mon
     assert (FIXTURES / "our_tldr.py").read_text().endswith(examples["our_tldr.py"])
     assert examples["vf-eval"].split()[:2] == ["vf-eval", "our_tldr"]
     code = examples["tasks/kuhn/task.py"]
-    for ours, theirs in {"kuhn-poker": "haggle", "player0": "seller", "player1": "buyer"}.items():
+    for ours, theirs in {
+        "kuhn-poker": "haggle",
+        "player0": "seller",
+        "player1": "buyer",
+        "-2.0, 2.0": "-10.0, 10.0",
+    }.items():
         code = code.replace(ours, theirs)
     (tmp_path / "tasks" / "kuhn").mkdir(parents=True)
     (tmp_path / "tasks" / "kuhn" / "task.py").write_text(code)

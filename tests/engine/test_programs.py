@@ -296,6 +296,13 @@ RESPONSES: list[dict[str, Any]] = [
     {"tools": [{"type": "web_search"}]},
     {"tool_choice": {"type": "function", "name": "f"}},
     {"max_output_tokens": 0},
+    {"input": [{"role": "user", "content": "a"}, {"type": "function_call", "name": "f"}]},
+    {"input": [{"role": "user", "content": "a"}, {"type": "function_call_output"}]},
+    {"tools": [{"type": "custom", "name": "f"}]},
+    {"include": ["message.output_text.logprobs"]},
+    {"response_format": {"type": "json_schema"}},
+    {"text": "json"},
+    {"text": {"format": "json_object"}},
     {"text": {"format": {"type": "json_object"}}},
 ]
 FORMS = (("chat/completions", CHAT), ("messages", CLAUDE), ("responses", RESPONSES))

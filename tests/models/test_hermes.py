@@ -58,6 +58,8 @@ def test_what_is_written_is_read() -> None:
         ("add", {"first": 1}),
         ("add", {"first": 2}),
     ]
+    later = read_calls(said, [USER, Message(role="assistant", content="", calls=calls)])[1]
+    assert [one.id for one in (*calls, *later)] == ["call_0", "call_1", "call_2", "call_3"]
 
 
 @pytest.mark.parametrize(

@@ -438,7 +438,8 @@ class Crew:
         )
 
     def _completion(self, request: Request, prompt: Prompt, drawn: Drawn) -> Completion:
-        text, calls = read_calls(drawn.text) if request.tools else (drawn.text, ())
+        before = request.messages
+        text, calls = read_calls(drawn.text, before) if request.tools else (drawn.text, ())
         return Completion(
             text=text,
             calls=calls,

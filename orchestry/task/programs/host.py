@@ -98,7 +98,7 @@ class Program:
                 f"max_turns of task {self.task.name}",
             )
         if ask.schema is not None and not self.structured:
-            raise Refused(400, "these weights don't answer by a schema: leave out response_format")
+            raise Refused(400, "these weights don't answer by a JSON schema: leave it out")
         self._calls += 1
         waiting = _Waiting(ask, self._loop.create_future())
         self._waiting.append(waiting)

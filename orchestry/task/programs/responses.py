@@ -15,7 +15,10 @@ from orchestry.task.programs import wire
 from orchestry.task.programs.agent_task import Ask
 from orchestry.task.programs.wire import Body, Kind, Unreadable
 
-_LACKS = ("previous_response_id", "conversation", "background", "prompt", "top_logprobs")
+_LACKS = (
+    *("previous_response_id", "conversation", "background", "prompt", "top_logprobs"),
+    "response_format",
+)
 _CUT = {"length": "max_output_tokens", "refusal": "content_filter"}
 """Why an answer is incomplete, by how it stopped."""
 _Event = dict[str, Any]
@@ -23,6 +26,8 @@ _Event = dict[str, Any]
 
 def _read(role: str, body: Body) -> Ask:
     wire.refuse(body, _LACKS)
+    if "logprobs" in str(body.get("include")):
+        raise Unreadable("include asks for log-probabilities: leave them out")
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     rules = wire.text_of(body.get("instructions"))
@@ -33,52 +38,80 @@ def _read(role: str, body: Body) -> Ask:
         tools=tuple(map(wire.tool_of, wire.objects(body, "tools"))),
         must_answer=wire.must_answer(body),
         max_tokens=wire.whole_number(body, "max_output_tokens"),
-        schema=_schema(wire.as_dict(wire.as_dict(body.get("text")).get("format"))),
+        schema=_schema(body),
     )
 
 
 def _messages(items: list[Body]) -> list[Message]:
-    """An agent's texts and calls, one after the other, are one message of it."""
-    found = list[Message]()
+    """An agent's calls, and a text beside them, are one message of it."""
+    runs = list[list[Message]]()
     for item in items:
-        kind = item.get("type", "message")
-        if kind == "reasoning":
+        if item.get("type") == "reasoning":
             continue
-        one = _message(item, kind)
-        if found and one.role == found[-1].role == "assistant":
-            before = found.pop()
-            text = f"{before.content}{one.content}"
-            one = one.model_copy(update={"content": text, "calls": before.calls + one.calls})
-        found.append(one)
-    return found
+        one = _message(item)
+        last = runs[-1][-1] if runs else None
+        if last and last.role == one.role == "assistant" and (last.calls or one.calls):
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return [_joined(run) for run in runs]
 
 
-def _message(item: Body, kind: Any) -> Message:
-    call = str(item.get("call_id") or "")
+def _joined(run: list[Message]) -> Message:
+    calls = tuple(call for one in run for call in one.calls)
+    return wire.message_of(run[0].role, "".join(one.content for one in run), calls, run[0].call)
+
+
+def _message(item: Body) -> Message:
+    kind = item.get("type") or "message"
     if kind == "function_call":
-        named = ToolCall(id=call, name=str(item.get("name")), arguments=str(item.get("arguments")))
-        return wire.message_of("assistant", "", (named,))
+        id, name, arguments = (_field(item, one) for one in ("call_id", "name", "arguments"))
+        return wire.message_of("assistant", "", (ToolCall(id=id, name=name, arguments=arguments),))
     if kind == "function_call_output":
-        return wire.message_of("tool", wire.text_of(item.get("output")), call=call)
+        return wire.message_of(
+            "tool", wire.text_of(item.get("output")), call=_field(item, "call_id")
+        )
     if kind != "message":
         raise Unreadable(f"input has an item of type {kind!r}: send messages and function calls")
     role = {"developer": "system"}.get(str(item.get("role")), item.get("role"))
-    return wire.message_of(role, wire.text_of(item.get("content")))
+    return wire.message_of(role, wire.text_of(_unrefused(item.get("content"))))
 
 
-def _schema(asked: Body) -> dict[str, Any] | None:
+def _field(item: Body, name: str) -> str:
+    """A text that this API demands. Raises Unreadable."""
+    if not isinstance(item.get(name), str):
+        raise Unreadable(f"an item of type {item['type']!r} has no {name}: send it as you got it")
+    return str(item[name])
+
+
+def _unrefused(content: Any) -> Any:
+    """A message's parts, of which what an agent said in refusal is text."""
+    if not isinstance(content, list):
+        return content
+    return [wire.as_dict(one).get("refusal", one) for one in content]
+
+
+def _schema(body: Body) -> dict[str, Any] | None:
     """Of a structured answer."""
-    if asked.get("type") in (None, "text"):
+    told = body.get("text") or {}
+    asked = told.get("format") or {} if isinstance(told, dict) else told
+    kind = wire.as_dict(asked).get("type", asked or None)
+    if kind in (None, "text"):
         return None
-    if asked["type"] != "json_schema" or not isinstance(asked.get("schema"), dict):
-        raise Unreadable(
-            f"text.format {asked['type']!r} is not known: give json_schema, or leave it out"
-        )
-    return dict(asked["schema"])
+    schema = wire.as_dict(asked).get("schema")
+    if kind != "json_schema" or not isinstance(schema, dict):
+        raise Unreadable(f"text.format {kind!r} is not known: give json_schema, or leave it out")
+    return schema
 
 
 def _answer(answer: Completion, body: Body) -> _Event:
-    cut = _CUT.get(answer.stop)
+    return _whole(answer, body, _head(body))
+
+
+def _whole(answer: Completion, body: Body, head: _Event) -> _Event:
+    # A program that set no limit takes an answer cut by the run's for no answer.
+    known = answer.stop != "length" or body.get("max_output_tokens")
+    cut = _CUT.get(answer.stop) if known else None
     given, drawn = answer.input_tokens, answer.output_tokens
     usage = {
         "input_tokens": given,
@@ -88,7 +121,7 @@ def _answer(answer: Completion, body: Body) -> _Event:
         "total_tokens": given + drawn,
     }
     return {
-        **_head(body),
+        **head,
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": cut} if cut else None,
         "output": _output(answer),
@@ -98,7 +131,7 @@ def _answer(answer: Completion, body: Body) -> _Event:
 
 def _head(body: Body) -> _Event:
     return {
-        "id": "resp_orchestry",
+        "id": wire.fresh("resp"),
         "object": "response",
         "created_at": 0,
         "model": str(body.get("model") or "orchestry"),
@@ -108,7 +141,7 @@ def _head(body: Body) -> _Event:
         "incomplete_details": None,
         "instructions": body.get("instructions"),
         "metadata": {},
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
         "temperature": None,
         "tool_choice": body.get("tool_choice") or "auto",
         "tools": body.get("tools") or [],
@@ -122,7 +155,7 @@ def _output(answer: Completion) -> list[_Event]:
     if answer.text or not answer.calls:
         part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
         told = {"type": "message", "role": "assistant", "content": [part]}
-        found.append({"id": "msg_orchestry", "status": "completed", **told})
+        found.append({"id": wire.fresh("msg"), "status": "completed", **told})
     for call in answer.calls:
         named = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
         own = {"id": f"fc_{call.id}", "type": "function_call", "status": "completed"}
@@ -136,13 +169,14 @@ def _stream(answer: Completion, body: Body) -> Iterator[str]:
 
 
 def _events(answer: Completion, body: Body) -> Iterator[_Event]:
-    yield {"type": "response.created", "response": _head(body)}
-    for place, item in enumerate(_output(answer)):
+    head = _head(body)
+    whole = _whole(answer, body, head)
+    yield {"type": "response.created", "response": head}
+    for place, item in enumerate(whole["output"]):
         at = {"output_index": place}
         rest = _said if item["type"] == "message" else _called
         yield from ({**one, **at} for one in rest(item))
         yield {"type": "response.output_item.done", "item": item, **at}
-    whole = _answer(answer, body)
     yield {"type": f"response.{whole['status']}", "response": whole}
 
 

@@ -8,6 +8,7 @@ change the form of an answer and can't be had is refused, never left out.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -111,7 +112,7 @@ def _chat_stream(answer: Completion, body: Body) -> Iterator[str]:
 
 def _chat_head(body: Body, kind: str = "chat.completion") -> dict[str, Any]:
     model = str(body.get("model") or "orchestry")
-    return {"id": "chatcmpl-orchestry", "object": kind, "created": 0, "model": model}
+    return {"id": fresh("chatcmpl"), "object": kind, "created": 0, "model": model}
 
 
 def _finish(answer: Completion) -> str:
@@ -139,7 +140,7 @@ def _read_messages(role: str, body: Body) -> Ask:
     return Ask(
         role=role,
         messages=some(told),
-        tools=tuple(tool_of(one, "input_schema") for one in objects(body, "tools")),
+        tools=tuple(tool_of(one, "input_schema", "custom") for one in objects(body, "tools")),
         must_answer=must_answer(body),
         max_tokens=whole_number(body, "max_tokens"),
         stop=_stop(body, "stop_sequences"),
@@ -202,7 +203,7 @@ def _claude_stream(answer: Completion, body: Body) -> Iterator[str]:
 
 def _claude_head(body: Body) -> dict[str, Any]:
     model = str(body.get("model") or "orchestry")
-    own = {"id": "msg_orchestry", "type": "message", "role": "assistant", "model": model}
+    own = {"id": fresh("msg"), "type": "message", "role": "assistant", "model": model}
     return {**own, "stop_sequence": None}
 
 
@@ -239,9 +240,14 @@ def message_of(
         raise Unreadable(f"a message has the role {role!r}: give one of {known}") from None
 
 
-def tool_of(one: Body, schema: str = "parameters") -> ToolSpec:
+def fresh(kind: str) -> str:
+    """An answer's id. LangGraph takes two messages of one id for the same."""
+    return f"{kind}_{secrets.token_hex(12)}"
+
+
+def tool_of(one: Body, schema: str = "parameters", kind: str = "function") -> ToolSpec:
     name = one.get("name")
-    if one.get("type") not in (None, "custom", "function"):
+    if one.get("type") not in (None, kind):
         raise Unreadable(f"the vendor's own tool {one['type']!r} is not here: give your own tools")
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise Unreadable(f"a tool has the name {name!r}: use letters, digits, _ and -, at most 64")

@@ -46,7 +46,7 @@ ADD = ToolSpec(name="add", description="Adds.", parameters={"type": "object", "p
 
 @pytest.fixture
 def calling(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(text: str) -> tuple[str, tuple[ToolCall, ...]]:
+    def read(text: str, before: object) -> tuple[str, tuple[ToolCall, ...]]:
         calls = bool(text) and ord(text[0]) % 2
         return text, (ToolCall(id="c", name="count", arguments="{}"),) if calls else ()
 
