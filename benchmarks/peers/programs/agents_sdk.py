@@ -1,4 +1,4 @@
-"""Two agents of the OpenAI Agents SDK: one plans, and one that it calls as a tool writes."""
+"""Two agents of the OpenAI Agents SDK: a writer, then an editor."""
 
 from __future__ import annotations
 
