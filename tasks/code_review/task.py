@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from orchestry import (
     AgentSpec,
@@ -72,7 +72,8 @@ class CodeReview(TeamTask):
     def observe(self, state: Transcript, agent: str) -> str:
         problem = state.problem
         if agent == "writer":
-            lines = join_code([problem.data.get("preamble", ""), _start(problem)])
+            start = _given(problem, "starter" if "pytest" in problem.data else "signature")
+            lines = join_code([problem.data.get("preamble", ""), start])
             return f"{_ask(problem)}\n\n```python\n{lines}\n```" if lines else _ask(problem)
         code = _code(state, "writer")
         shown = f"{_ask(problem)}\n\n```python\n{code or '# no code'}\n```"
@@ -89,7 +90,7 @@ class CodeReview(TeamTask):
         )
         spoken = bool(state.by("refactorer"))
         last = final if spoken else draft
-        floor = best_constant([expected for _, expected in problem.data.get("tests", ())])
+        floor = best_constant([expected for _, expected in _given(problem, "tests")])
         before, after = (
             beyond_chance(sum(outcome.passed), len(outcome.passed), floor)
             for outcome in (draft, last)
@@ -99,19 +100,19 @@ class CodeReview(TeamTask):
         return self.score(
             quality=after,
             collaboration=acted if spoken else 0.0,
-            efficiency=reward.efficiency(after, last.code, problem.data.get("reference", "")),
+            efficiency=reward.efficiency(after, last.code, _given(problem, "reference")),
             feedback=_feedback(draft, last) if spoken else draft.summary,
             tags=_tags(before, after, last),
         )
 
     def gold(self, problem: Problem) -> Mapping[str, str] | None:
-        if not (reference := problem.data.get("reference")):  # problems with a pytest file may lack
+        if not (reference := _given(problem, "reference")):
             return None
         return _delivered(reference.rstrip("\n"))
 
     def graded(self, problem: Problem) -> Sequence[Mapping[str, str]]:
         """The reference and codes with one bug each, all in one layout."""
-        if not (reference := problem.data.get("reference")):
+        if not (reference := _given(problem, "reference")):
             return ()
         return [
             _delivered(code) for code in (plain(reference), *flaws(reference, problem.id, FLAWED))
@@ -128,12 +129,12 @@ def _delivered(code: str) -> Mapping[str, str]:
 
 
 def _code(state: Transcript, agent: str) -> str:
-    return extract_code(state.last(agent), state.problem.data.get("entry_point", ""))
+    return extract_code(state.last(agent), _given(state.problem, "entry_point"))
 
 
-def _start(problem: Problem) -> str:
-    """What the code begins with; '' if the problem does not say."""
-    return str(problem.data.get("starter" if "pytest" in problem.data else "signature", ""))
+def _given(problem: Problem, name: str) -> Any:
+    """A field of the problem's data; '' where a problem with a pytest file has none."""
+    return problem.data.get(name, "") if "pytest" in problem.data else problem.data[name]
 
 
 def _ask(problem: Problem) -> str:
