@@ -259,25 +259,26 @@ def folder(path: Path, split: Split) -> tuple[Problem, ...]:
     what lacks.
     """
     divided = any((path / name).is_dir() for name in SPLITS)
+    homes = [path / name for name in SPLITS if (path / name).is_dir()] if divided else [path]
     found = dict[str, Problem]()
-    for home in [path / name for name in SPLITS] if divided else [path]:
-        for place in sorted(home.iterdir()) if home.is_dir() else []:
-            if not place.is_dir() or place.name.startswith((".", "_")):
-                continue
-            if place.name in found:
-                raise errors.TaskError(f"{path} has two problems '{place.name}': rename one")
-            texts = {name: _text(place / name) for name in (PROMPT, TESTS)}
-            data = {"pytest": texts[TESTS]}
-            for key, name in (("reference", GOLD), ("starter", STARTER)):
-                if (place / name).exists():
-                    data[key] = _text(place / name)
-            where: Split = home.name if divided else split_of(place.name)  # type: ignore[assignment]
-            found[place.name] = Problem(
-                id=place.name, prompt=texts[PROMPT].strip(), data=data, split=where
-            )
+    for place in [one for home in homes for one in sorted(home.iterdir()) if one.is_dir()]:
+        if place.name.startswith((".", "_")):
+            continue
+        if place.name in found:
+            raise errors.TaskError(f"{path} has two problems '{place.name}': rename one")
+        ours = next((s for s in SPLITS if divided and s == place.parent.name), split_of(place.name))
+        found[place.name] = _problem_in(place, ours)
     if not found:
         raise errors.TaskError(f"{path} has no problems: give each a folder with {PROMPT}, {TESTS}")
     return tuple(one for one in found.values() if one.split == split)
+
+
+def _problem_in(place: Path, split: Split) -> Problem:
+    prompt, data = _text(place / PROMPT).strip(), {"pytest": _text(place / TESTS)}
+    for key, name in (("reference", GOLD), ("starter", STARTER)):
+        if (place / name).exists():
+            data[key] = _text(place / name)
+    return Problem(id=place.name, prompt=prompt, data=data, split=split)
 
 
 def _text(path: Path) -> str:

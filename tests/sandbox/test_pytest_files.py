@@ -412,6 +412,11 @@ async def test_a_test_gives_no_object_of_its_own(confined: ForkServers) -> None:
     assert found.why == "test_x: a test can't patch the solution's f"
 
 
+async def test_a_test_file_runs_unconfined_too() -> None:
+    async with open_sandbox(Limits(), level=4, allow_unsafe=True) as sandbox:
+        assert (await sandbox.pytest(SOLUTION, HONEST)).value == (10, 10)
+
+
 async def test_runs_are_remembered(confined: ForkServers) -> None:
     first, second = [await confined.pytest(SOLUTION, HONEST) for _ in range(2)]
     assert first is second

@@ -16,6 +16,7 @@ from orchestry.core.errors import ConfigError
 from orchestry.core.types import SPLITS, Score
 from orchestry.sandbox import open_sandbox
 from orchestry.task.registry import load_task
+from tests.tasks.local_runs import learned_run
 
 GOLD = """class Stack:
     def __init__(self):
@@ -130,8 +131,22 @@ def test_a_task_that_takes_none_says_so(bank: Path) -> None:
         task.problems("train")
 
 
+def test_pytest_missing_is_said_at_once(bank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = load_task("code_review", options={"bank": str(bank)})
+    monkeypatch.setattr("orchestry.task.generated.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="pytest is not installed, and runs the tests of"):
+        task.problems("train")
+
+
 def test_a_run(bank: Path, tmp_path: Path) -> None:
     sets = ["task=code_review", f"options.bank={bank}", "provider.name=fake", "episodes=2"]
     run = orchestry.train(resolve([], sets, {}), tmp_path / "run")
     assert len(run.episodes) == 2
+    assert {one.problem for one in run.episodes} == {"stack_train"}
+
+
+@pytest.mark.slow
+def test_a_run_of_backend_local(bank: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    run = learned_run(tmp_path, "task=code_review", f"options.bank={bank}")
     assert {one.problem for one in run.episodes} == {"stack_train"}

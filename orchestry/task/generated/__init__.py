@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Frozen, Problem, Split
 from orchestry.task import datasets
@@ -170,6 +172,11 @@ class Bank(Frozen):
         found = datasets.own(path, split, self.hubs)
         for one in found:
             if self.pytests and "pytest" in one.data:
+                if find_spec("pytest") is None:  # said before anything is paid
+                    raise ConfigError(
+                        f"pytest is not installed, and runs the tests of {path}: "
+                        f"{install('pytest')}"
+                    )
                 continue
             if lacking := [key for key in self.needs if key not in one.data]:
                 raise ConfigError(
