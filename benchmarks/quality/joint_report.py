@@ -136,17 +136,23 @@ def _verdict(recipes: Seeds) -> str:
     first, second, lead = ahead(recipes)
     control = best([one.tests[-1] for one in recipes[CONTROL]])
     over = crossed(difference(final(recipes[first]), control))
-    accepted = ", ".join(
-        f"{name} {sum(run.summary.accepted for one in recipes[name] for run in one.stages)}"
+    accepted = {
+        name: sum(run.summary.accepted for one in recipes[name] for run in one.stages)
         for name in RECIPES
         if name != "w"
+    }
+    counts = ", ".join(f"{name} {count}" for name, count in accepted.items())
+    cause = (
+        ""
+        if any(accepted.values())
+        else " So no prompt was changed, and a joint recipe was w on a part of the trajectories."
     )
     return (
         f"The best joint recipe, {first}, less the better single one, {second}: {_text(lead)}, "
         f"{_word(lead)}. Both were chosen by these figures, which favours the joint recipes, of "
         f"which there are more. One sample of {first} less the best of the control's: "
         f"{_text(over)}, {_word(over)}. Behaviours in the prompts at the end of stages, all seeds: "
-        f"{accepted}."
+        f"{counts}.{cause}"
     )
 
 
