@@ -285,6 +285,15 @@ HOSTILE = {
     "class Stack(Any): pass\n",
     "an object in a function's place": ANY.format(difference="0.0")
     + "class Stack(Any):\n    def __call__(self, *args): return self\nadd = Stack()\n",
+    "a class in a result's place": ANY.format(difference="0.0")
+    + "class Stack(Any): pass\nStack.pop = Stack.pop_all = add = Stack\n",
+    "a class that a method returns": ANY.format(difference="0.0")
+    + "class Stack(Any):\n    def pop(self): return Stack\n    pop_all = pop\n"
+    "add = lambda a, b: Stack\n",
+    "raises a kind of what ends a loop": STACK
+    + "class Stop(StopIteration): pass\ndef add(a, b): raise Stop\n",
+    "raises what breaks pytest off": STACK
+    + "class Foo(KeyboardInterrupt, Exception): pass\ndef add(a, b): raise Foo\n",
     "a number that equals everything": STACK
     + "class Int(int):\n    def __eq__(self, other): return True\n    __lt__ = __gt__ = __eq__\n"
     "    __hash__ = int.__hash__\n"
@@ -410,6 +419,50 @@ async def test_a_test_gives_no_object_of_its_own(confined: ForkServers) -> None:
     test = "import solution\ndef test_x(monkeypatch): monkeypatch.setattr(solution, 'f', 1)\n"
     found = await confined.pytest("def f(): pass", test)
     assert found.why == "test_x: a test can't patch the solution's f"
+
+
+HIDING = """
+class Box:
+    def __enter__(self): return self
+    def __exit__(self, *error): return True
+    def pop(self): return 4
+class Stop(StopIteration): pass
+def ends(*args): raise Stop
+def each(call):
+    try: call(4)
+    except Exception: pass
+"""
+HIDDEN = """
+from solution import Box, each, ends
+def test_with():
+    with Box() as box:
+        assert box.pop() == 3
+def test_loop():
+    for found, wanted in zip(map(ends, [1, 2]), [1, 4]):
+        assert found == wanted
+def test_all(): assert all(map(ends, [2, 3]))
+def test_callback():
+    def check(found): assert found == 3
+    each(check)
+"""
+
+
+async def test_a_solution_hides_no_failure_of_the_test(confined: ForkServers) -> None:
+    found = await confined.pytest(HIDING, HIDDEN)
+    assert found.value == (0, 4)
+
+
+async def test_what_honest_tests_do(confined: ForkServers) -> None:
+    code = "class Boom(Exception): pass\nclass Bag:\n    def __init__(self, *s): self.s = {*s}\n"
+    code += "    def __eq__(self, other): return self.s == other\n    __hash__ = None\n"
+    code += "def tried(kinds, call):\n    try: call()\n    except kinds: return 'caught'\n"
+    code += "def boom(): raise Boom\n"
+    test = "import os, pytest\nfrom solution import Bag, Boom, boom, tried\n"
+    test += "HERE = os.path.dirname(__file__)\n"
+    test += "def test_set(): assert Bag(1, 2) == {1, 2}\n"
+    test += "def test_kinds(): assert tried((Boom, KeyError), boom) == 'caught'\n"
+    found = await confined.pytest(code, test)
+    assert found.value == (2, 2), found.trace
 
 
 async def test_a_test_file_runs_unconfined_too() -> None:

@@ -165,6 +165,7 @@ def _file(text: str, session: Any) -> Any:
             rewrite_asserts(tree, text.encode(), _FILE, self.config)
             name = _FILE.partition(".")[0]
             module = sys.modules[name] = ModuleType(name)
+            module.__file__ = f"/{_FILE}"
             exec(compile(tree, _FILE, "exec", dont_inherit=True), vars(module))  # noqa: S102
             return module
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from threading import RLock
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -35,6 +36,9 @@ _BROKEN = (ValueError, TypeError, KeyError, IndexError, AttributeError, Recursio
 _ENDS = (StopIteration, StopAsyncIteration)
 
 
+_PLAIN = SCALARS | {list, tuple, set, frozenset, dict}
+
+
 class NoAnswer(BaseException):
     """The solution gave no answer: it took too long, ended, or returned what no test can have. A
     test that expects an error does not take this for one."""
@@ -53,6 +57,11 @@ class Channel:
         self._bases: dict[str, list[str]] = {}
         self._wanted: set[str] = set()
         """The classes that the test took from the solution."""
+        self._handed: set[str] = set()
+        """Those that the solution gave as a value: what they make is not the test's own."""
+        self._failed: AssertionError | None = None
+        """Of a function of the test's, which the solution called."""
+        self._lock = RLock()
 
     def load(self) -> None:
         """Loads the solution. Raises ImportError if that fails."""
@@ -72,6 +81,10 @@ class Channel:
 
     def packed(self, operation: str, *args: Any, **named: Any) -> Packed:
         """The same, as the solution's process says it."""
+        with self._lock:
+            return self._asked(operation, args, named)
+
+    def _asked(self, operation: str, args: Any, named: Any) -> Packed:
         message = dumps((operation, pack(args, self._keep), pack(named, self._keep)))
         try:
             verdict, content = self._reply(message)
@@ -83,8 +96,9 @@ class Channel:
             kind, *_ = content
         except _BROKEN:
             raise NoAnswer(_GONE) from None
-        if error is not None:
-            raise error
+        failed, self._failed = self._failed, None
+        if failed or error:
+            raise failed or error  # type: ignore[misc]
         return (kind, *_)
 
     def found(self, packed: Packed) -> Any:
@@ -94,9 +108,10 @@ class Channel:
         except _BROKEN:
             raise NoAnswer(_GONE) from None
 
-    def made(self, packed: Packed) -> Any:
-        """The same for what the test itself makes of a class."""
-        if packed[0] != "object":
+    def make(self, kind: Any, args: Any, named: Any) -> Any:
+        """What the test itself makes of a class."""
+        packed = self.packed("call", kind, *args, **named)
+        if packed[0] != "object" or kind.__name__ in self._handed:
             return self.found(packed)
         return self._object(packed, made=True)
 
@@ -115,6 +130,8 @@ class Channel:
         try:
             return dumps(("returned", pack(function(*args, **named), self._keep)))
         except Exception as error:
+            if isinstance(error, AssertionError):
+                self._failed = error  # which the solution may pass over
             return dumps((RAISED, type(error).__name__, (str(error),)))
 
     def _error(self, content: Any, operation: str) -> BaseException:
@@ -124,7 +141,9 @@ class Channel:
             kind = self._classes.get(name) or getattr(builtins, name, None)
             if not isinstance(kind, type) or not issubclass(kind, (Exception, SystemExit)):
                 continue
-            if kind in _ENDS and operation != "next":  # in a test's `zip` it is no error
+            if issubclass(kind, (KeyboardInterrupt, GeneratorExit)):  # they end more than a test
+                continue
+            if issubclass(kind, _ENDS) and operation != "next":  # in a test's `zip` it is no error
                 continue
             error = kind(*args)
             vars(error).update(state)
@@ -138,7 +157,8 @@ class Channel:
             return (SOLUTION, 0)
         if isinstance(value, (Remote, Function, Items)):
             return ("kept", number_of(value))
-        if kind is Kind or (kind is type and getattr(builtins, value.__name__, None) is value):
+        theirs = kind is type and value.__module__ == SOLUTION  # an exception
+        if kind is Kind or theirs or (kind is type and _built_in(value)):
             return ("class", value.__name__)
         if isinstance(value, (range, type({}.keys()), type({}.values()), type({}.items()))):
             return pack([*value], self._keep)
@@ -159,6 +179,7 @@ class Channel:
         if kind == "function":
             return Function(number, str(what))
         if kind == "class" and what in self._wanted:
+            self._handed.add(what)
             return self.kind(what)
         if kind == "class" and isinstance(found := getattr(builtins, what, None), type):
             return found
@@ -203,13 +224,17 @@ class Channel:
         return found
 
 
+def _built_in(kind: type) -> bool:
+    return getattr(builtins, kind.__name__, None) is kind
+
+
 class Kind(type):
     """A class of the solution's."""
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
         if cls.__module__ != SOLUTION:
             raise NoAnswer(f"a test can't derive {cls.__name__} from a class of the solution's")
-        return Remote.channel.made(Remote.channel.packed("call", cls, *args, **named))
+        return Remote.channel.make(cls, args, named)
 
     def __getattr__(cls, name: str) -> Any:
         return Remote.channel.do("getattr", cls, name)
@@ -256,7 +281,9 @@ class Remote:
         return self.channel.do("call", self, *args, **named)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
-        return self.channel.do("exit", self, kind, None, None)
+        hides = self.channel.do("exit", self, kind, None, None)
+        # Neither a test's own failure nor that of the channel may be hidden.
+        return hides and issubclass(kind or Exception, Exception) and kind is not AssertionError
 
 
 _AT = vars(Remote)["_at"]
@@ -279,7 +306,7 @@ def _made(value: Remote) -> bool:
 
 
 def _comparable(mine: Remote, other: object) -> bool:
-    return isinstance(other, Remote) or (_made(mine) and type(other) in SCALARS | {list, tuple})
+    return isinstance(other, Remote) or (_made(mine) and type(other) in _PLAIN)
 
 
 def _compared(operation: str, mine: Remote, other: object) -> Any:
