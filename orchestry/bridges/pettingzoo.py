@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from orchestry.bridges.rewards import share_of
+from orchestry.bridges.rewards import Earning
 from orchestry.core.errors import TaskError, reason
 from orchestry.core.types import Problem, Score, Split, Tools
-from orchestry.task.base import BaseTask
 
 GAMES, STATES = 64, 4096
 """Most games, and most states, that are kept."""
@@ -53,18 +52,13 @@ class _Game:
     returns: dict[str, float] = field(default_factory=dict)
 
 
-class PettingZooTask(BaseTask[Played]):
+class PettingZooTask(Earning):
     """Write `name`, `agents` with the roles that the game has, `make`, `render` and `parse`.
 
     A problem is a seed of the game; equal seeds and actions must give equal games, which is checked
     once per problem.
     """
 
-    low: ClassVar[float] = 0.0
-    high: ClassVar[float] = 1.0
-    """The least and greatest return; the reward is where it lies between."""
-    earner: ClassVar[str] = ""
-    """The role whose return counts, for games against each other; '': the mean of all."""
     max_stages: ClassVar[int] = 200
     """Then the game is cut off."""
     seeds: ClassVar[Mapping[Split, Sequence[int]]] = {
@@ -118,13 +112,12 @@ class PettingZooTask(BaseTask[Played]):
     async def evaluate(self, state: Played, tools: Tools) -> Score:
         view = self._view(state)
         self._check(state, view)
-        found = [view.returns[spec.role] for spec in self.agents]
-        earned = view.returns[self.earner] if self.earner else sum(found) / len(found)
-        share = share_of(self.name, earned, self.low, self.high)
-        parts: Any = {next(iter(self.part_weights)): 0.0 if view.illegal else share}
-        tags = [ILLEGAL] if view.illegal else []
-        score = self.score(**parts, tags=tags)
-        return score.model_copy(update={"returns": tuple(found), "feedback": view.illegal})
+        return self.earned(
+            view.returns,
+            view.returns,
+            tags=[ILLEGAL] if view.illegal else [],
+            feedback=view.illegal,
+        )
 
     def _check(self, state: Played, view: _View) -> None:
         """Plays the problem's first whole play again. Raises TaskError if it comes out

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
 
-from orchestry.bridges.rewards import share_of
+from orchestry.bridges.rewards import Earning
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, TaskError, reason, unknown
 from orchestry.core.types import Problem, Score, Split
@@ -33,7 +33,7 @@ LOCAL = {"type": "subprocess"}
 """verifiers' runtime on this machine, without a sandbox."""
 
 
-class VerifiersTask(AgentTask):
+class VerifiersTask(Earning, AgentTask):
     """Write `name`, `agents` with the roles that the environment has, and `environment`.
 
     A problem is one of the environment's tasks, a rollout one of its episodes, the reward what its
@@ -43,12 +43,6 @@ class VerifiersTask(AgentTask):
     environment: ClassVar[str | Mapping[str, Any]]
     """The id of an installed taskset; or what verifiers' config files have in `[env]`: `taskset`
     with `id` and settings, `id` of an environment over it, settings of agents by role."""
-    low: ClassVar[float] = 0.0
-    high: ClassVar[float] = 1.0
-    """The least and greatest reward of a trace; ours is where it lies between."""
-    earner: ClassVar[str] = ""
-    """The role whose reward counts, for games against each other; '': the mean of all roles that
-    verifiers would train."""
     limit: ClassVar[int | None] = None
     """At most so many of its tasks; needed where they have no end."""
 
@@ -106,18 +100,9 @@ class VerifiersTask(AgentTask):
     def _scored(self, episode: Any) -> Score:
         earned = {role: fmean(t.reward for t in ts) for role, ts in episode.by_agent.items()}
         counted = {trace.agent.name for trace in episode.traces if trace.agent.trainable}
-        counted = {self.earner} if self.earner else counted or {*earned}
-        if not counted or not counted <= {*earned}:
-            raise TaskError(
-                f"task {self.name}: an episode had no trace of {self.earner or 'any agent'}, whose "
-                f"reward counts, only of {', '.join(earned) or 'nobody'}: name another earner"
-            )
-        reward = fmean(earned[role] for role in sorted(counted))
-        share = share_of(self.name, reward, self.low, self.high)
-        parts: Any = {next(iter(self.part_weights)): share}
-        returns = tuple(earned.get(spec.role, self.low) for spec in self.agents)
-        score = self.score(**parts, feedback="\n".join(map(_told, episode.traces)))
-        return score.model_copy(update={"returns": returns})
+        return self.earned(
+            earned, counted or earned, feedback="\n".join(map(_told, episode.traces))
+        )
 
     def _read(self) -> dict[str, Any]:
         """Its tasks by their ids. Raises TaskError if the environment has other agents."""

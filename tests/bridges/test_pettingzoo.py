@@ -200,3 +200,11 @@ def test_a_return_outside_its_bounds_is_an_error() -> None:
 
     with pytest.raises(TaskError, match=r"a reward of -?1 is not between low=0 and high=0\.5"):
         score(Narrow(), played(Narrow(), iter("0314256")))
+
+
+def test_an_earner_that_the_game_lacks_is_an_error() -> None:
+    class Nobody(TicTacToe):
+        earner = "player_3"
+
+    with pytest.raises(TaskError, match="of player_3, and only player_1, player_2 had one"):
+        score(Nobody(), played(Nobody(), iter("0314256")))
