@@ -237,7 +237,9 @@ def test_grades_are_read_in_any_form_and_refused_with_what_there_is() -> None:
 
 
 def test_a_bank_is_named_or_a_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"found 'nope', which is no file or folder: name own, generated"):
+    with pytest.raises(
+        ConfigError, match=r"found 'nope', which is no file or folder: name own, generated"
+    ):
         load_task("code_review", options={"bank": "nope"})
     own = tmp_path / "mine.jsonl"
     lines = [one.model_dump_json() for one in generated.problems("train", 4)]

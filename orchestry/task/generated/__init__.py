@@ -138,7 +138,8 @@ class Bank(Frozen):
         if bank in named or Path(bank).expanduser().exists():
             return bank
         raise ValueError(
-            f"found '{bank}', which is no file or folder: name {', '.join(named)}, or a file of problems"
+            f"found '{bank}', which is no file or folder: name {', '.join(named)}, or a file of "
+            "problems"
         )
 
     @model_validator(mode="after")
