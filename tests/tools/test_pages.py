@@ -155,21 +155,31 @@ def test_links_lead_somewhere_in_the_repository_too(page: Path) -> None:
     assert not missing
 
 
+def examples_of(page: str) -> dict[str, str]:
+    """The marked blocks of a page, by their names."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return dict(re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL))
+
+
+def typed(line: str, capsys: pytest.CaptureFixture[str], *more: str) -> None:
+    """Runs a command as a user types it; it must succeed."""
+    with pytest.raises(SystemExit) as exited:
+        main([*shlex.split(line)[1:], *more])
+    assert exited.value.code == 0, capsys.readouterr()
+
+
 @pytest.mark.slow
 def test_the_example_of_a_task_is_checked_and_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (ROOT / "docs" / "write-a-task.md").read_text(encoding="utf-8")
-    examples = dict(re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL))
+    examples = examples_of("write-a-task.md")
     for name in ("task.py", "problems.jsonl"):
         path = tmp_path / "tasks" / "regex" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(examples[f"tasks/regex/{name}"], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     for line in examples["commands"].splitlines():
-        with pytest.raises(SystemExit) as exited:
-            main(shlex.split(line)[1:])
-        assert exited.value.code == 0, capsys.readouterr()
+        typed(line, capsys)
     assert "Task regex keeps every rule." in capsys.readouterr().out
     [run] = (tmp_path / "runs").iterdir()
     assert json.loads((run / "summary.json").read_text())["episodes"] == 2
@@ -179,8 +189,7 @@ def test_the_example_of_a_task_is_checked_and_played(
 def test_the_example_of_pytest_files_is_checked_and_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (ROOT / "docs" / "write-a-task.md").read_text(encoding="utf-8")
-    examples = dict(re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL))
+    examples = examples_of("write-a-task.md")
     for split in ("train", "dev", "test"):
         for name in ("prompt.md", "test_solution.py", "solution.py"):
             path = tmp_path / "problems" / split / f"stack_{split}" / name
@@ -188,9 +197,7 @@ def test_the_example_of_pytest_files_is_checked_and_played(
             path.write_text(examples[name], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     for line in examples["pytest-commands"].splitlines():
-        with pytest.raises(SystemExit) as exited:
-            main(shlex.split(line)[1:])
-        assert exited.value.code == 0, capsys.readouterr()
+        typed(line, capsys)
 
 
 @pytest.mark.slow
@@ -199,8 +206,7 @@ def test_the_example_of_a_game_is_checked_and_played(
 ) -> None:
     pytest.importorskip("pettingzoo")
     pytest.importorskip("pygame")
-    text = (ROOT / "docs" / "bridges.md").read_text(encoding="utf-8")
-    examples = dict(re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL))
+    examples = examples_of("bridges.md")
     path = tmp_path / "tasks" / "xo" / "task.py"
     path.parent.mkdir(parents=True)
     path.write_text(examples["tasks/xo/task.py"], encoding="utf-8")
@@ -209,10 +215,7 @@ def test_the_example_of_a_game_is_checked_and_played(
     monkeypatch.chdir(tmp_path)
     fake = ["--provider", "fake", "--set", f"provider.fake.script={script}"]
     for line in examples["commands"].splitlines():
-        words = shlex.split(line)[1:]
-        with pytest.raises(SystemExit) as exited:
-            main([*words, *(fake if words[0] == "run" else [])])
-        assert exited.value.code == 0, capsys.readouterr()
+        typed(line, capsys, *(fake if line.split()[1] == "run" else []))
     [folder] = (tmp_path / "runs").iterdir()
     moves = [turn for one in load_run(folder).episodes for n in one.nodes for turn in n.turns]
     assert moves[0].messages[-1].content.startswith("The board, you are X: . . .")
@@ -224,16 +227,13 @@ def test_the_example_of_a_program_is_attached_and_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("aiohttp")
-    text = (ROOT / "docs" / "your-agents.md").read_text(encoding="utf-8")
-    examples = dict(re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL))
+    examples = examples_of("your-agents.md")
     for name in ("app.py", "problems.jsonl"):
         (tmp_path / name).write_text(examples[name], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     for line in examples["commands"].splitlines():
-        words = [sys.executable if word == "python" else word for word in shlex.split(line)[1:]]
-        with pytest.raises(SystemExit) as exited:
-            main([*words, *(["--provider", "fake"] if words[0] == "run" else [])])
-        assert exited.value.code == 0, capsys.readouterr()
+        own = re.sub(r"\bpython\b", shlex.quote(sys.executable), line)
+        typed(own, capsys, *(["--provider", "fake"] if line.split()[1] == "run" else []))
     [folder] = (tmp_path / "runs").iterdir()
     run = load_run(folder)
     agents = Counter(t.agent for one in run.episodes for n in one.nodes for t in n.turns)
