@@ -1,7 +1,7 @@
 """Programs and environments that others wrote, and how a team learns in them.
 
     python -m benchmarks.peers.others_learn --sdk DIR --autogen DIR [--episodes N] [--folder DIR]
-        [--only NAME] [--write]
+        [--only NAME ...] [--write]
 
 DIR: checkouts of openai/openai-agents-python and of microsoft/autogen, of which nothing is copied
 here. Their examples run as they stand, started by a file of benchmarks/peers/others that names the
@@ -151,28 +151,30 @@ def main() -> None:
     parser.add_argument("--autogen", type=Path, help="checkout of microsoft/autogen")
     parser.add_argument("--episodes", type=int, default=48)
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-others"))
-    parser.add_argument("--only", choices=OTHERS, help="play that one")
+    parser.add_argument("--only", nargs="+", choices=OTHERS, default=[*OTHERS], help="play those")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
-    names = [args.only] if args.only else [*OTHERS]
     checkouts = {"sdk": args.sdk, "autogen": args.autogen}
     folder = args.folder.absolute()
-    found = {name: play(folder, name, args.episodes, checkouts) for name in names}
+    found = {name: play(folder, name, args.episodes, checkouts) for name in args.only}
     body = f"{_told(args.episodes)}\n\n{columns([*rows(found)], figures=False)}"
     print(body)
     if args.write:
-        command = f"python -m benchmarks.peers.others_learn --episodes {args.episodes} --write"
-        page.write("others", command, body)
+        names = " ".join(args.only)
+        command = (
+            f"python -m benchmarks.peers.others_learn --only {names} --episodes {args.episodes}"
+        )
+        page.write("others", f"{command} --write", body)
 
 
 def _told(episodes: int) -> str:
     versions = ", ".join((PEERS / "requirements-others.txt").read_text().split())
     return (
-        "Of the first two, the code is the frameworks' own example, run as it stands (versions: "
+        "Of the frameworks, the code is their own example, run as it stands (versions: "
         f"{versions}); what we wrote names each agent's model, hands over a problem and says the "
         "reward: how alike a translation is to a reference; whether a poem names its subject, is "
         "short and was approved of. In the games one agent learns against one that does not; the "
-        "rewards are the environments' own. "
+        "rewards are the environments' own. An interval over one test problem says nothing. "
         f"{episodes} episodes of {LEARN['group_size']} rollouts, the embedded model (135M), "
         "bfloat16, one seed, one thread."
     )
