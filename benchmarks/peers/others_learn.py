@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks import page
@@ -168,10 +169,11 @@ def main() -> None:
 
 
 def _told(episodes: int) -> str:
-    versions = ", ".join((PEERS / "requirements-others.txt").read_text().split())
+    pinned = (PEERS / "requirements-others.txt").read_text().split()
+    ours = [f"{name}=={version(name)}" for name in ("pettingzoo", "verifiers")]
     return (
         "Of the frameworks, the code is their own example, run as it stands (versions: "
-        f"{versions}); what we wrote names each agent's model, hands over a problem and says the "
+        f"{', '.join([*pinned, *ours])}); what we wrote names each agent's model, hands over a problem and says the "
         "reward: how alike a translation is to a reference; whether a poem names its subject, is "
         "short and was approved of. In the games one agent learns against one that does not; the "
         "rewards are the environments' own. An interval over one test problem says nothing. "
