@@ -52,7 +52,7 @@ class _Game:
     returns: dict[str, float] = field(default_factory=dict)
 
 
-class PettingZooTask(Earning):
+class PettingZooTask(Earning[Played]):
     """Write `name`, `agents` with the roles that the game has, `make`, `render` and `parse`.
 
     A problem is a seed of the game; equal seeds and actions must give equal games, which is checked

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from orchestry.core.errors import TaskError
-from orchestry.core.types import Score
+from orchestry.core.types import Score, StateT
 from orchestry.task.base import BaseTask
 
 
-class Earning(BaseTask[Any]):
+class Earning(BaseTask[StateT]):
     """A task whose reward is one agent's return, or the mean of several, between two bounds."""
 
     low: ClassVar[float] = 0.0

@@ -22,7 +22,7 @@ from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, TaskError, reason, unknown
 from orchestry.core.types import Problem, Score, Split
 from orchestry.task.datasets import split_of
-from orchestry.task.programs.agent_task import AgentTask, Team
+from orchestry.task.programs.agent_task import AgentTask, Conversation, Team
 from orchestry.task.registry import load_task
 
 CHAT = "orchestry_chat"
@@ -33,7 +33,7 @@ LOCAL = {"type": "subprocess"}
 """verifiers' runtime on this machine, without a sandbox."""
 
 
-class VerifiersTask(Earning, AgentTask):
+class VerifiersTask(Earning[Conversation], AgentTask):
     """Write `name`, `agents` with the roles that the environment has, and `environment`.
 
     A problem is one of the environment's tasks, a rollout one of its episodes, the reward what its
