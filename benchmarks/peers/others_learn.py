@@ -174,9 +174,10 @@ def _told(episodes: int) -> str:
     return (
         "Of the frameworks, the code is their own example, run as it stands (versions: "
         f"{', '.join([*pinned, *ours])}); what we wrote names each agent's model, hands over a "
-        "problem and says the reward: how alike a translation is to a reference; whether a poem names its subject, is "
-        "short and was approved of. In the games one agent learns against one that does not; the "
-        "rewards are the environments' own. An interval over one test problem says nothing. "
+        "problem and says the reward: how alike a translation is to a reference; whether a poem "
+        "names its subject, is short and was approved of. In the games one agent learns against "
+        "one that does not; the rewards are the environments' own. An interval over one test "
+        "problem says nothing. "
         f"{episodes} episodes of {LEARN['group_size']} rollouts, the embedded model (135M), "
         "bfloat16, one seed, one thread."
     )
