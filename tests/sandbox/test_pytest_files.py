@@ -337,7 +337,7 @@ HOSTILE = {
     "recurses": STACK + "def add(a, b): return add(b, a)\n",
     "takes all memory": STACK + "def add(a, b): return ' ' * (1 << 40)\n",
     "says too much": STACK + "def add(a, b): return 'x' * 10_000_000\n",
-    "an endless list": STACK + "def add(a, b):\n    while True: yield 3\n",
+    "an endless list": STACK + "def add(a, b):\n    while True: yield None\n",
     "nothing": "",
     "no Python": "def add(a, b) return 3",
 }
