@@ -31,6 +31,7 @@ SECTIONS = {
     "learning": "What learning behaviours is worth",
     "learning_code": "What learning behaviours is worth on code",
     "prompt_changes": "What changes of a small model's prompts are worth",
+    "prompt_changes_learned": "The same changes where the weights have learned",
     "house_style": "A house's conventions, learned by a scripted model",
     "sandbox": "Untrusted code: runs per second, latency, timeouts",
     "hacks": "Reward hacks against code collaboration",

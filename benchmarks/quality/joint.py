@@ -54,7 +54,8 @@ from orchestry.store.recipes import Stage, stages_of
 from orchestry.store.run import Run, load_run
 from orchestry.task.registry import load_task
 
-TASKS = ("tldr", "arxiv")
+TASKS = {"tldr": 96, "arxiv": 48}
+"""By task, the budget in episodes of a recipe without trials."""
 SAMPLES = 8
 """Trajectories per test problem of a team that learned."""
 ADAPTERS: Mapping[str, Any] = {
@@ -248,7 +249,7 @@ def main() -> None:
     )
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=[*TASKS])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--episodes", type=int, default=96, help="budget: a multiple of 12")
+    parser.add_argument("--episodes", type=int, help="budget: a multiple of 12; else the task's")
     parser.add_argument("--rounds", type=int, default=3, help="of expert iteration")
     parser.add_argument("--train", type=int, default=16, help="train problems")
     parser.add_argument("--test", type=int, default=20, help="test problems")
@@ -257,24 +258,28 @@ def main() -> None:
     parser.add_argument("--only", nargs=3, metavar=("TASK", "RECIPE", "SEED"), help="play that one")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
-    sizes = {name: getattr(args, name) for name in ("episodes", "rounds", "train", "test")}
-    bench = Bench(args.folder.absolute(), args.model, **sizes)
+    sizes = {name: getattr(args, name) for name in ("rounds", "train", "test")}
+    benches = {
+        task: Bench(args.folder.absolute(), args.model, args.episodes or TASKS[task], **sizes)
+        for task in TASKS
+    }
     try:
-        for recipe in (*RECIPES, EXPERT):
-            shares(recipe, bench.episodes, bench.rounds)
+        for task, bench in benches.items():
+            for recipe in recipes_of(task)[1:]:
+                shares(recipe, bench.episodes, bench.rounds)
     except ValueError as error:
         parser.error(str(error))
-    kept.restore("joint", bench.folder)
+    kept.restore("joint", args.folder.absolute())
     if args.only:
         task, recipe, seed = args.only
         if task not in TASKS or recipe not in recipes_of(task):
             known = f"{', '.join(TASKS)}; of {task}: {', '.join(recipes_of(task))}"
             parser.error(f"--only {task} {recipe}: known tasks are {known}")
-        bench.play(task, recipe, int(seed))
+        benches[task].play(task, recipe, int(seed))
         return
     found = {
         task: {
-            recipe: [bench.play(task, recipe, seed) for seed in range(args.seeds)]
+            recipe: [benches[task].play(task, recipe, seed) for seed in range(args.seeds)]
             for recipe in recipes_of(task)
         }
         for task in args.tasks
@@ -282,11 +287,13 @@ def main() -> None:
     body = report(found)
     print(body)
     if args.write:
+        if args.episodes:
+            sizes["episodes"] = args.episodes
         given = " ".join(f"--{name} {value}" for name, value in sizes.items())
         tasks = " ".join(args.tasks)
         command = f"python -m benchmarks.quality.joint --tasks {tasks} --seeds {args.seeds} {given}"
-        body = f"{body}\n\n{kept.revisions(bench.folder, *(f'{task}-*' for task in args.tasks))}"
-        page.write("joint", f"{command} --write", body)
+        places = kept.revisions(args.folder.absolute(), *(f"{task}-*" for task in args.tasks))
+        page.write("joint", f"{command} --write", f"{body}\n\n{places}")
 
 
 if __name__ == "__main__":

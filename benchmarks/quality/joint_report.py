@@ -91,10 +91,13 @@ def _setting(played: Mapping[str, Seeds]) -> str:
     recipes = next(iter(played.values()))
     seeds, first = len(recipes[CONTROL]), recipes["w"][0]
     config = first.tests[-1].config
+    budgets = " and ".join(
+        f"{GROUP * one['w'][0].episodes} on {task}" for task, one in played.items()
+    )
     return (
         f"Seeds: {seeds}. Model {config['provider']['model']}, answers of at most "
         f"{config['sampling']['max_tokens']} tokens. p: behaviours in the prompts; w: weights by "
-        f"MAGRPO. The budget of a recipe is {first.episodes * GROUP} trajectories, trials of "
+        f"MAGRPO. The budget of a recipe is {budgets}, in trajectories, trials of "
         "behaviours included; its stages share it evenly, and a stage p spends half of its share "
         "on trials (at most: the rest of a pair may be left). Calls are counted in the stages' "
         f"journals. A final team draws {config['learn']['group_size']} trajectories per test "

@@ -3,9 +3,11 @@
 The team of tldr plays all dev problems with one change after another: an example, in the system
 prompt or as a turn of the chat; a phrase less; prompts written by hand. Each is compared with the
 task's own prompts on the same problems and seeds. Whatever a learner proposes is of these kinds, so
-where nothing here gains, there is little to be learned from prompts.
+where nothing here gains, there is little to be learned from prompts. With `--team RUN` a team plays
+whose weights were learned in that run of backend local, such as the stage of a recipe w
+(`python -m benchmarks.quality.joint --only tldr w 0`).
 
-    python -m benchmarks.quality.prompt_changes [--seeds N] [--folder DIR] [--write]
+    python -m benchmarks.quality.prompt_changes [--team RUN] [--seeds N] [--folder DIR] [--write]
 
 Runs lie in --folder, so that a cut-off benchmark goes on where it was.
 """
@@ -147,7 +149,7 @@ def _less(own: Mapping[str, str], role: str, phrase: str) -> Agents:
     return {role: {"system_prompt": own[role].replace(phrase, "")}}
 
 
-def play(folder: Path, agents: Agents, seed: int) -> Run:
+def play(folder: Path, agents: Agents, seed: int, provider: str = "embedded") -> Run:
     """The team with these agents on all dev problems, one sample each."""
     config = validate(
         {
@@ -155,7 +157,7 @@ def play(folder: Path, agents: Agents, seed: int) -> Run:
             "split": "dev",
             "seed": seed,
             "episodes": len(load_task(TASK).problems("dev")),
-            "provider": {"name": "embedded"},
+            "provider": {"name": provider},
             "sampling": {"max_tokens": TOKENS[TASK]},
             "search": {"strategy": "chains", "k_samples": 1},
             "judge": {"enabled": False},
@@ -180,11 +182,13 @@ def row(change: Change, reward: float, gain: Interval) -> dict[str, str]:
     }
 
 
-def report(folder: Path, seeds: int) -> str:
+def report(folder: Path, seeds: int, provider: str = "embedded") -> str:
     """Plays what is missing, and tells what each change is worth."""
     tried = [Change("none", "the task's own prompts", {}), *changes(load_task(TASK))]
     runs = {
-        str(place): [play(folder / f"{place}-{seed}", change.agents, seed) for seed in range(seeds)]
+        str(place): [
+            play(folder / f"{place}-{seed}", change.agents, seed, provider) for seed in range(seeds)
+        ]
         for place, change in enumerate(tried)
     }
     episodes = len(runs["0"][0].episodes)
@@ -199,10 +203,10 @@ def report(folder: Path, seeds: int) -> str:
     worse = sum(gain.high < 0.0 for gain in gains)
     return "\n\n".join(
         [
-            f"{runs['0'][0].config['provider']['name'].capitalize()} model, {TASK}, {episodes} "
-            f"problems of dev, {seeds} seeds, one sample of each. Gains are in points over the "
-            "task's own prompts on the same problems and seeds, with 95 % bootstrap intervals over "
-            "both. Examples are gold answers of train.",
+            f"Embedded model{' with learned weights' * (provider != 'embedded')}, {TASK}, "
+            f"{episodes} problems of dev, {seeds} seeds, one sample of each. Gains are in points "
+            "over the task's own prompts on the same problems and seeds, with 95 % bootstrap "
+            "intervals over both. Examples are gold answers of train.",
             columns(rows, figures=False),
             f"Of {len(tried) - 1} changes, {better} are better than the task's own prompts and "
             f"{worse} are worse, by intervals that exclude 0.",
@@ -216,14 +220,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--team", type=Path, metavar="RUN", help="a team with learned weights")
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmark-prompt-changes"))
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
-    body = report(args.folder, args.seeds)
+    if args.team:
+        body = report(args.folder / args.team.name, args.seeds, f"local:{args.team.absolute()}")
+        section, team = "prompt_changes_learned", f"--team {args.team} "
+    else:
+        body, section, team = report(args.folder, args.seeds), "prompt_changes", ""
     print(body)
     if args.write:
-        command = f"python -m benchmarks.quality.prompt_changes --seeds {args.seeds} --write"
-        page.write("prompt_changes", command, body)
+        command = f"python -m benchmarks.quality.prompt_changes {team}--seeds {args.seeds} --write"
+        page.write(section, command, body)
 
 
 if __name__ == "__main__":
