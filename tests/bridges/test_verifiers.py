@@ -28,6 +28,8 @@ from orchestry.sandbox import open_sandbox
 from orchestry.store.run import Run
 from orchestry.task.guard import Play
 from orchestry.task.registry import load_task
+from tests.backends.letters import EVERY, GROUP, adapters, learned, settings
+from tests.backends.local.tiny import tiny_folder
 from tests.models.conftest import OPENAI_ANSWER
 from tests.models.loopback import Server, reply, serving
 
@@ -130,6 +132,21 @@ async def test_tools_of_an_environment_are_called(tmp_path: Path) -> None:
     assert [leaf.score.total for leaf in leaves(run)] == [1.0]
     assert len(server.bodies) == 2
     assert server.bodies[0]["tools"][0]["function"]["description"] == "Spells a word backwards."
+
+
+@pytest.mark.slow
+def test_weights_learn_what_an_environment_rewards(tmp_path: Path, one_thread: None) -> None:
+    """Its rewards are what backend local's updates are made of."""
+    model = str(tiny_folder(tmp_path / "tiny"))
+    (tmp_path / "played").mkdir()
+    source = TASK.format(roles=["agent"], environment="'backwards'", more="")
+    (tmp_path / "played" / "task.py").write_text(source)
+    sets = [one for one in settings(model, tmp_path, "episodes=8") if not one.startswith("task=")]
+    run = orchestry.train(resolve([], [*sets, "task=played"]), tmp_path / "run")
+    assert len(leaves(run)) == 2 * EVERY * GROUP
+    assert len({leaf.score.total for leaf in leaves(run)}) > 1
+    assert [event.state["samples"] > 0 for event in learned(run)] == [True, True]
+    assert len(set(adapters(run.folder).values())) == 2
 
 
 async def test_agents_against_each_other(tmp_path: Path) -> None:
