@@ -84,7 +84,7 @@ def _attach(
     folder.mkdir(parents=True)
     (folder / "task.py").write_text(TASK.substitute(values), encoding="utf-8")
     shutil.copyfile(problems, folder / "problems.jsonl")
-    tell_next(folder, f"run --task {name} --episodes 4")
+    tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 4")
 
 
 def _absolute(word: str) -> str:

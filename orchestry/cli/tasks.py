@@ -77,11 +77,14 @@ def _check(
 
     Odd answers are very long, deeply nested, cut off, full of strange bytes, or another agent's.
     In a run, an answer that makes the task raise ends its trajectory (score 0, tag task_error), not
-    the run. --set checks it as a run with these settings plays it, such as options.NAME=VALUE.
+    the run. --set checks it as a run with these settings plays it, such as options.NAME=VALUE. A
+    program of your own (`orchestry attach`) is started once, and gets made-up answers.
     """
     from orchestry.cli.console import say
     from orchestry.core.config import resolve
     from orchestry.engine.games import seat_policy
+    from orchestry.engine.trial import program_tried
+    from orchestry.task.programs.agent_task import AgentTask
     from orchestry.task.setup import playable
 
     errors = console(stderr=True)
@@ -89,6 +92,9 @@ def _check(
     config = resolve((), sets or [], {"task": name, "task_path": task_path or ()})
     task = playable(config, lambda text: say(errors, f"warning: {text}"), seat_policy)
     findings = asyncio.run(_findings(task, allow_unsafe_code))
+    if isinstance(task, AgentTask):
+        config = config.model_copy(update={"allow_unsafe_code": allow_unsafe_code})
+        findings.append(program_tried(config, [spec.role for spec in task.agents]))
     ok = all(finding.ok for finding in findings)
     if as_json:
         rules = [

@@ -454,6 +454,25 @@ def attached(folder: Path, end: str, **more: str) -> RunConfig:
 
 
 @pytest.mark.parametrize(
+    ("end", "ok", "said"),
+    [
+        ("print(json.dumps(reward))", True, "to its end; calls, with made-up answers: writer 1, c"),
+        ("raise SystemExit(3)", False, "ended with 3 on problem p0"),
+    ],
+)
+def test_a_check_starts_the_program(
+    end: str, ok: bool, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attached(tmp_path, end)
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["tasks", "check", "app", "--task-path", str(tmp_path / "tasks"), "--json"])
+    last = json.loads(capsys.readouterr().out)["findings"][-1]
+    assert (last["rule"], last["ok"]) == ("program", ok)
+    assert said in last["detail"]
+
+
+@pytest.mark.parametrize(
     "end",
     [
         "print('a line'); print(json.dumps(reward))",
