@@ -17,8 +17,10 @@ RULE = "program"
 
 
 def program_tried(config: RunConfig, roles: Sequence[str]) -> Finding:
-    """Starts the program of an AgentTask of these roles once, as a run does. Costs nothing; what the program does
-    outside is done. Raises what a run raises if it can't begin."""
+    """Starts the program of an AgentTask of these roles once, as a run does, at no cost.
+
+    What the program does outside is done. Raises what a run raises if it can't begin.
+    """
     plain = {
         "task": config.task,
         "task_path": config.task_path,
