@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from string import Template
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestry.cli.groups import App
 from orchestry.cli.options import Hiding, NewTaskIn, option
 from orchestry.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from orchestry.core.types import Problem
 
 TASK = Template('''"""A program of yours, started once per rollout."""
 
@@ -46,7 +51,8 @@ def _attach(
         Path,
         option(
             "The program",
-            "A line of JSON per problem: id, prompt, split, data.",
+            "A line of JSON per problem: id, prompt, split, data. If no line has a split, a fifth "
+            "is dev and a fifth is test.",
             "--problems",
             metavar="FILE",
         ),
@@ -67,9 +73,11 @@ def _attach(
     as in {"reward": 0.5}. Nothing is started yet.
     """
     from orchestry.cli.tasks import class_name, new_folder, tell_next
+    from orchestry.core.types import SPLITS
     from orchestry.task.base import read_problems
 
-    if not read_problems(problems, "train"):
+    given = [one for split in SPLITS for one in read_problems(problems, split)]
+    if not any(one.split == "train" for one in given):
         raise ConfigError(f"{problems} has no problem of split train, on which a team learns")
     folder = new_folder(parent, name, force)
     roles = [role.strip() for role in agents.split(",") if role.strip()]
@@ -83,8 +91,26 @@ def _attach(
     }
     folder.mkdir(parents=True)
     (folder / "task.py").write_text(TASK.substitute(values), encoding="utf-8")
-    shutil.copyfile(problems, folder / "problems.jsonl")
+    if any("split" in one.model_fields_set for one in given) or len(given) < len(SPLITS):
+        shutil.copyfile(problems, folder / "problems.jsonl")
+    else:
+        parts = [*divided(given)]
+        lines = [one.model_dump_json(exclude_unset=True) + "\n" for one in parts]
+        (folder / "problems.jsonl").write_text("".join(lines), encoding="utf-8")
+        counts = Counter(one.split for one in parts)
+        said = ", ".join(f"{counts[split]} {split}" for split in SPLITS)
+        typer.echo(
+            f"No line of {problems} has a split, so of its {len(parts)} problems are {said}."
+        )
     tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 4")
+
+
+def divided(problems: Sequence[Problem]) -> Iterator[Problem]:
+    """Three or more problems, in splits: of each five the last but one is dev, the last is test."""
+    size = min(5, len(problems))
+    for place, one in enumerate(problems):
+        split = {size - 2: "dev", size - 1: "test"}.get(place % size, "train")
+        yield one.model_copy(update={"split": split})
 
 
 def _absolute(word: str) -> str:

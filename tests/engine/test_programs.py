@@ -23,7 +23,7 @@ import orchestry
 from orchestry.cli import main
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError, TaskError
-from orchestry.core.types import TASK_ERROR, Completion, Message, Turn
+from orchestry.core.types import SPLITS, TASK_ERROR, Completion, Message, Turn
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import prepare, resume
 from orchestry.store.journal import Answered
@@ -451,6 +451,23 @@ def attached(folder: Path, end: str, **more: str) -> RunConfig:
         file.write_text(re.sub(rf"{name} = \S+", f"{name} = {value}", file.read_text()))
     sets = ["task=app", f"task_path=[{folder / 'tasks'}]", "provider.name=fake", "episodes=2"]
     return resolve([], [*sets, "search.k_samples=2"], {})
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 11])
+def test_problems_without_splits_are_divided(
+    count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f'{{"id": "p{n}", "prompt": "Say {n}.", "data": {{"n": {n}}}}}' for n in range(count)]
+    (tmp_path / "given.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    given = ["--problems", str(tmp_path / "given.jsonl"), "--dir", str(tmp_path / "tasks")]
+    with pytest.raises(SystemExit):
+        main(["attach", "app", *given, "--", "true"])
+    assert ("has a split, so of its" in capsys.readouterr().out) == (count > 2)
+    task = load_task("app", task_path=[tmp_path / "tasks"])
+    found = {split: list(task.problems(split)) for split in SPLITS}
+    assert sorted(one.data["n"] for every in found.values() for one in every) == [*range(count)]
+    assert all(found.values()) == (count > 2)
+    assert len(found["dev"]) == len(found["test"]) == (0 if count < 3 else max(1, count // 5))
 
 
 @pytest.mark.parametrize(
