@@ -15,14 +15,16 @@ Runs lie in --folder, so that a cut-off benchmark goes on where it was.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks import page
 from benchmarks.quality.learning import TOKENS
-from benchmarks.stats import columns, crossed, difference, done, tabulate
+from benchmarks.stats import Rows, columns, crossed, difference, done
 from orchestry.core.config import validate
 from orchestry.core.types import Example, Problem
 from orchestry.engine.run import resume, train
@@ -171,6 +173,18 @@ def play(folder: Path, agents: Agents, seed: int, provider: str = "embedded") ->
     return run if done(run) else resume(folder)
 
 
+def averaged(runs: Sequence[Run]) -> Rows:
+    """By problem, its mean reward in each run. A learned team's run may bring fewer problems."""
+    found: Rows = {}
+    for run in runs:
+        visits = defaultdict[str, list[float]](list)
+        for episode in run.episodes:
+            visits[episode.problem].append(episode.reward)
+        for problem, rewards in visits.items():
+            found.setdefault(problem, []).append(fmean(rewards))
+    return found
+
+
 def row(change: Change, reward: float, gain: Interval) -> dict[str, str]:
     """A row of the table; gains are in points."""
     low, middle, high = (f"{100 * end:+.1f}" for end in (gain.low, gain.mean, gain.high))
@@ -191,8 +205,7 @@ def report(folder: Path, seeds: int, provider: str = "embedded") -> str:
         ]
         for place, change in enumerate(tried)
     }
-    episodes = len(runs["0"][0].episodes)
-    rewards = tabulate(runs, episodes, lambda episode: episode.reward)
+    rewards = {arm: averaged(found) for arm, found in runs.items()}
     gains = [crossed(difference(rewards[arm], rewards["0"])) for arm in rewards]
     rows = [
         row(change, crossed(rewards[arm]).mean, gain)
@@ -204,9 +217,10 @@ def report(folder: Path, seeds: int, provider: str = "embedded") -> str:
     return "\n\n".join(
         [
             f"Embedded model{' with learned weights' * (provider != 'embedded')}, {TASK}, "
-            f"{episodes} problems of dev, {seeds} seeds, one sample of each. Gains are in points "
-            "over the task's own prompts on the same problems and seeds, with 95 % bootstrap "
-            "intervals over both. Examples are gold answers of train.",
+            f"{len(rewards['0'])} problems of dev, {seeds} seeds, {len(runs['0'][0].episodes)} "
+            "samples per seed. Gains are in points over the task's own prompts on the same "
+            "problems and seeds, with 95 % bootstrap intervals over both. Examples are gold "
+            "answers of train.",
             columns(rows, figures=False),
             f"Of {len(tried) - 1} changes, {better} are better than the task's own prompts and "
             f"{worse} are worse, by intervals that exclude 0.",
