@@ -10,9 +10,11 @@ the search pruned, are known for all siblings; given these, it is chance which o
 So a pruned child gets the survivors' value, minus half of the difference of the first values, and a
 child with few returns is shrunk towards that (empirical Bayes). Children without a return count in
 the error. A state in the middle of a chain has one child, through whose return the chain was chosen
-for credit as the best or the worst: if it has replays, they alone tell its value. A beam's states keep
-the child that was chosen: leaving it out takes away that bias too, but adds more noise than it is
-worth (`benchmarks.quality.credit` then finds credits that are further off, and the wrong agent).
+for credit as the best or the worst: if it has replays, they alone tell its value.
+
+A beam's states keep the child that was chosen: leaving it out takes away that bias too, but adds
+more noise than it is worth (`benchmarks.quality.credit` then finds credits that are further off,
+and blames the wrong agent more often).
 """
 
 from __future__ import annotations
