@@ -93,6 +93,7 @@ def _check(
     task = playable(config, lambda text: say(errors, f"warning: {text}"), seat_policy)
     findings = asyncio.run(_findings(task, allow_unsafe_code))
     if isinstance(task, AgentTask):
+        say(errors, "starting its program once, with made-up answers")
         config = config.model_copy(update={"allow_unsafe_code": allow_unsafe_code})
         findings.append(program_tried(config, [spec.role for spec in task.agents]))
     ok = all(finding.ok for finding in findings)
