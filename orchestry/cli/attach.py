@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,9 +14,11 @@ import typer
 from orchestry.cli.groups import App
 from orchestry.cli.options import Hiding, NewTaskIn, option
 from orchestry.core.errors import ConfigError
+from orchestry.core.files import json_lines
+from orchestry.core.types import SPLITS
 
 if TYPE_CHECKING:
-    from orchestry.core.types import Problem
+    from orchestry.core.types import Problem, Split
 
 TASK = Template('''"""A program of yours, started once per rollout."""
 
@@ -73,44 +75,58 @@ def _attach(
     as in {"reward": 0.5}. Nothing is started yet.
     """
     from orchestry.cli.tasks import class_name, new_folder, tell_next
-    from orchestry.core.types import SPLITS
     from orchestry.task.base import read_problems
 
     given = [one for split in SPLITS for one in read_problems(problems, split)]
     if not any(one.split == "train" for one in given):
         raise ConfigError(f"{problems} has no problem of split train, on which a team learns")
-    folder = new_folder(parent, name, force)
+    bank, said = _bank(problems, given)
     roles = [role.strip() for role in agents.split(",") if role.strip()]
     if not roles or len(set(roles)) < len(roles):
         raise ConfigError(f"--agents is '{agents}': name each agent once, as in writer,critic")
+    if "v1" in roles:
+        raise ConfigError("--agents has v1, which names the whole team: give that agent another")
     values = {
         "name": name,
         "class_name": class_name(name),
         "agents": ", ".join(f"AgentSpec(role={role!r})" for role in roles),
         "command": repr(tuple(map(_absolute, words))),
     }
+    folder = new_folder(parent, name, force)
     folder.mkdir(parents=True)
     (folder / "task.py").write_text(TASK.substitute(values), encoding="utf-8")
-    if any("split" in one.model_fields_set for one in given) or len(given) < len(SPLITS):
-        shutil.copyfile(problems, folder / "problems.jsonl")
-    else:
-        parts = [*divided(given)]
-        lines = [one.model_dump_json(exclude_unset=True) + "\n" for one in parts]
-        (folder / "problems.jsonl").write_text("".join(lines), encoding="utf-8")
-        counts = Counter(one.split for one in parts)
-        said = ", ".join(f"{counts[split]} {split}" for split in SPLITS)
-        typer.echo(
-            f"No line of {problems} has a split, so of its {len(parts)} problems are {said}."
-        )
+    (folder / "problems.jsonl").write_bytes(bank)
+    if said:
+        typer.echo(said)
     tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 4")
 
 
-def divided(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """Three or more problems, in splits: of each five the last but one is dev, the last is test."""
-    size = min(5, len(problems))
-    for place, one in enumerate(problems):
-        split = {size - 2: "dev", size - 1: "test"}.get(place % size, "train")
-        yield one.model_copy(update={"split": split})
+def _bank(path: Path, given: Sequence[Problem]) -> tuple[bytes, str]:
+    """The file of problems, and what is said of its splits: they are written in if it has none."""
+    whole = path.read_bytes()
+    if any("split" in one.model_fields_set for one in given):
+        return whole, ""
+    if len(given) < len(SPLITS):
+        return whole, (
+            f"No line of {path} has a split, and {len(given)} problems are too few to divide: all "
+            "are train, so prompts can't be tested on dev."
+        )
+    parts = [json.loads(line) for _, line in json_lines(whole)]
+    for one, split in zip(parts, _splits(len(parts)), strict=True):
+        one["split"] = split
+    counts = Counter(one["split"] for one in parts)
+    shares = ", ".join(f"{counts[split]} {split}" for split in SPLITS)
+    text = "".join(f"{json.dumps(one)}\n" for one in parts)
+    return text.encode(), (
+        f"No line of {path} has a split, so of its {len(parts)} problems are {shares}."
+    )
+
+
+def _splits(count: int) -> Iterator[Split]:
+    """Of each five problems the last but one is dev, and the last is test; of fewer likewise."""
+    size = min(5, count)
+    last: dict[int, Split] = {size - 2: "dev", size - 1: "test"}
+    return (last.get(place % size, "train") for place in range(count))
 
 
 def _absolute(word: str) -> str:

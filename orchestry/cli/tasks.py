@@ -95,7 +95,7 @@ def _check(
     if isinstance(task, AgentTask):
         say(errors, "starting its program once, with made-up answers")
         config = config.model_copy(update={"allow_unsafe_code": allow_unsafe_code})
-        findings.append(program_tried(config, [spec.role for spec in task.agents]))
+        findings.append(program_tried(task, config))
     ok = all(finding.ok for finding in findings)
     if as_json:
         rules = [

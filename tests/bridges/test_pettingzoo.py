@@ -24,6 +24,8 @@ from orchestry.core.config import resolve
 from orchestry.core.errors import TaskError
 from orchestry.sandbox import open_sandbox
 from orchestry.task.guard import Play
+from tests.backends.letters import EVERY, GROUP, adapters, learned, settings
+from tests.backends.local.tiny import tiny_folder
 
 TOOLS = Tools(sandbox=open_sandbox(Limits()))
 ROLES = ("player_1", "player_2")
@@ -192,6 +194,21 @@ def test_a_game_is_searched_and_checked(tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit) as exited:
         main(["tasks", "check", "xo", "--task-path", str(tmp_path)])
     assert exited.value.code == 0, capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_weights_learn_from_a_game(tmp_path: Path, one_thread: None) -> None:
+    """The game's returns are what backend local's updates are made of."""
+    (tmp_path / "xo").mkdir()
+    (tmp_path / "xo" / "task.py").write_text(GAME)
+    model = str(tiny_folder(tmp_path / "tiny"))
+    sets = [one for one in settings(model, tmp_path) if not one.startswith("task=")]
+    run = orchestry.train(resolve([], [*sets, "task=xo"]), tmp_path / "run")
+    ends = [leaf.score.total for one in run.episodes for leaf in one.leaves()]
+    assert len(ends) == 2 * EVERY * GROUP
+    assert len(set(ends)) > 1
+    assert [event.state["samples"] > 0 for event in learned(run)] == [True, True]
+    assert len(set(adapters(run.folder).values())) == 2 * len(ROLES)
 
 
 def test_a_return_outside_its_bounds_is_an_error() -> None:

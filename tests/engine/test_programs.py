@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 import signal
@@ -339,7 +340,7 @@ def asked(program: Callable[[Any, Team], Any]) -> None:
 def post(address: str, team: Team, key: str = "", **body: Any) -> httpx.Response:
     asked = [{"role": "user", "content": "a"}]
     told = {"input" if address.endswith("responses") else "messages": asked, **body}
-    head = {"Authorization": f"Bearer {key or team.key}"}
+    head = {"Authorization": f"Bearer {key or team.key}".encode("latin-1")}
     return httpx.post(address, content=json.dumps(told), headers=head, timeout=30)
 
 
@@ -364,13 +365,15 @@ def test_the_address_answers_only_who_it_is_for() -> None:
         chat = f"{team.base_url('writer')}/chat/completions"
         told = {
             "key": post(chat, team, key="another"),
+            "no text": post(chat, team, key="\xff"),
             "role": post(chat.replace("writer", "reader"), team),
             "model": post(f"{team.url}/chat/completions", team, model="reader"),
             "rollout": post(chat.replace("/rollout/", "/rollout/9"), team),
             "path": post(f"{team.url}/embeddings", team),
         }
         codes = {name: answer.status_code for name, answer in told.items()}
-        assert codes == {"key": 401, "role": 404, "model": 404, "rollout": 410, "path": 404}
+        wrong = {"key": 401, "no text": 401, "role": 404, "model": 404, "rollout": 410, "path": 404}
+        assert codes == wrong
         said = {name: answer.json()["error"]["message"] for name, answer in told.items()}
         assert "api_key=team.key" in said["key"]
         assert "only writer, critic" in said["role"]
@@ -457,15 +460,19 @@ def attached(folder: Path, end: str, **more: str) -> RunConfig:
 def test_problems_without_splits_are_divided(
     count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = [f'{{"id": "p{n}", "prompt": "Say {n}.", "data": {{"n": {n}}}}}' for n in range(count)]
+    told = '{{"id": "p{0}", "prompt": "Say \\ud800 {0}.", "data": {{"n": {0}, "inf": 1e400}}}}'
+    lines = [told.format(n) for n in range(count)]
     (tmp_path / "given.jsonl").write_text("\n".join(lines), encoding="utf-8")
     given = ["--problems", str(tmp_path / "given.jsonl"), "--dir", str(tmp_path / "tasks")]
     with pytest.raises(SystemExit):
         main(["attach", "app", *given, "--", "true"])
-    assert ("has a split, so of its" in capsys.readouterr().out) == (count > 2)
+    said = capsys.readouterr().out
+    assert ("has a split, so of its" in said) == (count > 2)
+    assert ("too few to divide" in said) == (count < 3)
     task = load_task("app", task_path=[tmp_path / "tasks"])
     found = {split: list(task.problems(split)) for split in SPLITS}
     assert sorted(one.data["n"] for every in found.values() for one in every) == [*range(count)]
+    assert {one.data["inf"] for every in found.values() for one in every} == {math.inf}
     assert all(found.values()) == (count > 2)
     assert len(found["dev"]) == len(found["test"]) == (0 if count < 3 else max(1, count // 5))
 
@@ -473,14 +480,17 @@ def test_problems_without_splits_are_divided(
 @pytest.mark.parametrize(
     ("end", "ok", "said"),
     [
-        ("print(json.dumps(reward))", True, "to its end; calls, with made-up answers: writer 1, c"),
-        ("raise SystemExit(3)", False, "ended with 3 on problem p0"),
+        ("print(json.dumps(reward))", True, "writer 1, critic 1; then it comes to its end"),
+        ("raise SystemExit(3)", True, "ended with 3 on problem p0"),
+        ("", False, "play ended without asking an agent on problem p0"),
     ],
 )
 def test_a_check_starts_the_program(
     end: str, ok: bool, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attached(tmp_path, end)
+    if not end:
+        (tmp_path / "app.py").write_text("print('{\"reward\": 1.0}')", encoding="utf-8")
     capsys.readouterr()
     with pytest.raises(SystemExit):
         main(["tasks", "check", "app", "--task-path", str(tmp_path / "tasks"), "--json"])

@@ -290,7 +290,7 @@ class Host:
             raise Refused(410, "there is no such rollout, or it is over: make no more calls in it")
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         given = request.headers.get("x-api-key") or bearer
-        if not secrets.compare_digest(given.encode(), program.team.key.encode()):
+        if not secrets.compare_digest(given.encode(errors="replace"), program.team.key.encode()):
             raise Refused(401, "wrong key: give the client api_key=team.key")
         return program
 
