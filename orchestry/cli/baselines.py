@@ -97,15 +97,32 @@ def _run(
 
     if not names:
         ctx.fail(f"name baselines, or all: {', '.join(BASELINES)}")
-    wanted = tuple(BASELINES) if "all" in names else tuple(dict.fromkeys(names))
     if source and out:
         ctx.fail("--of RUN keeps the results in the run: leave out --out")
     config = _of_run(source, flags) if source else config_from(**flags)
+    wanted = _fitting(config) if "all" in names else tuple(dict.fromkeys(names))
     asked = Baselines(config, wanted, split, samples, flags["episodes"])
     if dry_run:
         _estimate(asked, source, as_json=as_json)
         return 0
     return _play(asked, _root(config, source, out), verbose=verbose, as_json=as_json)
+
+
+def _fitting(config: RunConfig) -> tuple[str, ...]:
+    """All baselines that the task can be played as; says which are left out, and why."""
+    from orchestry.core.errors import ConfigError
+    from orchestry.task.arrangements import ARRANGEMENTS, BASELINES, arranged
+    from orchestry.task.registry import load_task
+
+    task, found = load_task(config.task, config.task_path, options=config.options), list[str]()
+    for name in BASELINES:
+        asked = config.model_copy(update={"baseline": name if name in ARRANGEMENTS else None})
+        try:
+            arranged(asked, task)
+            found.append(name)
+        except ConfigError as error:
+            typer.echo(f"left out: {error}", err=True)
+    return tuple(found)
 
 
 def _root(config: RunConfig, source: Path | None, out: Path | None) -> Path:

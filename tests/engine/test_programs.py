@@ -385,6 +385,17 @@ def test_the_address_answers_only_who_it_is_for() -> None:
     asked(program)
 
 
+def test_of_all_baselines_a_program_plays_best_of_n(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--task", "chatter", "--task-path", str(TASKS), "--provider", "fake"]
+    with pytest.raises(SystemExit) as exited:
+        main(["baselines", "run", "all", *given, "--samples", "1", "--out", str(tmp_path / "b")])
+    assert exited.value.code == 0
+    assert [one.name.partition("--")[0] for one in (tmp_path / "b").iterdir()] == ["best_of_n"]
+    assert capsys.readouterr().err.count("left out: task chatter is played by a program") == 4
+
+
 def test_a_call_that_its_client_gave_up_frees_its_place() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
