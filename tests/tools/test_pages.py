@@ -234,8 +234,7 @@ def test_the_example_of_a_program_is_attached_and_played(
     for line in examples["commands"].splitlines():
         own = re.sub(r"\bpython\b", shlex.quote(sys.executable), line)
         typed(own, capsys, *(["--provider", "fake"] if line.split()[1] == "run" else []))
-    [folder] = (tmp_path / "runs").iterdir()
-    run = load_run(folder)
+    run = load_run(tmp_path / "runs" / "first")
     agents = Counter(t.agent for one in run.episodes for n in one.nodes for t in n.turns)
     assert agents["writer"] == agents["editor"] == 4 * run.config["search"]["k_samples"]
     assert all(0 < one.reward <= 1 for one in run.episodes)
