@@ -177,7 +177,8 @@ def _told(episodes: int) -> str:
         "problem and says the reward: how alike a translation is to a reference; whether a poem "
         "names its subject, is short and was approved of. In the games one agent learns against "
         "one that does not; the rewards are the environments' own. An interval over one test "
-        "problem says nothing. "
+        "problem says nothing. Minutes are wall time of a run's last process, whatever else the "
+        "machine did. "
         f"{episodes} episodes of {LEARN['group_size']} rollouts, the embedded model (135M), "
         "bfloat16, one seed, one thread."
     )
