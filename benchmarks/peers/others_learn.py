@@ -57,7 +57,7 @@ class Other:
 
 OTHERS = {
     "sdk": Other(
-        "OpenAI Agents SDK: `agent_patterns/parallelization.py`",
+        "OpenAI Agents SDK: `parallelization`, an agent pattern",
         "agents_sdk.py",
         ("spanish_agent", "translation_picker"),
         "sentences.jsonl",
