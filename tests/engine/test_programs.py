@@ -340,7 +340,7 @@ def asked(program: Callable[[Any, Team], Any]) -> None:
 def post(address: str, team: Team, key: str = "", **body: Any) -> httpx.Response:
     asked = [{"role": "user", "content": "a"}]
     told = {"input" if address.endswith("responses") else "messages": asked, **body}
-    head = {"Authorization": f"Bearer {key or team.key}".encode("latin-1")}
+    head = {b"Authorization": f"Bearer {key or team.key}".encode("latin-1")}
     return httpx.post(address, content=json.dumps(told), headers=head, timeout=30)
 
 
