@@ -84,8 +84,6 @@ def _attach(
     roles = [role.strip() for role in agents.split(",") if role.strip()]
     if not roles or len(set(roles)) < len(roles):
         raise ConfigError(f"--agents is '{agents}': name each agent once, as in writer,critic")
-    if "v1" in roles:
-        raise ConfigError("--agents has v1, which names the whole team: give that agent another")
     values = {
         "name": name,
         "class_name": class_name(name),

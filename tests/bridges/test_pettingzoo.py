@@ -202,8 +202,7 @@ def test_weights_learn_from_a_game(tmp_path: Path, one_thread: None) -> None:
     (tmp_path / "xo").mkdir()
     (tmp_path / "xo" / "task.py").write_text(GAME)
     model = str(tiny_folder(tmp_path / "tiny"))
-    sets = [one for one in settings(model, tmp_path) if not one.startswith("task=")]
-    run = orchestry.train(resolve([], [*sets, "task=xo"]), tmp_path / "run")
+    run = orchestry.train(resolve([], settings(model, tmp_path, "task=xo")), tmp_path / "run")
     ends = [leaf.score.total for one in run.episodes for leaf in one.leaves()]
     assert len(ends) == 2 * EVERY * GROUP
     assert len(set(ends)) > 1

@@ -141,8 +141,7 @@ def test_weights_learn_what_an_environment_rewards(tmp_path: Path, one_thread: N
     (tmp_path / "played").mkdir()
     source = TASK.format(roles=["agent"], environment="'backwards'", more="")
     (tmp_path / "played" / "task.py").write_text(source)
-    sets = [one for one in settings(model, tmp_path, "episodes=8") if not one.startswith("task=")]
-    run = orchestry.train(resolve([], [*sets, "task=played"]), tmp_path / "run")
+    run = orchestry.train(resolve([], settings(model, tmp_path, "task=played")), tmp_path / "run")
     assert len(leaves(run)) == 2 * EVERY * GROUP
     assert len({leaf.score.total for leaf in leaves(run)}) > 1
     assert [event.state["samples"] > 0 for event in learned(run)] == [True, True]
