@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -61,6 +62,13 @@ INTRO = (
     "# Benchmarks\n\nEvery number here was written by the command above it; "
     "`python -m benchmarks.page` lists them.\n"
 )
+
+
+def link(name: str, text: str = "") -> str:
+    """A link within the page to a section, by its heading or by that text."""
+    heading = SECTIONS[name]
+    place = "-".join(re.sub(r"[^a-z0-9 ]", "", heading.lower()).split())
+    return f"[{text or heading}](#{place})"
 
 
 def write(section: str, command: str, body: str, page: Path = PAGE) -> None:

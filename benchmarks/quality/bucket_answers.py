@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from benchmarks import page
 from benchmarks.quality import bucket_ppo, bucket_questions
 from benchmarks.quality.bucket_questions import MET, MIXES, SEEDS, SOCIAL, UNMET, upstream
 from benchmarks.stats import columns, over_seeds
@@ -33,7 +34,7 @@ def report(found: Found) -> str:
 INTRO = (
     f"Returns are sums over a game's nights, the mean per agent, over {bucket_questions.GAMES} "
     "games that nobody has learned in. ± is half a 95 % interval: over seeds (Student's t), or "
-    f"over games where a row says so. `PPO` is [the table above](#bucket-brigade-what-ppo-earns)'s "
+    f"over games where a row says so. `PPO` is {page.link('bucket_ppo', 'the table above')}'s "
     "team of four. Upstream's figures are of `rjwalters/bucket-brigade` at revision "
     f"{upstream()['commit'][:8]}; `benchmarks/quality/bucket_upstream.json` has the path of each.\n"
     "\nUpstream's Rust plays a scripted agent by four of its ten numbers: it works with a fixed "

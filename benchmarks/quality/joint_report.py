@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from benchmarks.page import SECTIONS
+from benchmarks import page
 from benchmarks.quality.joint_budget import EXPERT, GROUP, MATCHED, RECIPES
 from benchmarks.stats import Rows, columns, crossed, difference, mean, tabulate
 from orchestry.report.stats import Interval
@@ -151,8 +150,8 @@ def _verdict(recipes: Seeds) -> str:
         ""
         if any(accepted.values())
         else " So no prompt was changed, and a joint recipe was w on a part of the trajectories. "
-        f"What prompts written by hand do in their place: {_section('prompt_changes')} "
-        f"(untrained), {_section('prompt_changes_learned')} (a team of recipe w)."
+        f"What prompts written by hand do in their place: {page.link('prompt_changes')} "
+        f"(untrained), {page.link('prompt_changes_learned')} (a team of recipe w)."
     )
     return (
         f"The best joint recipe, {first}, less the better single one, {second}: {_text(lead)}, "
@@ -161,12 +160,6 @@ def _verdict(recipes: Seeds) -> str:
         f"{_text(over)}, {_word(over)}. Behaviours in the prompts at the end of stages, all seeds: "
         f"{counts}.{cause}"
     )
-
-
-def _section(name: str) -> str:
-    """A link to another section of the page."""
-    title = SECTIONS[name]
-    return f"[{title}](#{'-'.join(re.sub(r'[^a-z0-9 ]', '', title.lower()).split())})"
 
 
 def _expert(recipes: Seeds) -> str:
