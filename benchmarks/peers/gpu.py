@@ -24,7 +24,8 @@ from orchestry.report.text import table
 
 WAYS = {
     "ours": "Orchestry: one base, an adapter an agent, all answers in one batch",
-    "nf4": "the same with learn.quantize=nf4",
+    "launched": "the same, each step's kernels launched one by one, not as a CUDA graph",
+    "nf4": "as it comes, with learn.quantize=nf4",
     "copies": "a full copy an agent with peft's LoRA, one cached `generate` an agent and problem",
 }
 TASK = "tldr"

@@ -16,6 +16,7 @@ from benchmarks.peers.reference_work import (
     Work,
 )
 from benchmarks.peers.with_local import learned_from, requests
+from orchestry.backends.local.sampler import Sampler
 from orchestry.backends.local.trainer import Trainer
 from orchestry.core.config import LearnConfig
 from orchestry.core.types import Member
@@ -23,7 +24,7 @@ from orchestry.core.types import Member
 
 def measure(way: str, work: Work) -> Measured:
     """A step of two tokens that is not counted, then the one that is; `nf4`: with a base of 4
-    bits."""
+    bits; `launched`: without recordings of decoding steps."""
     settings = LearnConfig(
         learning_rate=RATE,
         top_p=TOP_P,
@@ -34,7 +35,9 @@ def measure(way: str, work: Work) -> Measured:
     )
     team = {name: Member(name, "", work.model, 0, TEMPERATURE) for name in AGENTS}
     made = Trainer(team, settings, 1, 0, lambda text: print(text, file=sys.stderr))
-    device = made.crews[0].base.device
+    device, sampler = made.crews[0].base.device, made.crews[0].sampler
+    if way == "launched" and isinstance(sampler, Sampler):
+        sampler.recorder = None
     for seed, tokens in enumerate((WARM_UP_TOKENS, work.tokens)):
         asked = requests(work, tokens, seed)
         drawn, generate_s = timed(device, lambda asked=asked: made.draw(asked, work.samples))

@@ -36,6 +36,9 @@ from orchestry.core.seeds import derive
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 ALL_LINEAR = "all-linear"
 """As targets: every linear layer except the output layer, as in peft."""
+_Spans = tuple[tuple[int, int, int | None], ...]
+_ALL = -2
+"""The key of all adapters' matrices, stacked."""
 SHARED = "shared"
 """The folder of the adapter that all agents share."""
 _PREFIX = "base_model.model."
@@ -87,7 +90,7 @@ class _Site:
 class _Plan:
     """The adapter of each row of a batch."""
 
-    spans: tuple[tuple[int, int, int | None], ...]
+    spans: _Spans
     """(adapter, first row, row after the last) in the order of the sorted batch."""
     rows: int | None
     """Rows of the batch; None: any number."""
@@ -97,6 +100,9 @@ class _Plan:
     seed: int
     """Seed of the dropout masks, so that a recomputation in the backward pass draws the same
     ones."""
+    own: Tensor | None = None
+    """(R, 1, adapters x r): 1 at each row's own part of what all adapters make of it; None: each
+    adapter gets its rows."""
     cast: dict[tuple[str, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Pairs in the base's precision, made once for all tokens of this plan."""
 
@@ -108,6 +114,17 @@ class _Plan:
         if key not in self.cast:
             self.cast[key] = site.down[adapter].to(dtype), site.up[adapter].to(dtype)
         return self.cast[key]
+
+    def stacked(self, site: _Site, x: Tensor) -> Tensor:
+        """B A x of each row's adapter, (R, 1, out), from all adapters' matrices stacked:
+        more to compute for one token a row, but as few kernels as for one adapter."""
+        key = site.name, _ALL
+        if key not in self.cast:
+            used = [self.pair(site, one, x.dtype) for one, _, _ in self.spans if one >= 0]
+            downs, ups = zip(*used, strict=True)
+            self.cast[key] = torch.cat(downs), torch.cat(ups, dim=1)
+        down, up = self.cast[key]
+        return functional.linear(functional.linear(x, down) * self.own, up)
 
 
 class Adapters:
@@ -142,6 +159,8 @@ class Adapters:
         if getattr(base.model, "_orchestry_adapters", False) and not beside:
             raise ConfigError(f"the base {base.name} wears adapters already: load it a second time")
         self.base = base
+        self.stacks = base.model.device.type == "cuda"
+        """Whether rows of one token, of several agents, meet all adapters in one product."""
         self.agents = tuple(agents)
         self.rank, self.alpha, self.dropout = rank, alpha, dropout
         self.rslora, self.shared, self._beside = rslora, shared, beside
@@ -296,11 +315,22 @@ class Adapters:
         numbers = [self._number(agent) for agent in given]
         spans = _spans(numbers)
         if len(spans) == len(set(numbers)):
-            return _Plan(spans, len(numbers), None, None, seed)
+            return _Plan(spans, len(numbers), None, None, seed, self._own(numbers, spans))
         order = sorted(range(len(numbers)), key=numbers.__getitem__)
         order_R = torch.tensor(order, device=self.base.model.device)
         spans = _spans(sorted(numbers))
-        return _Plan(spans, len(numbers), order_R, torch.argsort(order_R), seed)
+        inverse_R = torch.argsort(order_R)
+        return _Plan(spans, len(numbers), order_R, inverse_R, seed, self._own(numbers, spans))
+
+    def _own(self, numbers: list[int], spans: _Spans) -> Tensor | None:
+        used = [adapter for adapter, _, _ in spans if adapter >= 0]
+        if not (self.stacks and used and len(spans) > 1):
+            return None
+        own = [
+            [float(one == number) for one in used for _ in range(self.rank)] for number in numbers
+        ]
+        model = self.base.model
+        return torch.tensor(own, dtype=model.dtype, device=model.device)[:, None]
 
     def _join(
         self, number: int, linear: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
@@ -322,6 +352,8 @@ class Adapters:
 
     def _delta(self, site: _Site, plan: _Plan, x: Tensor) -> Tensor:
         """B A x, (R, ..., out), of each row's adapter; zeros for rows without one."""
+        if plan.own is not None and x.shape[1] == 1 and not torch.is_grad_enabled():
+            return plan.stacked(site, x)
         if plan.order is not None:
             x = x.index_select(0, plan.order)
         parts = []
@@ -397,7 +429,7 @@ def _check_targets(base: Base, targets: Sequence[str], layers: set[str]) -> None
         )
 
 
-def _spans(numbers: list[int]) -> tuple[tuple[int, int, int | None], ...]:
+def _spans(numbers: list[int]) -> _Spans:
     """(adapter, first, end) of each run of equal numbers."""
     spans, first = [], 0
     for adapter, run in groupby(numbers):

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Literal, cast
 
 import torch
+from torch.nn.functional import pad
 from transformers.cache_utils import Cache, DynamicLayer
 
 from orchestry.core.errors import ConfigError, NotFiniteError
@@ -112,11 +113,17 @@ class RoomyLayer(_Layer):  # type: ignore[misc]
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._rooms: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._place_1: torch.Tensor | None = None
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Appends (R, heads, new, dim) to both; all keys and all values."""
+        """Appends (R, heads, new, dim) to both; all keys and all values, and after `fix` the room
+        behind them too."""
+        if self._place_1 is not None:
+            self.keys.index_copy_(2, self._place_1, key_states)
+            self.values.index_copy_(2, self._place_1, value_states)
+            return self.keys, self.values
         start = self.get_seq_length()
         if start == 0:
             super().update(key_states, value_states, *args, **kwargs)
@@ -130,11 +137,19 @@ class RoomyLayer(_Layer):  # type: ignore[misc]
         self.keys, self.values = keys[:, :, :end], values[:, :, :end]
         return self.keys, self.values
 
-    def select(self, index_R: torch.Tensor, start: int) -> None:
-        """Keeps these rows, in this order and as often as named, from token `start` on."""
-        self.keys = self.keys[:, :, start:].index_select(0, index_R)
-        self.values = self.values[:, :, start:].index_select(0, index_R)
-        self._rooms = None
+    def fix(self, place_1: torch.Tensor, columns: int) -> None:
+        """From now on both tensors stay where they are, with so many columns, of zeros where there
+        are no tokens yet; the next one goes to the column that `place_1` holds then."""
+        room = (0, 0, 0, columns - self.keys.shape[-2])
+        self.keys, self.values = pad(self.keys, room), pad(self.values, room)
+        self._place_1 = place_1
+
+    def select(self, index_R: torch.Tensor, start: int, end: int) -> None:
+        """Keeps these rows, in this order and as often as named, and the tokens from `start` to
+        `end`; they can grow again."""
+        self.keys = self.keys[:, :, start:end].index_select(0, index_R)
+        self.values = self.values[:, :, start:end].index_select(0, index_R)
+        self._rooms = self._place_1 = None
 
 
 def roomy_cache() -> Cache:
@@ -236,7 +251,7 @@ def aligned(mask: torch.Tensor) -> torch.Tensor:
     """The same mask with rows that begin at multiples of 8 numbers, as kernels on a GPU want them:
     else each layer makes itself such a copy."""
     width = mask.shape[-1]
-    return torch.nn.functional.pad(mask, (0, -width % 8))[..., :width]
+    return pad(mask, (0, -width % 8))[..., :width]
 
 
 def check_attention(model: Any, length: int) -> None:

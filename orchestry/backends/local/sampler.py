@@ -26,6 +26,7 @@ from orchestry.backends.local.decode import (
     roomy_cache,
 )
 from orchestry.backends.local.memory import out_of_memory, release
+from orchestry.backends.local.steps import Fixed, Growing, Recorder
 from orchestry.core.errors import LearnError, reason
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ PREFILL_TOKENS = 4096
 prompt needs none (python -m benchmarks.guarantees.prefill)."""
 WASTE = 8
 """Ended rows are dropped as soon as one row in this many has ended."""
+RECORDED_WASTE = 2
+"""The same where steps are recorded, and a new recording costs as much as many steps."""
 
 
 Beat = Callable[[int], None]
@@ -108,6 +111,8 @@ class Sampler:
         self._adapters = adapters
         self._endings = Endings(base.tokenizer, base.eos_ids)
         self._max_rows = max_rows
+        self.recorder = Recorder(warn) if base.model.device.type == "cuda" else None
+        """None: steps are not recorded, which pays on a GPU only."""
 
     def draw(self, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
         """`n` answers per prompt, in order; sample j is drawn by `seeds[j]`.
@@ -159,7 +164,7 @@ class Sampler:
         rows = sorted(rows, key=lambda row: row.prompt.agent_index)
         check_attention(self._model, max(row.length + row.prompt.max_tokens for row in rows))
         prefix = _Prefix.of(rows, self._model, self._adapters, self._prefill_tokens)
-        batch = _Batch(rows, prefix, self._model)
+        batch = _Batch(rows, prefix, self._model, self.recorder)
         ids = batch.record(prefix.logits_BV[prefix.owner_R], self._endings)
         while (kept_R := batch.compact()) is not None:
             ids = ids[kept_R]
@@ -278,15 +283,16 @@ def _causal(real_BP: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 class _Batch:
     """The rows that are still decoded, with one line per row in every tensor."""
 
-    def __init__(self, rows: list[_Row], prefix: _Prefix, model: Any) -> None:
+    def __init__(
+        self, rows: list[_Row], prefix: _Prefix, model: Any, recorder: Recorder | None
+    ) -> None:
         self.rows = rows
-        self._model = model
+        self._model, self._recorder = model, recorder
         self._cache = prefix.cache
         self._line_R = prefix.owner_R
         """Each row's line in the cache: its prompt's, until the first compaction."""
-        self._length_R = prefix.lengths_B[prefix.owner_R]
         self._width = prefix.width
-        self._mask_RK: torch.Tensor | None = None
+        self._forward: Growing | Fixed | None = None
         self._ended = 0
         self._step = 0
         options = [(row.prompt.temperature, row.prompt.top_p) for row in rows]
@@ -330,23 +336,13 @@ class _Batch:
 
     def forward(self, ids_R: torch.Tensor) -> torch.Tensor:
         """The logits (R, V) after one more token per row."""
+        assert self._forward is not None
         self._width += 1
-        mask = None if self._mask_RK is None else self._mask_RK[:, None, None, : self._width]
-        output = self._model(
-            input_ids=ids_R[:, None],
-            attention_mask=mask,
-            position_ids=self._length_R[:, None],
-            cache=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        self._length_R = self._length_R + 1
-        logits: torch.Tensor = output.logits[:, -1]
-        return logits
+        return self._forward(ids_R)
 
     def wasteful(self) -> bool:
         """Whether dropping ended rows is worth copying the others' keys and values."""
-        return self._ended * WASTE >= len(self.rows)
+        return self._ended * (RECORDED_WASTE if self._recorder else WASTE) >= len(self.rows)
 
     def compact(self) -> torch.Tensor | None:
         """Drops ended rows, and the padding that no other row needs.
@@ -356,34 +352,29 @@ class _Batch:
         alive = [place for place, row in enumerate(self.rows) if row.ending is None]
         if not alive:
             return None
-        index_R = torch.tensor(alive, device=self._length_R.device)
+        index_R = torch.tensor(alive, device=self._line_R.device)
         self.rows = [self.rows[place] for place in alive]
         self._ended = 0
-        self._length_R = self._length_R[index_R]
         self._temperature_R = self._temperature_R[index_R]
         self._top_p_R = self._top_p_R[index_R]
         if self._top_k_R is not None:
             self._top_k_R = self._top_k_R[index_R]
         self._uniform_RT = self._uniform_RT[index_R]
-        pads = (self._width - self._length_R).tolist()
-        for layer in self._cache.layers:
-            layer.select(self._line_R[index_R], min(pads))
-        self._line_R = torch.arange(len(alive), device=index_R.device)
-        self._width -= min(pads)
-        self._mask_RK = self._mask([pad - min(pads) for pad in pads])
+        self._restart(index_R)
         return index_R
 
-    def _mask(self, pads: list[int]) -> torch.Tensor | None:
-        """(R, K): hides the padding before each row, for all tokens to come; None without any on a
-        GPU. On a CPU attention without a mask expands the keys and values of grouped heads."""
-        if not any(pads) and self._length_R.device.type != "cpu":
-            return None
+    def _restart(self, index_R: torch.Tensor) -> None:
+        """Begins to grow the keys and values of these rows."""
+        lengths = [row.length + len(row.ids) - 1 for row in self.rows]  # the last id is not in yet
+        start = self._width - max(lengths)
+        for layer in self._cache.layers:
+            layer.select(self._line_R[index_R], start, self._width)
+        self._line_R = torch.arange(len(index_R), device=index_R.device)
+        self._width -= start
         to_come = max(row.prompt.max_tokens - len(row.ids) for row in self.rows)
-        # Kernels on a GPU want rows aligned to 8 numbers.
-        columns = -(-(self._width + to_come) // 8) * 8
-        device = self._length_R.device
-        pad_R1 = torch.tensor(pads, device=device)[:, None]
-        return additive(torch.arange(columns, device=device) >= pad_R1, self._model.dtype)
+        length_R = torch.tensor(lengths, device=index_R.device)
+        given = self._model, self._cache, length_R, self._width, to_come
+        self._forward = Fixed(*given, self._recorder) if self._recorder else Growing(*given)
 
 
 @contextmanager

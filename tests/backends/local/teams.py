@@ -12,11 +12,14 @@ from tests.backends.local.tiny import Kind, tiny_model, tiny_tokenizer
 
 
 def team(
-    kind: Kind = "llama", dtype: torch.dtype = torch.float32, dropout: float = 0.0
+    kind: Kind = "llama",
+    dtype: torch.dtype = torch.float32,
+    dropout: float = 0.0,
+    device: str = "cpu",
 ) -> tuple[Base, Adapters]:
     """A base, and adapters of the agents 0 and 1 on it whose B is no longer zero."""
     model: Any = tiny_model(kind)
-    model.to(dtype)
+    model.to(device, dtype)
     if dtype == torch.float64:
         _exact_norms(model)
     base = Base(model, tiny_tokenizer(), "tiny")
@@ -25,7 +28,7 @@ def team(
     with torch.no_grad():
         for weight in adapters.parameters():
             noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-            weight.add_(noise.to(weight.dtype), alpha=0.1)
+            weight.add_(noise.to(weight), alpha=0.1)
     return base, adapters
 
 

@@ -65,6 +65,20 @@ def learn(adapters: Adapters, rows: Any) -> list[Tensor | None]:
     return [weight.grad for weight in adapters.parameters()]
 
 
+@pytest.mark.parametrize(
+    "rows", [MIXED, [0, 0, 1, 2, 2, 2], [-1, -1, -1, 1, 1, 1], [-1] * 6, [1] * 6]
+)
+def test_adapters_that_are_stacked_give_each_row_its_own(rows: list[int]) -> None:
+    adapters = worn(dtype=torch.float64)
+    with torch.no_grad():
+        each = logits(adapters, rows, IDS[:, :1])
+        adapters.stacks = True
+        stacked, longer = logits(adapters, rows, IDS[:, :1]), logits(adapters, rows)
+    torch.testing.assert_close(stacked, each, atol=1e-12, rtol=0)
+    adapters.stacks = False
+    torch.testing.assert_close(logits(adapters, rows), longer, atol=0, rtol=0)
+
+
 @old_peft
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 def test_saved_adapters_are_the_same_in_peft_and_merged(kind: Kind, tmp_path: Path) -> None:
