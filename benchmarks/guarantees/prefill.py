@@ -102,17 +102,9 @@ def _forget_peak() -> None:
 
 def play(model: Path, number: int, way: str, threads: int) -> dict[str, Any]:
     """One way through one case, in a process of its own."""
-    child = [
-        sys.executable,
-        "-m",
-        "benchmarks.guarantees.prefill",
-        "--child",
-        str(model),
-        str(number),
-        way,
-    ]
+    child = [sys.executable, "-m", "benchmarks.guarantees.prefill", "--threads", str(threads)]
     done = subprocess.run(
-        [*child, str(number), way, "--threads", str(threads)],
+        [*child, "--child", str(model), str(number), way],
         cwd=page.ROOT,
         capture_output=True,
         text=True,

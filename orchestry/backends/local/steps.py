@@ -20,6 +20,7 @@ from orchestry.core.errors import reason
 
 ROOM = 256
 """Tokens that `Fixed` makes room for at a time."""
+Compute = Callable[[], torch.Tensor]
 
 
 class Growing:
@@ -68,7 +69,7 @@ class Fixed:
         self._ids_R.copy_(ids_R)
         self._width += 1
         self._to_come -= 1
-        return self._compute()
+        return self._recorded(self._step)
 
     def _make_room(self) -> None:
         """Moves keys and values, so that the step has to be recorded anew."""
@@ -79,7 +80,7 @@ class Fixed:
             layer.fix(self._place_1, self._columns)
         self._mask_RK = _padding(self._width - self._length_R, self._columns, self._model.dtype)
         self._mask_RK[:, self._width :] = torch.finfo(self._model.dtype).min
-        self._compute = Recorded(self._recorder, self._step)
+        self._recorded = Recorded(self._recorder)
 
     def _step(self) -> torch.Tensor:
         self._mask_RK.index_fill_(-1, self._place_1, 0.0)
@@ -90,8 +91,8 @@ class Fixed:
 
 
 class Recorder:
-    """Records kernels. Where a step can't be recorded (its kernels depend on numbers that Python
-    has to look at), it warns once, and steps are computed each time."""
+    """Makes recordings. Where a step can't be recorded (what it launches depends on numbers that
+    Python has to look at), it warns once, and steps are computed each time."""
 
     def __init__(self, warn: Callable[[str], None] = lambda text: None) -> None:
         self._warn = warn
@@ -99,11 +100,11 @@ class Recorder:
 
     @cached_property
     def stream(self) -> torch.cuda.Stream:
-        """All recordings are made on one, beside the current one."""
+        """Beside the current one: a recording can't be made on that."""
         return torch.cuda.Stream()
 
-    def record(self, compute: Callable[[], torch.Tensor]) -> tuple[Any, torch.Tensor] | None:
-        """The recording and the tensor that it fills; None where it failed."""
+    def record(self, compute: Compute) -> tuple[Any, torch.Tensor] | None:
+        """A CUDA graph and the tensor that it fills; None where it failed."""
         graph: Any = torch.cuda.CUDAGraph()
         try:
             graph.capture_begin(capture_error_mode="thread_local")
@@ -121,41 +122,39 @@ class Recorder:
 
 
 class Recorded:
-    """Calls a function that computes on fixed tensors; from the second call on it repeats a
-    recording of it.
+    """What one function computes on fixed tensors; from the second call on by its recording.
 
     The first call makes what is made once: kernels' workspaces, adapters in the base's precision.
     """
 
-    def __init__(self, recorder: Recorder, compute: Callable[[], torch.Tensor]) -> None:
-        self._recorder, self._compute = recorder, compute
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self._recording: tuple[Any, torch.Tensor] | None = None
         self._called = False
 
-    def __call__(self) -> torch.Tensor:
-        if not self._recorder.on:
-            return self._compute()
+    def __call__(self, compute: Compute) -> torch.Tensor:
+        """Is given the function each time: one that it kept would keep its tensors alive."""
+        found = None
+        if self._recorder.on and self._recording is None:
+            found = self._begun(compute)
         if self._recording is None:
-            before = torch.cuda.current_stream()
-            self._recorder.stream.wait_stream(before)
-            with torch.cuda.stream(self._recorder.stream):
-                found = self._first()
-            before.wait_stream(self._recorder.stream)
-            if found is not None:
-                return found
-        if self._recording is None:
-            return self._compute()
+            return compute() if found is None else found
         graph, logits = self._recording
         graph.replay()
         return logits
 
-    def _first(self) -> torch.Tensor | None:
-        """What the first call computes; the second only records."""
-        if not self._called:
-            self._called = True
-            return self._compute()
-        self._recording = self._recorder.record(self._compute)
-        return None
+    def _begun(self, compute: Compute) -> torch.Tensor | None:
+        """What the first call computes. The second only records."""
+        before, beside = torch.cuda.current_stream(), self._recorder.stream
+        beside.wait_stream(before)
+        found = None
+        with torch.cuda.stream(beside):
+            if self._called:
+                self._recording = self._recorder.record(compute)
+            else:
+                self._called, found = True, compute()
+        before.wait_stream(beside)
+        return found
 
 
 def _padding(pad_R: torch.Tensor, columns: int, dtype: torch.dtype) -> torch.Tensor:

@@ -1,7 +1,12 @@
-"""Decoding steps over fixed tensors, recorded on a GPU: the same answers as over growing ones."""
+"""Decoding steps over fixed tensors, recorded on a GPU: the same answers as over growing ones.
+
+On a GPU, which the other tests do without: python -m pytest -n0 --noconftest FILE.
+"""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -12,7 +17,7 @@ import torch
 
 from orchestry.backends.local import steps
 from orchestry.backends.local.sampler import Drawn, Prompt, Sampler
-from orchestry.backends.local.steps import Recorder
+from orchestry.backends.local.steps import Fixed, Recorder
 from tests.backends.local.teams import some_ids, team
 from tests.backends.local.tiny import Kind
 
@@ -73,3 +78,26 @@ def test_a_model_that_cannot_be_recorded_is_computed_step_by_step() -> None:
 def same(one: Drawn, other: Drawn) -> None:
     assert (one.ids, one.text, one.stop) == (other.ids, other.text, other.stop)
     assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def test_a_draw_leaves_nothing_behind() -> None:
+    """Without waiting for the garbage collector: keys and values are most of what a GPU holds."""
+    kept = list[Any]()
+
+    class Watched(Fixed):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            kept.append(weakref.ref(self))
+
+    base, adapters = team()
+    sampler = Sampler(base, adapters)
+    sampler.recorder = Recorder()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orchestry.backends.local.sampler.Fixed", Watched)
+        gc.disable()
+        try:
+            sampler.draw(asked(), 3)
+            assert kept
+            assert not any(one() for one in kept)
+        finally:
+            gc.enable()
