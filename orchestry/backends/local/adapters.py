@@ -115,7 +115,7 @@ class _Plan:
             self.cast[key] = site.down[adapter].to(dtype), site.up[adapter].to(dtype)
         return self.cast[key]
 
-    def stacked(self, site: _Site, x: Tensor) -> Tensor:
+    def stacked(self, site: _Site, x: Tensor, own: Tensor) -> Tensor:
         """B A x of each row's adapter, (R, 1, out), from all adapters' matrices stacked:
         more to compute for one token a row, but as few kernels as for one adapter."""
         key = site.name, _ALL
@@ -124,7 +124,7 @@ class _Plan:
             downs, ups = zip(*used, strict=True)
             self.cast[key] = torch.cat(downs), torch.cat(ups, dim=1)
         down, up = self.cast[key]
-        return functional.linear(functional.linear(x, down) * self.own, up)
+        return functional.linear(functional.linear(x, down) * own, up)
 
 
 class Adapters:
@@ -353,7 +353,7 @@ class Adapters:
     def _delta(self, site: _Site, plan: _Plan, x: Tensor) -> Tensor:
         """B A x, (R, ..., out), of each row's adapter; zeros for rows without one."""
         if plan.own is not None and x.shape[1] == 1 and not torch.is_grad_enabled():
-            return plan.stacked(site, x)
+            return plan.stacked(site, x, plan.own)
         if plan.order is not None:
             x = x.index_select(0, plan.order)
         parts = []

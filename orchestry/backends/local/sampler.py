@@ -111,7 +111,8 @@ class Sampler:
         self._adapters = adapters
         self._endings = Endings(base.tokenizer, base.eos_ids)
         self._max_rows = max_rows
-        self.recorder = Recorder(warn) if base.model.device.type == "cuda" else None
+        device = base.model.device
+        self.recorder = Recorder(device, warn) if device.type == "cuda" else None
         """None: steps are not recorded, which pays on a GPU only."""
 
     def draw(self, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:

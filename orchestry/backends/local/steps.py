@@ -94,14 +94,15 @@ class Recorder:
     """Makes recordings. Where a step can't be recorded (what it launches depends on numbers that
     Python has to look at), it warns once, and steps are computed each time."""
 
-    def __init__(self, warn: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, device: torch.device, warn: Callable[[str], None]) -> None:
         self._warn = warn
-        self.on = torch.cuda.is_available()
+        self.on = device.type == "cuda"
 
     @cached_property
-    def stream(self) -> torch.cuda.Stream:
+    def stream(self) -> Any:
         """Beside the current one: a recording can't be made on that."""
-        return torch.cuda.Stream()
+        cuda: Any = torch.cuda  # whose streams have no types
+        return cuda.Stream()
 
     def record(self, compute: Compute) -> tuple[Any, torch.Tensor] | None:
         """A CUDA graph and the tensor that it fills; None where it failed."""

@@ -52,7 +52,7 @@ def test_fixed_steps_draw_what_growing_ones_draw(
     warned = list[str]()
     base, adapters = team(kind, device=device)
     growing, fixed = Sampler(base, adapters), Sampler(base, adapters, warn=warned.append)
-    growing.recorder, fixed.recorder = None, Recorder(warned.append)
+    growing.recorder, fixed.recorder = None, Recorder(torch.device(device), warned.append)
     for expected, found in zip(growing.draw(asked(), 3), fixed.draw(asked(), 3), strict=True):
         for one, other in zip(expected, found, strict=True):
             same(one, other)
@@ -91,7 +91,7 @@ def test_a_draw_leaves_nothing_behind() -> None:
 
     base, adapters = team()
     sampler = Sampler(base, adapters)
-    sampler.recorder = Recorder()
+    sampler.recorder = Recorder(base.model.device, print)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("orchestry.backends.local.sampler.Fixed", Watched)
         gc.disable()
