@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.quality import variants_task
-from benchmarks.quality.cooperation import Bench
 from benchmarks.quality.variants_task import VARIANTS, Tuning, curve, drawn, report, updates_to
 from orchestry.core.config import validate
 
@@ -19,9 +18,8 @@ def test_the_threshold_is_reached_between_two_evaluations() -> None:
     assert updates_to(0.9, rewards) is None
 
 
-def test_every_variant_is_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bench, "warm", lambda self, seed: tmp_path)
-    tuning = Tuning(Bench(tmp_path, golds=2, test=2))
+def test_every_variant_is_a_config(tmp_path: Path) -> None:
+    tuning = Tuning(tmp_path)
     configs = {name: validate(tuning.config(name, 1)) for name in VARIANTS}
     assert configs["critic"].learn.baseline == "critic"
     assert configs["auto"].learn.group_size is None, "chosen by what was seen"
@@ -35,10 +33,10 @@ def test_variants_are_played_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
     monkeypatch.setattr(variants_task, "DEV", 2)
-    tuning = Tuning(Bench(tmp_path, model, golds=4, test=2), updates=3)
+    tuning = Tuning(tmp_path, model, updates=2)
     runs = {name: [tuning.play(name, 0)] for name in ("plain", "replay")}
-    assert curve(runs["plain"][0]).keys() == {0, 3}
-    assert {drawn(run) for found in runs.values() for run in found} == {3 * 10 * 4 * 2}
+    assert curve(runs["plain"][0]).keys() == {0, 2}
+    assert {drawn(run) for found in runs.values() for run in found} == {2 * 5 * 4 * 2}
     assert tuning.play("plain", 0).folder == runs["plain"][0].folder, "not played again"
     body = report(runs)
     assert "| plain |" in body
