@@ -68,15 +68,14 @@ def learn(adapters: Adapters, rows: Any) -> list[Tensor | None]:
 @pytest.mark.parametrize(
     "rows", [MIXED, [0, 0, 1, 2, 2, 2], [-1, -1, -1, 1, 1, 1], [-1] * 6, [1] * 6]
 )
-def test_adapters_that_are_stacked_give_each_row_its_own(rows: list[int]) -> None:
+def test_single_tokens_meet_all_adapters_at_once_and_get_their_own(rows: list[int]) -> None:
     adapters = worn(dtype=torch.float64)
+    ids = IDS[:, :1]
     with torch.no_grad():
-        each = logits(adapters, rows, IDS[:, :1])
-        adapters.stacks = True
-        stacked, longer = logits(adapters, rows, IDS[:, :1]), logits(adapters, rows)
-    torch.testing.assert_close(stacked, each, atol=1e-12, rtol=0)
-    adapters.stacks = False
-    torch.testing.assert_close(logits(adapters, rows), longer, atol=0, rtol=0)
+        together = logits(adapters, rows, ids)
+        alone = [logits(adapters, row, ids[[place]]) for place, row in enumerate(rows)]
+    torch.testing.assert_close(together, torch.cat(alone), atol=1e-12, rtol=0)
+    torch.testing.assert_close(logits(adapters, rows, ids), together, atol=1e-12, rtol=0)
 
 
 @old_peft
