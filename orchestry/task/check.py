@@ -22,6 +22,7 @@ from orchestry.task.base import BaseTask, rubric_fault
 from orchestry.task.code import shorten
 from orchestry.task.fuzz import fuzz
 from orchestry.task.guard import MAX_STAGES, Play, evaluated, said, tells
+from orchestry.task.toolcheck import tool_faults
 
 FEW = 20
 """Prompts are checked in this many first stages of a game; a game may never end."""
@@ -51,7 +52,7 @@ CHECKED = {
     "no leak": "no agent is shown the gold answer",
     "graded": "graded answers can be played, and none scores more than the first",
     "rubric": "the judge's rubric is a text of a readable length, or left out",
-    "tools": "every tool of an agent has a docstring, by which a model knows what it does",
+    "tools": "every tool has a docstring; those without effects can be called",
 }
 
 HOSTILE = (
@@ -142,8 +143,6 @@ async def check_task(
     case = _Case(task)
     if fault := rubric_fault(task):
         case.fail("rubric", fault)
-    for role, name in _silent_tools(task):
-        case.fail("tools", f"'{name}' of '{role}' has none")
     splits = _check_problems(case)
     sampled = [p for split in splits.values() for p in _spread(split, problems_per_split)]
     deck = _deal(seeds[0])
@@ -158,15 +157,8 @@ async def check_task(
     for problem in sampled:
         await _check_graded(case, tools, problem, seeds[0])
     await _check_any_answer(case, tools, _spread(everything, FUZZED), seeds[0])
+    await _check_tools(case, tools, _spread(everything, 1), seeds[0])
     return case.findings()
-
-
-def _silent_tools(task: BaseTask[Any]) -> Iterator[tuple[str, str]]:
-    """The tools without a docstring, each with its agent's role."""
-    for spec in task.agents:
-        yield from (
-            (spec.role, one.spec.name) for one in spec.every_tool if not one.spec.description
-        )
 
 
 # --- problems -----------------------------------------------------------------------------------
@@ -377,6 +369,13 @@ async def _check_graded(case: _Case, tools: Tools, problem: Problem, seed: int) 
         place = totals.index(max(totals))
         worth = f"answer {place} scores {totals[place]:g}, the first {totals[0]:g}"
         case.fail("graded", f"{worth}, on problem '{problem.id}'")
+
+
+async def _check_tools(case: _Case, tools: Tools, problems: Sequence[Problem], seed: int) -> None:
+    """Called in a first state, if there is one."""
+    for problem in problems if "pure" not in case.faults else ():
+        async for fault in tool_faults(case.task, tools, problem, seed):
+            case.fail("tools", fault)
 
 
 async def _check_any_answer(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
 from orchestry import tools
 from orchestry.core.types import AgentSpec, Call, Limits, Problem, Score, Split, Tools
@@ -103,13 +105,72 @@ async def test_graded_answers_come_best_first() -> None:
     assert "scores 1, the first 0, on problem 'train-2'" in found["graded"]
 
 
+class Place(BaseModel):
+    x: float
+    kind: Literal["in", "out"]
+    near: Place | None = None
+
+
+def with_tools(*given: Any) -> BaseTask[Any]:
+    coder = AgentSpec(role="coder", tools=given)
+    found: BaseTask[Any] = type(
+        "WithTools", (Doubling,), {"agents": (AgentSpec(role="planner"), coder)}
+    )()
+    return found
+
+
 async def test_a_tool_without_a_docstring_is_named() -> None:
     def silent() -> str:
         return ""
 
-    coder = AgentSpec(role="coder", tools=(silent, tools.python))
-    broken = type("Broken", (Doubling,), {"agents": (AgentSpec(role="planner"), coder)})
-    assert await broken_rules(broken()) == {"tools": "'silent' of 'coder' has none"}
+    broken = with_tools(silent, tools.python)
+    assert await broken_rules(broken) == {"tools": "'silent' of 'coder' has no docstring"}
+
+
+async def test_a_tool_is_called_with_arguments_of_its_schema() -> None:
+    heard = list[Any]()
+
+    def look(
+        place: Place, depth: Annotated[int, Field(ge=3)], here: tools.ToolContext, name: str = "x"
+    ) -> str:
+        """Looks something up."""
+        heard.append((place, depth, here.agent, here.state is not None, name))
+        raise KeyError(name)
+
+    assert await broken_rules(with_tools(tools.tool(look, effects=False))) == {}
+    assert heard == [(Place(x=1.0, kind="in"), 3, "coder", True, "x")]
+
+
+def mistaken(text: str) -> str:
+    """Counts words."""
+    return text.spilt()  # type: ignore[attr-defined,no-any-return]
+
+
+async def endless() -> None:
+    """Waits."""
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (tools.tool(mistaken, effects=False), "raised AttributeError: 'str' object"),
+        (tools.tool(endless, effects=False, timeout_s=0.05), "took more than 0.05 s"),
+    ],
+)
+async def test_a_tool_that_fails_is_a_finding(given: tools.Tool, said: str) -> None:
+    found = await broken_rules(with_tools(given))
+    assert [*found] == ["tools"]
+    assert said in found["tools"]
+    assert "called with {" in found["tools"]
+
+
+async def test_a_tool_with_effects_is_not_called() -> None:
+    def send(text: str) -> str:
+        """Sends a mail."""
+        raise AssertionError("a check sends nothing")
+
+    assert await broken_rules(with_tools(send)) == {}
 
 
 def constant(total: float) -> Callable[..., Any]:
