@@ -1,9 +1,11 @@
 """Variants of the local learner beside the plain one, on a real task.
 
 A team of two untrained 135M agents learns code_collaboration by MAGRPO, as benchmarks.quality.
-local_learning has it but on problems of all grades, once per variant and seed. Every second update
-it plays the dev problems. What is compared: the dev reward over training and at its end, and the
-updates until it reaches a threshold, with the samples that so many updates drew in the mean.
+local_learning has it but on problems of all grades, once per variant and seed. It visits each of a
+few train problems several times, since some variants choose by what a problem earned before. Every
+second update it plays the dev problems. What is compared: the dev reward over training and at its
+end, and the updates until it reaches a threshold, with the samples that so many updates drew in the
+mean.
 
     python -m benchmarks.quality.variants_task [--seeds N] [--updates N] [--folder DIR]
         [--only VARIANT SEED] [--write]
@@ -24,12 +26,15 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import kept, page
+from benchmarks.quality.hacks import spread
 from benchmarks.quality.local_learning import LEARN, Notes
 from benchmarks.stats import columns, ended, played
 from orchestry.core.config import validate
+from orchestry.core.files import write_atomic
 from orchestry.engine.run import resume, train
 from orchestry.store.journal import Evaluated
 from orchestry.store.run import Run
+from orchestry.task.registry import load_task
 
 PLAIN = "plain"
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -42,7 +47,8 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "success": {"curriculum": "success"},
 }
 """Config keys that differ from the plain learner's; by name."""
-EVERY, EVALUATE_EVERY, DEV = 5, 2, 18
+EVERY, EVALUATE_EVERY, DEV, PROBLEMS = 5, 2, 18, 10
+TASK = "code_collaboration"
 GOAL = 0.35
 """Dev reward: about half of the way from an untrained team to what plain runs come to."""
 
@@ -58,11 +64,22 @@ class Tuning:
     def play(self, name: str, seed: int) -> Run:
         """A variant with a seed: from its start, or the rest of it, or what it came to."""
         config = self.config(name, seed)
-        place = kept.place(self.folder, f"{name}-{seed}", config)
+        plain = config | {"options": self.bank().name}
+        place = kept.place(self.folder, f"{name}-{seed}", plain)
         notes = Notes(place.name)
         if not (place / "journal.jsonl").exists():
             return ended(train(validate(config), place, notes))
         return played(place) or ended(resume(place, observer=notes))
+
+    def bank(self) -> Path:
+        """A file with the few train problems, evenly spread, and all others."""
+        task = load_task(TASK)
+        few = spread(task.problems("train"), PROBLEMS)
+        problems = [*few, *task.problems("dev"), *task.problems("test")]
+        path = self.folder / f"{TASK}-{PROBLEMS}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, "".join(f"{one.model_dump_json()}\n" for one in problems).encode())
+        return path
 
     def config(self, name: str, seed: int) -> dict[str, Any]:
         """A variant's config."""
@@ -70,7 +87,8 @@ class Tuning:
         measured = {"evaluate_every": EVALUATE_EVERY, "evaluate_problems": DEV}
         return {
             "backend": "local",
-            "task": "code_collaboration",
+            "task": TASK,
+            "options": {"path": str(self.bank())},
             "episodes": self.updates * EVERY,
             "seed": seed,
             "provider": {"model": self.model},
@@ -115,8 +133,8 @@ def report(runs: Mapping[str, Sequence[Run]]) -> str:
     learn, last = plain[0].config["learn"], max(curve(plain[0]))
     return (
         f"{len(plain)} seeds, {last} updates of {learn['every']} problems, learning rate "
-        f"{learn['learning_rate']:g}; {learn['evaluate_problems']} dev problems, whose mean reward "
-        f"at the start is {first:.3f}. The threshold is {GOAL:g}; `-` where a seed did not reach "
+        f"{learn['learning_rate']:g}, {PROBLEMS} train problems; {learn['evaluate_problems']} dev "
+        f"problems, whose mean reward at the start is {first:.3f}. The threshold is {GOAL:g}; `-` where a seed did not reach "
         f"it. Differences are to the plain learner of the same seed.\n\n{columns(rows)}"
     )
 
