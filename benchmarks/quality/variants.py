@@ -36,8 +36,9 @@ from orchestry.backends.local.batch import Batch, Grouping, gather
 from orchestry.backends.local.credit import Counterfactuals, counterfactuals
 from orchestry.backends.local.groups import group_sizes
 from orchestry.backends.local.magrpo import Baseline
+from orchestry.backends.local.values import by_tree, rated
 from orchestry.core.seeds import derive, shuffled
-from orchestry.core.types import Completion, Limits, Member, Request, Tokens, Tree
+from orchestry.core.types import Completion, Limits, Member, NodeId, Request, Tokens, Tree
 from orchestry.engine.curriculum import by_grade, by_success
 from orchestry.report.stats import Interval, interval
 from orchestry.report.text import table
@@ -48,7 +49,7 @@ from orchestry.sandbox import open_sandbox
 from orchestry.store.records import EpisodeRecord
 
 GROUP, EVERY = 4, 8
-RATE = 0.3
+RATE, CRITIC_RATE = 0.3, 0.3
 MOST = 250
 """Updates after which a run ends without having reached its threshold."""
 LOCKS, KEYS, EACH = 8, 4, 5
@@ -68,6 +69,7 @@ class Variant:
     replay: bool = False
     baseline: Baseline = "mean"
     grouping: Grouping = "turn"
+    critic: bool = False
 
 
 PLAIN = Variant("plain: `baseline=mean`, 4 chains")
@@ -75,6 +77,7 @@ ANYWHERE = (
     PLAIN,
     Variant("`baseline=leave_one_out`", baseline="leave_one_out"),
     Variant("`credit=replay`", replay=True),
+    Variant("`baseline=critic`", critic=True),
 )
 IN_TURN = (
     Variant("`grouping=history`, 4 chains", grouping="history"),
@@ -184,6 +187,21 @@ class Policy:
             self.logits[key][action] += RATE * mean / (spread + 1e-8)
 
 
+class Critic:
+    """A table of values by history; a model's would also learn from histories that are alike."""
+
+    def __init__(self) -> None:
+        self._values: defaultdict[tuple[int, ...], float] = defaultdict(float)
+
+    def values(self, trees: Sequence[Tree[Any]]) -> list[dict[NodeId, float]]:
+        """Of each tree's states, before they are learned from."""
+        states = rated(trees, "final", 1.0)
+        found = by_tree(states, [self._values[one.ids] for one in states], len(trees))
+        for one in states:
+            self._values[one.ids] += CRITIC_RATE * (one.target - self._values[one.ids])
+        return found
+
+
 def key_of(seen: str) -> str:
     """The row of the table that answers: an agent's lock, or a move of a game after the last."""
     agent, first, *rest = seen.split("|")
@@ -258,7 +276,8 @@ def late(seed: int, joint: bool) -> Game:
 
 async def learned(game: Game, variant: Variant, seed: int) -> tuple[int, int, bool]:
     """Updates and samples until the threshold, and whether it was reached."""
-    policy, goal, done = Policy(game.start), game.threshold, list[EpisodeRecord]()
+    policy, critic = Policy(game.start), Critic()
+    goal, done = game.threshold, list[EpisodeRecord]()
     for update in range(MOST):
         if game.value(policy) >= goal:
             return update, policy.calls, True
@@ -281,6 +300,7 @@ async def learned(game: Game, variant: Variant, seed: int) -> tuple[int, int, bo
                 credits=credits if variant.replay else None,
                 shares=variant.auto or variant.tree is not None,
                 like=GROUP if variant.auto else None,
+                values=critic.values(trees) if variant.critic else None,
             )
         )
     return MOST, policy.calls, game.value(policy) >= goal

@@ -134,8 +134,8 @@ def report(runs: Mapping[str, Sequence[Run]]) -> str:
     return (
         f"{len(plain)} seeds, {last} updates of {learn['every']} problems, learning rate "
         f"{learn['learning_rate']:g}, {PROBLEMS} train problems; {learn['evaluate_problems']} dev "
-        f"problems, whose mean reward at the start is {first:.3f}. The threshold is {GOAL:g}; `-` where a seed did not reach "
-        f"it. Differences are to the plain learner of the same seed.\n\n{columns(rows)}"
+        f"problems, whose mean reward at the start is {first:.3f}. The threshold is {GOAL:g}; `-` "
+        f"where a seed did not reach it. Differences are to the plain learner of the same seed.\n\n{columns(rows)}"
     )
 
 
