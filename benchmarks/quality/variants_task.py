@@ -135,7 +135,8 @@ def report(runs: Mapping[str, Sequence[Run]]) -> str:
         f"{len(plain)} seeds, {last} updates of {learn['every']} problems, learning rate "
         f"{learn['learning_rate']:g}, {PROBLEMS} train problems; {learn['evaluate_problems']} dev "
         f"problems, whose mean reward at the start is {first:.3f}. The threshold is {GOAL:g}; `-` "
-        f"where a seed did not reach it. Differences are to the plain learner of the same seed.\n\n{columns(rows)}"
+        "where a seed did not reach it. Differences are to the plain learner of the same seed."
+        f"\n\n{columns(rows)}"
     )
 
 

@@ -101,8 +101,8 @@ class _Plan:
     """Seed of the dropout masks, so that a recomputation in the backward pass draws the same
     ones."""
     own: Tensor | None = None
-    """(R, 1, adapters x r): 1 at each row's own part of what all adapters make of it; None: all
-    rows have one adapter."""
+    """(R, 1, adapters x r): 1 at each row's own part of what all adapters make of it; None: each
+    adapter gets its rows."""
     cast: dict[tuple[str, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Pairs in the base's precision, made once for all tokens of this plan."""
 
@@ -116,8 +116,8 @@ class _Plan:
         return self.cast[key]
 
     def stacked(self, site: _Site, x: Tensor, own: Tensor) -> Tensor:
-        """B A x of each row's adapter, (R, 1, out), from all adapters' matrices stacked:
-        more to compute, but for one token a row that costs less than a product per adapter."""
+        """B A x of each row's adapter, (R, 1, out), from all adapters' matrices stacked: more to
+        compute, but as few kernels as for one adapter, which counts on a GPU alone."""
         key = site.name, _ALL
         if key not in self.cast:
             used = [self.pair(site, one, x.dtype) for one, _, _ in self.spans if one >= 0]
@@ -159,6 +159,8 @@ class Adapters:
         if getattr(base.model, "_orchestry_adapters", False) and not beside:
             raise ConfigError(f"the base {base.name} wears adapters already: load it a second time")
         self.base = base
+        self.stacks = base.model.device.type == "cuda"
+        """Whether rows of one token, of several agents, meet all adapters in one product."""
         self.agents = tuple(agents)
         self.rank, self.alpha, self.dropout = rank, alpha, dropout
         self.rslora, self.shared, self._beside = rslora, shared, beside
@@ -322,7 +324,7 @@ class Adapters:
 
     def _own(self, numbers: list[int], spans: _Spans) -> Tensor | None:
         used = [adapter for adapter, _, _ in spans if adapter >= 0]
-        if not used or len(spans) == 1:
+        if not (self.stacks and used and len(spans) > 1):
             return None
         own = [
             [float(one == number) for one in used for _ in range(self.rank)] for number in numbers

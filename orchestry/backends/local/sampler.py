@@ -26,7 +26,7 @@ from orchestry.backends.local.decode import (
     roomy_cache,
 )
 from orchestry.backends.local.memory import out_of_memory, release
-from orchestry.backends.local.steps import Fixed, Growing, Recorder
+from orchestry.backends.local.steps import Fixed, Growing, Recorder, Rows
 from orchestry.core.errors import LearnError, reason
 
 if TYPE_CHECKING:
@@ -343,7 +343,8 @@ class _Batch:
 
     def wasteful(self) -> bool:
         """Whether dropping ended rows is worth copying the others' keys and values."""
-        return self._ended * (RECORDED_WASTE if self._recorder else WASTE) >= len(self.rows)
+        waste = RECORDED_WASTE if isinstance(self._forward, Fixed) else WASTE
+        return self._ended * waste >= len(self.rows)
 
     def compact(self) -> torch.Tensor | None:
         """Drops ended rows, and the padding that no other row needs.
@@ -372,10 +373,16 @@ class _Batch:
             layer.select(self._line_R[index_R], start, self._width)
         self._line_R = torch.arange(len(index_R), device=index_R.device)
         self._width -= start
-        to_come = max(row.prompt.max_tokens - len(row.ids) for row in self.rows)
-        length_R = torch.tensor(lengths, device=index_R.device)
-        given = self._model, self._cache, length_R, self._width, to_come
-        self._forward = Fixed(*given, self._recorder) if self._recorder else Growing(*given)
+        rows = Rows(
+            torch.tensor(lengths, device=index_R.device),
+            self._width,
+            to_come=max(row.prompt.max_tokens - len(row.ids) for row in self.rows),
+            last=max(row.length + row.prompt.max_tokens for row in self.rows) - 1,
+        )
+        if self._recorder is not None and self._recorder.on:
+            self._forward = Fixed(self._model, self._cache, rows, self._recorder)
+        else:
+            self._forward = Growing(self._model, self._cache, rows)
 
 
 @contextmanager

@@ -8,59 +8,72 @@ longer to launch than to compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from orchestry.backends.local.decode import additive
-from orchestry.backends.local.memory import out_of_memory
+from orchestry.backends.local.memory import out_of_memory, release
 from orchestry.core.errors import reason
 
 ROOM = 256
 """Tokens that `Fixed` makes room for at a time."""
 Compute = Callable[[], torch.Tensor]
+Recording = tuple[Any, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows that are decoded, in a cache that is padded on the left."""
+
+    length_R: torch.Tensor
+    """Tokens of each so far."""
+    width: int
+    """Of the cache: the longest row's tokens."""
+    to_come: int
+    """Most tokens that a row can still get."""
+    last: int
+    """The last position that any row can get to: ended rows go no further, since a model may know
+    no position after it."""
+
+    def padding(self, columns: int, dtype: torch.dtype) -> torch.Tensor:
+        """(R, columns): hides the padding before each row."""
+        pad_R = self.width - self.length_R
+        column_K = torch.arange(_aligned(columns), device=pad_R.device)
+        return additive(column_K >= pad_R[:, None], dtype)
 
 
 class Growing:
     """Over the cache as it grows, without a copy at every token."""
 
-    def __init__(
-        self, model: Any, cache: Any, length_R: torch.Tensor, width: int, to_come: int
-    ) -> None:
-        """Rows of `length_R` tokens in a cache of `width`, the longest of them, padded on the left;
-        `to_come`: most tokens that one can still get."""
-        self._model, self._cache = model, cache
-        self._length_R, self._width = length_R, width
+    def __init__(self, model: Any, cache: Any, rows: Rows) -> None:
+        self._model, self._cache, self._last = model, cache, rows.last
+        self._length_R, self._width = rows.length_R, rows.width
         # On a CPU attention without a mask expands the keys and values of grouped heads.
-        self._mask_RK = _padding(width - length_R, width + to_come, model.dtype)
+        self._mask_RK = rows.padding(rows.width + rows.to_come, model.dtype)
 
     def __call__(self, ids_R: torch.Tensor) -> torch.Tensor:
         """The logits (R, V) after these tokens."""
         self._width += 1
         mask_RK = self._mask_RK[:, : self._width]
         logits = _logits(self._model, self._cache, ids_R, self._length_R, mask_RK)
-        self._length_R = self._length_R + 1
+        self._length_R = (self._length_R + 1).clamp(max=self._last)
         return logits
 
 
 class Fixed:
     """Over a cache with room ahead, whose empty columns are masked."""
 
-    def __init__(
-        self,
-        model: Any,
-        cache: Any,
-        length_R: torch.Tensor,
-        width: int,
-        to_come: int,
-        recorder: Recorder,
-    ) -> None:
+    def __init__(self, model: Any, cache: Any, rows: Rows, recorder: Recorder) -> None:
         self._model, self._cache, self._recorder = model, cache, recorder
-        self._length_R, self._width = length_R.clone(), width
-        self._columns, self._to_come = width, to_come
-        self._ids_R = torch.zeros_like(length_R)
+        self._rows, self._length_R = rows, rows.length_R.clone()
+        self._width = self._columns = rows.width
+        self._ids_R = torch.zeros_like(rows.length_R)
 
     def __call__(self, ids_R: torch.Tensor) -> torch.Tensor:
         """The logits (R, V) after these tokens, valid until the next call."""
@@ -68,100 +81,141 @@ class Fixed:
             self._make_room()
         self._ids_R.copy_(ids_R)
         self._width += 1
-        self._to_come -= 1
         return self._recorded(self._step)
 
     def _make_room(self) -> None:
         """Moves keys and values, so that the step has to be recorded anew."""
-        # Kernels on a GPU want rows aligned to 8 numbers.
-        self._columns = -(-(self._width + min(max(self._to_come, 1), ROOM)) // 8) * 8
+        most = self._rows.width + self._rows.to_come
+        self._columns = _aligned(min(self._width + ROOM, most))
         self._place_1 = torch.full_like(self._ids_R[:1], self._width)
         for layer in self._cache.layers:
             layer.fix(self._place_1, self._columns)
-        self._mask_RK = _padding(self._width - self._length_R, self._columns, self._model.dtype)
-        self._mask_RK[:, self._width :] = torch.finfo(self._model.dtype).min
+        dtype = self._model.dtype
+        self._mask_RK = self._rows.padding(self._columns, dtype)
+        self._mask_RK[:, self._width :] = torch.finfo(dtype).min
         self._recorded = Recorded(self._recorder)
 
     def _step(self) -> torch.Tensor:
         self._mask_RK.index_fill_(-1, self._place_1, 0.0)
         logits = _logits(self._model, self._cache, self._ids_R, self._length_R, self._mask_RK)
         self._place_1 += 1
-        self._length_R += 1
+        self._length_R.add_(1).clamp_(max=self._rows.last)
         return logits
 
 
 class Recorder:
     """Makes recordings. Where a step can't be recorded (what it launches depends on numbers that
-    Python has to look at), it warns once, and steps are computed each time."""
+    Python waits for, or there is no memory for it), it warns once, and steps are computed each
+    time."""
 
     def __init__(self, device: torch.device, warn: Callable[[str], None]) -> None:
-        self._warn = warn
+        self._device, self._warn = device, warn
         self.on = device.type == "cuda"
 
-    @cached_property
-    def stream(self) -> Any:
-        """Beside the current one: a recording can't be made on that."""
-        cuda: Any = torch.cuda  # whose streams have no types
-        return cuda.Stream()
+    def first(self, compute: Compute) -> torch.Tensor:
+        """Computes a step that is to be recorded next.
 
-    def record(self, compute: Compute) -> tuple[Any, torch.Tensor] | None:
-        """A CUDA graph and the tensor that it fills; None where it failed."""
-        graph: Any = torch.cuda.CUDAGraph()
+        It makes what is made once: kernels' workspaces, adapters in the base's precision. What
+        Python waits for raises here: a recording that fails of it would harm torch's allocator.
+        """
         try:
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                return graph, compute()
-            finally:
-                graph.capture_end()
+            with self._beside(), _without_waits():
+                return compute()
         except RuntimeError as error:
             if out_of_memory(error):
                 raise
-            self.on = False
-            why = reason(error.__context__ or error)
-            self._warn(f"answers are drawn more slowly, since this model can't be recorded: {why}")
-            return None
+            self._give_up(error)
+        return compute()
+
+    def record(self, compute: Compute) -> Recording | None:
+        """A CUDA graph and the tensor that it fills; None where it failed."""
+        for attempt in (1, 2):
+            try:
+                with self._beside():
+                    return _recorded(compute)
+            except RuntimeError as error:
+                if attempt == 2 or not out_of_memory(error):
+                    self._give_up(error)
+                    return None
+            release()  # which torch can't do while it records
+        return None
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """On a stream beside the current one, as recordings need it; each waits for the other."""
+        cuda: Any = torch.cuda  # whose streams have no types
+        before = cuda.current_stream(self._device)
+        self._stream.wait_stream(before)
+        try:
+            with cuda.stream(self._stream):
+                yield
+        finally:
+            before.wait_stream(self._stream)
+
+    @cached_property
+    def _stream(self) -> Any:
+        cuda: Any = torch.cuda
+        return cuda.Stream(self._device)
+
+    def _give_up(self, error: RuntimeError) -> None:
+        self.on = False
+        self._warn(
+            "answers are drawn more slowly, since steps of this model can't be recorded as a CUDA "
+            f"graph: {reason(error)}"
+        )
+
+
+def _recorded(compute: Compute) -> Recording:
+    graph: Any = torch.cuda.CUDAGraph()
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        logits = compute()
+    except BaseException:
+        with suppress(RuntimeError):  # says only that it failed
+            graph.capture_end()
+        raise
+    graph.capture_end()
+    return graph, logits
+
+
+@contextmanager
+def _without_waits() -> Iterator[None]:
+    """Raises RuntimeError where Python would wait for the GPU."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():  # torch calls this mode a prototype, once
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 class Recorded:
-    """What one function computes on fixed tensors; from the second call on by its recording.
-
-    The first call makes what is made once: kernels' workspaces, adapters in the base's precision.
-    """
+    """What one function computes on fixed tensors; from the second call on by its recording."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._recording: tuple[Any, torch.Tensor] | None = None
+        self._recording: Recording | None = None
         self._called = False
 
     def __call__(self, compute: Compute) -> torch.Tensor:
         """Is given the function each time: one that it kept would keep its tensors alive."""
-        found = None
-        if self._recorder.on and self._recording is None:
-            found = self._begun(compute)
+        if self._recording is None and self._recorder.on:
+            if not self._called:
+                self._called = True
+                return self._recorder.first(compute)
+            self._recording = self._recorder.record(compute)
         if self._recording is None:
-            return compute() if found is None else found
+            return compute()
         graph, logits = self._recording
         graph.replay()
         return logits
 
-    def _begun(self, compute: Compute) -> torch.Tensor | None:
-        """What the first call computes. The second only records."""
-        before, beside = torch.cuda.current_stream(), self._recorder.stream
-        beside.wait_stream(before)
-        found = None
-        with torch.cuda.stream(beside):
-            if self._called:
-                self._recording = self._recorder.record(compute)
-            else:
-                self._called, found = True, compute()
-        before.wait_stream(beside)
-        return found
 
-
-def _padding(pad_R: torch.Tensor, columns: int, dtype: torch.dtype) -> torch.Tensor:
-    """(R, columns): hides the padding before each row."""
-    column_K = torch.arange(columns, device=pad_R.device)
-    return additive(column_K >= pad_R[:, None], dtype)
+def _aligned(columns: int) -> int:
+    """Kernels on a GPU want rows of masks that begin at multiples of 8 numbers."""
+    return -(-columns // 8) * 8
 
 
 def _logits(

@@ -70,7 +70,7 @@ def learn(adapters: Adapters, rows: Any) -> list[Tensor | None]:
 )
 def test_single_tokens_meet_all_adapters_at_once_and_get_their_own(rows: list[int]) -> None:
     adapters = worn(dtype=torch.float64)
-    ids = IDS[:, :1]
+    adapters.stacks, ids = True, IDS[:, :1]
     with torch.no_grad():
         together = logits(adapters, rows, ids)
         alone = [logits(adapters, row, ids[[place]]) for place, row in enumerate(rows)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,16 +18,36 @@ import torch
 
 from orchestry.backends.local import steps
 from orchestry.backends.local.sampler import Drawn, Prompt, Sampler
-from orchestry.backends.local.steps import Fixed, Recorder
+from orchestry.backends.local.steps import Compute, Fixed, Growing, Recorder, Recording, Rows
 from tests.backends.local.teams import some_ids, team
 from tests.backends.local.tiny import Kind
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-    ),
-]
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
+
+
+class Replayed(Recorder):
+    """Stands for CUDA's: a recording that computes when it is replayed, and not before."""
+
+    def __init__(self, works: bool) -> None:
+        super().__init__(torch.device("cpu"), print)
+        self.on, self.works, self.made = True, works, 0
+
+    def first(self, compute: Compute) -> torch.Tensor:
+        return compute()
+
+    def record(self, compute: Compute) -> Recording | None:
+        self.made += 1
+        if not self.works:
+            self.on = False
+            return None
+        logits = torch.empty(0)
+
+        def replay() -> None:
+            found = compute()
+            logits.resize_(found.shape).copy_(found)
+
+        return SimpleNamespace(replay=replay), logits
 
 
 def looks(module: object, given: object, output: torch.Tensor) -> None:
@@ -43,6 +64,13 @@ def asked() -> list[Prompt]:
     ]
 
 
+def assert_equal(drawn: list[list[Drawn]], others: list[list[Drawn]]) -> None:
+    pairs = [pair for two in zip(drawn, others, strict=True) for pair in zip(*two, strict=True)]
+    for one, other in pairs:
+        assert (one.ids, one.text, one.stop) == (other.ids, other.text, other.stop)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 def test_fixed_steps_draw_what_growing_ones_draw(
@@ -51,15 +79,27 @@ def test_fixed_steps_draw_what_growing_ones_draw(
     monkeypatch.setattr(steps, "ROOM", 16)  # so that room is made again and again
     warned = list[str]()
     base, adapters = team(kind, device=device)
-    growing, fixed = Sampler(base, adapters), Sampler(base, adapters, warn=warned.append)
-    growing.recorder, fixed.recorder = None, Recorder(torch.device(device), warned.append)
-    for expected, found in zip(growing.draw(asked(), 3), fixed.draw(asked(), 3), strict=True):
-        for one, other in zip(expected, found, strict=True):
-            same(one, other)
+    growing, fixed = Sampler(base, adapters), Sampler(base, adapters)
+    growing.recorder = None
+    fixed.recorder = Recorder(torch.device(device), warned.append)
+    fixed.recorder.on = True
+    if device == "cpu":
+        fixed.recorder = Replayed(works=True)
+    assert_equal(growing.draw(asked(), 3), fixed.draw(asked(), 3))
     assert not warned
+    if isinstance(fixed.recorder, Replayed):
+        assert fixed.recorder.made > 5
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_where_a_recording_fails_steps_are_computed() -> None:
+    base, adapters = team()
+    growing, fixed = Sampler(base, adapters), Sampler(base, adapters)
+    fixed.recorder = failing = Replayed(works=False)
+    assert_equal(growing.draw(asked(), 3), fixed.draw(asked(), 3))
+    assert failing.made == 1, "not tried again"
+
+
+@GPU
 def test_a_model_that_cannot_be_recorded_is_computed_step_by_step() -> None:
     warned = list[str]()
     base, adapters = team(device="cuda")
@@ -68,16 +108,45 @@ def test_a_model_that_cannot_be_recorded_is_computed_step_by_step() -> None:
     expected = plain.draw(asked(), 3)
     model: Any = base.model
     model.get_input_embeddings().register_forward_hook(looks)
-    for answers, others in zip(expected, looking.draw(asked(), 3), strict=True):
-        for one, other in zip(answers, others, strict=True):
-            same(one, other)
+    assert_equal(expected, looking.draw(asked(), 3))
     assert len(warned) == 1
     assert "can't be recorded" in warned[0]
 
 
-def same(one: Drawn, other: Drawn) -> None:
-    assert (one.ids, one.text, one.stop) == (other.ids, other.text, other.stop)
-    assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+class Model:
+    """Knows no words, and what it was asked."""
+
+    dtype = torch.float32
+
+    def __init__(self) -> None:
+        self.masks, self.positions = list[int](), list[list[int]]()
+
+    def __call__(self, **given: Any) -> Any:
+        self.masks.append(given["attention_mask"].shape[-1])
+        self.positions.append(given["position_ids"].flatten().tolist())
+        return SimpleNamespace(logits=torch.zeros(len(given["input_ids"]), 1, 5))
+
+
+def test_room_is_made_for_what_is_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "ROOM", 16)
+    model, cache = Model(), SimpleNamespace(layers=[])
+    rows = Rows(torch.tensor([3, 2]), width=3, to_come=40, last=42)
+    step = Fixed(model, cache, rows, Recorder(torch.device("cpu"), print))
+    for _ in range(40):
+        step(torch.tensor([1, 1]))
+    assert list(dict.fromkeys(model.masks)) == [24, 40, 48]  # 3 + 16, 24 + 16, 43, in eights
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_rows_that_ended_go_no_further_than_the_others_may(fixed: bool) -> None:
+    """A model with learned positions has none after its context."""
+    model, cache = Model(), SimpleNamespace(layers=[])
+    rows = Rows(torch.tensor([8, 2]), width=8, to_come=4, last=9)
+    recorder = Recorder(torch.device("cpu"), print)
+    step = Fixed(model, cache, rows, recorder) if fixed else Growing(model, cache, rows)
+    for _ in range(4):
+        step(torch.tensor([1, 1]))
+    assert model.positions == [[8, 2], [9, 3], [9, 4], [9, 5]]
 
 
 def test_a_draw_leaves_nothing_behind() -> None:
