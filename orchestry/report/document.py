@@ -23,6 +23,7 @@ from orchestry.report.runs import Arm, Experiment, Salvaged, arms, by_task
 from orchestry.report.style import undrawn
 from orchestry.report.tables import by_agent, costs, fault_counts
 from orchestry.report.text import bullets, fenced, inline, table
+from orchestry.store.checkpoints import DISTILLED
 from orchestry.store.journal import Opened
 from orchestry.store.records import CreditRecord, EpisodeRecord, NodeRecord
 from orchestry.store.run import Run
@@ -273,6 +274,8 @@ def setup(experiment: Experiment) -> dict[str, str]:
     run, config = experiment.run, dict(leaves(experiment.run.config))
     if run.neural:
         return {**neural.setup(run), **_machine(run)}
+    if (run.folder / DISTILLED).is_file():
+        return {"run": str(run.folder), "task": str(config.get("task")), **_distilled(run.folder)}
     local = config.get("backend") == "local"
     keys = {**_ALL, **(_LEARN if local else _SEARCH)}
     opened = next((event for event in run.events if isinstance(event, Opened)), None)
@@ -290,6 +293,21 @@ def setup(experiment: Experiment) -> dict[str, str]:
         **_parts(config, local=local),
         "budget, USD": _said(config.get("budget.usd"), "no cap"),
         **_machine(run),
+    }
+
+
+def _distilled(folder: Path) -> dict[str, str]:
+    """What a team was fine-tuned on, and how; nothing was played."""
+    found = json.loads((folder / DISTILLED).read_bytes())
+    settings = found["settings"]
+    examples = ", ".join(f"{role} {one['examples']}" for role, one in found["agents"].items())
+    return {
+        "model": str(found["base"]),
+        "made by": f"orchestry distil, {settings['method']} by {settings['by']}",
+        "examples": examples,
+        "epochs": str(len(found["epochs"]) - 1),
+        "learning rate": str(settings["learning_rate"]),
+        "seed": str(found["seed"]),
     }
 
 

@@ -21,6 +21,7 @@ from orchestry.store.games import Evaluation, kept
 from orchestry.store.journal import Event, Learned, Opened
 from orchestry.store.measurements import BASELINES, EVALUATIONS, FORMS, Measurement
 from orchestry.store.progress import Row, readable
+from orchestry.store.recipes import STAGES
 from orchestry.store.records import EpisodeRecord, Summary
 from orchestry.store.run import Run, committed, committed_episodes, existing
 from orchestry.store.summary import books, end_of, summarise_journal
@@ -57,7 +58,9 @@ def read_experiments(folders: Sequence[Path]) -> tuple[Experiment, ...]:
     if twice:
         raise ConfigError(f"{twice[0]} is given twice: name each run once")
     runs = [_read(folder) for folder in folders]
-    named = run_labels([run.config for run in runs], [place.name for place in places])
+    named = [place.name for place in places]
+    if {place.parent.name for place in places} != {STAGES}:  # those differ by what they do
+        named = run_labels([run.config for run in runs], named)
     return tuple(_around(run, label) for run, label in zip(runs, named, strict=True))
 
 

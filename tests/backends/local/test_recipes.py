@@ -100,7 +100,10 @@ def test_the_report_shows_what_each_stage_brought(whole: Path, tmp_path: Path) -
     said = CliRunner().invoke(app, ["report", str(whole), "--out", str(tmp_path / "out"), "--json"])
     assert said.exit_code == 0
     assert len(json.loads(said.stdout)["stages"]) == 4
-    assert "## Stages" in (tmp_path / "out" / "RESULTS.md").read_text()
+    page = (tmp_path / "out" / "RESULTS.md").read_text()
+    assert "## Stages" in page
+    assert "| orchestry distil, sft by reward |" in page
+    assert "(credit method" not in page, "stages differ by what they do"
 
 
 def test_a_finished_recipe_plays_nothing_again(whole: Path, tmp_path: Path) -> None:
