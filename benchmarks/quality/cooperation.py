@@ -1,11 +1,12 @@
 """Whether two 135M agents learn to work together: a warm start from gold, then MAGRPO.
 
 For each seed: both agents' adapters are fine-tuned on the gold answers of generated train problems
-(`warm`). From there a run of backend local learns by MAGRPO (`learned`) on train problems of other
-families, by their rewards alone; it is killed by SIGKILL half-way, and resumed. Then the untrained,
-the warm and the learned team play test problems that nobody has seen, generated ones and the own
-bank's; the untrained and the warm team also play them as each baseline. What tests ask and what aux
-computes differ between train and test. The untrained team plays once, for all seeds.
+(`warm`). A search's winners would add nothing: the untrained team solves 1 problem in 300. From
+there a run of backend local learns by MAGRPO (`learned`) on train problems of other families, by
+their rewards alone; it is killed by SIGKILL half-way, and resumed. Then the untrained, the warm and
+the learned team play test problems that nobody has seen, generated ones and the own bank's; the
+untrained and the warm team also play them as each baseline. What tests ask and what aux computes
+differ between train and test. The untrained team plays once, for all seeds.
 
     python -m benchmarks.quality.cooperation [--seeds N] [--first SEED] [--episodes N] [--golds N]
         [--test N] [--baselines NAME,...] [--model NAME] [--folder DIR] [--only SEED] [--write]
@@ -26,6 +27,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -255,17 +257,24 @@ def _finished(place: Path) -> int:
 
 
 def swaps_of(seeds: Sequence[Played], bank: Path) -> Swaps:
-    """The first seed's learned main programmer with its own helper and with others; `bank` is the
-    file of the problems, which may have lain elsewhere when they were played."""
-    first, others = seeds[0], seeds[1:]
-    helpers: dict[str, Run | None] = {
-        "its own": first.tests[LEARNED, GENERATED],
-        **{f"of seed {one.seed}": one.tests[LEARNED, GENERATED] for one in others},
-        "warm": first.tests[WARM, GENERATED],
-        "untrained": first.tests[UNTRAINED, GENERATED],
-        "a stub that returns None": None,
-    }
-    return swapped(first.tests[LEARNED, GENERATED], helpers, bank)
+    """Each seed's learned main programmer with its own helper and with others, by problem over all
+    seeds; `bank` is the file of the problems, which may have lain elsewhere when they were played.
+    """
+    found = defaultdict[str, defaultdict[str, list[float]]](lambda: defaultdict(list))
+    for one in seeds:
+        own = one.tests[LEARNED, GENERATED]
+        others = [other.tests[LEARNED, GENERATED] for other in seeds if other is not one]
+        helpers: list[tuple[str, Run | None]] = [
+            ("its own", own),
+            *(("another seed's", run) for run in others),
+            ("its warm one", one.tests[WARM, GENERATED]),
+            ("an untrained one", one.tests[UNTRAINED, GENERATED]),
+            ("a stub that returns None", None),
+        ]
+        for name, run in helpers:
+            for problem, rewards in swapped(own, run, bank).items():
+                found[name][problem] += rewards
+    return found
 
 
 def main() -> None:

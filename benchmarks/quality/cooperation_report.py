@@ -49,8 +49,8 @@ def report(played: Sequence[Played], swaps: Swaps) -> str:
         "### Over training",
         _curve(played),
         "### The learned main programmer with other helpers",
-        "Its recorded answers, put together with the recorded answers of each helper to the same "
-        "problem and scored again; seed by seed, then all together. Mean reward:",
+        "The main programmer's recorded answers, put together with the recorded answers of each "
+        "helper to the same problem and scored again. Mean reward over all seeds:",
         table(["helper", "reward"], ([name, interval(rows)] for name, rows in swaps.items())),
         _example(played[0], teams, banks[0]),
     ]

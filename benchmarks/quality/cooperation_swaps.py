@@ -27,35 +27,31 @@ Swaps = Mapping[str, Rows]
 """By helper, the mean reward of each problem."""
 
 
-def swapped(learned: Run, helpers: Mapping[str, Run | None], bank: Path) -> Swaps:
-    """The rewards of the learned main programmer with each helper; None is the stub."""
+def swapped(learned: Run, helper: Run | None, bank: Path) -> Rows:
+    """The reward of the learned main programmer with a helper, by problem; None is the stub."""
     task = load_task(learned.config["task"], options={"bank": str(bank)})
-    return asyncio.run(_scored(task, learned.episodes, helpers))
+    return asyncio.run(_scored(task, learned.episodes, helper))
 
 
 async def _scored(
-    task: BaseTask[Any], episodes: Sequence[EpisodeRecord], helpers: Mapping[str, Run | None]
-) -> Swaps:
+    task: BaseTask[Any], episodes: Sequence[EpisodeRecord], helper: Run | None
+) -> Rows:
     problems = {one.id: one for one in task.problems("test")}
+    others = {one.problem: said(one, HELPER) for one in helper.episodes} if helper else {}
     async with open_sandbox(Limits()) as sandbox:
-        tools, found = Tools(sandbox=sandbox), dict[str, Rows]()
-        for name, run in helpers.items():
-            others = {one.problem: said(one, HELPER) for one in run.episodes} if run else {}
-            jobs = [
-                _mean(
-                    task,
-                    problems[one.problem],
-                    said(one, MAIN),
-                    others.get(one.problem, [STUB]),
-                    tools,
-                )
-                for one in episodes
-            ]
-            rewards = await asyncio.gather(*jobs)
-            found[name] = {
-                one.problem: [reward] for one, reward in zip(episodes, rewards, strict=True)
-            }
-    return found
+        tools = Tools(sandbox=sandbox)
+        jobs = (
+            _mean(
+                task,
+                problems[one.problem],
+                said(one, MAIN),
+                others.get(one.problem, [STUB]),
+                tools,
+            )
+            for one in episodes
+        )
+        rewards = await asyncio.gather(*jobs)
+    return {one.problem: [reward] for one, reward in zip(episodes, rewards, strict=True)}
 
 
 async def _mean(

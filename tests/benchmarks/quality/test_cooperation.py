@@ -94,9 +94,11 @@ def test_a_seed_is_killed_resumed_measured_and_reported(model: str, tmp_path: Pa
     assert len(first.run.episodes) == 20
 
     swaps = swaps_of(played, bench.bank(GENERATED))
-    own = first.tests[LEARNED, GENERATED]
-    assert mean(swaps["its own"]) == pytest.approx(mean(rewards([own])))
-    assert {"untrained", "warm", "of seed 1", "a stub that returns None"} <= swaps.keys()
+    own = [one.tests[LEARNED, GENERATED] for one in played]
+    assert mean(swaps["its own"]) == pytest.approx(mean(rewards(own)))
+    names = ["its own", "another seed's", "its warm one", "an untrained one"]
+    assert [*swaps] == [*names, "a stub that returns None"]
+    assert {len(rows) for found in swaps.values() for rows in found.values()} == {2}
 
     body = report(played, swaps)
     assert "killed by SIGKILL and resumed 1, 1 times" in body
