@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from orchestry.core.errors import Endless, SandboxError, TaskFault, reason
+from orchestry.core.errors import ConfigError, Endless, SandboxError, TaskFault, reason
 from orchestry.core.types import SPLITS, Problem, Sandbox, Score, Split, Tools
 from orchestry.task.arrangements import Wrapped
 from orchestry.task.base import BaseTask, rubric_fault
@@ -107,7 +107,7 @@ class _Case:
         """An exception in the task's code counts against `rule`."""
         try:
             yield
-        except SandboxError:  # not the task's fault, so no finding
+        except (ConfigError, SandboxError):  # not the task's fault, so no finding
             raise
         except Exception as raised:
             cause = raised.__cause__ if isinstance(raised, TaskFault) else None
@@ -138,7 +138,8 @@ async def check_task(
     Every role gives every kind of odd answer (`fuzz`), on FUZZED problems in turn. Per seed, one
     game of hostile answers is played on each of `problems_per_split` evenly spread problems of a
     split; their graded answers are played too. Gold is played on every problem, or on 200 evenly
-    spread ones. Raises SandboxError if the sandbox itself fails.
+    spread ones. Raises SandboxError if the sandbox itself fails, and ConfigError for options with
+    which the task has no problems.
     """
     case = _Case(task)
     if fault := rubric_fault(task):

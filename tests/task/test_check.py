@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from orchestry import tools
+from orchestry.core.errors import ConfigError
 from orchestry.core.types import AgentSpec, Call, Limits, Problem, Score, Split, Tools
 from orchestry.sandbox import open_sandbox
 from orchestry.task.base import BaseTask, TeamTask, Transcript
@@ -163,6 +164,12 @@ async def test_a_tool_that_fails_is_a_finding(given: tools.Tool, said: str) -> N
     assert [*found] == ["tools"]
     assert said in found["tools"]
     assert "called with {" in found["tools"]
+
+
+async def test_options_without_problems_are_no_fault_of_the_task() -> None:
+    task = load_task("code_collaboration", options={"helpers": 2})
+    with pytest.raises(ConfigError, match=r"take options\.bank=generated"):
+        await broken_rules(task)
 
 
 async def test_a_tool_with_effects_is_not_called() -> None:
