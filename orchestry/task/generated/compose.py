@@ -320,12 +320,13 @@ def _tests(made: Composition, rng: random.Random) -> list[list[Any]]:
 
 def _drawing(made: Composition, rng: random.Random) -> Callable[[], Any]:
     """What draws one item."""
-    draw: Callable[[], Any] = (
-        (lambda: rng.choice((rng.randint(0, 30), rng.randint(0, 9) ** 2, 10 * rng.randint(0, 9))))
-        if made.part.item == "int"
-        else (lambda: rng.choice(families().words))
-    )
-    return _often_chosen(made, draw, rng) if made.before else draw
+    if made.before:
+        return _often_chosen(made, rng)
+    if made.part.item == "int":
+        return lambda: rng.choice(
+            (rng.randint(0, 30), rng.randint(0, 9) ** 2, 10 * rng.randint(0, 9))
+        )
+    return lambda: rng.choice(families().words)
 
 
 def _arguments(made: Composition, draw: Callable[[], Any], rng: random.Random) -> list[Any]:
@@ -335,18 +336,16 @@ def _arguments(made: Composition, draw: Callable[[], Any], rng: random.Random) -
     return [draw() for _ in range(2 if made.use.takes == "pair" else 1)]
 
 
-def _often_chosen(
-    made: Composition, draw: Callable[[], Any], rng: random.Random
-) -> Callable[[], Any]:
+_INTEGERS = (*range(31), *(n * n for n in range(10)), *range(0, 100, 10))
+
+
+def _often_chosen(made: Composition, rng: random.Random) -> Callable[[], Any]:
     """Draws items of which at least half fulfil the condition of aux2, where that is possible."""
     names: dict[str, Any] = {}
     exec(made.helpers()["aux2"], names)  # noqa: S102  our own templates
-
-    def chosen() -> Any:
-        tried = [draw() for _ in range(8 if rng.random() < 0.5 else 1)]
-        return next(filter(names["aux2"], tried), tried[0])
-
-    return chosen
+    items: Sequence[Any] = _INTEGERS if made.part.item == "int" else families().words
+    fit = [*filter(names["aux2"], items)] or items
+    return lambda: rng.choice(fit if rng.random() < 0.5 else items)
 
 
 _Answer = Callable[[Sequence[Any]], Any]
