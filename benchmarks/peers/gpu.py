@@ -25,7 +25,7 @@ from orchestry.report.text import table
 WAYS = {
     "ours": "Orchestry: one base, an adapter an agent, all answers in one batch",
     "launched": "the same, each step's kernels launched one by one, not as a CUDA graph",
-    "nf4": "as it comes, with learn.quantize=nf4",
+    "nf4": "as the first, with learn.quantize=nf4",
     "copies": "a full copy an agent with peft's LoRA, one cached `generate` an agent and problem",
 }
 TASK = "tldr"

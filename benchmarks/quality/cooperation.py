@@ -1,12 +1,12 @@
 """Whether two 135M agents learn to work together: a warm start from gold, then MAGRPO.
 
 For each seed: both agents' adapters are fine-tuned on the gold answers of generated train problems
-(`warm`). A search's winners would add nothing: the untrained team solves 1 problem in 300. From
-there a run of backend local learns by MAGRPO (`learned`) on train problems of other families, by
-their rewards alone; it is killed by SIGKILL half-way, and resumed. Then the untrained, the warm and
-the learned team play test problems that nobody has seen, generated ones and the own bank's; the
-untrained and the warm team also play them as each baseline. What tests ask and what aux computes
-differ between train and test. The untrained team plays once, for all seeds.
+(`warm`). From there a run of backend local learns by MAGRPO (`learned`) on train problems of other
+families, by their rewards alone; it is killed by SIGKILL half-way, and resumed. Then the untrained,
+the warm and the learned team play test problems that nobody has seen, generated ones and the own
+bank's; the untrained and the warm team also play them as each baseline. What tests ask and what aux
+computes differ between train and test. The untrained team plays once, for all seeds. The warm start
+takes no winners of a search: the untrained team solves 1 problem in 300.
 
     python -m benchmarks.quality.cooperation [--seeds N] [--first SEED] [--episodes N] [--golds N]
         [--test N] [--baselines NAME,...] [--model NAME] [--folder DIR] [--only SEED] [--write]

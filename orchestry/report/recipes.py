@@ -114,8 +114,9 @@ def _explained(measured: Salvaged) -> str:
         f"Before, after: mean reward of a trajectory on {counted(figures.problems, 'problem')} of "
         f"{split}, with the 95 % interval of the mean (bootstrap over problems). The change is "
         f"paired by problem. Best: mean reward of the best of {samples} trajectories per problem; "
-        "`best before` is what best of n reaches without the stage, whose own cost it does not "
-        "count. Calls, dollars and time are the stage's own, without these measurements."
+        "`best before` is what best of n reaches without the stage. It does not count what the "
+        "stage itself cost. Calls, dollars and time are the stage's own, without these "
+        "measurements."
     )
 
 

@@ -59,7 +59,9 @@ def read_experiments(folders: Sequence[Path]) -> tuple[Experiment, ...]:
         raise ConfigError(f"{twice[0]} is given twice: name each run once")
     runs = [_read(folder) for folder in folders]
     named = [place.name for place in places]
-    if {place.parent.name for place in places} != {STAGES}:  # those differ by what they do
+    if {place.parent.name for place in places} == {STAGES}:
+        named = unique(named)  # stages differ by what they do
+    else:
         named = run_labels([run.config for run in runs], named)
     return tuple(_around(run, label) for run, label in zip(runs, named, strict=True))
 

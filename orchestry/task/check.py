@@ -22,7 +22,7 @@ from orchestry.task.base import BaseTask, rubric_fault
 from orchestry.task.code import shorten
 from orchestry.task.fuzz import fuzz
 from orchestry.task.guard import MAX_STAGES, Play, evaluated, said, tells
-from orchestry.task.toolcheck import tool_faults
+from orchestry.task.toolcheck import silent_tools, tool_faults
 
 FEW = 20
 """Prompts are checked in this many first stages of a game; a game may never end."""
@@ -52,7 +52,7 @@ CHECKED = {
     "no leak": "no agent is shown the gold answer",
     "graded": "graded answers can be played, and none scores more than the first",
     "rubric": "the judge's rubric is a text of a readable length, or left out",
-    "tools": "every tool has a docstring; those without effects can be called",
+    "tools": "every tool has a docstring, and a call of one without effects shows no bug",
 }
 
 HOSTILE = (
@@ -103,11 +103,13 @@ class _Case:
         self.faults.setdefault(rule, []).append(detail)
 
     @contextmanager
-    def blaming(self, rule: str, what: str) -> Iterator[None]:
-        """An exception in the task's code counts against `rule`."""
+    def blaming(
+        self, rule: str, what: str, passing: type[Exception] = SandboxError
+    ) -> Iterator[None]:
+        """An exception in the task's code counts against `rule`; not its fault are `passing`."""
         try:
             yield
-        except (ConfigError, SandboxError):  # not the task's fault, so no finding
+        except passing:
             raise
         except Exception as raised:
             cause = raised.__cause__ if isinstance(raised, TaskFault) else None
@@ -144,6 +146,8 @@ async def check_task(
     case = _Case(task)
     if fault := rubric_fault(task):
         case.fail("rubric", fault)
+    for fault in silent_tools(task):
+        case.fail("tools", fault)
     splits = _check_problems(case)
     sampled = [p for split in splits.values() for p in _spread(split, problems_per_split)]
     deck = _deal(seeds[0])
@@ -158,7 +162,10 @@ async def check_task(
     for problem in sampled:
         await _check_graded(case, tools, problem, seeds[0])
     await _check_any_answer(case, tools, _spread(everything, FUZZED), seeds[0])
-    await _check_tools(case, tools, _spread(everything, 1), seeds[0])
+    for game in games[:1]:
+        with case.blaming("tools", "calling tools"):
+            async for fault in tool_faults(task, tools, game):
+                case.fail("tools", fault)
     return case.findings()
 
 
@@ -173,7 +180,8 @@ def _check_problems(case: _Case) -> dict[Split, list[Problem]]:
     splits: dict[Split, list[Problem]] = {}
     home: dict[str, Split] = {}
     for split in SPLITS:
-        with case.blaming("splits", f"problems('{split}')"):
+        # options that leave no problems are no fault of the task
+        with case.blaming("splits", f"problems('{split}')", passing=ConfigError):
             splits[split] = list(case.task.problems(split))
             if not splits[split]:
                 case.fail("splits", f"problems('{split}') is empty")
@@ -370,13 +378,6 @@ async def _check_graded(case: _Case, tools: Tools, problem: Problem, seed: int) 
         place = totals.index(max(totals))
         worth = f"answer {place} scores {totals[place]:g}, the first {totals[0]:g}"
         case.fail("graded", f"{worth}, on problem '{problem.id}'")
-
-
-async def _check_tools(case: _Case, tools: Tools, problems: Sequence[Problem], seed: int) -> None:
-    """Called in a first state, if there is one."""
-    for problem in problems if "pure" not in case.faults else ():
-        async for fault in tool_faults(case.task, tools, problem, seed):
-            case.fail("tools", fault)
 
 
 async def _check_any_answer(

@@ -6,30 +6,49 @@ Only tools that promise to change nothing (`effects=False`) are called.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestry.core.tools import Tool, ToolContext
 from orchestry.core.types import Problem, Tools
+from orchestry.task.arrangements import unwrapped
 from orchestry.task.base import BaseTask
 
-BUGS = ("AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "TypeError")
+BUGS = (
+    "AttributeError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "NameError",
+    "TypeError",
+    "UnboundLocalError",
+)
 """What Python raises for a mistake in the code, whatever the arguments. Other errors may be meant:
 a made-up file does not exist."""
 
 
-async def tool_faults(
-    task: BaseTask[Any], tools: Tools, problem: Problem, seed: int
-) -> AsyncIterator[str]:
-    """What is wrong with each tool that can be called in the first state of a problem."""
-    state = task.reset(problem, seed)
+def silent_tools(task: BaseTask[Any]) -> Iterator[str]:
+    """The tools without a docstring, by which a model knows what they do."""
     for spec in task.agents:
-        here = ToolContext(spec.role, problem, tools.sandbox, state)
         for one in spec.every_tool:
             if not one.spec.description:
                 yield f"'{one.spec.name}' of '{spec.role}' has no docstring"
-            elif not one.effects and (fault := await _fault(one, here)):
-                yield f"'{one.spec.name}' of '{spec.role}' {fault}"
+
+
+async def tool_faults(
+    task: BaseTask[Any], tools: Tools, game: Sequence[tuple[Problem, Any]]
+) -> AsyncIterator[str]:
+    """What is wrong with each tool that is called where its agent first acts in a game's states."""
+    called = set[str]()
+    for problem, state in game:
+        for spec in task.agents:
+            if spec.role in called or spec.role not in task.to_act(state):
+                continue
+            called.add(spec.role)
+            here = ToolContext(spec.role, problem, tools.sandbox, unwrapped(state))
+            for one in spec.every_tool:
+                if not one.effects and (fault := await _fault(one, here)):
+                    yield f"'{one.spec.name}' of '{spec.role}' {fault}"
 
 
 async def _fault(one: Tool, here: ToolContext) -> str | None:
@@ -53,8 +72,9 @@ def example(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
     if "enum" in schema:
         return schema["enum"][0]
     for several in ("anyOf", "oneOf", "allOf"):
-        if several in schema:
-            return example(schema[several][0], whole)
+        if several in schema:  # null first, or a type that holds itself would never end
+            parts = sorted(schema[several], key=lambda one: one.get("type") != "null")
+            return example(parts[0], whole)
     kind = schema.get("type")
     if kind == "object":
         parts = schema.get("properties", {})
@@ -66,11 +86,12 @@ def example(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
         return _number(schema)
     if kind in ("boolean", "null"):
         return True if kind == "boolean" else None
-    return "a" * max(1, schema.get("minLength", 1))
+    return "1" * max(1, schema.get("minLength", 1))
 
 
 def _number(schema: Mapping[str, Any]) -> Any:
-    """1, or the number nearest to it within the limits."""
-    least = max(schema.get("minimum", 1), schema.get("exclusiveMinimum", 0) + 1)
-    most = min(schema.get("maximum", least), schema.get("exclusiveMaximum", least + 1) - 1)
-    return min(least, most)
+    """A number within the limits: 1 where they allow it."""
+    step = 1 if schema["type"] == "integer" else 1e-3
+    least = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf) + step)
+    most = min(schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf) - step)
+    return min(max(1, least), most)

@@ -17,6 +17,7 @@ from orchestry import tools
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import AgentSpec, Call, Limits, Problem, Score, Split, Tools
 from orchestry.sandbox import open_sandbox
+from orchestry.task.arrangements import Sequential
 from orchestry.task.base import BaseTask, TeamTask, Transcript
 from orchestry.task.check import CHECKED, check_task
 from orchestry.task.registry import load_task
@@ -135,11 +136,17 @@ async def test_a_tool_is_called_with_arguments_of_its_schema() -> None:
         place: Place, depth: Annotated[int, Field(ge=3)], here: tools.ToolContext, name: str = "x"
     ) -> str:
         """Looks something up."""
-        heard.append((place, depth, here.agent, here.state is not None, name))
+        heard.append((place, depth, here.agent, name))
+        states.append(here.state)
         raise KeyError(name)
 
-    assert await broken_rules(with_tools(tools.tool(look, effects=False))) == {}
-    assert heard == [(Place(x=1.0, kind="in"), 3, "coder", True, "x")]
+    states = list[Any]()
+    asked = with_tools(tools.tool(look, effects=False))
+    assert await broken_rules(asked) == {}
+    assert heard == [(Place(x=1.0, kind="in"), 3, "coder", "x")]
+    assert [asked.to_act(state) for state in states] == [("coder",)], "where it acts"
+    assert await broken_rules(Sequential(asked)) == {}
+    assert isinstance(states[1], Transcript), "the task's own, as in a run"
 
 
 def mistaken(text: str) -> str:
@@ -170,6 +177,17 @@ async def test_options_without_problems_are_no_fault_of_the_task() -> None:
     task = load_task("code_collaboration", options={"helpers": 2})
     with pytest.raises(ConfigError, match=r"take options\.bank=generated"):
         await broken_rules(task)
+
+
+async def test_a_silent_tool_is_named_where_nothing_can_be_played() -> None:
+    def silent() -> str:
+        return ""
+
+    def raising(self: Any, problem: Problem, seed: int) -> Transcript:
+        raise ZeroDivisionError
+
+    broken: Any = type("Broken", (type(with_tools(silent)),), {"reset": raising})()
+    assert "tools" in await broken_rules(broken)
 
 
 async def test_a_tool_with_effects_is_not_called() -> None:

@@ -13,6 +13,7 @@ from orchestry.task.toolcheck import example
 class Node(BaseModel):
     name: str
     children: list[Node]
+    next: Node | None
 
 
 class Shape(BaseModel):
@@ -29,7 +30,7 @@ class Shape(BaseModel):
         int,
         Annotated[int, Field(ge=7)],
         Annotated[int, Field(le=-2)],
-        Annotated[float, Field(gt=0, lt=2)],
+        Annotated[float, Field(gt=0, lt=1)],
         bool,
         None,
         Literal["only"],

@@ -343,8 +343,8 @@ class _Batch:
 
     def wasteful(self) -> bool:
         """Whether dropping ended rows is worth copying the others' keys and values."""
-        waste = RECORDED_WASTE if isinstance(self._forward, Fixed) else WASTE
-        return self._ended * waste >= len(self.rows)
+        recorded = self._recorder is not None and self._recorder.on
+        return self._ended * (RECORDED_WASTE if recorded else WASTE) >= len(self.rows)
 
     def compact(self) -> torch.Tensor | None:
         """Drops ended rows, and the padding that no other row needs.

@@ -160,8 +160,8 @@ class Recorder:
     def _give_up(self, error: RuntimeError) -> None:
         self.on = False
         self._warn(
-            "answers are drawn more slowly, since steps of this model can't be recorded as a CUDA "
-            f"graph: {reason(error)}"
+            "answers are drawn more slowly, since decoding steps can't be recorded as a CUDA graph "
+            f"here: {reason(error)}"
         )
 
 

@@ -336,7 +336,8 @@ def _arguments(made: Composition, draw: Callable[[], Any], rng: random.Random) -
     return [draw() for _ in range(2 if made.use.takes == "pair" else 1)]
 
 
-_INTEGERS = (*range(31), *(n * n for n in range(10)), *range(0, 100, 10))
+_INTEGERS = (*range(31),) * 10 + (*(n * n for n in range(10)), *range(0, 100, 10)) * 31
+"""A third each: small ones, squares and tens."""
 
 
 def _often_chosen(made: Composition, rng: random.Random) -> Callable[[], Any]:

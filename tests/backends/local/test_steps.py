@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,15 @@ import torch
 
 from orchestry.backends.local import steps
 from orchestry.backends.local.sampler import Drawn, Prompt, Sampler
-from orchestry.backends.local.steps import Compute, Fixed, Growing, Recorder, Recording, Rows
+from orchestry.backends.local.steps import (
+    Compute,
+    Fixed,
+    Growing,
+    Recorded,
+    Recorder,
+    Recording,
+    Rows,
+)
 from tests.backends.local.teams import some_ids, team
 from tests.backends.local.tiny import Kind
 
@@ -82,13 +91,84 @@ def test_fixed_steps_draw_what_growing_ones_draw(
     growing, fixed = Sampler(base, adapters), Sampler(base, adapters)
     growing.recorder = None
     fixed.recorder = Recorder(torch.device(device), warned.append)
-    fixed.recorder.on = True
     if device == "cpu":
         fixed.recorder = Replayed(works=True)
     assert_equal(growing.draw(asked(), 3), fixed.draw(asked(), 3))
     assert not warned
     if isinstance(fixed.recorder, Replayed):
         assert fixed.recorder.made > 5
+
+
+class Cuda:
+    """Stands for what a recorder asks of torch.cuda; it has room for some recordings only."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int = 99) -> None:
+        self.room, self.modes, self.begun, self.ended = room, ["default"], 0, 0
+        stream = SimpleNamespace(wait_stream=lambda other: None)
+        graph = SimpleNamespace(capture_begin=self.begin, capture_end=self.end)
+        for name, stand_in in {
+            "Stream": lambda device: stream,
+            "current_stream": lambda device: stream,
+            "stream": lambda one: nullcontext(),
+            "get_sync_debug_mode": lambda: self.modes[-1],
+            "set_sync_debug_mode": self.modes.append,
+            "CUDAGraph": lambda: graph,
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, stand_in)
+
+    def begin(self, capture_error_mode: str) -> None:
+        self.begun += 1
+
+    def end(self) -> None:
+        self.ended += 1
+
+    def step(self) -> torch.Tensor:
+        if self.begun > self.ended and self.begun <= self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return torch.ones(1)
+
+    def waits(self) -> torch.Tensor:
+        if self.modes[-1] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return torch.ones(1)
+
+
+def recorder(warned: list[str]) -> Recorder:
+    made = Recorder(torch.device("cpu"), warned.append)
+    made.on = True
+    return made
+
+
+def test_a_step_that_waits_for_the_gpu_is_never_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, warned = Cuda(monkeypatch), list[str]()
+    made = recorder(warned)
+    recorded = Recorded(made)
+    assert [recorded(cuda.waits).item() for _ in range(3)] == [1, 1, 1]
+    assert (made.on, cuda.begun, cuda.modes[-1]) == (False, 0, "default")
+    assert len(warned) == 1
+    assert "synchronizing" in warned[0]
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_recording_that_does_not_fit_is_tried_once_more(
+    missing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda, warned = Cuda(monkeypatch, room=missing), list[str]()
+    made = recorder(warned)
+    found = made.record(cuda.step)
+    assert (found is None, made.on, len(warned)) == (missing == 2, missing < 2, int(missing == 2))
+    assert cuda.begun == cuda.ended == min(missing + 1, 2), "none is left open"
+
+
+def test_an_interrupt_ends_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda(monkeypatch)
+
+    def interrupted() -> torch.Tensor:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        recorder([]).record(interrupted)
+    assert cuda.ended == 1
 
 
 def test_where_a_recording_fails_steps_are_computed() -> None:
