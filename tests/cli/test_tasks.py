@@ -122,6 +122,6 @@ def test_an_unknown_task_is_one_line_and_code_2(capsys: pytest.CaptureFixture[st
 
 
 def test_check_takes_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert orchestry("tasks", "check", "code_collaboration", "--set", "options.helpers=2") == 1
-    assert "without a part for aux2" in capsys.readouterr().out
+    assert orchestry("tasks", "check", "code_collaboration", "--set", "options.helpers=2") == 2
+    assert "without a part for aux2" in capsys.readouterr().err
     assert orchestry("tasks", "check", "house_style", "--set", "options.nope=1") == 2
