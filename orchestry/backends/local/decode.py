@@ -191,6 +191,27 @@ def _roomy(states: torch.Tensor, tokens: int) -> torch.Tensor:
     return room
 
 
+def next_logits(
+    model: Any,
+    cache: Any,
+    ids_RT: torch.Tensor,
+    positions_RT: torch.Tensor,
+    mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """The logits (R, V) after the last of these tokens, which join the cache; `mask`: additive,
+    (R, 1, T, all tokens)."""
+    output = model(
+        input_ids=ids_RT,
+        attention_mask=mask,
+        position_ids=positions_RT,
+        cache=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    logits: torch.Tensor = output.logits[:, -1]
+    return logits
+
+
 class Endings:
     """Tells endings of answers token by token; decodes no more than it must."""
 

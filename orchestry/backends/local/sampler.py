@@ -22,6 +22,7 @@ from orchestry.backends.local.decode import (
     aligned,
     check_attention,
     joined,
+    next_logits,
     pick,
     roomy_cache,
 )
@@ -260,16 +261,9 @@ def _prefill(prompts: list[tuple[int, ...]], model: Any, cache: Any) -> torch.Te
     pad_B = torch.tensor([width - len(ids) for ids in prompts], device=device)
     column_P = torch.arange(width, device=device)
     real_BP = column_P >= pad_B[:, None]
-    output = model(
-        input_ids=torch.tensor(padded, device=device),
-        attention_mask=None if bool(real_BP.all()) else _causal(real_BP, model.dtype),
-        position_ids=(column_P - pad_B[:, None]).clamp(min=0),
-        cache=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    logits: torch.Tensor = output.logits[:, -1]
-    return logits
+    mask = None if bool(real_BP.all()) else _causal(real_BP, model.dtype)
+    positions_BP = (column_P - pad_B[:, None]).clamp(min=0)
+    return next_logits(model, cache, torch.tensor(padded, device=device), positions_BP, mask)
 
 
 def _causal(real_BP: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

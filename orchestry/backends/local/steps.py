@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from orchestry.backends.local.decode import additive
+from orchestry.backends.local.decode import additive, aligned, next_logits
 from orchestry.backends.local.memory import out_of_memory, release
 from orchestry.core.errors import reason
 
@@ -44,8 +44,8 @@ class Rows:
     def padding(self, columns: int, dtype: torch.dtype) -> torch.Tensor:
         """(R, columns): hides the padding before each row."""
         pad_R = self.width - self.length_R
-        column_K = torch.arange(_aligned(columns), device=pad_R.device)
-        return additive(column_K >= pad_R[:, None], dtype)
+        column_K = torch.arange(columns, device=pad_R.device)
+        return aligned(additive(column_K >= pad_R[:, None], dtype))
 
 
 class Growing:
@@ -60,8 +60,10 @@ class Growing:
     def __call__(self, ids_R: torch.Tensor) -> torch.Tensor:
         """The logits (R, V) after these tokens."""
         self._width += 1
-        mask_RK = self._mask_RK[:, : self._width]
-        logits = _logits(self._model, self._cache, ids_R, self._length_R, mask_RK)
+        mask = self._mask_RK[:, None, None, : self._width]
+        logits = next_logits(
+            self._model, self._cache, ids_R[:, None], self._length_R[:, None], mask
+        )
         self._length_R = (self._length_R + 1).clamp(max=self._last)
         return logits
 
@@ -85,8 +87,7 @@ class Fixed:
 
     def _make_room(self) -> None:
         """Moves keys and values, so that the step has to be recorded anew."""
-        most = self._rows.width + self._rows.to_come
-        self._columns = _aligned(min(self._width + ROOM, most))
+        self._columns = min(self._width + ROOM, self._rows.width + self._rows.to_come)
         self._place_1 = torch.full_like(self._ids_R[:1], self._width)
         for layer in self._cache.layers:
             layer.fix(self._place_1, self._columns)
@@ -97,7 +98,8 @@ class Fixed:
 
     def _step(self) -> torch.Tensor:
         self._mask_RK.index_fill_(-1, self._place_1, 0.0)
-        logits = _logits(self._model, self._cache, self._ids_R, self._length_R, self._mask_RK)
+        ids, positions, mask = self._ids_R[:, None], self._length_R[:, None], self._mask_RK
+        logits = next_logits(self._model, self._cache, ids, positions, mask[:, None, None])
         self._place_1 += 1
         self._length_R.add_(1).clamp_(max=self._rows.last)
         return logits
@@ -129,14 +131,14 @@ class Recorder:
 
     def record(self, compute: Compute) -> Recording | None:
         """A CUDA graph and the tensor that it fills; None where it failed."""
-        for attempt in (1, 2):
+        for again in (True, False):
             try:
                 with self._beside():
                     return _recorded(compute)
             except RuntimeError as error:
-                if attempt == 2 or not out_of_memory(error):
+                if not (again and out_of_memory(error)):
                     self._give_up(error)
-                    return None
+                    break
             release()  # which torch can't do while it records
         return None
 
@@ -211,27 +213,3 @@ class Recorded:
         graph, logits = self._recording
         graph.replay()
         return logits
-
-
-def _aligned(columns: int) -> int:
-    """Kernels on a GPU want rows of masks that begin at multiples of 8 numbers."""
-    return -(-columns // 8) * 8
-
-
-def _logits(
-    model: Any,
-    cache: Any,
-    ids_R: torch.Tensor,
-    position_R: torch.Tensor,
-    mask_RK: torch.Tensor,
-) -> torch.Tensor:
-    output = model(
-        input_ids=ids_R[:, None],
-        attention_mask=mask_RK[:, None, None, :],
-        position_ids=position_R[:, None],
-        cache=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    logits: torch.Tensor = output.logits[:, -1]
-    return logits
