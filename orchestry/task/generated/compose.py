@@ -322,7 +322,7 @@ def _drawing(made: Composition, rng: random.Random) -> Callable[[], Any]:
     """What draws one item."""
     if made.before:
         return _often_chosen(made, rng)
-    if made.part.item == "int":
+    if made.part.item == "int":  # as _INTEGERS, but published problems were drawn so
         return lambda: rng.choice(
             (rng.randint(0, 30), rng.randint(0, 9) ** 2, 10 * rng.randint(0, 9))
         )
