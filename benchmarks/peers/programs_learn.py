@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import page
 from benchmarks.peers.overhead import PEERS, python_of
-from benchmarks.quality.hacks import spread
+from benchmarks.problems import spread, written
 from benchmarks.quality.local_learning import Notes
 from benchmarks.stats import columns, done, interval
 from orchestry.cli import group
@@ -58,7 +58,7 @@ def attach(folder: Path, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     posts, task = folder / "posts.jsonl", load_task("tldr")
     problems = [p for split, n in SIZES.items() for p in spread(task.problems(split), n)]
-    posts.write_text("".join(f"{p.model_dump_json()}\n" for p in problems), encoding="utf-8")
+    written(posts, problems)
     given = ["--problems", str(posts), "--agents", "writer,editor", "--dir", str(folder / "tasks")]
     command = [python_of("programs"), str(PLACE / f"{name}.py")]
     group.main(args=["attach", name, *given, "--", *command], standalone_mode=False)

@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import kept, page
+from benchmarks.problems import spread, written
 from benchmarks.quality.cooperation_report import Played, report
 from benchmarks.quality.cooperation_swaps import Swaps, swapped
-from benchmarks.quality.hacks import spread
 from benchmarks.stats import ended, played
 from orchestry.core.config import validate
 from orchestry.core.files import write_atomic
@@ -215,12 +215,7 @@ class Bench:
         if name == GENERATED:
             seen = [*task.problems("train"), *task.problems("dev")]
             problems = [*filter(_rewarded, seen), *problems]
-        content = "".join(f"{one.model_dump_json()}\n" for one in problems).encode()
-        path = self.folder / f"{name}-{len(problems)}.jsonl"
-        if not path.exists() or path.read_bytes() != content:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, content)
-        return path
+        return written(self.folder / f"{name}-{len(problems)}.jsonl", problems)
 
     def _killed(self, place: Path, config: Mapping[str, Any]) -> None:
         """Begins the run in another process, and kills it once half of its episodes are played."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import page
+from benchmarks.problems import spread
 from benchmarks.quality.hacks_bank import HACKS, Pair, Probe, Target, honest
 from benchmarks.stats import columns
 from orchestry import BaseTask, Problem, Tools
@@ -95,12 +96,6 @@ async def target_of(problem: Problem, sandbox: Sandbox) -> Target:
         raise RuntimeError(f"{problem.id}: the gold pair fails: {result.why}")
     probes: list[Probe] = [(tuple(args), value) for args, value in result.value]
     return Target(problem, probes, str(_BANK))
-
-
-def spread(problems: Sequence[Problem], count: int) -> list[Problem]:
-    """As many of them, evenly over the bank; all where `count` is 0."""
-    count = min(count or len(problems), len(problems))
-    return [problems[i * len(problems) // count] for i in range(count)]
 
 
 async def play(count: int, hacks: Sequence[str] = tuple(HACKS)) -> Rows:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import kept, page
-from benchmarks.quality.hacks import spread
+from benchmarks.problems import spread, written
 from benchmarks.quality.joint_budget import (
     EXPERT,
     GROUP,
@@ -45,7 +45,6 @@ from benchmarks.quality.joint_report import CONTROL, Played, report
 from benchmarks.quality.local_learning import Notes, timed
 from benchmarks.stats import done, ended, played
 from orchestry.core.config import validate
-from orchestry.core.files import write_atomic
 from orchestry.engine.evaluate import play_measurement
 from orchestry.engine.recipes import Team, team_after
 from orchestry.engine.run import prepare, resume, train
@@ -209,16 +208,12 @@ class Bench:
         """A file with the problems: some of train and dev, evenly spread, and those of test."""
         whole = load_task(task)
         problems = [
-            *spread(whole.problems("train"), min(self.train, len(whole.problems("train")))),
-            *spread(whole.problems("dev"), min(self.dev, len(whole.problems("dev")))),
+            *spread(whole.problems("train"), self.train),
+            *spread(whole.problems("dev"), self.dev),
             *[*whole.problems("test")][: self.test],
         ]
-        content = "".join(f"{one.model_dump_json()}\n" for one in problems).encode()
-        path = self.folder / f"{task}-{self.train}-{self.dev}-{self.test}.jsonl"
-        if not path.exists() or path.read_bytes() != content:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, content)
-        return path
+        name = f"{task}-{self.train}-{self.dev}-{self.test}.jsonl"
+        return written(self.folder / name, problems)
 
     def place(self, task: str, recipe: str, seed: int, episodes: int) -> Path:
         """The folder of a recipe."""

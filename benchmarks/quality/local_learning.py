@@ -29,12 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import kept, page
-from benchmarks.quality.hacks import spread
+from benchmarks.problems import spread, written
 from benchmarks.quality.local_learning_plot import draw
 from benchmarks.quality.local_learning_report import ARMS, LEARNING, VISITS, Played, Results, report
 from benchmarks.stats import done
 from orchestry.core.config import validate
-from orchestry.core.files import write_atomic
 from orchestry.core.types import Problem, Split
 from orchestry.engine.evaluate import evaluate
 from orchestry.engine.run import resume, train
@@ -142,12 +141,7 @@ class Bench:
     def bank(self, setting: Setting) -> Path:
         """A file with the few train problems and all test problems."""
         problems = [*spread(setting.of("train"), setting.problems), *setting.of("test")]
-        content = "".join(f"{one.model_dump_json()}\n" for one in problems).encode()
-        path = self.folder / f"{setting.task}-{setting.problems}.jsonl"
-        if not path.exists() or path.read_bytes() != content:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, content)
-        return path
+        return written(self.folder / f"{setting.task}-{setting.problems}.jsonl", problems)
 
     def place(self, setting: Setting, arm: str, seed: int) -> Path:
         """The folder of an arm's run."""

@@ -26,11 +26,10 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import kept, page
-from benchmarks.quality.hacks import spread
+from benchmarks.problems import spread, written
 from benchmarks.quality.local_learning import LEARN, Notes
 from benchmarks.stats import columns, ended, played
 from orchestry.core.config import validate
-from orchestry.core.files import write_atomic
 from orchestry.engine.run import resume, train
 from orchestry.store.journal import Evaluated
 from orchestry.store.run import Run
@@ -76,10 +75,7 @@ class Tuning:
         task = load_task(TASK)
         few = spread(task.problems("train"), PROBLEMS)
         problems = [*few, *task.problems("dev"), *task.problems("test")]
-        path = self.folder / f"{TASK}-{PROBLEMS}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, "".join(f"{one.model_dump_json()}\n" for one in problems).encode())
-        return path
+        return written(self.folder / f"{TASK}-{PROBLEMS}.jsonl", problems)
 
     def config(self, name: str, seed: int) -> dict[str, Any]:
         """A variant's config."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.problems import spread
 from benchmarks.quality.hacks import (
     HONEST,
     Earned,
@@ -14,7 +15,6 @@ from benchmarks.quality.hacks import (
     report,
     score,
     scores,
-    spread,
     target_of,
     verdict,
 )
