@@ -54,7 +54,8 @@ class Ssh(TypedDict, total=False):
     """How to connect; None means not given."""
 
     port: Annotated[
-        int | None, option(CONNECTION, "Of the ssh server.", "--port", "-p", metavar="N")
+        int | None,
+        option(CONNECTION, "Of the ssh server.", "--port", "-p", min=1, max=65535, metavar="N"),
     ]
     ssh_option: Annotated[
         list[str] | None,
@@ -192,7 +193,8 @@ def _monitor(
         bool, flag(OUTPUT, "Show TensorBoard here, until Ctrl-C.", "--tensorboard")
     ] = False,
     local_port: Annotated[
-        int | None, option(OUTPUT, "Where it is shown here.  [a free port]", metavar="N")
+        int | None,
+        option(OUTPUT, "Where it is shown here.  [a free port]", min=1, max=65535, metavar="N"),
     ] = None,
     as_json: Json = False,
     **flags: Unpack[Ssh],
@@ -269,8 +271,9 @@ def _sync(
 @app.command("stop")
 @spread
 def _stop(host: _Host, run: _Run, **flags: Unpack[Ssh]) -> int:
-    """Interrupt a run there, as Ctrl-C does: it can be resumed."""
-    from orchestry.engine.remote_runs import stop
+    """Interrupt a run there, as Ctrl-C does: it can be resumed. The machine goes on, and costs."""
+    from orchestry.engine.remote import reminders
+    from orchestry.engine.remote_runs import known, stop
 
     found = _connect(host, flags)
     report = stop(found, _named(run))
@@ -281,6 +284,8 @@ def _stop(host: _Host, run: _Run, **flags: Unpack[Ssh]) -> int:
     else:
         again = shlex.join(["orchestry", "remote", "resume", host, run])
         typer.echo(f"{run} has stopped: {_state(report)}. `{again}` continues it")
+    for note in reminders(found, known(found, [])):
+        typer.echo(fitted(f"! {note}", hang=2), err=True)
     return 0
 
 

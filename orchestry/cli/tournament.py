@@ -223,6 +223,11 @@ def _said(one: Interval | None, signed: bool = False) -> str:
     return f"{one.mean:{'+' if signed else ''}.1f} ± {(one.high - one.low) / 2:.1f}"
 
 
+def _found(gain: Interval | None) -> str:
+    """A best response's gain: one that earns no more than the player bounds nothing."""
+    return "none found" if gain and gain.mean <= 0 else _said(gain, signed=True)
+
+
 def _table(heads: Sequence[str]) -> Table:
     from rich.table import Table
 
@@ -254,6 +259,6 @@ def _ratings(found: Results) -> Table:
         reply = best_reply(found, label)
         name, gain = reply or ("-", None)
         row = [_said(rated[label]), _said(given), name, _said(gain, signed=True)]
-        own = [_said(gains.get(label), signed=True)] if gains else []
+        own = [_found(gains.get(label))] if gains else []
         table.add_row(label, *row, *own)
     return table

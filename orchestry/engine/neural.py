@@ -86,14 +86,10 @@ def measure(
     `changes` are nested like the config, such as another scenario in `options`. Raises ConfigError
     as `arena`, and where games have another shape than those that were learned in.
     """
+    if taken := sorted({LEARNED, LIKELIEST, UNTRAINED} & {*scripts}):
+        raise ConfigError(f"{', '.join(taken)}: always shown, so not to be named beside the team")
     found = arena(of_run(run.folder, changes, trust, note), note)
-    named = tuple(f"agents.{role}." for role in changes.get("agents", {}))  # by this call itself
-    digests = players_digests(found.config).items()
-    if others := changed(run.events, {k: own for k, own in digests if not k.startswith(named)}):
-        note(
-            f"the run learned beside other contents of {worded(others)}: a file in an opponent's "
-            "folder `checkpoints` stays as it is"
-        )
+    _note_changes(run, found, changes, note)
     roles, seed = found.learners, found.config.seed
     start = {**_untrained(found), "roles": roles}
 
@@ -113,6 +109,31 @@ def measure(
 
     with _threads(torch, found.config.ppo.threads):
         return {name: played(name) for name in (LEARNED, LIKELIEST, UNTRAINED, *scripts)}
+
+
+def _note_changes(
+    run: Run, found: Arena, changes: Mapping[str, Any], note: Callable[[str], None]
+) -> None:
+    """Says which players and files are no longer what the run learned with, besides those that this
+    call names itself."""
+    players, files = (
+        {
+            name: own
+            for name, own in digests.items()
+            if not name.startswith(tuple(f"{key}.{one}" for one in changes.get(key, {})))
+        }
+        for key, digests in (
+            ("agents", players_digests(found.config)),
+            ("options", option_digests(found.task, found.config.options)),
+        )
+    )
+    if others := changed(run.events, players):
+        note(
+            f"the run learned beside other contents of {worded(others)}: a file in an opponent's "
+            "folder `checkpoints` stays as it is"
+        )
+    if others := changed(run.events, files):
+        note(f"the run learned with other contents of {worded(others)}: these are other games")
 
 
 def _as_now(run: Run, found: Arena, seats: tuple[int, ...], games: int, seed: int) -> Script:

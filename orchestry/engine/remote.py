@@ -115,7 +115,7 @@ def connect(
     address = config.address or name
     if not address or address.startswith("-") or set(address) & set(" \t\n/"):
         raise ConfigError(f"{address!r} is no host: give USER@HOST or a name of ~/.ssh/config")
-    own = [f"-p{port}"] if port else []
+    own = [] if port is None else [f"-p{port}"]
     ours = (*_OURS, *([] if sys.stdin.isatty() else ["BatchMode=yes"]))  # the first one counts
     every = (*options, *config.ssh_options, *ours)
     return Host(name, address, config, (*own, *(f"-o{one}" for one in every)), shell)

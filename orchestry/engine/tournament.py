@@ -114,6 +114,8 @@ class Tournament:
         self._refuse_others()
         check_settings(self.config)
         ground = arena(self.config, self.watch.note)
+        if len(ground.roles) < 2:
+            raise ConfigError("a tournament is played beside others: found one agent, needs two")
         numbers, teams = self._checked(ground)
         self.folder.mkdir(parents=True, exist_ok=True)
         found = Results(self._labels(), self._game())

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Box, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
@@ -34,11 +35,14 @@ def _scenario(options: Mapping[str, Any]) -> tuple[Scenario, int]:
     return task.scenario, task.options.max_nights
 
 
-def _checked(actions: NDArray[Any], choices: MultiDiscrete) -> NDArray[np.int8]:
+def _checked(actions: Any, choices: MultiDiscrete) -> NDArray[np.int8]:
     """The actions; raises ValueError for one that is none."""
-    if (actions < 0).any() or (actions >= choices.nvec).any():
-        raise ValueError(f"actions are from 0 to below {choices.nvec[:3]}: found {actions}")
-    return actions.astype(np.int8)
+    given = np.asarray(actions)
+    if given.dtype.kind not in "iu" or (given < 0).any() or (given >= choices.nvec).any():
+        raise ValueError(
+            f"actions are whole numbers from 0 to below {choices.nvec[:3]}: found {given}"
+        )
+    return given.astype(np.int8)
 
 
 def _spaces(given: Scenario, agents: int) -> tuple[Box, MultiDiscrete]:
@@ -93,10 +97,12 @@ class ParallelGame(ParallelEnv[str, Array, NDArray[np.int64]]):  # type: ignore[
         dict[str, bool],
         dict[str, dict[str, Any]],
     ]:
-        """A night, or one of its phases. Raises ValueError for an action that is none."""
+        """A night, or one of its phases. Raises ValueError for an action that is none, and
+        ResetNeeded where no game is on."""
+        if not self.agents:
+            raise ResetNeeded("no game is on: call reset() first")
         acts = [
-            game.Action(*map(int, _checked(np.asarray(actions[agent]), self._choices)))
-            for agent in self.agents
+            game.Action(*map(int, _checked(actions[agent], self._choices))) for agent in self.agents
         ]
         rewards = self._announced(acts) if self._announcing else self._played(acts)
         cut = not self._ring.done and self._ring.night >= self._most
@@ -148,13 +154,17 @@ class VectorGames(gymnasium.vector.VectorEnv[Array, NDArray[np.int64], NDArray[A
         self.observation_space = batch(self.single_observation_space, num_envs)
         self.action_space = batch(self.single_action_space, num_envs)
         self._next = np.random.SeedSequence()
+        self._games: Games | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """New games; without a seed, the next ones."""
+        """New games; without a seed, the next ones. Raises ValueError for a seed per game: one seed
+        is for all of them."""
         if seed is not None:
-            self._next = np.random.SeedSequence(seed)
+            if not isinstance(seed, int | np.integer):
+                raise ValueError(f"one whole number is the seed of all games: found {seed}")
+            self._next = np.random.SeedSequence(int(seed))
         (own,) = self._next.spawn(1)
         start = int(own.generate_state(1, np.uint64)[0])
         self._games = Games(self.scenario, self._most, self.num_envs, start)
@@ -164,8 +174,10 @@ class VectorGames(gymnasium.vector.VectorEnv[Array, NDArray[np.int64], NDArray[A
         self, actions: NDArray[np.int64]
     ) -> tuple[Array, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """A night of every game, or one of its phases. Raises ValueError for an action that is
-        none."""
-        given, seen = _checked(actions, self._choices), self._games
+        none, and ResetNeeded before the first reset."""
+        if (seen := self._games) is None:
+            raise ResetNeeded("no game is on: call reset() first")
+        given = _checked(actions, self._choices)
         seen.step(given.reshape(self.num_envs, self.scenario.num_agents, 3))
         over = seen.ended | seen.cut
         info: dict[str, Any] = {"agent_rewards": seen.rewards.copy()}

@@ -28,7 +28,11 @@ class Games:
             self.observations[..., self._phase] = self.final[..., self._phase] = 1
 
     def step(self, actions: NDArray[np.int8]) -> None:
-        """A night of every game, or its first phase, where an action's signal is announced."""
+        """A night of every game, or its first phase, where an action's signal is announced. Raises
+        ValueError for an action that is none: the compiled rules would write beside their arrays.
+        """
+        if (actions < 0).any() or (actions >= self.choices).any():
+            raise ValueError(f"actions are from 0 to below {self.choices}: found {actions}")
         kernel.step(self._rules, self._on, self._seen, actions, kernel.NO_LUCK, kernel.NO_LUCK)
         if self._rules.two_phases:
             self.observations[..., self._phase] = self._on.announcing[:, None]

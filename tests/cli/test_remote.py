@@ -168,6 +168,7 @@ def test_a_run_outlives_its_connection_and_is_stopped_continued_and_copied(
     before = len(orchestry.load_run(copy).events)
     stopped = cli("remote", "stop", "gpu", NAME)
     assert "ended with exit code 130" in stopped.out, stopped
+    assert "nothing runs on gpu, which still costs" in stopped.err
     assert "does not run" in cli("remote", "stop", "gpu", NAME).out
     assert cli("remote", "resume", "gpu", NAME, "--", "--episodes", 13).code == 0
     assert cli("remote", "monitor", "gpu", NAME, "--wait").code == 0
@@ -482,6 +483,7 @@ def test_what_can_not_be_sent_is_refused(
         (["stop", "h", ".."], "without slashes"),
         (["monitor", "--", "-oProxyCommand=touch gone"], "is no host"),
         (["monitor", "a b"], "is no host"),
+        (["monitor", "h", "-p", "99999"], "less than or equal to 65535"),
     ],
 )
 def test_a_wrong_order_is_refused_before_anything_is_sent(

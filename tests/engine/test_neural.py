@@ -167,6 +167,8 @@ def test_measured_teams_play_the_same_first_evenings(tmp_path: Path) -> None:
     assert easy["learned"] != found["learned"]
     with pytest.raises(ConfigError, match="of the same size"):
         measure(run, {"options": {"agents": 6}}, 30, print)
+    with pytest.raises(ConfigError, match="learned: always shown"):
+        measure(run, {}, 30, print, scripts=("learned", "guard"))
 
 
 @pytest.mark.parametrize(
@@ -275,6 +277,23 @@ def test_an_opponent_that_learned_on_is_told_and_its_checkpoint_stays(tmp_path: 
     with pytest.raises(ConfigError, match=r"other contents of agents\.agent_3\.plays\.0"):
         resume(newest.folder, {"ppo": {"steps": 3000}})
     resume(frozen.folder, {"ppo": {"steps": 3000}})
+
+
+def test_a_scenarios_file_that_changed_is_told(tmp_path: Path) -> None:
+    numbers = json.loads(Path("tasks/bucket_brigade/scenarios.json").read_text())["hard"]
+    file, notes = tmp_path / "own.json", _Notes()
+    file.write_text(json.dumps(numbers))
+    own = {"options": {"scenario": str(file)}}
+    run = train({**_config(), **own}, tmp_path / "run")
+    measure(run, {}, 4, notes.note)
+    assert not notes.said
+    file.write_text(json.dumps({**numbers, "prob_house_catches_fire": 0.5}))
+    measure(run, {}, 4, notes.note)
+    assert notes.said == [
+        "the run learned with other contents of options.scenario: these are other games"
+    ]
+    measure(run, own, 4, notes.note)  # named by the call itself
+    assert len(notes.said) == 1
 
 
 def test_a_file_that_the_run_did_not_write_is_no_player(tmp_path: Path) -> None:
@@ -415,6 +434,12 @@ def test_a_policy_per_agent_plays_just_its_seats(tmp_path: Path) -> None:
     policy = orchestry.load_run(tmp_path / "run").policy()
     with pytest.raises(ConfigError, match=r"shape \(5, 4, 42\), expected \(games, 3, 42\)"):
         policy.act(np.zeros((5, 4, 42), np.float32), np.ones(5, np.bool_))
+
+
+def test_one_agent_alone_learns_with_a_central_critic_of_its_own(tmp_path: Path) -> None:
+    others = {f"agent_{n}": "guard" for n in range(1, 4)}
+    run = train(_config(others, policies="own", critic="central"), tmp_path / "run")
+    assert run.summary.stopped == "done"
 
 
 def test_numbers_that_are_no_longer_finite_end_the_run(tmp_path: Path) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
-from orchestry.cli.tournament import best_reply, exploited, rating
+from orchestry.cli.tournament import _ratings, best_reply, exploited, rating
 from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError
 from orchestry.engine.meeting import apart, together
@@ -273,6 +275,8 @@ def test_what_cannot_play_is_told_and_leaves_nothing(models: Path, tmp_path: Pat
         _played(tmp_path / "t", "guard", "nobody")
     with pytest.raises(ConfigError, match="once"):
         _played(tmp_path / "t", "guard", "guard")
+    with pytest.raises(ConfigError, match="found one agent, needs two"):
+        _played(tmp_path / "t", "guard", "random", options={"agents": 1})
     assert not (tmp_path / "t").exists()
 
 
@@ -300,7 +304,13 @@ def test_figures_of_a_tournament() -> None:
     assert gain is not None
     assert gain.mean == 3.5, "of every second deal, paired"
     found.responses.append(Response("a", (2.0, 5.0), (1.0, 1.0)))
+    found.responses.append(Response("b", (1.0, 1.0), (2.0, 5.0)))
     assert exploited(found)["a"].mean == 2.5
+    shown = Console(record=True, width=120, file=StringIO())
+    shown.print(_ratings(found))
+    above, below = shown.export_text().splitlines()[1:]
+    assert "+2.5 ±" in above
+    assert below.rstrip().endswith("none found"), "a best response that earns less bounds nothing"
     del found.cells[1]
     assert rating(found, "a") is None, "beside other partners than b's"
 

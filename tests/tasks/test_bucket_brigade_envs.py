@@ -100,9 +100,20 @@ def test_what_is_no_action_is_refused() -> None:
         alone.step(dict.fromkeys(alone.agents, np.array([10, 0, 0])))
     games = ENVS.VectorGames(2)
     games.reset(seed=0)
-    for wrong in (99, 300, -1):
+    for wrong in (99, 300, -1, 0.5):
         with pytest.raises(ValueError, match="from 0 to below"):
             games.step(np.full((2, 12), wrong))
+
+
+def test_a_step_without_a_game_and_a_seed_per_game_are_refused() -> None:
+    from gymnasium.error import ResetNeeded
+
+    games = ENVS.VectorGames(3)
+    for one, actions in ((ENVS.ParallelGame(), {}), (games, np.zeros((3, 12), int))):
+        with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
+            one.step(actions)
+    with pytest.raises(ValueError, match="seed of all games"):
+        games.reset(seed=[1, None, 3])
 
 
 def test_wrong_options_are_refused() -> None:

@@ -203,6 +203,16 @@ def test_a_restored_script_goes_on(name: str, rules: dict[str, str]) -> None:
     assert (step(one) == step(other)).all()
 
 
+@pytest.mark.parametrize("wrong", [99, -1])
+def test_an_action_that_is_none_is_refused_before_it_is_played(wrong: int) -> None:
+    on = task(scenario="hard").vectors(4, 0)
+    before, acts = on.state(), np.zeros((4, 4, 3), np.int8)
+    acts[2, 1, 0] = wrong
+    with pytest.raises(ValueError, match=r"from 0 to below \(10, 2, 2\)"):
+        on.step(acts)
+    assert all((before[name] == array).all() for name, array in on.state().items())
+
+
 def test_restored_games_go_on_bit_for_bit() -> None:
     own = task(scenario="hard")
     one, other = own.vectors(6, 1), own.vectors(6, 2)

@@ -42,7 +42,8 @@ class Team:
         self.seats, self.policies = seats, 1 if shared else seats
         self.device, self.central, self._normalise = torch.device(device), central, normalise
         self.choices = choices
-        seen = observed * (seats if central else 1) + (seats if central and shared else 0)
+        seen = observed * (seats if central else 1)
+        seen += seats if central and self.policies == 1 else 0
         self.actor = Layout((observed, *hidden, sum(choices)))
         self.critic = Layout((seen, *hidden, 1))
         size = self.actor.size + self.critic.size
