@@ -4,7 +4,8 @@
 
 CHECKOUT is a copy of the repository rjwalters/bucket-brigade. Its environment gets our random
 numbers in place of its own generator's, and random actions. What came out, night by night, goes
-into tests/tasks/bucket_brigade_trace.jsonl; a test plays the same games with our rules.
+into tests/tasks/bucket_brigade_trace.jsonl, and of every eighth night what one agent sees, as its
+trainer flattens it; a test plays the same games with our rules.
 
 One thing is set right: on the first night, upstream's Python takes all houses for safe on the
 evening before, so that nobody is paid for fires that are put out on that night. Its Rust, which
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 from benchmarks import page
 from benchmarks.peers.bucket_speed import module
@@ -28,6 +30,8 @@ from benchmarks.peers.bucket_speed import module
 TRACE = page.ROOT / "tests" / "tasks" / "bucket_brigade_trace.jsonl"
 NIGHTS = 40
 """A game without an end is cut off."""
+SEEN = 8
+"""Nights between two observations."""
 _SLOTS = {
     "_extinguish_fires_bernoulli": lambda seen, n: seen["house_idx"],
     "_spread_fires": lambda seen, n: n + 2 * seen["house_idx"] + (seen["neighbor_offset"] > 0),
@@ -65,6 +69,20 @@ class Luck:
         return self.night[_SLOTS[caller.f_code.co_name](caller.f_locals, self._houses)]
 
 
+def seen(env: Any, turn: int) -> list[float]:
+    """What an agent sees, by turns, as upstream's trainer makes it."""
+    sys.modules["bucket_brigade_core"] = MagicMock()  # its Rust: imported, but not used for this
+    from bucket_brigade.training.joint_trainer import flatten_dict_obs
+
+    flat = flatten_dict_obs(
+        env._get_observation(),
+        turn % env.num_agents,
+        env.num_agents,
+        include_round1_signals=env.scenario.commitment_mode == "two_phase",
+    )
+    return [round(float(one), 4) for one in flat]
+
+
 def record(env: Any, luck: Luck, seed: str, game: Any) -> Iterator[dict[str, Any]]:
     """The first evening, then each night's actions and what came of them."""
     chooser = random.Random(seed)
@@ -82,16 +100,19 @@ def record(env: Any, luck: Luck, seed: str, game: Any) -> Iterator[dict[str, Any
         sizes = (houses, 2, 2)
         acts = [[chooser.randrange(size) for size in sizes] for _ in range(agents)]
         luck.night = game.draws(seed, night, houses)
+        said = list[int]()
         if env.scenario.commitment_mode == "two_phase":
-            said = np.array([chooser.randrange(2) for _ in range(agents)])
-            _, rewards, _, _ = env.step_two_phase(said, np.array(acts))
+            said = [chooser.randrange(2) for _ in range(agents)]
+            _, rewards, _, _ = env.step_two_phase(np.array(said), np.array(acts))
         else:
             _, rewards, _, _ = env.step(np.array(acts))
         yield {
             "acts": acts,
+            **({"said": said} if said else {}),
             "houses": env.houses.tolist(),
             "rewards": [round(float(one), 4) for one in rewards],
             "done": bool(env.done),
+            **({} if night % SEEN else {"seen": seen(env, night // SEEN)}),
         }
 
 

@@ -203,6 +203,24 @@ def test_a_restored_script_goes_on(name: str, rules: dict[str, str]) -> None:
     assert (step(one) == step(other)).all()
 
 
+@pytest.mark.parametrize("number", range(len(RECORDED)))
+def test_an_agent_sees_what_upstreams_trainer_shows_it(number: int) -> None:
+    recorded = RECORDED[number]
+    scenario = SCENARIOS.scenario(recorded["scenario"], recorded["rules"])
+    ring = GAME.begin(scenario, GAME.draws(recorded["seed"], -1, scenario.num_houses))
+    for night in recorded["nights"][1:]:
+        luck = GAME.draws(recorded["seed"], ring.night, scenario.num_houses)
+        acts = [GAME.Action(*act) for act in night["acts"]]
+        ring = replace(ring, promised=tuple(night.get("said", ring.promised)))
+        ring, _ = GAME.play(scenario, ring, acts, luck)
+        if "seen" in night:
+            agent = (ring.night - 1) // 8 % scenario.num_agents
+            own = ARRAYS.observation(scenario, ring, agent, False)
+            if ARRAYS.two_phases(scenario):  # theirs does not say which phase is on
+                own = np.delete(own, ARRAYS.phase(scenario))
+            assert own == pytest.approx(night["seen"], abs=1e-3)
+
+
 @pytest.mark.parametrize("wrong", [99, -1])
 def test_an_action_that_is_none_is_refused_before_it_is_played(wrong: int) -> None:
     on = task(scenario="hard").vectors(4, 0)
