@@ -86,8 +86,12 @@ def over_seeds(figures: Sequence[float], form: str = ".1f") -> str:
     """The mean, and half a 95 % interval by Student's t; a single figure has none."""
     if len(figures) < 2:
         return f"{figures[0]:{form}} (one seed)"
-    half = student_95(len(figures) - 1) * stdev(figures) / len(figures) ** 0.5
-    return f"{fmean(figures):{form}} ± {half:{form}}"
+    return f"{fmean(figures):{form}} ± {half(figures):{form}}"
+
+
+def half(figures: Sequence[float]) -> float:
+    """Half of the mean's 95 % interval by Student's t; at least two figures."""
+    return student_95(len(figures) - 1) * stdev(figures) / len(figures) ** 0.5
 
 
 def columns(rows: Sequence[Mapping[str, str]], figures: bool = True) -> str:
